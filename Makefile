@@ -1,0 +1,40 @@
+# The same targets CI runs. Everything is installed into .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+# An environment variable rather than `pip -c`, because it reaches build environments too.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint bench docs clean
+
+demo: .venv/demo.stamp  ## train a small network with and without ESD and compare
+	$(BIN)/calibrant demo
+
+test: .venv/dev.stamp  ## all tests, doctests included
+	$(BIN)/pytest
+
+lint: .venv/dev.stamp  ## formatting, style and types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+bench: .venv/dev.stamp  ## measure speed and memory against dense transcriptions; writes results/
+	$(BIN)/python -m benchmarks.objectives
+
+docs: .venv/dev.stamp  ## the documentation, into docs/_build
+	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
+
+clean:
+	rm -rf .venv docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Calibrant needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+.venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@

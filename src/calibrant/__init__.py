@@ -1,0 +1,32 @@
+"""Calibrant: neural networks that say how sure they are, and are right about it."""
+
+from calibrant import functional
+from calibrant.objectives.avuc import AvUCLoss, SoftAvUCLoss
+from calibrant.objectives.brier import BrierLoss
+from calibrant.objectives.confidence_gap import DCALoss, MDCALoss
+from calibrant.objectives.ece import ECELoss
+from calibrant.objectives.esd import ESDLoss
+from calibrant.objectives.focal import DualFocalLoss, FocalLoss
+from calibrant.objectives.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
+from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
+from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AvUCLoss",
+    "BrierLoss",
+    "DCALoss",
+    "DualFocalLoss",
+    "ECELoss",
+    "ESDLoss",
+    "FocalLoss",
+    "LabelSmoothingLoss",
+    "MDCALoss",
+    "MMCELoss",
+    "MarginLabelSmoothingLoss",
+    "SoftAvUCLoss",
+    "SoftBinnedECELoss",
+    "WeightedMMCELoss",
+    "functional",
+]

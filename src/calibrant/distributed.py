@@ -1,0 +1,65 @@
+"""The global batch: a gather across ranks that carries the gradient home."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def is_distributed() -> bool:
+    """Whether a process group of more than one rank is initialised."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+class _AllGather(torch.autograd.Function):
+    """Gather equally shaped tensors along a new first dimension.
+
+    Every rank computes the same objective of the gathered batch, so the gradient of the sum over
+    ranks with respect to this rank's slice is its own slice times the world size: no communication.
+    DistributedDataParallel then averages over ranks, which leaves the gradient of one global objective.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, tensor)
+        return torch.stack(gathered)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0][dist.get_rank()] * dist.get_world_size()
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def gather_samples(columns: tuple[Tensor, ...], mask: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Gather per-sample columns, each ``(..., N)`` of one shape, from all ranks; N may differ by rank.
+
+    Returns the columns over the global batch, and a mask that is True where a sample of some rank
+    counts: False where ``mask`` was, and where a rank with fewer samples was padded. One collective
+    moves the data. Another, of one integer, tells the largest N: where the group has a CPU backend it
+    goes there, so that an accelerator is not waited for.
+    """
+    first = columns[0]
+    counts = torch.ones_like(first) if mask is None else mask.to(first.dtype)
+    local = torch.stack([*(column.to(first.dtype) for column in columns), counts])
+    padding = _largest_across_ranks(local.shape[-1], local.device) - local.shape[-1]
+    gathered: Tensor = _AllGather.apply(F.pad(local, (0, padding)))  # type: ignore[no-untyped-call]
+    *everywhere, counts = torch.cat(gathered.unbind(0), dim=-1).unbind(0)
+    return tuple(everywhere), counts > 0.5
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def sum_across_ranks(tensor: Tensor) -> Tensor:
+    """Sum a tensor of one shape over all ranks, with the gradient convention of :func:`gather_samples`."""
+    gathered: Tensor = _AllGather.apply(tensor)  # type: ignore[no-untyped-call]
+    return gathered.sum(0)
+
+
+def _largest_across_ranks(size: int, device: torch.device) -> int:
+    if "cpu:" in str(dist.get_backend_config()):
+        device = torch.device("cpu")
+    largest = torch.tensor(size, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return int(largest)

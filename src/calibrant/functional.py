@@ -1,0 +1,33 @@
+"""The objectives as pure functions.
+
+Those of ``(confidence, correct)`` are the numerical core, as in the papers; those of
+``(logits, target)`` take what a network gives.
+"""
+
+from calibrant.objectives.avuc import avuc, entropy_threshold, soft_avuc
+from calibrant.objectives.brier import brier
+from calibrant.objectives.confidence_gap import dca, mdca
+from calibrant.objectives.ece import ece
+from calibrant.objectives.esd import esd
+from calibrant.objectives.focal import dual_focal, focal
+from calibrant.objectives.label_smoothing import label_smoothing, margin_label_smoothing
+from calibrant.objectives.mmce import mmce, mmce_weighted
+from calibrant.objectives.soft_binned_ece import soft_binned_ece
+
+__all__ = [
+    "avuc",
+    "brier",
+    "dca",
+    "dual_focal",
+    "ece",
+    "entropy_threshold",
+    "esd",
+    "focal",
+    "label_smoothing",
+    "margin_label_smoothing",
+    "mdca",
+    "mmce",
+    "mmce_weighted",
+    "soft_avuc",
+    "soft_binned_ece",
+]

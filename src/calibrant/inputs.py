@@ -1,0 +1,306 @@
+"""From what users have (logits, targets, masks) to what the mathematics needs, and every error message.
+
+Shapes and types are always checked. Values (NaN, labels out of range, too few samples) are checked
+at once on the CPU; on an accelerator, and inside ``torch.compile``, by a device-side assertion that
+never makes the host wait; inside a ``torch.func`` transform, where no value exists yet, not at all.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.numerics import accumulation_dtype, at_least_float32
+
+
+class Pairs(NamedTuple):
+    """What the calibration objectives see: samples run along the last dimension of every field."""
+
+    confidence: Tensor
+    correct: Tensor
+    mask: Tensor | None = None
+
+
+class Classification(NamedTuple):
+    """Flattened classifier output: ``(N, C)`` logits, ``(N,)`` target, and which samples count."""
+
+    logits: Tensor
+    target: Tensor
+    mask: Tensor | None
+
+
+def can_read(tensor: Tensor) -> bool:
+    """Whether a value of this tensor can be read now without stalling or breaking anything."""
+    return (
+        tensor.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
+
+
+def require(condition: Tensor, message: Callable[[], str]) -> None:
+    """Raise ``ValueError`` if the 0-d ``condition`` is false, without ever stalling an accelerator."""
+    if torch.compiler.is_compiling():
+        torch._assert_async(condition, message())
+    elif can_read(condition):
+        if not condition:
+            raise ValueError(message())
+    elif torch._C._functorch.peek_interpreter_stack() is None:
+        torch._assert_async(condition, message())
+
+
+def require_samples(pairs: Pairs, minimum: int, name: str) -> None:
+    """Raise ``ValueError`` if fewer than ``minimum`` samples count."""
+
+    def message(got: object) -> str:
+        plural = "" if minimum == 1 else "s"
+        return (
+            f"{name} needs at least {minimum} sample{plural}, got {got}: "
+            "raise the calibration batch size or set drop_last=True"
+        )
+
+    if pairs.confidence.shape[-1] < minimum:
+        raise ValueError(message(pairs.confidence.shape[-1]))
+    if pairs.mask is not None:
+        fewest = pairs.mask.sum(-1).min()
+        require(
+            fewest >= minimum,
+            lambda: message(f"{int(fewest)} after masking" if can_read(fewest) else "fewer after masking"),
+        )
+
+
+def pairs(confidence: Tensor, correct: Tensor, mask: Tensor | None, *, name: str, minimum: int = 1) -> Pairs:
+    """Validate ``(confidence, correct)`` as given by the user, samples along the last dimension."""
+    check_float("confidence", confidence)
+    check_shape("correct", correct, confidence.shape, "confidence")
+    check_device("correct", correct, confidence, "confidence")
+    if confidence.dim() == 0:
+        raise ValueError("confidence must have at least one dimension, the samples; got a 0-d tensor")
+    if mask is not None:
+        check_mask(mask, confidence.shape, "confidence", confidence)
+        confidence = torch.where(mask, confidence, 0.5)
+        correct = torch.where(mask, correct, torch.zeros_like(correct))
+    check_unit_interval("confidence", confidence)
+    check_zero_one("correct", correct)
+    checked = Pairs(at_least_float32(confidence), correct, mask)
+    require_samples(checked, minimum, name)
+    return checked
+
+
+def check_float(name: str, value: Tensor) -> None:
+    """Raise ``TypeError`` unless ``value`` is a floating-point tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
+
+
+def check_shape(name: str, value: Tensor, expected: torch.Size, like: str) -> None:
+    """Raise unless ``value`` is a tensor of the expected shape."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+    if value.shape != expected:
+        raise ValueError(f"{name} must have shape {tuple(expected)} to match {like}, got {tuple(value.shape)}")
+
+
+def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
+    """Raise ``ValueError`` unless both tensors live on the same device."""
+    if value.device != like.device:
+        raise ValueError(f"{name} is on {value.device} but {like_name} on {like.device}: move one of them with .to()")
+
+
+def check_mask(mask: Tensor, expected: torch.Size, like_name: str, like: Tensor) -> None:
+    """Raise unless ``mask`` is a boolean tensor of the expected shape on the same device."""
+    check_shape("mask", mask, expected, like_name)
+    check_device("mask", mask, like, like_name)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean (True where a sample counts), got {mask.dtype}: call mask.bool()")
+
+
+def check_unit_interval(name: str, value: Tensor) -> None:
+    """Raise ``ValueError`` if an element is NaN or lies outside [0, 1]."""
+    if value.numel() == 0:
+        return
+    low, high = value.detach().aminmax()
+    require(
+        (low >= 0) & (high <= 1),
+        lambda: (
+            f"{name} must lie in [0, 1], got values"
+            f"{f' from {float(low):g} to {float(high):g}' if can_read(low) else ' outside'}: "
+            "pass probabilities, not logits, and check for NaN"
+        ),
+    )
+
+
+def check_probabilities(value: Tensor, mask: Tensor | None) -> None:
+    """Raise unless ``value`` holds probabilities of at least two classes along its last dimension."""
+    check_float("probabilities", value)
+    if value.dim() < 2 or value.shape[-1] < 2:
+        raise ValueError(f"probabilities must have shape (..., N, C) with C at least 2, got {tuple(value.shape)}")
+    if mask is not None:
+        check_mask(mask, value.shape[:-1], "probabilities without their last dimension", value)
+        value = torch.where(mask.unsqueeze(-1), value, 1 / value.shape[-1])
+    check_unit_interval("probabilities", value)
+    total = value.detach().sum(-1, dtype=torch.float32)
+    # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
+    require(
+        ((total - 1).abs() < 0.02).all(),
+        lambda: "probabilities must sum to 1 over the last dimension: pass the softmax of the logits",
+    )
+
+
+def check_zero_one(name: str, value: Tensor) -> None:
+    """Raise ``ValueError`` if an element is neither 0 nor 1."""
+    if value.dtype == torch.bool:
+        return
+    require((value == value.bool()).all(), lambda: f"{name} must hold only 0 (wrong) and 1 (right)")
+
+
+def check_range(
+    name: str, value: float, *, low: float, high: float = math.inf, open_low: bool = False, open_high: bool = False
+) -> None:
+    """Raise unless the Python number ``value`` lies in the interval: how options are validated."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    inside = (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
+    if not (inside and math.isfinite(value)):
+        above = f"above {low:g}" if open_low else f"at least {low:g}"
+        below = "" if math.isinf(high) else f" and {'below' if open_high else 'at most'} {high:g}"
+        raise ValueError(f"{name} must be {above}{below} and finite, got {value}")
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise unless ``value`` is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def classification(
+    logits: Tensor, target: Tensor, mask: Tensor | None = None, ignore_index: int | None = -100
+) -> Classification:
+    """Validate and flatten classifier output.
+
+    Args:
+        logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)`` or ``(N, 1, ...)``.
+        target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension.
+        mask: Boolean, the shape of ``target``; True where a sample counts.
+        ignore_index: Label whose samples do not count; None if there is none.
+    """
+    check_float("logits", logits)
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}: use torch.as_tensor(target)")
+    if target.is_floating_point() or target.is_complex():
+        raise TypeError(
+            f"target must hold integer class indices, got {target.dtype}: call target.long(), "
+            "or target.argmax(dim=1) if it is one-hot or holds probabilities"
+        )
+    if logits.dim() == 0:
+        raise ValueError("logits must have shape (N, C), (N, C, d1, ...) or (N,), got a 0-d tensor")
+    if logits.dim() == 1:
+        logits = logits.unsqueeze(1)
+    expected = logits.shape[:1] + logits.shape[2:]
+    if logits.shape[1] == 1 and target.shape == logits.shape:
+        target = target.squeeze(1)
+        mask = mask.squeeze(1) if isinstance(mask, Tensor) and mask.shape == logits.shape else mask
+    if target.shape != expected:
+        raise ValueError(
+            f"target must have shape {tuple(expected)} for logits of shape {tuple(logits.shape)}, "
+            f"got {tuple(target.shape)}"
+        )
+    if logits.shape[1] == 0:
+        raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}")
+    check_device("target", target, logits, "logits")
+
+    valid = _valid_samples(target, mask, ignore_index)
+    logits = at_least_float32(logits).movedim(1, -1).reshape(-1, logits.shape[1])
+    target = target.reshape(-1).long()
+    if valid is not None:
+        # Samples that do not count may hold anything, NaN included; zeros keep their gradient finite.
+        valid = valid.reshape(-1)
+        logits = torch.where(valid.unsqueeze(1), logits, 0.0)
+        target = torch.where(valid, target, 0)
+    if logits.shape[1] == 1:
+        logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
+    _check_logits_and_labels(logits, target, ignore_index)
+    return Classification(logits, target, valid)
+
+
+def _valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
+    valid = None if ignore_index is None else target != ignore_index
+    if mask is not None:
+        check_mask(mask, target.shape, "target", target)
+        valid = mask if valid is None else valid & mask
+    # Where it costs nothing to look, the common case that every sample counts takes the shorter path.
+    if valid is not None and can_read(valid) and bool(valid.all()):
+        return None
+    return valid
+
+
+def _check_logits_and_labels(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
+    if target.numel() == 0:
+        return
+    low, high = logits.detach().aminmax()
+    require(
+        (low.abs() < math.inf) & (high.abs() < math.inf),
+        lambda: (
+            "logits must be finite, got NaN or infinity"
+            + (f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if can_read(logits) else "")
+            + ": lower the learning rate, clip gradients, or leave those samples out with mask="
+        ),
+    )
+    classes = logits.shape[1]
+    first, last = target.aminmax()
+    require(
+        (first >= 0) & (last < classes),
+        lambda: (
+            f"target must lie in 0..{classes - 1} for {classes} classes"
+            + (f", got labels from {int(first)} to {int(last)}" if can_read(first) else "")
+            + f": set ignore_index to leave a label out (now {ignore_index})"
+        ),
+    )
+
+
+def top_label_pairs(data: Classification) -> Pairs:
+    """The confidence in the predicted class, and whether that class is right: each ``(N,)``."""
+    predicted = data.logits.argmax(dim=1)
+    confidence = data.logits.softmax(dim=1).gather(1, predicted.unsqueeze(1)).squeeze(1)
+    return Pairs(confidence, predicted == data.target, data.mask)
+
+
+def class_wise_pairs(data: Classification) -> Pairs:
+    """Every class's probability, and whether that class is the right one: each ``(C, N)``."""
+    probabilities = data.logits.softmax(dim=1).T.contiguous()
+    classes = torch.arange(probabilities.shape[0], device=probabilities.device).unsqueeze(1)
+    mask = None if data.mask is None else data.mask.expand_as(probabilities)
+    return Pairs(probabilities, data.target == classes, mask)
+
+
+class Residuals(NamedTuple):
+    """Pairs as numbers to accumulate with: float64, samples that do not count weighted by zero."""
+
+    confidence: Tensor
+    correct: Tensor
+    residual: Tensor
+    weight: Tensor | None
+    samples: Tensor | float
+
+
+def residuals(pairs: Pairs) -> Residuals:
+    """Return the residuals ``correct - confidence`` in the accumulation dtype, zero where masked."""
+    dtype = accumulation_dtype(pairs.confidence)
+    confidence, correct = pairs.confidence.to(dtype), pairs.correct.to(dtype)
+    residual = correct - confidence
+    if pairs.mask is None:
+        return Residuals(confidence, correct, residual, None, float(confidence.shape[-1]))
+    weight = pairs.mask.to(dtype)
+    return Residuals(confidence, correct, residual * weight, weight, weight.sum(-1))

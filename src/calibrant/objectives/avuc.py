@@ -1,0 +1,295 @@
+"""Accuracy versus uncertainty: be certain when right, uncertain when wrong. Hard and soft."""
+
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from calibrant import distributed, inputs
+from calibrant.inputs import Classification, Pairs
+from calibrant.numerics import accumulation_dtype, at_least_float32, entropy
+from calibrant.objectives.base import Objective
+
+
+def avuc(
+    probabilities: Tensor,
+    correct: Tensor,
+    threshold: float = 1.0,
+    *,
+    confidence: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    r"""Accuracy-versus-uncertainty calibration loss (AvUC).
+
+    With the predictive entropy h in nats, a prediction is *certain* if :math:`h \le` ``threshold``. Four
+    sums weigh the samples by confidence and by :math:`\tanh h`: over accurate and certain
+    :math:`n_{AC} = \sum p (1 - \tanh h)`, accurate and uncertain :math:`n_{AU} = \sum p \tanh h`, inaccurate
+    and certain :math:`n_{IC} = \sum (1 - p)(1 - \tanh h)`, inaccurate and uncertain
+    :math:`n_{IU} = \sum (1 - p) \tanh h`, and
+
+    .. math:: \mathrm{AvUC} = \log\Big(1 + \frac{n_{AU} + n_{IC}}{n_{AC} + n_{IU}}\Big).
+
+    Args:
+        probabilities: Class probabilities, shape ``(..., N, C)``.
+        correct: 1 or True where the prediction is right, shape ``(..., N)``.
+        threshold: Entropy, in nats, up to which a prediction counts as certain. The authors start at 1
+            and set it from data: see :func:`entropy_threshold`.
+        confidence: Confidence in the prediction, ``(..., N)``; by default the largest probability.
+        mask: Boolean, ``(..., N)``: True where a sample counts.
+
+    Returns:
+        Shape ``(...)``, in the dtype of the probabilities.
+
+    References:
+        Krishnan, Tickoo, "Improving model calibration with accuracy versus uncertainty optimization",
+        NeurIPS 2020.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> probabilities = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.5, 0.5]])
+        >>> round(cal.functional.avuc(probabilities, torch.tensor([1, 0, 1, 0]), threshold=0.6).item(), 4)
+        0.0
+    """
+    inputs.check_range("threshold", threshold, low=0)
+    data = _uncertain_predictions(probabilities, correct, confidence, mask, "AvUC")
+    return _avuc(*data, threshold).to(at_least_float32(probabilities).dtype)
+
+
+def soft_avuc(
+    probabilities: Tensor,
+    correct: Tensor,
+    threshold: float = 0.5,
+    temperature: float = 0.1,
+    *,
+    mask: Tensor | None = None,
+) -> Tensor:
+    r"""Soft accuracy-versus-uncertainty calibration loss (S-AvUC).
+
+    The hard threshold becomes the soft uncertainty
+    :math:`t = \mathrm{sigmoid}\big((\mathrm{logit}(h / \ln C) - \mathrm{logit}(\kappa)) / T\big)` of the
+    normalised entropy, and the confidences drop out: :math:`n_{AC} = \sum (1 - t)(1 - \tanh h)` and
+    :math:`n_{AU} = \sum t \tanh h` over right predictions, :math:`n_{IC}` and :math:`n_{IU}` likewise over wrong
+    ones; :math:`\tanh` still takes h in nats. The loss is that of :func:`avuc`. The authors mix 1e-5 of the
+    uniform distribution into the probabilities to keep h above 0; here :math:`h / \ln C` is held within
+    rounding of (0, 1) instead, which leaves all other values as they are.
+
+    Args:
+        probabilities: Class probabilities, shape ``(..., N, C)`` with C at least 2.
+        correct: 1 or True where the prediction is right, shape ``(..., N)``.
+        threshold: :math:`\kappa` in (0, 1), on the entropy divided by :math:`\ln C`.
+        temperature: Softness T, at least 1e-4.
+        mask: Boolean, ``(..., N)``: True where a sample counts.
+
+    Returns:
+        Shape ``(...)``, in the dtype of the probabilities.
+
+    References:
+        Karandikar et al., "Soft Calibration Objectives for Neural Networks", NeurIPS 2021.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> probabilities = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.5, 0.5]])
+        >>> round(cal.functional.soft_avuc(probabilities, torch.tensor([1, 0, 1, 0])).item(), 4)
+        0.27
+    """
+    _check_soft_options(threshold, temperature)
+    data = _uncertain_predictions(probabilities, correct, None, mask, "S-AvUC")
+    classes = probabilities.shape[-1]
+    return _soft_avuc(*data, classes, threshold, temperature).to(at_least_float32(probabilities).dtype)
+
+
+def entropy_threshold(
+    probabilities: Tensor, correct: Tensor, *, normalised: bool = False, mask: Tensor | None = None
+) -> float:
+    r"""Return the midpoint between the mean entropy of right and of wrong predictions.
+
+    This is how the authors of AvUC set its threshold: on held-out data, in the first epochs, and
+    frozen from then on. It needs at least one right and one wrong prediction.
+
+    Args:
+        probabilities: Class probabilities, shape ``(N, C)``.
+        correct: 1 or True where the prediction is right, shape ``(N,)``.
+        normalised: Divide by :math:`\ln C`: the scale on which S-AvUC's threshold lives.
+        mask: Boolean, ``(N,)``: True where a sample counts.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> probabilities = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.5, 0.5]])
+        >>> round(cal.functional.entropy_threshold(probabilities, torch.tensor([1, 0, 1, 0])), 4)
+        0.5479
+    """
+    with torch.no_grad():
+        pairs, uncertainty = _uncertain_predictions(probabilities, correct, None, mask, "the entropy threshold")
+        right, wrong = _right_and_wrong(pairs)
+        counts = right.sum(), wrong.sum()
+        if min(counts) == 0:
+            raise ValueError(
+                f"the entropy threshold needs right and wrong predictions, got {int(counts[0])} right and "
+                f"{int(counts[1])} wrong: use more data, or an earlier epoch"
+            )
+        midpoint = float((right * uncertainty).sum() / counts[0] + (wrong * uncertainty).sum() / counts[1]) / 2
+    return midpoint / math.log(probabilities.shape[-1]) if normalised else midpoint
+
+
+def _uncertain_predictions(
+    probabilities: Tensor,
+    correct: Tensor,
+    confidence: Tensor | None,
+    mask: Tensor | None,
+    name: str,
+) -> tuple[Pairs, Tensor]:
+    inputs.check_probabilities(probabilities, mask)
+    if mask is not None:
+        uniform = torch.full_like(probabilities, 1 / probabilities.shape[-1])
+        probabilities = torch.where(mask.unsqueeze(-1), probabilities, uniform)
+    probabilities = at_least_float32(probabilities)
+    if confidence is None:
+        confidence = probabilities.amax(-1)
+    pairs = inputs.pairs(confidence, correct, mask, name=name)
+    return pairs, entropy(probabilities.to(accumulation_dtype(probabilities)))
+
+
+def _batch(data: Classification, sync: bool, name: str) -> tuple[Pairs, Tensor]:
+    pairs = inputs.top_label_pairs(data)
+    uncertainty = entropy(data.logits.softmax(1).to(accumulation_dtype(data.logits)))
+    if sync and distributed.is_distributed():
+        columns = (uncertainty, pairs.confidence, pairs.correct)
+        (uncertainty, confidence, correct), mask = distributed.gather_samples(columns, pairs.mask)
+        pairs = Pairs(confidence, correct, mask)
+    inputs.require_samples(pairs, 1, name)
+    return pairs, uncertainty
+
+
+def _right_and_wrong(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    _, correct, _, weight, _ = inputs.residuals(pairs)
+    return (correct, 1 - correct) if weight is None else (correct * weight, (1 - correct) * weight)
+
+
+def _avuc(pairs: Pairs, uncertainty: Tensor, threshold: float) -> Tensor:
+    right, wrong = _right_and_wrong(pairs)
+    confidence = pairs.confidence.to(right.dtype)
+    uncertain = (uncertainty.detach() > threshold).to(right.dtype)
+    return _log_ratio(right * confidence, wrong * (1 - confidence), uncertain, uncertainty)
+
+
+def _soft_avuc(pairs: Pairs, uncertainty: Tensor, classes: int, threshold: float, temperature: float) -> Tensor:
+    right, wrong = _right_and_wrong(pairs)
+    edge = torch.finfo(uncertainty.dtype).eps
+    normalised = (uncertainty / math.log(classes)).clamp(edge, 1 - edge)
+    uncertain = torch.sigmoid((torch.logit(normalised) - math.log(threshold / (1 - threshold))) / temperature)
+    return _log_ratio(right, wrong, uncertain, uncertainty)
+
+
+def _log_ratio(right: Tensor, wrong: Tensor, uncertain: Tensor, uncertainty: Tensor) -> Tensor:
+    doubt = torch.tanh(uncertainty)
+    certain_part, uncertain_part = (1 - uncertain) * (1 - doubt), uncertain * doubt
+    good = (right * certain_part + wrong * uncertain_part).sum(-1)
+    bad = (right * uncertain_part + wrong * certain_part).sum(-1)
+    # An empty good side would make the loss infinite; the authors' 1e-10 bounds it.
+    return torch.log1p(bad / (good + 1e-10))
+
+
+def _check_soft_options(threshold: float, temperature: float) -> None:
+    inputs.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
+    inputs.check_range("temperature", temperature, low=1e-4)
+
+
+class AvUCLoss(Objective):
+    """Accuracy-versus-uncertainty calibration loss (AvUC) of a batch of logits, to be added to the NLL.
+
+    Args:
+        threshold: Entropy in nats up to which a prediction counts as certain; :meth:`fit_threshold`
+            sets it from data. It is part of the ``state_dict``.
+        ignore_index: Label whose samples do not count.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    Shapes:
+        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.avuc` for the formula. The
+        authors train with a weight of 3.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> target = torch.tensor([0, 1, 0, 0])
+        >>> loss = cal.AvUCLoss().fit_threshold(logits, target)
+        >>> round(loss.threshold, 4), round(loss(logits, target).item(), 4)
+        (0.4503, 0.392)
+    """
+
+    name = "AvUC"
+    normalised = False
+
+    def __init__(self, threshold: float = 1.0, *, ignore_index: int | None = -100, sync: bool = True) -> None:
+        super().__init__(ignore_index=ignore_index)
+        inputs.check_range("threshold", threshold, low=0)
+        self.threshold = float(threshold)
+        self.sync = sync
+
+    @torch.no_grad()
+    def fit_threshold(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
+        """Set the threshold to the midpoint of the mean entropies of right and of wrong predictions."""
+        data = inputs.classification(logits, target, mask, self.ignore_index)
+        self.threshold = entropy_threshold(
+            data.logits.softmax(1), data.logits.argmax(1) == data.target, normalised=self.normalised, mask=data.mask
+        )
+        return self
+
+    def value(self, data: Classification) -> Tensor:
+        """Return the loss, of the global batch when ``sync`` is on."""
+        return _avuc(*_batch(data, self.sync, self.name), self.threshold)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Keep the threshold, which may come from data, in the ``state_dict``."""
+        return {"threshold": self.threshold}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take the threshold from a ``state_dict``."""
+        self.threshold = float(state["threshold"])
+
+
+class SoftAvUCLoss(AvUCLoss):
+    """Soft accuracy-versus-uncertainty calibration loss (S-AvUC) of a batch of logits.
+
+    Args:
+        threshold: Between 0 and 1, on the entropy divided by the logarithm of the number of classes;
+            :meth:`fit_threshold` sets it from data. It is part of the ``state_dict``.
+        temperature: Softness of the threshold.
+        ignore_index: Label whose samples do not count.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    Shapes:
+        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.soft_avuc` for the formula.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> target = torch.tensor([0, 1, 0, 0])
+        >>> round(cal.SoftAvUCLoss()(logits, target).item(), 4)
+        0.3827
+    """
+
+    name = "S-AvUC"
+    normalised = True
+
+    def __init__(
+        self,
+        threshold: float = 0.5,
+        temperature: float = 0.1,
+        *,
+        ignore_index: int | None = -100,
+        sync: bool = True,
+    ) -> None:
+        _check_soft_options(threshold, temperature)
+        super().__init__(threshold, ignore_index=ignore_index, sync=sync)
+        self.temperature = temperature
+
+    def value(self, data: Classification) -> Tensor:
+        """Return the loss, of the global batch when ``sync`` is on."""
+        pairs, uncertainty = _batch(data, self.sync, self.name)
+        return _soft_avuc(pairs, uncertainty, data.logits.shape[1], self.threshold, self.temperature)

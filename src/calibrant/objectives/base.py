@@ -1,0 +1,90 @@
+"""What the objectives share: options, and the way from a batch of logits to what they are made of."""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from torch import Tensor, nn
+
+from calibrant import distributed, inputs
+from calibrant.inputs import Classification, Pairs
+from calibrant.numerics import accumulation_dtype
+
+View = Literal["top-label", "class-wise"]
+
+
+class Objective(nn.Module, ABC):
+    """Base of the modules: ``(logits, target, mask=None)`` in, a scalar out.
+
+    Args:
+        ignore_index: Label whose samples do not count, as in ``torch.nn.CrossEntropyLoss``; None for none.
+    """
+
+    def __init__(self, *, ignore_index: int | None = -100) -> None:
+        super().__init__()
+        self.ignore_index = ignore_index
+
+    def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the loss of a batch as a scalar.
+
+        Args:
+            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
+            target: Integer class indices, ``(N, ...)``.
+            mask: Boolean, the shape of ``target``: True where a sample counts.
+        """
+        data = inputs.classification(logits, target, mask, self.ignore_index)
+        return self.value(data).to(data.logits.dtype)
+
+    @abstractmethod
+    def value(self, data: Classification) -> Tensor:
+        """Return the loss of validated data, in the accumulation dtype."""
+
+    def extra_repr(self) -> str:
+        """Show the options, as torch's own modules do."""
+        options = {key: value for key, value in vars(self).items() if not key.startswith("_") and key != "training"}
+        return ", ".join(f"{key}={value!r}" for key, value in sorted(options.items()))
+
+
+class PairObjective(Objective):
+    """Base of the objectives that are functions of (confidence, correct) pairs.
+
+    Args:
+        view: ``"top-label"`` looks at the predicted class only; ``"class-wise"`` at every class's
+            probability against its indicator, and averages over classes.
+        ignore_index: Label whose samples do not count.
+        sync: Under an initialised ``torch.distributed`` group, compute the objective on the global batch.
+    """
+
+    name: str
+
+    def __init__(self, *, view: View = "top-label", ignore_index: int | None = -100, sync: bool = True) -> None:
+        super().__init__(ignore_index=ignore_index)
+        inputs.check_choice("view", view, ("top-label", "class-wise"))
+        self.view = view
+        self.sync = sync
+
+    def value(self, data: Classification) -> Tensor:
+        """Return the objective of the pairs of this batch, or of the global batch when ``sync`` is on."""
+        pairs = inputs.top_label_pairs(data) if self.view == "top-label" else inputs.class_wise_pairs(data)
+        if self.sync and distributed.is_distributed():
+            (confidence, correct), mask = distributed.gather_samples((pairs.confidence, pairs.correct), pairs.mask)
+            pairs = Pairs(confidence, correct, mask)
+        inputs.require_samples(pairs, self.minimum_samples(), self.name)
+        return self.value_of_pairs(pairs)
+
+    @abstractmethod
+    def value_of_pairs(self, pairs: Pairs) -> Tensor:
+        """Return the objective of the pairs, in the accumulation dtype."""
+
+    def minimum_samples(self) -> int:
+        """Return the fewest samples the objective is defined for."""
+        return 1
+
+
+def mean_over_samples(loss: Tensor, data: Classification, name: str) -> Tensor:
+    """Mean of a per-sample loss over the samples that count, accumulated in float64."""
+    inputs.require_samples(Pairs(loss, loss, data.mask), 1, name)
+    loss = loss.to(accumulation_dtype(loss))
+    if data.mask is None:
+        return loss.mean()
+    weight = data.mask.to(loss.dtype)
+    return (loss * weight).sum() / weight.sum()

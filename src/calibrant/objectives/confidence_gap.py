@@ -1,0 +1,131 @@
+"""Objectives on batch means: DCA (mean confidence against accuracy) and MDCA (the same for every class)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant import distributed, inputs
+from calibrant.inputs import Classification, Pairs
+from calibrant.numerics import accumulation_dtype
+from calibrant.objectives.base import Objective, PairObjective
+
+
+def dca(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    r"""Difference between confidence and accuracy (DCA): :math:`\big|\tfrac1N \sum_i (z_i - c_i)\big|`.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
+        correct: 1 or True where the prediction is right, same shape.
+        mask: Boolean, same shape: True where a sample counts.
+
+    Returns:
+        Shape ``(...)``. Accumulated in float64, returned in the dtype given.
+
+    References:
+        Liang, Zhang, Wang, Jacobs, "Improved Trainable Calibration Method for Neural Networks on Medical
+        Imaging Classification", BMVC 2020.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
+        >>> round(cal.functional.dca(confidence, correct).item(), 4)
+        0.3
+    """
+    pairs = inputs.pairs(confidence, correct, mask, name="DCA")
+    return _dca(pairs).to(pairs.confidence.dtype)
+
+
+def mdca(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_index: int | None = -100) -> Tensor:
+    r"""Multi-class DCA: :math:`\tfrac1C \sum_k \big|\tfrac1N \sum_i (p_{ik} - 1[y_i = k])\big|`.
+
+    Args:
+        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
+        target: Integer class indices, ``(N, ...)``.
+        mask: Boolean, the shape of ``target``: True where a sample counts.
+        ignore_index: Label whose samples do not count.
+
+    References:
+        Hebbalaguppe et al., "A Stitch in Time Saves Nine: A Train-Time Regularizing Loss for Improved
+        Neural Network Calibration", CVPR 2022.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> round(cal.functional.mdca(logits, torch.tensor([0, 0])).item(), 4)
+        0.4251
+    """
+    data = inputs.classification(logits, target, mask, ignore_index)
+    return _mdca(data, sync=False).to(data.logits.dtype)
+
+
+def _dca(pairs: Pairs) -> Tensor:
+    _, _, residual, _, count = inputs.residuals(pairs)
+    return residual.sum(-1).abs() / count
+
+
+def _mdca(data: Classification, sync: bool) -> Tensor:
+    wide = accumulation_dtype(data.logits)
+    excess = data.logits.softmax(1).to(wide) - F.one_hot(data.target, data.logits.shape[1])
+    counted = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(wide).unsqueeze(1)
+    # The count rides along as a last column, so that one sum over ranks brings both.
+    sums = torch.cat((excess * counted, counted), dim=1).sum(0)
+    if sync and distributed.is_distributed():
+        sums = distributed.sum_across_ranks(sums)
+    count = sums[-1].detach()
+    inputs.require(count >= 1, lambda: "MDCA needs at least 1 sample, got none: check mask and ignore_index")
+    return (sums[:-1].abs() / count).mean()
+
+
+class DCALoss(PairObjective):
+    """Difference between confidence and accuracy (DCA) of a batch, to be added to the NLL.
+
+    Args:
+        ignore_index: Label whose samples do not count.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    See :func:`calibrant.functional.dca` for formula and paper; its authors use a weight of 10.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> round(cal.DCALoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        0.5467
+    """
+
+    name = "DCA"
+
+    def __init__(self, *, ignore_index: int | None = -100, sync: bool = True) -> None:
+        super().__init__(ignore_index=ignore_index, sync=sync)
+
+    def value_of_pairs(self, pairs: Pairs) -> Tensor:
+        """Return the difference of the means."""
+        return _dca(pairs)
+
+
+class MDCALoss(Objective):
+    """Multi-class difference between confidence and accuracy (MDCA), to be added to the NLL or a focal loss.
+
+    Args:
+        ignore_index: Label whose samples do not count.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    See :func:`calibrant.functional.mdca` for formula, shapes and paper.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> round(cal.MDCALoss()(logits, torch.tensor([0, 0])).item(), 4)
+        0.4251
+    """
+
+    def __init__(self, *, ignore_index: int | None = -100, sync: bool = True) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.sync = sync
+
+    def value(self, data: Classification) -> Tensor:
+        """Return the mean over classes of the difference of the means."""
+        return _mdca(data, self.sync)

@@ -1,0 +1,85 @@
+"""Expected calibration error as a training objective."""
+
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.inputs import Pairs
+from calibrant.objectives.base import PairObjective
+
+
+def ece(confidence: Tensor, correct: Tensor, bins: int = 15, *, mask: Tensor | None = None) -> Tensor:
+    r"""Expected calibration error (ECE) with equal-width, right-closed bins, differentiable.
+
+    With the bins :math:`(0, 1/M], (1/M, 2/M], \dots` of [0, 1],
+
+    .. math:: \mathrm{ECE} = \frac1N \sum_m \Big| \sum_{i \in m} (c_i - z_i) \Big|.
+
+    Gradients reach the bin gaps through the confidences; which bin a sample falls in is held fixed. As
+    everywhere in this convention, a confidence of exactly 0 falls in no bin but counts in N. Edges are
+    compared in the dtype of the confidence, so that k/M is on the same side in both.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
+        correct: 1 or True where the prediction is right, same shape.
+        bins: Number M of bins; 15 is the most common, the ESD paper uses 20.
+        mask: Boolean, same shape: True where a sample counts.
+
+    Returns:
+        Shape ``(...)``. Accumulated in float64, returned in the dtype given.
+
+    References:
+        Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
+        AAAI 2015; Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
+        >>> round(cal.functional.ece(confidence, correct).item(), 4)
+        0.5
+    """
+    inputs.check_count("bins", bins)
+    pairs = inputs.pairs(confidence, correct, mask, name="ECE")
+    return _ece(pairs, bins).to(pairs.confidence.dtype)
+
+
+def _ece(pairs: Pairs, bins: int) -> Tensor:
+    confidence, _, residual, _, count = inputs.residuals(pairs)
+    edges = torch.arange(bins + 1, dtype=confidence.dtype, device=confidence.device) / bins
+    fixed = pairs.confidence.detach().contiguous()
+    # Slot m holds (edge m-1, edge m]; slot 0 is the confidence 0 that falls in no bin.
+    slot = torch.bucketize(fixed, edges.to(fixed.dtype))
+    gaps = torch.zeros_like(residual[..., :1]).repeat_interleave(bins + 1, -1).scatter_add(-1, slot, residual)
+    return gaps[..., 1:].abs().sum(-1) / count
+
+
+class ECELoss(PairObjective):
+    """Expected calibration error (ECE) of a batch of logits as a loss, to be added to the NLL.
+
+    Args:
+        bins: Number of equal-width, right-closed bins.
+        ignore_index: Label whose samples do not count.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    Shapes:
+        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.ece` for the formula.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> round(cal.ECELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        0.7355
+    """
+
+    name = "ECE"
+
+    def __init__(self, bins: int = 15, *, ignore_index: int | None = -100, sync: bool = True) -> None:
+        super().__init__(ignore_index=ignore_index, sync=sync)
+        inputs.check_count("bins", bins)
+        self.bins = bins
+
+    def value_of_pairs(self, pairs: Pairs) -> Tensor:
+        """ECE of the batch."""
+        return _ece(pairs, self.bins)

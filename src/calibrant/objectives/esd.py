@@ -1,0 +1,124 @@
+"""Expected squared difference: the tuning-free trainable calibration measure."""
+
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.inputs import Pairs
+from calibrant.numerics import DENSE_UP_TO, safe_root, tie_bounds
+from calibrant.objectives.base import PairObjective, View
+
+
+def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    r"""Expected squared difference (ESD), exact in :math:`O(N \log N)` time and :math:`O(N)` memory.
+
+    ESD estimates :math:`\mathbb{E}_{Z'}\big[\mathbb{E}[1(Z \le Z')(C - Z)]^2\big]`: how far cumulated
+    correctness and cumulated confidence drift apart, squared and averaged over where one stops
+    cumulating. It is 0 if and only if the classifier is calibrated, and has nothing to tune. With
+    :math:`d_j = c_j - z_j`, :math:`A_i = \sum_{j \ne i} 1(z_j \le z_i) d_j` and :math:`B_i` the same
+    sum of :math:`d_j^2`,
+
+    .. math:: \mathrm{ESD} = \frac{1}{N(N-1)(N-2)} \sum_i \left(A_i^2 - B_i\right),
+
+    which equals the estimator of the paper term by term, ties included. It can be negative.
+
+    **The value is unbiased; the gradient is not.** Over random batches the mean of this number is the
+    quantity above. Autograd, though, differentiates it with the ranks held fixed: it does not see that
+    moving a confidence also moves the indicator :math:`1(z_j \le z_i)`. The missing term is
+    :math:`-2\int p(z)^2 D(z)\,\mathrm{Cov}(\dot z, C \mid Z = z)\,dz` with
+    :math:`D(z) = \mathbb{E}[1(Z \le z)(C - Z)]` and :math:`\dot z` the derivative of the confidence with
+    respect to the parameter. It vanishes at perfect calibration and for a pure rescaling of the
+    confidence, and elsewhere can even change a component's sign. The published training recipe uses
+    this same gradient, and works; the paper's statement that it is unbiased does not hold.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)`` with N at least 3.
+        correct: 1 or True where the prediction is right, same shape; a constant, no gradient flows.
+        mask: Boolean, same shape: True where a sample counts.
+
+    Returns:
+        Shape ``(...)``: a scalar for 1-d input. Accumulated in float64, returned in the dtype given.
+
+    References:
+        Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
+        Calibration Measure", ICLR 2023.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> confidence = torch.tensor([0.9, 0.8, 0.6, 0.9], requires_grad=True)
+        >>> value = cal.functional.esd(confidence, torch.tensor([1, 0, 1, 0]))
+        >>> round(value.item(), 4)
+        -0.0267
+        >>> value.backward(); confidence.grad[confidence.argmin()].item() != 0
+        True
+    """
+    pairs = inputs.pairs(confidence, correct, mask, name="ESD", minimum=3)
+    return _esd(pairs).to(pairs.confidence.dtype)
+
+
+def _esd(pairs: Pairs) -> Tensor:
+    confidence, _, residual, weight, count = inputs.residuals(pairs)
+    if confidence.dim() == 1 and confidence.shape[0] <= DENSE_UP_TO:
+        fixed = confidence.detach()
+        counted = (fixed.unsqueeze(0) <= fixed.unsqueeze(1)).to(residual.dtype)
+        others_below = torch.mv(counted, residual) - residual
+        others_above = (counted.sum(0) if weight is None else torch.mv(counted.T, weight)) - 1
+    else:
+        order = pairs.confidence.detach().argsort(dim=-1)
+        confidence, residual = confidence.gather(-1, order), residual.gather(-1, order)
+        first, last = tie_bounds(confidence)
+        others_below = residual.cumsum(-1).gather(-1, last) - residual
+        if weight is None:
+            others_above = (confidence.shape[-1] - 1 - first).to(residual.dtype)
+        else:
+            weight = weight.gather(-1, order)
+            from_here = weight.flip(-1).cumsum(-1).flip(-1)
+            others_above = from_here.gather(-1, first) - 1
+    # sum_i B_i counts d_j^2 once for every other sample at or above j.
+    squares = others_below.square() if weight is None else others_below.square() * weight
+    total = squares.sum(-1) - (residual.square() * others_above).sum(-1)
+    return total / (count * (count - 1) * (count - 2))
+
+
+class ESDLoss(PairObjective):
+    r"""Expected squared difference (ESD) of a batch of logits, to be added to the NLL.
+
+    Args:
+        root: True is the published training recipe :math:`\sqrt{\max(\mathrm{ESD}, 0)}`, with value and
+            gradient exactly 0 where :math:`\mathrm{ESD} \le 0`. That happens on about two thirds of the
+            batches of a calibrated network. False is the unbiased value itself.
+        view: ``"top-label"``, or ``"class-wise"`` for the mean over classes (rooted after the mean).
+        ignore_index: Label whose samples do not count.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    Shapes:
+        ``logits`` ``(N, C)``, ``(N, C, d1, ...)``, ``(N,)`` or ``(N, 1)``; ``target`` ``(N, ...)``; a scalar
+        comes out. At least 3 samples must count.
+
+    See :func:`calibrant.functional.esd` for the formula, the paper, and why the gradient is not unbiased.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> round(cal.ESDLoss()(logits, torch.tensor([1, 1, 0, 1])).item(), 4)
+        0.4186
+    """
+
+    name = "ESD"
+
+    def __init__(
+        self, root: bool = True, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
+    ) -> None:
+        super().__init__(view=view, ignore_index=ignore_index, sync=sync)
+        self.root = root
+
+    def minimum_samples(self) -> int:
+        """Three: ESD is a U-statistic over triples."""
+        return 3
+
+    def value_of_pairs(self, pairs: Pairs) -> Tensor:
+        """ESD, averaged over classes in the class-wise view, and rooted if so asked."""
+        value = _esd(pairs).mean()
+        return safe_root(value) if self.root else value

@@ -1,0 +1,169 @@
+"""Focal losses: replacements for the NLL that ask less of samples already right."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.inputs import Classification
+from calibrant.numerics import log_softmax
+from calibrant.objectives.base import Objective, mean_over_samples
+
+Gamma = float | Literal["flsd-53"]
+
+
+def focal(
+    logits: Tensor,
+    target: Tensor,
+    gamma: Gamma = 3.0,
+    *,
+    mask: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    r"""Focal loss, :math:`-(1 - p_y)^\gamma \ln p_y`, averaged over samples.
+
+    Args:
+        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
+        target: Integer class indices, ``(N, ...)``.
+        gamma: Focusing strength; 0 is the NLL. ``"flsd-53"`` is the sample-dependent schedule
+            FLSD-53: 5 where :math:`p_y < 0.2`, else 3, held constant in the gradient.
+        mask: Boolean, the shape of ``target``: True where a sample counts.
+        ignore_index: Label whose samples do not count.
+
+    References:
+        Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017; Mukhoti et al., "Calibrating
+        Deep Neural Networks using Focal Loss", NeurIPS 2020 (calibration, FLSD-53).
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> round(cal.functional.focal(logits, torch.tensor([0, 0])).item(), 4)
+        0.2567
+    """
+    _check_gamma(gamma)
+    data = inputs.classification(logits, target, mask, ignore_index)
+    return _focal(data, gamma).to(data.logits.dtype)
+
+
+def dual_focal(
+    logits: Tensor,
+    target: Tensor,
+    gamma: float = 5.0,
+    *,
+    mask: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    r"""Dual focal loss, :math:`-(1 - p_y + p_j)^\gamma \ln p_y`, averaged over samples.
+
+    :math:`p_j` is the largest probability below :math:`p_y`, or 0 if there is none: the loss also
+    widens the gap to the runner-up.
+
+    Args:
+        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
+        target: Integer class indices, ``(N, ...)``.
+        gamma: Focusing strength; the authors tune it per network, 5 for ResNet50 on CIFAR.
+        mask: Boolean, the shape of ``target``: True where a sample counts.
+        ignore_index: Label whose samples do not count.
+
+    References:
+        Tao, Dong, Xu, "Dual Focal Loss for Calibration", ICML 2023.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> round(cal.functional.dual_focal(logits, torch.tensor([0, 0])).item(), 4)
+        0.1372
+    """
+    inputs.check_range("gamma", gamma, low=0)
+    data = inputs.classification(logits, target, mask, ignore_index)
+    return _dual_focal(data, gamma).to(data.logits.dtype)
+
+
+def _focal(data: Classification, gamma: Gamma) -> Tensor:
+    log_p = log_softmax(data.logits).gather(1, data.target.unsqueeze(1)).squeeze(1)
+    # 1 - p from log p keeps its precision as p nears 1.
+    miss = -torch.expm1(log_p)
+    if gamma == "flsd-53":
+        exponent = torch.where(log_p.detach().exp() < 0.2, 5.0, 3.0)
+        return mean_over_samples(-miss.pow(exponent) * log_p, data, "the focal loss")
+    return mean_over_samples(-_power(miss, gamma) * log_p, data, "the focal loss")
+
+
+def _dual_focal(data: Classification, gamma: float) -> Tensor:
+    log_probabilities = log_softmax(data.logits)
+    probabilities = log_probabilities.exp()
+    index = data.target.unsqueeze(1)
+    p = probabilities.gather(1, index)
+    runner_up = torch.where(probabilities < p, probabilities, 0.0).amax(1)
+    log_p = log_probabilities.gather(1, index).squeeze(1)
+    miss = -torch.expm1(log_p) + runner_up
+    return mean_over_samples(-_power(miss, gamma) * log_p, data, "the dual focal loss")
+
+
+def _power(base: Tensor, exponent: float) -> Tensor:
+    """Power of a base in [0, 1] whose slope stays finite at 0 for exponents below 1."""
+    return base.clamp_min(torch.finfo(base.dtype).eps).pow(exponent) if 0 < exponent < 1 else base.pow(exponent)
+
+
+def _check_gamma(gamma: Gamma) -> None:
+    if isinstance(gamma, str):
+        inputs.check_choice("gamma", gamma, ("flsd-53",))
+    else:
+        inputs.check_range("gamma", gamma, low=0)
+
+
+class FocalLoss(Objective):
+    """Focal loss, or its sample-dependent schedule FLSD-53: takes the place of the NLL.
+
+    Args:
+        gamma: Focusing strength, or ``"flsd-53"``.
+        ignore_index: Label whose samples do not count.
+
+    See :func:`calibrant.functional.focal` for formula, shapes and papers.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> round(cal.FocalLoss("flsd-53")(logits, torch.tensor([0, 0])).item(), 4)
+        0.2567
+    """
+
+    def __init__(self, gamma: Gamma = 3.0, *, ignore_index: int | None = -100) -> None:
+        super().__init__(ignore_index=ignore_index)
+        _check_gamma(gamma)
+        self.gamma = gamma
+
+    def value(self, data: Classification) -> Tensor:
+        """Return the mean focal loss."""
+        return _focal(data, self.gamma)
+
+
+class DualFocalLoss(Objective):
+    """Dual focal loss: takes the place of the NLL.
+
+    Args:
+        gamma: Focusing strength.
+        ignore_index: Label whose samples do not count.
+
+    See :func:`calibrant.functional.dual_focal` for formula, shapes and paper.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> round(cal.DualFocalLoss()(logits, torch.tensor([0, 0])).item(), 4)
+        0.1372
+    """
+
+    def __init__(self, gamma: float = 5.0, *, ignore_index: int | None = -100) -> None:
+        super().__init__(ignore_index=ignore_index)
+        inputs.check_range("gamma", gamma, low=0)
+        self.gamma = gamma
+
+    def value(self, data: Classification) -> Tensor:
+        """Return the mean dual focal loss."""
+        return _dual_focal(data, self.gamma)

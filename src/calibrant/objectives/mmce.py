@@ -1,0 +1,216 @@
+"""Maximum mean calibration error, with the Laplace kernel of its authors."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.inputs import Pairs
+from calibrant.numerics import laplace_quadratic_form, safe_divide, safe_root
+from calibrant.objectives.base import PairObjective, View
+
+Normalisation = Literal["paper", "legacy"]
+
+
+def mmce(
+    confidence: Tensor,
+    correct: Tensor,
+    bandwidth: float = 0.4,
+    unbiased: bool = False,
+    *,
+    mask: Tensor | None = None,
+) -> Tensor:
+    r"""Squared maximum mean calibration error (MMCE), exact in :math:`O(N \log N)` time, :math:`O(N)` memory.
+
+    With :math:`d_i = c_i - r_i` and the kernel :math:`k(r, r') = \exp(-|r - r'| / \phi)`,
+
+    .. math:: \mathrm{MMCE}^2 = \frac{1}{N^2} \sum_{i,j} d_i d_j k(r_i, r_j)
+
+    as published (a V-statistic: never negative, biased upward), or over pairs :math:`i \ne j` divided by
+    :math:`N(N-1)` with ``unbiased=True`` (a U-statistic: may be negative, mean 0 when calibrated).
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
+        correct: 1 or True where the prediction is right, same shape.
+        bandwidth: Kernel width :math:`\phi`. The authors' code writes it as 2 x 0.2.
+        unbiased: Which of the two statistics. The U-statistic needs N at least 2.
+        mask: Boolean, same shape: True where a sample counts.
+
+    Returns:
+        Shape ``(...)``. Accumulated in float64, returned in the dtype given.
+
+    References:
+        Kumar, Sarawagi, Jain, "Trainable Calibration Measures for Neural Networks from Kernel Mean
+        Embeddings", ICML 2018.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
+        >>> round(cal.functional.mmce(confidence, correct).item(), 4)
+        0.1091
+    """
+    _check_bandwidth(bandwidth)
+    pairs = inputs.pairs(confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1)
+    return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
+
+
+def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
+    confidence, _, residual, _, count = inputs.residuals(pairs)
+    total = laplace_quadratic_form(confidence, residual, bandwidth)
+    if unbiased:
+        return (total - residual.square().sum(-1)) / (count * (count - 1))
+    return total / (count * count)
+
+
+def mmce_weighted(
+    confidence: Tensor,
+    correct: Tensor,
+    bandwidth: float = 0.4,
+    *,
+    normalisation: Normalisation = "paper",
+    mask: Tensor | None = None,
+) -> Tensor:
+    r"""Squared weighted MMCE, in which right and wrong predictions have the same say.
+
+    :math:`\mathrm{MMCE}_w^2 = e^\top K e` with the Laplace kernel :math:`K`, and
+    :math:`e_i = (1 - r_i) / n_1` where the prediction is right, :math:`e_i = -r_i / n_0` where it is
+    wrong; :math:`n_1, n_0` count the two. A batch that is all right or all wrong gives 0 with zero gradient.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
+        correct: 1 or True where the prediction is right, same shape.
+        bandwidth: Kernel width :math:`\phi`.
+        normalisation: ``"paper"`` as above; ``"legacy"`` divides by the counts twice
+            (:math:`n_1^2, n_0^2`) as widely copied code does, to reproduce results obtained with it.
+        mask: Boolean, same shape: True where a sample counts.
+
+    Returns:
+        Shape ``(...)``. Accumulated in float64, returned in the dtype given.
+
+    References:
+        Kumar, Sarawagi, Jain, ICML 2018, section on the weighted estimator.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
+        >>> round(cal.functional.mmce_weighted(confidence, correct).item(), 4)
+        0.4366
+    """
+    _check_bandwidth(bandwidth)
+    inputs.check_choice("normalisation", normalisation, ("paper", "legacy"))
+    pairs = inputs.pairs(confidence, correct, mask, name="weighted MMCE")
+    return _mmce_weighted(pairs, bandwidth, normalisation).to(pairs.confidence.dtype)
+
+
+def _mmce_weighted(pairs: Pairs, bandwidth: float, normalisation: Normalisation) -> Tensor:
+    confidence, correct, residual, weight, _ = inputs.residuals(pairs)
+    right = correct if weight is None else correct * weight
+    wrong = 1 - correct if weight is None else (1 - correct) * weight
+    right_count, wrong_count = right.sum(-1, keepdim=True), wrong.sum(-1, keepdim=True)
+    power = 1 if normalisation == "paper" else 2
+    share = safe_divide(right, right_count**power) + safe_divide(wrong, wrong_count**power)
+    both_present = (right_count > 0) & (wrong_count > 0)
+    return laplace_quadratic_form(confidence, torch.where(both_present, residual * share, 0.0), bandwidth)
+
+
+def _check_bandwidth(bandwidth: float) -> None:
+    inputs.check_range("bandwidth", bandwidth, low=torch.finfo(torch.float32).tiny)
+
+
+class MMCELoss(PairObjective):
+    r"""Maximum mean calibration error (MMCE) of a batch of logits, to be added to the NLL.
+
+    Args:
+        bandwidth: Width :math:`\phi` of the Laplace kernel.
+        unbiased: The U-statistic instead of the published V-statistic.
+        root: True gives :math:`\sqrt{\mathrm{MMCE}^2}`, with zero gradient where the square is not
+            positive; weights for the rooted and the squared form are not comparable.
+        view: ``"top-label"``, or ``"class-wise"`` for the mean over classes (rooted after the mean).
+        ignore_index: Label whose samples do not count.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    Shapes:
+        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce` for formula and paper.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> round(cal.MMCELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        0.5223
+    """
+
+    name = "MMCE"
+
+    def __init__(
+        self,
+        bandwidth: float = 0.4,
+        unbiased: bool = False,
+        root: bool = True,
+        view: View = "top-label",
+        *,
+        ignore_index: int | None = -100,
+        sync: bool = True,
+    ) -> None:
+        super().__init__(view=view, ignore_index=ignore_index, sync=sync)
+        _check_bandwidth(bandwidth)
+        self.bandwidth = bandwidth
+        self.unbiased = unbiased
+        self.root = root
+
+    def minimum_samples(self) -> int:
+        """One for the V-statistic, two for the U-statistic."""
+        return 2 if self.unbiased else 1
+
+    def value_of_pairs(self, pairs: Pairs) -> Tensor:
+        """MMCE squared, averaged over classes in the class-wise view, and rooted if so asked."""
+        value = _mmce(pairs, self.bandwidth, self.unbiased).mean()
+        return safe_root(value) if self.root else value
+
+
+class WeightedMMCELoss(PairObjective):
+    """Weighted MMCE of a batch of logits, to be added to the NLL.
+
+    Args:
+        bandwidth: Width of the Laplace kernel.
+        normalisation: ``"paper"``, or ``"legacy"`` for the widely copied double division.
+        root: True gives the root, with zero gradient where the square is not positive.
+        ignore_index: Label whose samples do not count.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    Shapes:
+        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce_weighted` for the formula.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> round(cal.WeightedMMCELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        0.6088
+    """
+
+    name = "weighted MMCE"
+
+    def __init__(
+        self,
+        bandwidth: float = 0.4,
+        normalisation: Normalisation = "paper",
+        root: bool = True,
+        *,
+        ignore_index: int | None = -100,
+        sync: bool = True,
+    ) -> None:
+        super().__init__(ignore_index=ignore_index, sync=sync)
+        _check_bandwidth(bandwidth)
+        inputs.check_choice("normalisation", normalisation, ("paper", "legacy"))
+        self.bandwidth = bandwidth
+        self.normalisation = normalisation
+        self.root = root
+
+    def value_of_pairs(self, pairs: Pairs) -> Tensor:
+        """Weighted MMCE squared, and rooted if so asked."""
+        value = _mmce_weighted(pairs, self.bandwidth, self.normalisation)
+        return safe_root(value) if self.root else value
