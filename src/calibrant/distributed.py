@@ -32,7 +32,6 @@ class _AllGather(torch.autograd.Function):
         return gradients[0][dist.get_rank()] * dist.get_world_size()
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def gather_samples(columns: tuple[Tensor, ...], mask: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor]:
     """Gather per-sample columns, each ``(..., N)`` of one shape, from all ranks; N may differ by rank.
 
@@ -50,7 +49,6 @@ def gather_samples(columns: tuple[Tensor, ...], mask: Tensor | None) -> tuple[tu
     return tuple(everywhere), counts > 0.5
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def sum_across_ranks(tensor: Tensor) -> Tensor:
     """Sum a tensor of one shape over all ranks, with the gradient convention of :func:`gather_samples`."""
     gathered: Tensor = _AllGather.apply(tensor)  # type: ignore[no-untyped-call]

@@ -280,9 +280,14 @@ def top_label_pairs(data: Classification) -> Pairs:
 def class_wise_pairs(data: Classification) -> Pairs:
     """Every class's probability, and whether that class is the right one: each ``(C, N)``."""
     probabilities = data.logits.softmax(dim=1).T.contiguous()
-    classes = torch.arange(probabilities.shape[0], device=probabilities.device).unsqueeze(1)
     mask = None if data.mask is None else data.mask.expand_as(probabilities)
-    return Pairs(probabilities, data.target == classes, mask)
+    return Pairs(probabilities, one_hot(data).T, mask)
+
+
+def one_hot(data: Classification) -> Tensor:
+    """Whether each class is the right one, ``(N, C)``; unlike torch's, it maps under ``torch.vmap``."""
+    classes = torch.arange(data.logits.shape[1], device=data.target.device)
+    return data.target.unsqueeze(1) == classes
 
 
 class Residuals(NamedTuple):

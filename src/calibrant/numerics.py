@@ -22,6 +22,11 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
+def prefers_dense(samples: Tensor) -> bool:
+    """Whether a dense N x N form is the faster one for this many samples in a single row."""
+    return samples.dim() == 1 and samples.shape[0] <= DENSE_UP_TO
+
+
 def tie_bounds(ascending: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first and the last index of each element's tie group, along the last dimension.
 
@@ -58,7 +63,7 @@ def laplace_quadratic_form(position: Tensor, weight: Tensor, bandwidth: float) -
         weight: Signed weights, same shape.
         bandwidth: Kernel width :math:`\phi`.
     """
-    if position.dim() == 1 and position.shape[-1] <= DENSE_UP_TO:
+    if prefers_dense(position):
         distance = (position.unsqueeze(-1) - position.unsqueeze(-2)).abs()
         return torch.dot(weight, torch.mv(torch.exp(distance / -bandwidth), weight))
     position, order = position.sort(dim=-1)
@@ -94,23 +99,27 @@ def _decayed_sum_below(position: Tensor, weight: Tensor, first: Tensor, bandwidt
 def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
     """The ``degree``-th root of ``max(value, 0)``, with value and gradient 0 where ``value <= 0``.
 
-    The inner ``where`` keeps the infinite slope at 0 out of the graph: multiplied by a zero
-    gradient it would become NaN.
+    A root below 1e-8 counts as 0 too: next to 0 the slope grows without bound, and a value that small
+    is rounding, not miscalibration. The inner ``where`` keeps the infinite slope at 0 out of the
+    graph: multiplied by a zero gradient it would become NaN.
 
     Example:
         >>> x = torch.tensor([4.0, 0.0, -1.0], requires_grad=True)
         >>> root = safe_root(x); root.sum().backward(); root.detach(), x.grad
         (tensor([2., 0., 0.]), tensor([0.2500, 0.0000, 0.0000]))
     """
-    positive = value > 0
+    positive = value > 1e-8**degree
     inside = torch.where(positive, value, 1.0)
     root = inside.sqrt() if degree == 2 else inside.pow(1.0 / degree)
     return torch.where(positive, root, 0.0)
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """``numerator / denominator``, and 0 with zero gradient where the denominator is 0."""
-    empty = denominator == 0
+    """``numerator / denominator``, and 0 with zero gradient where the denominator is as good as 0.
+
+    Below the root of the smallest normal number the derivative, which divides twice, would overflow.
+    """
+    empty = denominator.abs() < torch.finfo(denominator.dtype).tiny ** 0.5
     return torch.where(empty, 0.0, numerator / torch.where(empty, 1.0, denominator))
 
 

@@ -1,6 +1,5 @@
 """The Brier score as a loss."""
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant import inputs
@@ -33,7 +32,7 @@ def brier(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_
 
 
 def _brier(data: Classification) -> Tensor:
-    gap = data.logits.softmax(1) - F.one_hot(data.target, data.logits.shape[1])
+    gap = data.logits.softmax(1) - inputs.one_hot(data).to(data.logits.dtype)
     return mean_over_samples(gap.square().sum(1, dtype=accumulation_dtype(gap)), data, "the Brier score")
 
 

@@ -1,7 +1,6 @@
 """Objectives on batch means: DCA (mean confidence against accuracy) and MDCA (the same for every class)."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant import distributed, inputs
@@ -67,7 +66,7 @@ def _dca(pairs: Pairs) -> Tensor:
 
 def _mdca(data: Classification, sync: bool) -> Tensor:
     wide = accumulation_dtype(data.logits)
-    excess = data.logits.softmax(1).to(wide) - F.one_hot(data.target, data.logits.shape[1])
+    excess = data.logits.softmax(1).to(wide) - inputs.one_hot(data).to(wide)
     counted = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(wide).unsqueeze(1)
     # The count rides along as a last column, so that one sum over ranks brings both.
     sums = torch.cat((excess * counted, counted), dim=1).sum(0)

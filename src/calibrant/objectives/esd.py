@@ -5,7 +5,7 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Pairs
-from calibrant.numerics import DENSE_UP_TO, safe_root, tie_bounds
+from calibrant.numerics import prefers_dense, safe_root, tie_bounds
 from calibrant.objectives.base import PairObjective, View
 
 
@@ -59,7 +59,7 @@ def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
 
 def _esd(pairs: Pairs) -> Tensor:
     confidence, _, residual, weight, count = inputs.residuals(pairs)
-    if confidence.dim() == 1 and confidence.shape[0] <= DENSE_UP_TO:
+    if prefers_dense(confidence):
         fixed = confidence.detach()
         counted = (fixed.unsqueeze(0) <= fixed.unsqueeze(1)).to(residual.dtype)
         others_below = torch.mv(counted, residual) - residual
@@ -86,8 +86,8 @@ class ESDLoss(PairObjective):
 
     Args:
         root: True is the published training recipe :math:`\sqrt{\max(\mathrm{ESD}, 0)}`, with value and
-            gradient exactly 0 where :math:`\mathrm{ESD} \le 0`. That happens on about two thirds of the
-            batches of a calibrated network. False is the unbiased value itself.
+            gradient exactly 0 where :math:`\mathrm{ESD} \le 0` (or below 1e-16, which is rounding). That
+            happens on about two thirds of the batches of a calibrated network. False is the unbiased value.
         view: ``"top-label"``, or ``"class-wise"`` for the mean over classes (rooted after the mean).
         ignore_index: Label whose samples do not count.
         sync: Compute on the global batch under ``torch.distributed``.

@@ -1,0 +1,158 @@
+"""One table of everything the suite runs over: name, function, its transcription, and the modules."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import calibrant as cal
+from tests import reference
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+class Case(NamedTuple):
+    """A function and its independent transcription, of (confidence, correct) or of (logits, target)."""
+
+    function: Function
+    reference: Function
+
+
+PAIR_CASES: dict[str, Case] = {
+    "esd": Case(cal.functional.esd, reference.esd),
+    "mmce": Case(cal.functional.mmce, reference.mmce),
+    "mmce bandwidth 0.01": Case(
+        lambda z, c: cal.functional.mmce(z, c, 0.01), lambda z, c: reference.mmce(z, c, 0.01)
+    ),
+    "mmce bandwidth 1e-4": Case(
+        lambda z, c: cal.functional.mmce(z, c, 1e-4), lambda z, c: reference.mmce(z, c, 1e-4)
+    ),
+    "mmce unbiased": Case(
+        lambda z, c: cal.functional.mmce(z, c, 0.2, unbiased=True), lambda z, c: reference.mmce(z, c, 0.2, True)
+    ),
+    "mmce weighted": Case(cal.functional.mmce_weighted, reference.mmce_weighted),
+    "mmce weighted legacy": Case(
+        lambda z, c: cal.functional.mmce_weighted(z, c, normalisation="legacy"),
+        lambda z, c: reference.mmce_weighted(z, c, power=2),
+    ),
+    "soft-binned ece": Case(cal.functional.soft_binned_ece, reference.soft_binned_ece),
+    "soft-binned ece, binned": Case(
+        lambda z, c: cal.functional.soft_binned_ece(z, c, form="binned"),
+        lambda z, c: reference.soft_binned_ece(z, c, form="binned"),
+    ),
+    "soft-binned ece, cold": Case(
+        lambda z, c: cal.functional.soft_binned_ece(z, c, temperature=1e-4),
+        lambda z, c: reference.soft_binned_ece(z, c, temperature=1e-4),
+    ),
+    "soft-binned ece, norm 3": Case(
+        lambda z, c: cal.functional.soft_binned_ece(z, c, bins=7, norm=3),
+        lambda z, c: reference.soft_binned_ece(z, c, bins=7, norm=3),
+    ),
+    "ece": Case(cal.functional.ece, reference.ece),
+    "ece 20": Case(lambda z, c: cal.functional.ece(z, c, 20), lambda z, c: reference.ece(z, c, 20)),
+    "dca": Case(cal.functional.dca, reference.dca),
+}
+
+
+def _avuc_logits(threshold: float) -> Case:
+    def ours(logits: Tensor, y: Tensor) -> Tensor:
+        return cal.AvUCLoss(threshold)(logits, y)
+
+    def theirs(logits: Tensor, y: Tensor) -> Tensor:
+        p = reference.softmax(logits)
+        predicted = logits.argmax(1)
+        confidence = p.gather(1, predicted[:, None])[:, 0]
+        return reference.avuc(p, (predicted == y).to(p.dtype), threshold, confidence)
+
+    return Case(ours, theirs)
+
+
+def _soft_avuc_logits(threshold: float, temperature: float) -> Case:
+    def theirs(logits: Tensor, y: Tensor) -> Tensor:
+        p = reference.softmax(logits)
+        return reference.soft_avuc(p, (logits.argmax(1) == y).to(p.dtype), threshold, temperature)
+
+    return Case(cal.SoftAvUCLoss(threshold, temperature), theirs)
+
+
+def _class_wise(module: nn.Module, single: Function) -> Case:
+    def theirs(logits: Tensor, y: Tensor) -> Tensor:
+        p = reference.softmax(logits)
+        values = [single(p[:, k], (y == k).to(p.dtype)) for k in range(p.shape[1])]
+        return sum(values, p.new_zeros(())) / p.shape[1]
+
+    return Case(module, theirs)
+
+
+LOGIT_CASES: dict[str, Case] = {
+    "focal": Case(cal.functional.focal, lambda x, y: reference.focal(x, y, 3.0)),
+    "focal gamma 1.5": Case(lambda x, y: cal.functional.focal(x, y, 1.5), lambda x, y: reference.focal(x, y, 1.5)),
+    "focal gamma 0 is the NLL": Case(lambda x, y: cal.functional.focal(x, y, 0.0), nn.CrossEntropyLoss()),
+    "flsd-53": Case(lambda x, y: cal.functional.focal(x, y, "flsd-53"), reference.flsd_53),
+    "dual focal": Case(cal.functional.dual_focal, lambda x, y: reference.dual_focal(x, y, 5.0)),
+    "label smoothing": Case(
+        cal.functional.label_smoothing, lambda x, y: reference.label_smoothing(x, y, 0.05, "all")
+    ),
+    "label smoothing equals torch's": Case(
+        lambda x, y: cal.functional.label_smoothing(x, y, 0.1), nn.CrossEntropyLoss(label_smoothing=0.1)
+    ),
+    "label smoothing over others": Case(
+        lambda x, y: cal.functional.label_smoothing(x, y, 0.1, "others"),
+        lambda x, y: reference.label_smoothing(x, y, 0.1, "others"),
+    ),
+    "margin label smoothing": Case(
+        lambda x, y: cal.functional.margin_label_smoothing(x, y, 1.0, 0.3),
+        lambda x, y: reference.margin_label_smoothing(x, y, 1.0, 0.3),
+    ),
+    "mdca": Case(cal.functional.mdca, reference.mdca),
+    "brier": Case(cal.functional.brier, reference.brier),
+    "avuc": _avuc_logits(0.8),
+    "soft avuc": _soft_avuc_logits(0.5, 0.1),
+    "soft avuc, warm": _soft_avuc_logits(0.3, 1.0),
+    "esd class-wise": _class_wise(cal.ESDLoss(root=False, view="class-wise"), reference.esd),
+    "mmce class-wise": _class_wise(cal.MMCELoss(root=False, view="class-wise"), reference.mmce),
+}
+
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "ESDLoss": cal.ESDLoss,
+    "ESDLoss raw": lambda: cal.ESDLoss(root=False),
+    "ESDLoss class-wise": lambda: cal.ESDLoss(view="class-wise"),
+    "MMCELoss": cal.MMCELoss,
+    "MMCELoss unbiased": lambda: cal.MMCELoss(unbiased=True),
+    "MMCELoss narrow": lambda: cal.MMCELoss(bandwidth=1e-4),
+    "MMCELoss class-wise": lambda: cal.MMCELoss(view="class-wise"),
+    "WeightedMMCELoss": cal.WeightedMMCELoss,
+    "WeightedMMCELoss legacy": lambda: cal.WeightedMMCELoss(normalisation="legacy"),
+    "SoftBinnedECELoss": cal.SoftBinnedECELoss,
+    "SoftBinnedECELoss binned": lambda: cal.SoftBinnedECELoss(form="binned", temperature=1e-4),
+    "SoftBinnedECELoss norm 1": lambda: cal.SoftBinnedECELoss(norm=1),
+    "SoftAvUCLoss": cal.SoftAvUCLoss,
+    "AvUCLoss": cal.AvUCLoss,
+    "ECELoss": cal.ECELoss,
+    "FocalLoss": cal.FocalLoss,
+    "FocalLoss gamma 0.5": lambda: cal.FocalLoss(0.5),
+    "FocalLoss flsd-53": lambda: cal.FocalLoss("flsd-53"),
+    "DualFocalLoss": cal.DualFocalLoss,
+    "LabelSmoothingLoss": cal.LabelSmoothingLoss,
+    "MarginLabelSmoothingLoss": cal.MarginLabelSmoothingLoss,
+    "MDCALoss": cal.MDCALoss,
+    "DCALoss": cal.DCALoss,
+    "BrierLoss": cal.BrierLoss,
+}
+
+
+def value_and_gradient(function: Function, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone().requires_grad_()
+    value = function(x, y)
+    (gradient,) = torch.autograd.grad(value, x)
+    return value.detach(), gradient
+
+
+def random_logits(n: int, classes: int, seed: int, scale: float = 2.0) -> tuple[Tensor, Tensor]:
+    """Logits whose prediction is right more often than not, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randint(classes, (n,), generator=generator)
+    logits = torch.randn(n, classes, generator=generator, dtype=torch.float64) * scale
+    logits[torch.arange(n), target] += scale
+    return logits, target

@@ -1,0 +1,135 @@
+"""Every kernel equals an independent transcription of its formula, value and gradient."""
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import calibrant as cal
+from calibrant import numerics
+from tests.cases import LOGIT_CASES, MODULES, PAIR_CASES, random_logits, value_and_gradient
+
+CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    """Random, tied, saturated and sorted confidences with correctness drawn beside them."""
+    n = draw(st.integers(3, 24))
+    kind = draw(st.sampled_from(["random", "tied", "saturated", "sorted", "reversed", "all right", "all wrong"]))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    z = torch.rand(n, generator=generator, dtype=torch.float64)
+    c = (torch.rand(n, generator=generator, dtype=torch.float64) < z).double()
+    if kind == "tied":
+        z = (z * 4).round() / 4
+    elif kind == "saturated":
+        z = torch.where(z < 0.5, torch.where(z < 0.25, 1.0, 1 - 2.0**-24), torch.where(z < 0.75, 2.0**-30, z))
+    elif kind == "sorted":
+        z = z.sort().values
+    elif kind == "reversed":
+        z = z.sort(descending=True).values
+    elif kind == "all right":
+        c = torch.ones_like(c)
+    elif kind == "all wrong":
+        c = torch.zeros_like(c)
+    return z, c
+
+
+@pytest.mark.parametrize("dense_up_to", [0, 128], ids=["sorted", "dense"])
+@pytest.mark.parametrize("name", PAIR_CASES)
+@given(data=pairs())
+@settings(max_examples=40, deadline=None)
+def test_pairs_equal_the_transcription(name: str, dense_up_to: int, data: tuple[Tensor, Tensor]) -> None:
+    case = PAIR_CASES[name]
+    with mock.patch.object(numerics, "DENSE_UP_TO", dense_up_to):
+        ours = value_and_gradient(case.function, *data)
+    theirs = value_and_gradient(case.reference, *data)
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("name", LOGIT_CASES)
+@given(n=st.integers(3, 16), classes=st.integers(2, 6), seed=st.integers(0, 2**31))
+@settings(max_examples=25, deadline=None)
+def test_logits_equal_the_transcription(name: str, n: int, classes: int, seed: int) -> None:
+    case = LOGIT_CASES[name]
+    logits, target = random_logits(n, classes, seed)
+    ours = value_and_gradient(case.function, logits, target)
+    theirs = value_and_gradient(case.reference, logits, target)
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("dense_up_to", [0, 128], ids=["sorted", "dense"])
+@pytest.mark.parametrize("name", MODULES)
+def test_gradcheck(name: str, dense_up_to: int) -> None:
+    # Dissonant logits keep finite differences away from ties, bin edges and kinks.
+    logits, target = random_logits(9, 4, seed=5)
+    target[:5] = (target[:5] + 1) % 4  # over-confident, so that the rooted U-statistics are positive
+    with mock.patch.object(numerics, "DENSE_UP_TO", dense_up_to):
+        module = MODULES[name]()
+        # A bandwidth of 1e-4 bends on the scale of the finite difference itself.
+        step = 1e-9 if "narrow" in name else 1e-6
+        atol = 1e-4 if "narrow" in name else 1e-6
+        assert module(logits, target) != 0
+        assert torch.autograd.gradcheck(
+            lambda x: module(x, target), logits.clone().requires_grad_(), eps=step, atol=atol
+        )
+
+
+@pytest.mark.parametrize("dense_up_to", [0, 128], ids=["sorted", "dense"])
+@pytest.mark.parametrize("name", ["esd", "mmce", "mmce weighted", "soft-binned ece"])
+def test_second_derivatives_are_exact_too(name: str, dense_up_to: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    z = torch.rand(7, generator=generator, dtype=torch.float64, requires_grad=True)
+    c = (torch.rand(7, generator=generator) < 0.6).double()
+    with mock.patch.object(numerics, "DENSE_UP_TO", dense_up_to):
+        assert torch.autograd.gradgradcheck(lambda x: PAIR_CASES[name].function(x, c), z)
+
+
+@pytest.mark.parametrize("name", PAIR_CASES)
+def test_sorted_and_dense_forms_agree_in_the_thousands(name: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    z = torch.rand(1500, generator=generator, dtype=torch.float64)
+    z[:700] = (z[:700] * 32).round() / 32
+    c = (torch.rand(1500, generator=generator, dtype=torch.float64) < z).double()
+    with mock.patch.object(numerics, "DENSE_UP_TO", 10**6):
+        dense = value_and_gradient(PAIR_CASES[name].function, z, c)
+    torch.testing.assert_close(value_and_gradient(PAIR_CASES[name].function, z, c), dense, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", PAIR_CASES)
+def test_rows_are_independent(name: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    z = torch.rand(3, 20, generator=generator, dtype=torch.float64)
+    c = (torch.rand(3, 20, generator=generator) < 0.5).double()
+    rows = torch.stack([PAIR_CASES[name].function(z[i], c[i]) for i in range(3)])
+    torch.testing.assert_close(PAIR_CASES[name].function(z, c), rows, **CLOSE)
+
+
+@pytest.mark.parametrize("name", PAIR_CASES)
+@given(data=pairs(), seed=st.integers(0, 1000))
+@settings(max_examples=10, deadline=None)
+def test_the_order_of_samples_does_not_matter(name: str, data: tuple[Tensor, Tensor], seed: int) -> None:
+    z, c = data
+    order = torch.randperm(len(z), generator=torch.Generator().manual_seed(seed))
+    value, gradient = value_and_gradient(PAIR_CASES[name].function, z, c)
+    shuffled = value_and_gradient(PAIR_CASES[name].function, z[order], c[order])
+    torch.testing.assert_close(shuffled, (value, gradient[order]), **CLOSE)
+
+
+def test_ties_are_counted_on_both_sides() -> None:
+    # With every confidence equal, each sample sees all others: A_i = sum of the other residuals.
+    z, c = torch.full((4,), 0.7, dtype=torch.float64), torch.tensor([1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    d = c - z
+    expected = sum((d.sum() - d[i]) ** 2 - (d.square().sum() - d[i] ** 2) for i in range(4)) / (4 * 3 * 2)
+    assert cal.functional.esd(z, c).item() == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_tied_confidences_exert_no_force_through_the_kernel() -> None:
+    # Two tied, opposite samples: any slope of |r - r'| at 0 would break the symmetry of the gradients.
+    z = torch.tensor([0.6, 0.6], dtype=torch.float64)
+    _, gradient = value_and_gradient(cal.functional.mmce, z, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    assert gradient[0] == gradient[1]

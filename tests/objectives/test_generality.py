@@ -1,0 +1,145 @@
+"""Dense and binary logits, ignored labels, masks: all the same objective of the samples that count."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import calibrant as cal
+from calibrant import inputs
+from tests.cases import MODULES, random_logits, value_and_gradient
+
+
+def dense(logits: Tensor, target: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
+    """Fold (N * d1 * ..., C) into (N, C, d1, ...)."""
+    return logits.reshape(*shape, -1).movedim(-1, 1), target.reshape(shape)
+
+
+@pytest.mark.parametrize("shape", [(24,), (4, 6), (2, 3, 4)])
+@pytest.mark.parametrize("name", MODULES)
+def test_dense_logits_are_a_batch_of_positions(name: str, shape: tuple[int, ...]) -> None:
+    module = MODULES[name]()
+    logits, target = random_logits(24, 5, seed=0)
+    value, gradient = value_and_gradient(module, logits, target)
+    folded = dense(logits, target, *shape)
+    folded_value, folded_gradient = value_and_gradient(module, *folded)
+    torch.testing.assert_close(folded_value, value)
+    torch.testing.assert_close(folded_gradient, dense(gradient, target, *shape)[0])
+
+
+@pytest.mark.parametrize("form", ["(N,)", "(N, 1)", "(N, 1) with target (N, 1)", "(N, 1, 5)"])
+@pytest.mark.parametrize("name", MODULES)
+def test_binary_logits_are_two_classes(name: str, form: str) -> None:
+    module = MODULES[name]()
+    two, target = random_logits(20, 2, seed=1)
+    expected = module(two, target)
+    logit = two[:, 1] - two[:, 0]
+    if "MarginLabelSmoothing" in name:  # its margin sees the logits themselves, of which binary has one
+        expected = module(torch.stack((torch.zeros_like(logit), logit), dim=1), target)
+    given: dict[str, tuple[Tensor, Tensor]] = {
+        "(N,)": (logit, target),
+        "(N, 1)": (logit[:, None], target),
+        "(N, 1) with target (N, 1)": (logit[:, None], target[:, None]),
+        "(N, 1, 5)": (logit.reshape(4, 1, 5), target.reshape(4, 5)),
+    }
+    torch.testing.assert_close(module(*given[form]), expected)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_samples_that_do_not_count_change_nothing(name: str) -> None:
+    module = MODULES[name]()
+    logits, target = random_logits(30, 4, seed=2)
+    counts = torch.ones(30, dtype=torch.bool)
+    counts[[0, 3, 7, 8, 20, 29]] = False
+    value, gradient = value_and_gradient(module, logits[counts], target[counts])
+
+    spoiled = logits.clone()
+    spoiled[~counts] = torch.nan
+    by_mask = value_and_gradient(lambda x, y: module(x, y, mask=counts), spoiled, target)
+    by_label = value_and_gradient(module, spoiled, target.masked_fill(~counts, -100))
+    for masked_value, masked_gradient in (by_mask, by_label):
+        torch.testing.assert_close(masked_value, value)
+        torch.testing.assert_close(masked_gradient[counts], gradient)
+        assert (masked_gradient[~counts] == 0).all()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_mask_and_ignored_label_work_together_on_dense_logits(name: str) -> None:
+    module = MODULES[name]()
+    logits, target = random_logits(24, 5, seed=3)
+    counts = torch.rand(24, generator=torch.Generator().manual_seed(0)) < 0.7
+    expected = module(logits[counts], target[counts])
+    ignored = counts.clone()
+    ignored[: len(counts) // 2] = True  # one half by the mask, the other by the label
+    folded_logits, folded_target = dense(logits, target.masked_fill(~ignored, -100), 4, 6)
+    masked = counts.clone()
+    masked[len(counts) // 2 :] = True
+    torch.testing.assert_close(module(folded_logits, folded_target, mask=masked.reshape(4, 6)), expected)
+
+
+MASKABLE: dict[str, Callable[..., Tensor]] = {
+    "esd": cal.functional.esd,
+    "mmce": cal.functional.mmce,
+    "mmce unbiased": lambda z, c, **k: cal.functional.mmce(z, c, unbiased=True, **k),
+    "mmce weighted": cal.functional.mmce_weighted,
+    "mmce weighted legacy": lambda z, c, **k: cal.functional.mmce_weighted(z, c, normalisation="legacy", **k),
+    "soft-binned ece": cal.functional.soft_binned_ece,
+    "soft-binned ece, binned": lambda z, c, **k: cal.functional.soft_binned_ece(z, c, form="binned", **k),
+    "soft-binned ece, norm 3": lambda z, c, **k: cal.functional.soft_binned_ece(z, c, norm=3, **k),
+    "ece": cal.functional.ece,
+    "ece 20": lambda z, c, **k: cal.functional.ece(z, c, 20, **k),
+    "dca": cal.functional.dca,
+}
+
+
+@pytest.mark.parametrize("name", MASKABLE)
+def test_functions_take_a_mask_too(name: str) -> None:
+    generator = torch.Generator().manual_seed(4)
+    for n in (20, 200):
+        z = torch.rand(n, generator=generator, dtype=torch.float64)
+        z[: n // 2] = (z[: n // 2] * 8).round() / 8
+        c = torch.rand(n, generator=generator) < 0.5
+        mask = torch.rand(n, generator=generator) < 0.7
+        spoiled = torch.where(mask, z, torch.nan)
+        torch.testing.assert_close(MASKABLE[name](spoiled, c, mask=mask), MASKABLE[name](z[mask], c[mask]))
+
+
+def test_prediction_follows_the_logits_where_probabilities_round_to_a_tie() -> None:
+    logits = torch.tensor([[0.0, 1e-9]] * 4)
+    assert logits.softmax(1).unique().numel() == 1
+    pairs = inputs.top_label_pairs(inputs.classification(logits, torch.ones(4, dtype=torch.long)))
+    assert pairs.correct.all()
+
+
+def test_entropy_threshold_is_the_midpoint() -> None:
+    p = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
+    threshold = cal.functional.entropy_threshold(p, torch.tensor([True, False]))
+    assert threshold == pytest.approx((0.3250829734 + 0.6730116670) / 2)
+
+
+def test_other_labels_can_be_ignored() -> None:
+    logits, target = random_logits(10, 3, seed=5)
+    expected = cal.ESDLoss(root=False)(logits[target != 2], target[target != 2])
+    torch.testing.assert_close(cal.ESDLoss(root=False, ignore_index=2)(logits, target), expected)
+
+
+def test_avuc_threshold_comes_from_data_and_survives_a_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> None:
+    logits, target = random_logits(200, 6, seed=6)
+    for loss in (cal.AvUCLoss(), cal.SoftAvUCLoss()):
+        loss.fit_threshold(logits, target)
+        p = logits.softmax(1)
+        h = -(p * p.log()).sum(1)
+        right = logits.argmax(1) == target
+        scale = torch.tensor(6.0).log().item() if isinstance(loss, cal.SoftAvUCLoss) else 1.0
+        assert loss.threshold == pytest.approx((h[right].mean() + h[~right].mean()).item() / 2 / scale)
+
+        path = tmp_path_factory.mktemp("avuc") / "loss.pt"
+        torch.save(loss.state_dict(), path)
+        restored = type(loss)()
+        restored.load_state_dict(torch.load(path, weights_only=True))
+        assert restored.threshold == loss.threshold
+
+
+def test_modules_show_their_options() -> None:
+    assert repr(cal.ESDLoss(root=False)) == "ESDLoss(ignore_index=-100, root=False, sync=True, view='top-label')"

@@ -1,0 +1,106 @@
+"""torch.compile, autocast, torch.func, and devices whose values must not be read."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+import calibrant as cal
+from tests.cases import MODULES, random_logits, value_and_gradient
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("n", [40, 200])
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_into_one_graph(name: str, n: int) -> None:
+    module = MODULES[name]()
+    logits, target = random_logits(n, 5, seed=0)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(
+        value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target)
+    )
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the default compile backend needs a C++ compiler")
+@pytest.mark.parametrize("name", ["ESDLoss raw", "MMCELoss"])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_with_the_default_backend(name: str) -> None:
+    module = MODULES[name]()
+    logits, target = random_logits(200, 5, seed=0)
+    compiled = torch.compile(module, fullgraph=True)
+    torch.testing.assert_close(
+        value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target)
+    )
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_code_still_checks_values() -> None:
+    logits, target = random_logits(40, 5, seed=0)
+    compiled = torch.compile(cal.ESDLoss(), fullgraph=True, backend="aot_eager")
+    compiled(logits, target)
+    logits[3, 1] = torch.nan
+    with pytest.raises(RuntimeError, match="logits must be finite"):
+        compiled(logits, target)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_autocast_computes_in_float32(name: str) -> None:
+    module = MODULES[name]()
+    features, target = random_logits(32, 5, seed=1)
+    features = features.float()
+    layer = nn.Linear(5, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = layer(features)
+        inside = module(logits, target)
+    assert logits.dtype == torch.bfloat16
+    assert inside.dtype == torch.float32
+    torch.testing.assert_close(inside, module(logits.float(), target))
+    inside.backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("n", [40, 200])
+@pytest.mark.parametrize("name", MODULES)
+def test_vmap_and_grad_equal_a_loop(name: str, n: int) -> None:
+    module = MODULES[name]()
+    batches = [random_logits(n, 5, seed=seed) for seed in range(3)]
+    logits = torch.stack([x for x, _ in batches])
+    target = torch.stack([y for _, y in batches])
+    values = torch.stack([module(x, y) for x, y in batches])
+    gradients = torch.stack([value_and_gradient(module, x, y)[1] for x, y in batches])
+    torch.testing.assert_close(torch.vmap(module)(logits, target), values)
+    torch.testing.assert_close(torch.vmap(torch.func.grad(module))(logits, target), gradients)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("n", [40, 200])
+@pytest.mark.parametrize("name", MODULES)
+def test_no_value_is_read_on_an_accelerator(name: str, n: int, masked: bool) -> None:
+    # A meta tensor has no values: reading one, which on an accelerator would stall it, raises an error here.
+    logits = torch.randn(n, 5, device="meta", requires_grad=True)
+    target = torch.zeros(n, dtype=torch.long, device="meta")
+    mask = torch.ones(n, dtype=torch.bool, device="meta") if masked else None
+    value = MODULES[name]()(logits, target, mask=mask)
+    value.backward()
+    assert value.shape == ()
+    assert logits.grad is not None
+    assert logits.grad.shape == logits.shape
+
+
+def test_functions_read_no_value_on_an_accelerator() -> None:
+    z = torch.rand(200, device="meta")
+    c = torch.zeros(200, device="meta")
+    for function in (cal.functional.esd, cal.functional.mmce, cal.functional.ece, cal.functional.dca):
+        assert function(z, c, mask=c.bool()).shape == ()
+    p = torch.rand(200, 4, device="meta")
+    assert cal.functional.soft_avuc(p, c).shape == ()

@@ -1,0 +1,170 @@
+"""Independent transcriptions of the formulas: loops and N x N matrices, nothing shared with the package.
+
+Each takes tensors and is differentiable, so that gradients can be compared as well as values.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def esd(z: Tensor, c: Tensor) -> Tensor:
+    """The estimator of the paper: mean over i of gbar_i^2 - S_i^2 / (N - 1)."""
+    n = len(z)
+    total = z.new_zeros(())
+    for i in range(n):
+        g = [c[j] - z[j] if z[j] <= z[i] else z.new_zeros(()) for j in range(n) if j != i]
+        mean = sum(g, z.new_zeros(())) / (n - 1)
+        variance = sum(((x - mean) ** 2 for x in g), z.new_zeros(())) / (n - 2)
+        total = total + mean**2 - variance / (n - 1)
+    return total / n
+
+
+def laplace_kernel(z: Tensor, bandwidth: float) -> Tensor:
+    return torch.exp(-(z[:, None] - z[None, :]).abs() / bandwidth)
+
+
+def mmce(z: Tensor, c: Tensor, bandwidth: float = 0.4, unbiased: bool = False) -> Tensor:
+    n = len(z)
+    products = (c - z)[:, None] * (c - z)[None, :] * laplace_kernel(z, bandwidth)
+    if unbiased:
+        return (products * (1 - torch.eye(n, dtype=z.dtype))).sum() / (n * (n - 1))
+    return products.sum() / n**2
+
+
+def mmce_weighted(z: Tensor, c: Tensor, bandwidth: float = 0.4, power: int = 1) -> Tensor:
+    right, wrong = c.sum(), (1 - c).sum()
+    if right == 0 or wrong == 0:
+        return (z * 0).sum()
+    e = torch.where(c == 1, (1 - z) / right**power, -z / wrong**power)
+    return e @ laplace_kernel(z, bandwidth) @ e
+
+
+def soft_binned_ece(
+    z: Tensor, c: Tensor, bins: int = 15, temperature: float = 0.01, norm: float = 2, form: str = "label-binned"
+) -> Tensor:
+    n = len(z)
+    centres = [(2 * m + 1) / (2 * bins) for m in range(bins)]
+    exponents = torch.stack([-((z - centre) ** 2) / temperature for centre in centres], dim=1)
+    u = torch.exp(exponents - exponents.logsumexp(1, keepdim=True))
+    total = z.new_zeros(())
+    for m in range(bins):
+        mass = u[:, m].sum()
+        if mass < 1e-150:  # without this the transcription's own gradient overflows
+            continue
+        accuracy = (u[:, m] * c).sum() / mass
+        if form == "binned":
+            total = total + mass / n * (accuracy - (u[:, m] * z).sum() / mass).abs() ** norm
+        else:
+            total = total + (u[:, m] * (accuracy - z).abs() ** norm).sum() / n
+    return total ** (1 / norm) if total > 0 else total * 0
+
+
+def ece(z: Tensor, c: Tensor, bins: int = 15) -> Tensor:
+    n = len(z)
+    total = z.new_zeros(())
+    for m in range(bins):
+        inside = [i for i in range(n) if m / bins < float(z[i].detach()) <= (m + 1) / bins]
+        if inside:
+            total = total + sum((c[i] - z[i] for i in inside), z.new_zeros(())).abs() / n
+    return total
+
+
+def dca(z: Tensor, c: Tensor) -> Tensor:
+    return (z.mean() - c.mean()).abs()
+
+
+def entropy(p: Tensor) -> Tensor:
+    return sum((-q * torch.log(q) for q in p if q > 0), p.new_zeros(()))
+
+
+def avuc(p: Tensor, c: Tensor, threshold: float, confidence: Tensor) -> Tensor:
+    sums = {key: p.new_zeros(()) for key in ("ac", "au", "ic", "iu")}
+    for i in range(len(c)):
+        h = entropy(p[i])
+        certain = bool(h <= threshold)
+        side = confidence[i] if c[i] == 1 else 1 - confidence[i]
+        key = ("a" if c[i] == 1 else "i") + ("c" if certain else "u")
+        sums[key] = sums[key] + side * (1 - torch.tanh(h) if certain else torch.tanh(h))
+    return torch.log(1 + (sums["au"] + sums["ic"]) / (sums["ac"] + sums["iu"] + 1e-10))
+
+
+def soft_avuc(p: Tensor, c: Tensor, threshold: float, temperature: float) -> Tensor:
+    sums = {key: p.new_zeros(()) for key in ("ac", "au", "ic", "iu")}
+    for i in range(len(c)):
+        h = entropy(p[i])
+        e = h / math.log(p.shape[1])
+        t = 1 / (1 + torch.exp(-(torch.log(e / (1 - e)) - math.log(threshold / (1 - threshold))) / temperature))
+        side = "a" if c[i] == 1 else "i"
+        sums[side + "c"] = sums[side + "c"] + (1 - t) * (1 - torch.tanh(h))
+        sums[side + "u"] = sums[side + "u"] + t * torch.tanh(h)
+    return torch.log(1 + (sums["au"] + sums["ic"]) / (sums["ac"] + sums["iu"] + 1e-10))
+
+
+def softmax(logits: Tensor) -> Tensor:
+    powers = torch.exp(logits - logits.max(1, keepdim=True).values)
+    return powers / powers.sum(1, keepdim=True)
+
+
+def focal(logits: Tensor, y: Tensor, gamma: float) -> Tensor:
+    p = softmax(logits)
+    return sum((-((1 - p[i, y[i]]) ** gamma) * torch.log(p[i, y[i]]) for i in range(len(y))), p.new_zeros(())) / len(y)
+
+
+def flsd_53(logits: Tensor, y: Tensor) -> Tensor:
+    p = softmax(logits)
+    total = p.new_zeros(())
+    for i in range(len(y)):
+        q = p[i, y[i]]
+        total = total - (1 - q) ** (5 if q < 0.2 else 3) * torch.log(q)
+    return total / len(y)
+
+
+def dual_focal(logits: Tensor, y: Tensor, gamma: float) -> Tensor:
+    p = softmax(logits)
+    total = p.new_zeros(())
+    for i in range(len(y)):
+        q = p[i, y[i]]
+        below = [p[i, k] for k in range(p.shape[1]) if p[i, k] < q]
+        runner_up = max(below) if below else p.new_zeros(())
+        total = total - (1 - q + runner_up) ** gamma * torch.log(q)
+    return total / len(y)
+
+
+def label_smoothing(logits: Tensor, y: Tensor, smoothing: float, spread: str) -> Tensor:
+    log_p = torch.log(softmax(logits))
+    classes = logits.shape[1]
+    total = log_p.new_zeros(())
+    for i in range(len(y)):
+        for k in range(classes):
+            if spread == "all":
+                q = smoothing / classes + (1 - smoothing if k == y[i] else 0.0)
+            else:
+                q = 1 - smoothing if k == y[i] else smoothing / (classes - 1)
+            total = total - q * log_p[i, k]
+    return total / len(y)
+
+
+def margin_label_smoothing(logits: Tensor, y: Tensor, margin: float, weight: float) -> Tensor:
+    log_p = torch.log(softmax(logits))
+    total = log_p.new_zeros(())
+    for i in range(len(y)):
+        total = total - log_p[i, y[i]]
+        for k in range(logits.shape[1]):
+            excess = logits[i].max() - logits[i, k] - margin
+            if excess > 0:
+                total = total + weight * excess / logits.shape[1]
+    return total / len(y)
+
+
+def mdca(logits: Tensor, y: Tensor) -> Tensor:
+    p = softmax(logits)
+    gaps = [(p[:, k].mean() - (y == k).to(p.dtype).mean()).abs() for k in range(p.shape[1])]
+    return sum(gaps, p.new_zeros(())) / p.shape[1]
+
+
+def brier(logits: Tensor, y: Tensor) -> Tensor:
+    p = softmax(logits)
+    onehot = torch.eye(p.shape[1], dtype=p.dtype)[y]
+    return ((p - onehot) ** 2).sum(1).mean()

@@ -1,0 +1,113 @@
+"""Two ranks with half the batch each equal one process with the whole batch."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import calibrant as cal
+
+SYNCED: dict[str, nn.Module] = {
+    "esd": cal.ESDLoss(root=False),
+    "esd rooted": cal.ESDLoss(),
+    "esd class-wise": cal.ESDLoss(root=False, view="class-wise"),
+    "mmce": cal.MMCELoss(),
+    "mmce unbiased": cal.MMCELoss(unbiased=True, root=False),
+    "mmce class-wise": cal.MMCELoss(view="class-wise"),
+    "mmce weighted": cal.WeightedMMCELoss(),
+    "soft-binned ece": cal.SoftBinnedECELoss(),
+    "ece": cal.ECELoss(),
+    "avuc": cal.AvUCLoss(0.9),
+    "soft avuc": cal.SoftAvUCLoss(),
+    "dca": cal.DCALoss(),
+    "mdca": cal.MDCALoss(),
+}
+
+# How many of the samples rank 0 gets: half, an uneven share, so few that it could not go alone, none.
+SHARES = [100, 60, 2, 0]
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5)).double()
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(200, 6, generator=generator, dtype=torch.float64) * 4
+    y = torch.randint(5, (200,), generator=generator)
+    mask = torch.rand(200, generator=generator) < 0.8
+    return x, y, mask
+
+
+def masked(rank_0_share: int) -> Tensor:
+    """All of rank 0's samples count, and most of rank 1's: the ranks differ in whether they have a mask."""
+    mask = batch()[2].clone()
+    mask[:rank_0_share] = True
+    return mask
+
+
+def gradients(model: nn.Module, value: Tensor) -> list[Tensor]:
+    model.zero_grad()
+    value.backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    model = DistributedDataParallel(network())
+    x, y, _ = batch()
+    results: dict[str, tuple[Tensor, list[Tensor]]] = {}
+    for share in SHARES:
+        mine = slice(0, share) if rank == 0 else slice(share, None)
+        for name, objective in SYNCED.items():
+            value = objective(model(x[mine]), y[mine], mask=masked(share)[mine])
+            results[f"{name} {share}"] = value.detach(), gradients(model, value)
+        local = cal.DCALoss(sync=False)(model(x[100 * rank :][:100]), y[100 * rank :][:100])
+        results["local"] = local.detach(), gradients(model, local)
+    compiled = torch.compile(SYNCED["esd"], backend="aot_eager")
+    value = compiled(model(x[:90] if rank == 0 else x[90:]), y[:90] if rank == 0 else y[90:])
+    results["compiled"] = value.detach(), gradients(model, value)
+    torch.save(results, Path(folder) / f"rank{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Tensor, list[Tensor]]]]:
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.start_processes(work, args=(str(folder),), nprocs=2, start_method="spawn")
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("name", SYNCED)
+def test_two_ranks_equal_one_process(
+    ranks: list[dict[str, tuple[Tensor, list[Tensor]]]], name: str, share: int
+) -> None:
+    model = network()
+    x, y, _ = batch()
+    expected = SYNCED[name](model(x), y, mask=masked(share))
+    expected_gradients = gradients(model, expected)
+    assert expected > 0
+    for rank in ranks:
+        value, parameter_gradients = rank[f"{name} {share}"]
+        torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(parameter_gradients, expected_gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_without_sync_each_rank_goes_alone(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
+    assert ranks[0]["local"][0] != ranks[1]["local"][0]
+
+
+def test_a_compiled_objective_gathers_too(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
+    model = network()
+    x, y, _ = batch()
+    expected = gradients(model, SYNCED["esd"](model(x), y))
+    for rank in ranks:
+        torch.testing.assert_close(rank["compiled"][1], expected, rtol=1e-12, atol=1e-12)

@@ -1,0 +1,159 @@
+"""Bad input gets an error that says what came, what was expected and what to do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import calibrant as cal
+import calibrant.functional as F
+from tests.cases import MODULES
+
+LOGITS, TARGET = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
+NAN, INF = LOGITS.clone(), LOGITS.clone()
+NAN[2, 1], INF[5, 0] = torch.nan, -torch.inf
+
+BAD_BATCHES: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "NaN logits": (NAN, TARGET, ValueError, "logits must be finite, got NaN or infinity in 1 of 8 samples: lower"),
+    "infinite logits": (INF, TARGET, ValueError, "logits must be finite"),
+    "label too large": (LOGITS, TARGET + 1, ValueError, r"0\.\.2 for 3 classes, got labels from 1 to 3: set ignore"),
+    "negative label": (LOGITS, TARGET - 1, ValueError, "got labels from -1 to 1"),
+    "binary label 2": (LOGITS[:, 0], TARGET, ValueError, r"0\.\.1 for 2 classes, got labels from 0 to 2"),
+    "target too short": (LOGITS, TARGET[:-1], ValueError, r"shape \(8,\) for logits of shape \(8, 3\), got \(7,\)"),
+    "target not flat": (LOGITS, TARGET[:, None], ValueError, r"shape \(8,\) .* got \(8, 1\)"),
+    "one-hot target": (LOGITS, torch.eye(3, dtype=torch.long)[TARGET], ValueError, r"got \(8, 3\)"),
+    "float target": (LOGITS, TARGET.float(), TypeError, r"integer class indices, got torch.float32: call target.long"),
+    "integer logits": (LOGITS.long(), TARGET, TypeError, r"floating point, got torch.int64: call logits.float"),
+    "numpy logits": (LOGITS.numpy(), TARGET, TypeError, r"must be a torch.Tensor, got ndarray: use torch.as_tensor"),
+    "numpy target": (LOGITS, np.arange(8) % 3, TypeError, "target must be a torch.Tensor, got ndarray"),
+    "list target": (LOGITS, [0, 1, 2], TypeError, "target must be a torch.Tensor, got list"),
+    "scalar logits": (LOGITS[0, 0], TARGET[0], ValueError, "got a 0-d tensor"),
+    "no class": (LOGITS[:, :0], TARGET, ValueError, "at least one class"),
+    "empty batch": (LOGITS[:0], TARGET[:0], ValueError, "at least .* sample"),
+    "other device": (LOGITS, TARGET.to("meta"), ValueError, "target is on meta but logits on cpu: move"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_BATCHES)
+@pytest.mark.parametrize("name", MODULES)
+def test_bad_batches_are_named(name: str, bad: str) -> None:
+    logits, target, error, message = BAD_BATCHES[bad]
+    with pytest.raises(error, match=message):
+        MODULES[name]()(logits, target)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_bad_masks_are_named(name: str) -> None:
+    module = MODULES[name]()
+    with pytest.raises(TypeError, match=r"mask must be boolean .* got torch.int64: call mask.bool"):
+        module(LOGITS, TARGET, mask=torch.ones(8, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"mask must have shape \(8,\) to match target, got \(7,\)"):
+        module(LOGITS, TARGET, mask=torch.ones(7, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"at least \d sample.*, got"):
+        module(LOGITS, TARGET, mask=torch.zeros(8, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"at least \d sample.*, got"):
+        module(LOGITS, torch.full((8,), -100))
+
+
+def test_too_few_samples_say_what_to_do() -> None:
+    message = "ESD needs at least 3 samples, got 2: raise the calibration batch size or set drop_last=True"
+    with pytest.raises(ValueError, match=message):
+        cal.ESDLoss()(LOGITS[:2], TARGET[:2])
+    with pytest.raises(ValueError, match=message):
+        F.esd(torch.rand(2), torch.ones(2))
+    with pytest.raises(ValueError, match="ESD needs at least 3 samples, got 2 after masking"):
+        cal.ESDLoss()(LOGITS, TARGET, mask=torch.arange(8) < 2)
+    with pytest.raises(ValueError, match="MMCE needs at least 2 samples, got 1"):
+        cal.MMCELoss(unbiased=True)(LOGITS[:1], TARGET[:1])
+    assert cal.MMCELoss()(LOGITS[:1], TARGET[:1]).isfinite()
+    assert cal.ESDLoss()(LOGITS[:3], TARGET[:3]).isfinite()
+
+
+Z, C = torch.tensor([0.2, 0.5, 0.9, 0.7]), torch.tensor([0, 1, 1, 0])
+P = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.0, 1.0]])
+PAIR_FUNCTIONS = [F.esd, F.mmce, F.mmce_weighted, F.soft_binned_ece, F.ece, F.dca]
+BAD_PAIRS: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "logits for confidence": (Z * 10, C, ValueError, r"confidence must lie in \[0, 1\], got values from 2 to 9: pass"),
+    "negative confidence": (Z - 0.5, C, ValueError, r"from -0.3 to 0.4"),
+    "NaN confidence": (Z / torch.tensor([1, 0, 1, 0]) * 0, C, ValueError, "check for NaN"),
+    "integer confidence": (C, C, TypeError, "confidence must be floating point, got torch.int64"),
+    "array confidence": (Z.numpy(), C, TypeError, "got ndarray"),
+    "array correct": (Z, C.numpy(), TypeError, "got ndarray"),
+    "correct not 0 or 1": (Z, C * 2, ValueError, r"correct must hold only 0 \(wrong\) and 1 \(right\)"),
+    "correct NaN": (Z, C * torch.nan, ValueError, "correct must hold only"),
+    "correct infinite": (Z, C.float() / 0.0, ValueError, "correct must hold only"),
+    "lengths differ": (Z, C[:3], ValueError, r"shape \(4,\) to match confidence, got \(3,\)"),
+    "0-d": (Z[0], C[0], ValueError, "at least one dimension"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_PAIRS)
+@pytest.mark.parametrize("function", PAIR_FUNCTIONS, ids=lambda f: f.__name__)
+def test_bad_pairs_are_named(function: Callable[[Tensor, Tensor], Tensor], bad: str) -> None:
+    confidence, correct, error, message = BAD_PAIRS[bad]
+    with pytest.raises(error, match=message):
+        function(confidence, correct)
+
+
+@pytest.mark.parametrize("function", [F.avuc, F.soft_avuc, F.entropy_threshold], ids=lambda f: f.__name__)
+def test_bad_probabilities_are_named(function: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match=r"probabilities must sum to 1 .* softmax"):
+        function(P / 2, C)
+    with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\]"):
+        function(P * 3 - 1, C)
+    with pytest.raises(ValueError, match=r"\(\.\.\., N, C\) with C at least 2, got \(4, 1\)"):
+        function(P[:, :1], C)
+    with pytest.raises(TypeError, match="floating point"):
+        function(P.long(), C)
+    with pytest.raises(ValueError, match=r"correct must have shape \(4,\)"):
+        function(P, C[:3])
+
+
+BAD_OPTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "view": (lambda: cal.ESDLoss(view="classwise"), ValueError, "'top-label', 'class-wise', got 'classwise'"),  # type: ignore[arg-type]
+    "bandwidth": (lambda: cal.MMCELoss(0.0), ValueError, "bandwidth must be"),
+    "bandwidth NaN": (lambda: F.mmce(Z, C, float("nan")), ValueError, "bandwidth must be"),
+    "bandwidth text": (lambda: F.mmce(Z, C, "0.4"), TypeError, "bandwidth must be a number, got str"),  # type: ignore[arg-type]
+    "normalisation": (lambda: cal.WeightedMMCELoss(normalisation="x"), ValueError, "'paper', 'legacy'"),  # type: ignore[arg-type]
+    "bins": (lambda: cal.ECELoss(0), ValueError, "bins must be at least 1, got 0"),
+    "bins float": (lambda: F.ece(Z, C, 15.0), TypeError, "bins must be a whole number, got float"),  # type: ignore[arg-type]
+    "temperature": (lambda: cal.SoftBinnedECELoss(temperature=0), ValueError, "temperature must be at least 1e-08"),
+    "norm": (lambda: cal.SoftBinnedECELoss(norm=0.5), ValueError, "norm must be at least 1"),
+    "form": (lambda: cal.SoftBinnedECELoss(form="soft"), ValueError, "'label-binned', 'binned'"),  # type: ignore[arg-type]
+    "threshold": (lambda: cal.AvUCLoss(-1), ValueError, "threshold must be at least 0"),
+    "soft threshold": (lambda: cal.SoftAvUCLoss(1.0), ValueError, "threshold must be above 0 and below 1"),
+    "gamma": (lambda: cal.FocalLoss(-1), ValueError, "gamma must be at least 0"),
+    "gamma name": (lambda: cal.FocalLoss("flsd"), ValueError, "'flsd-53'"),  # type: ignore[arg-type]
+    "dual gamma": (lambda: cal.DualFocalLoss(float("inf")), ValueError, "gamma must be"),
+    "smoothing": (lambda: cal.LabelSmoothingLoss(1.0), ValueError, "smoothing must be at least 0 and below 1"),
+    "spread": (lambda: cal.LabelSmoothingLoss(spread="none"), ValueError, "'all', 'others'"),  # type: ignore[arg-type]
+    "margin": (lambda: cal.MarginLabelSmoothingLoss(margin=-1), ValueError, "margin must be at least 0"),
+}
+
+
+@pytest.mark.parametrize("option", BAD_OPTIONS)
+def test_bad_options_are_named(option: str) -> None:
+    build, error, message = BAD_OPTIONS[option]
+    with pytest.raises(error, match=message):
+        build()
+
+
+def test_threshold_needs_both_kinds_of_predictions() -> None:
+    with pytest.raises(ValueError, match="got 4 right and 0 wrong: use more data, or an earlier epoch"):
+        F.entropy_threshold(P, torch.ones(4))
+    with pytest.raises(ValueError, match="got 0 right and 8 wrong"):
+        cal.AvUCLoss().fit_threshold(LOGITS, (LOGITS.argmax(1) + 1) % 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool])
+def test_every_integer_type_holds_labels(dtype: torch.dtype) -> None:
+    logits, target = LOGITS[:, :2], TARGET.clamp(max=1)
+    assert cal.ESDLoss(root=False)(logits, target.to(dtype)) == cal.ESDLoss(root=False)(logits, target)
+
+
+@pytest.mark.parametrize("function", PAIR_FUNCTIONS, ids=lambda f: f.__name__)
+def test_correct_may_be_bool_int_or_float(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    assert function(Z, C.bool()) == function(Z, C) == function(Z, C.double())
