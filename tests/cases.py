@@ -22,12 +22,8 @@ class Case(NamedTuple):
 PAIR_CASES: dict[str, Case] = {
     "esd": Case(cal.functional.esd, reference.esd),
     "mmce": Case(cal.functional.mmce, reference.mmce),
-    "mmce bandwidth 0.01": Case(
-        lambda z, c: cal.functional.mmce(z, c, 0.01), lambda z, c: reference.mmce(z, c, 0.01)
-    ),
-    "mmce bandwidth 1e-4": Case(
-        lambda z, c: cal.functional.mmce(z, c, 1e-4), lambda z, c: reference.mmce(z, c, 1e-4)
-    ),
+    "mmce bandwidth 0.01": Case(lambda z, c: cal.functional.mmce(z, c, 0.01), lambda z, c: reference.mmce(z, c, 0.01)),
+    "mmce bandwidth 1e-4": Case(lambda z, c: cal.functional.mmce(z, c, 1e-4), lambda z, c: reference.mmce(z, c, 1e-4)),
     "mmce unbiased": Case(
         lambda z, c: cal.functional.mmce(z, c, 0.2, unbiased=True), lambda z, c: reference.mmce(z, c, 0.2, True)
     ),
@@ -56,16 +52,13 @@ PAIR_CASES: dict[str, Case] = {
 
 
 def _avuc_logits(threshold: float) -> Case:
-    def ours(logits: Tensor, y: Tensor) -> Tensor:
-        return cal.AvUCLoss(threshold)(logits, y)
-
     def theirs(logits: Tensor, y: Tensor) -> Tensor:
         p = reference.softmax(logits)
         predicted = logits.argmax(1)
         confidence = p.gather(1, predicted[:, None])[:, 0]
         return reference.avuc(p, (predicted == y).to(p.dtype), threshold, confidence)
 
-    return Case(ours, theirs)
+    return Case(cal.AvUCLoss(threshold), theirs)
 
 
 def _soft_avuc_logits(threshold: float, temperature: float) -> Case:
@@ -91,9 +84,7 @@ LOGIT_CASES: dict[str, Case] = {
     "focal gamma 0 is the NLL": Case(lambda x, y: cal.functional.focal(x, y, 0.0), nn.CrossEntropyLoss()),
     "flsd-53": Case(lambda x, y: cal.functional.focal(x, y, "flsd-53"), reference.flsd_53),
     "dual focal": Case(cal.functional.dual_focal, lambda x, y: reference.dual_focal(x, y, 5.0)),
-    "label smoothing": Case(
-        cal.functional.label_smoothing, lambda x, y: reference.label_smoothing(x, y, 0.05, "all")
-    ),
+    "label smoothing": Case(cal.functional.label_smoothing, lambda x, y: reference.label_smoothing(x, y, 0.05, "all")),
     "label smoothing equals torch's": Case(
         lambda x, y: cal.functional.label_smoothing(x, y, 0.1), nn.CrossEntropyLoss(label_smoothing=0.1)
     ),

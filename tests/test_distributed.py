@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import calibrant as cal
@@ -81,7 +81,7 @@ def work(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Tensor, list[Tensor]]]]:
     folder = tmp_path_factory.mktemp("ranks")
-    mp.start_processes(work, args=(str(folder),), nprocs=2, start_method="spawn")
+    spawn(work, args=(str(folder),), nprocs=2)
     return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant.numerics import accumulation_dtype, at_least_float32
+from calibrant.numerics import accumulation_dtype, at_least_float32, traced
 
 
 class Pairs(NamedTuple):
@@ -33,22 +33,30 @@ class Classification(NamedTuple):
 
 def can_read(tensor: Tensor) -> bool:
     """Whether a value of this tensor can be read now without stalling or breaking anything."""
-    return (
-        tensor.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
+    return tensor.device.type == "cpu" and not traced()
 
 
 def require(condition: Tensor, message: Callable[[], str]) -> None:
     """Raise ``ValueError`` if the 0-d ``condition`` is false, without ever stalling an accelerator."""
-    if torch.compiler.is_compiling():
-        torch._assert_async(condition, message())
-    elif can_read(condition):
+    if can_read(condition):
         if not condition:
             raise ValueError(message())
-    elif torch._C._functorch.peek_interpreter_stack() is None:
+    elif torch.compiler.is_compiling() or not traced():
         torch._assert_async(condition, message())
+
+
+def require_between(values: Tensor, low: float, high: float, message: Callable[[str], str]) -> None:
+    """Raise ``ValueError`` unless every value lies in [low, high]; NaN does not. The message is given the range."""
+    if values.numel() == 0:
+        return
+    if can_read(values):
+        # NumPy: on a small batch a tensor operation costs more in bookkeeping than in work.
+        array = values.detach().numpy()
+        if not (low <= array.min() and array.max() <= high):
+            raise ValueError(message(f" from {array.min():g} to {array.max():g}"))
+    else:
+        least, most = values.detach().aminmax()
+        require((least >= low) & (most <= high), lambda: message(""))
 
 
 def require_samples(pairs: Pairs, minimum: int, name: str) -> None:
@@ -82,9 +90,10 @@ def pairs(confidence: Tensor, correct: Tensor, mask: Tensor | None, *, name: str
         check_mask(mask, confidence.shape, "confidence", confidence)
         confidence = torch.where(mask, confidence, 0.5)
         correct = torch.where(mask, correct, torch.zeros_like(correct))
+    confidence, correct = at_least_float32(confidence), at_least_float32(correct)
     check_unit_interval("confidence", confidence)
     check_zero_one("correct", correct)
-    checked = Pairs(at_least_float32(confidence), correct, mask)
+    checked = Pairs(confidence, correct, mask)
     require_samples(checked, minimum, name)
     return checked
 
@@ -121,17 +130,12 @@ def check_mask(mask: Tensor, expected: torch.Size, like_name: str, like: Tensor)
 
 def check_unit_interval(name: str, value: Tensor) -> None:
     """Raise ``ValueError`` if an element is NaN or lies outside [0, 1]."""
-    if value.numel() == 0:
-        return
-    low, high = value.detach().aminmax()
-    require(
-        (low >= 0) & (high <= 1),
-        lambda: (
-            f"{name} must lie in [0, 1], got values"
-            f"{f' from {float(low):g} to {float(high):g}' if can_read(low) else ' outside'}: "
-            "pass probabilities, not logits, and check for NaN"
+    require_between(
+        value, 0, 1,
+        lambda found: (
+            f"{name} must lie in [0, 1], got values{found}: pass probabilities, not logits, and check for NaN"
         ),
-    )
+    )  # fmt: skip
 
 
 def check_probabilities(value: Tensor, mask: Tensor | None) -> None:
@@ -142,6 +146,7 @@ def check_probabilities(value: Tensor, mask: Tensor | None) -> None:
     if mask is not None:
         check_mask(mask, value.shape[:-1], "probabilities without their last dimension", value)
         value = torch.where(mask.unsqueeze(-1), value, 1 / value.shape[-1])
+    value = at_least_float32(value)
     check_unit_interval("probabilities", value)
     total = value.detach().sum(-1, dtype=torch.float32)
     # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
@@ -155,7 +160,13 @@ def check_zero_one(name: str, value: Tensor) -> None:
     """Raise ``ValueError`` if an element is neither 0 nor 1."""
     if value.dtype == torch.bool:
         return
-    require((value == value.bool()).all(), lambda: f"{name} must hold only 0 (wrong) and 1 (right)")
+    message = f"{name} must hold only 0 (wrong) and 1 (right)"
+    if can_read(value):
+        array = value.detach().numpy()
+        if not ((array == 0) | (array == 1)).all():
+            raise ValueError(message)
+    else:
+        require((value == value.bool()).all(), lambda: message)
 
 
 def check_range(
@@ -247,27 +258,23 @@ def _valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None
 
 
 def _check_logits_and_labels(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
-    if target.numel() == 0:
-        return
-    low, high = logits.detach().aminmax()
-    require(
-        (low.abs() < math.inf) & (high.abs() < math.inf),
-        lambda: (
-            "logits must be finite, got NaN or infinity"
-            + (f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if can_read(logits) else "")
-            + ": lower the learning rate, clip gradients, or leave those samples out with mask="
-        ),
-    )
+    def not_finite(_: str) -> str:
+        where = f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if can_read(logits) else ""
+        return (
+            f"logits must be finite, got NaN or infinity{where}: "
+            "lower the learning rate, clip gradients, or leave those samples out with mask="
+        )
+
+    largest = torch.finfo(logits.dtype).max
+    require_between(logits, -largest, largest, not_finite)
     classes = logits.shape[1]
-    first, last = target.aminmax()
-    require(
-        (first >= 0) & (last < classes),
-        lambda: (
-            f"target must lie in 0..{classes - 1} for {classes} classes"
-            + (f", got labels from {int(first)} to {int(last)}" if can_read(first) else "")
-            + f": set ignore_index to leave a label out (now {ignore_index})"
+    require_between(
+        target, 0, classes - 1,
+        lambda found: (
+            f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}: "
+            f"set ignore_index to leave a label out (now {ignore_index})"
         ),
-    )
+    )  # fmt: skip
 
 
 def top_label_pairs(data: Classification) -> Pairs:

@@ -12,7 +12,7 @@ from tests.cases import Function, value_and_gradient
 I = torch.arange(1, 1001, dtype=torch.float64)  # noqa: E741
 U, V = (0.6180339887498949 * I) % 1, (0.7548776662466927 * I) % 1
 CONTINUOUS = 0.1 + 0.9 * U**0.2
-CORRECT = V < (CONTINUOUS + 0.12 * torch.sin(3 * math.pi * CONTINUOUS) - 0.02).clip(0, 1)
+CORRECT = (CONTINUOUS + 0.12 * torch.sin(3 * math.pi * CONTINUOUS) - 0.02).clip(0, 1) > V
 TIED = torch.round(50 * CONTINUOUS) / 50
 
 GOLDEN: dict[str, tuple[Function, float, float]] = {

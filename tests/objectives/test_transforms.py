@@ -25,9 +25,7 @@ def test_compiles_into_one_graph(name: str, n: int) -> None:
     module = MODULES[name]()
     logits, target = random_logits(n, 5, seed=0)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(
-        value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target)
-    )
+    torch.testing.assert_close(value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the default compile backend needs a C++ compiler")
@@ -37,9 +35,7 @@ def test_compiles_with_the_default_backend(name: str) -> None:
     module = MODULES[name]()
     logits, target = random_logits(200, 5, seed=0)
     compiled = torch.compile(module, fullgraph=True)
-    torch.testing.assert_close(
-        value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target)
-    )
+    torch.testing.assert_close(value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target))
 
 
 @pytest.mark.usefixtures("fresh_compiler")

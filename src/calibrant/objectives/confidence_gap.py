@@ -60,8 +60,8 @@ def mdca(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_i
 
 
 def _dca(pairs: Pairs) -> Tensor:
-    _, _, residual, _, count = inputs.residuals(pairs)
-    return residual.sum(-1).abs() / count
+    _, _, residual, _, samples = inputs.residuals(pairs)
+    return residual.sum(-1).abs() / samples
 
 
 def _mdca(data: Classification, sync: bool) -> Tensor:

@@ -45,13 +45,13 @@ def ece(confidence: Tensor, correct: Tensor, bins: int = 15, *, mask: Tensor | N
 
 
 def _ece(pairs: Pairs, bins: int) -> Tensor:
-    confidence, _, residual, _, count = inputs.residuals(pairs)
+    confidence, _, residual, _, samples = inputs.residuals(pairs)
     edges = torch.arange(bins + 1, dtype=confidence.dtype, device=confidence.device) / bins
     fixed = pairs.confidence.detach().contiguous()
     # Slot m holds (edge m-1, edge m]; slot 0 is the confidence 0 that falls in no bin.
     slot = torch.bucketize(fixed, edges.to(fixed.dtype))
     gaps = torch.zeros_like(residual[..., :1]).repeat_interleave(bins + 1, -1).scatter_add(-1, slot, residual)
-    return gaps[..., 1:].abs().sum(-1) / count
+    return gaps[..., 1:].abs().sum(-1) / samples
 
 
 class ECELoss(PairObjective):

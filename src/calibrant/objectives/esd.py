@@ -1,11 +1,18 @@
 """Expected squared difference: the tuning-free trainable calibration measure."""
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Pairs
-from calibrant.numerics import prefers_dense, safe_root, tie_bounds
+from calibrant.numerics import (
+    Array,
+    safe_root,
+    tie_bounds,
+    tie_bounds_of_array,
+    wants_known_gradient,
+    with_known_gradient,
+)
 from calibrant.objectives.base import PairObjective, View
 
 
@@ -54,31 +61,55 @@ def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
         True
     """
     pairs = inputs.pairs(confidence, correct, mask, name="ESD", minimum=3)
-    return _esd(pairs).to(pairs.confidence.dtype)
+    return _esd(pairs, root=False).to(pairs.confidence.dtype)
 
 
-def _esd(pairs: Pairs) -> Tensor:
-    confidence, _, residual, weight, count = inputs.residuals(pairs)
-    if prefers_dense(confidence):
-        fixed = confidence.detach()
-        counted = (fixed.unsqueeze(0) <= fixed.unsqueeze(1)).to(residual.dtype)
-        others_below = torch.mv(counted, residual) - residual
-        others_above = (counted.sum(0) if weight is None else torch.mv(counted.T, weight)) - 1
+def _esd(pairs: Pairs, root: bool) -> Tensor:
+    """ESD of each row of pairs or, with ``root``, the root of its mean over rows."""
+    if pairs.mask is None and wants_known_gradient(pairs.confidence):
+        correct = pairs.correct.detach().numpy()
+        return with_known_gradient(
+            pairs.confidence,
+            lambda confidence: _esd_and_gradient(confidence, correct),
+            lambda confidence: _differentiable_esd(Pairs(confidence, pairs.correct)),
+            root=root,
+        )
+    value = _differentiable_esd(pairs)
+    return safe_root(value.mean()) if root else value
+
+
+def _differentiable_esd(pairs: Pairs) -> Tensor:
+    confidence, _, residual, weight, samples = inputs.residuals(pairs)
+    order = pairs.confidence.detach().argsort(dim=-1)
+    confidence, residual = confidence.gather(-1, order), residual.gather(-1, order)
+    first, last = tie_bounds(confidence)
+    others_below = residual.cumsum(-1).gather(-1, last) - residual
+    squares = others_below.square()
+    if weight is None:
+        others_above = (confidence.shape[-1] - 1 - first).to(residual.dtype)
     else:
-        order = pairs.confidence.detach().argsort(dim=-1)
-        confidence, residual = confidence.gather(-1, order), residual.gather(-1, order)
-        first, last = tie_bounds(confidence)
-        others_below = residual.cumsum(-1).gather(-1, last) - residual
-        if weight is None:
-            others_above = (confidence.shape[-1] - 1 - first).to(residual.dtype)
-        else:
-            weight = weight.gather(-1, order)
-            from_here = weight.flip(-1).cumsum(-1).flip(-1)
-            others_above = from_here.gather(-1, first) - 1
+        weight = weight.gather(-1, order)
+        others_above = weight.flip(-1).cumsum(-1).flip(-1).gather(-1, first) - 1
+        squares = squares * weight
     # sum_i B_i counts d_j^2 once for every other sample at or above j.
-    squares = others_below.square() if weight is None else others_below.square() * weight
     total = squares.sum(-1) - (residual.square() * others_above).sum(-1)
-    return total / (count * (count - 1) * (count - 2))
+    return total / (samples * (samples - 1) * (samples - 2))
+
+
+def _esd_and_gradient(confidence: Array, correct: Array) -> tuple[float, Array]:
+    """ESD of one row, and its gradient 2 (d_j n_j - sum of A_i over the others at or above j) / N(N-1)(N-2)."""
+    n = len(confidence)
+    order = confidence.argsort()
+    ascending = confidence[order].astype(np.float64)
+    residual = correct[order] - ascending
+    first, last = tie_bounds_of_array(ascending)
+    others_below = residual.cumsum()[last] - residual
+    weighted = residual * (n - 1 - first)
+    scale = 1 / (n * (n - 1) * (n - 2))
+    at_or_above = others_below[::-1].cumsum()[::-1][first]
+    gradient = np.empty(n)
+    gradient[order] = (weighted - at_or_above + others_below) * (2 * scale)
+    return float(others_below @ others_below - residual @ weighted) * scale, gradient
 
 
 class ESDLoss(PairObjective):
@@ -120,5 +151,4 @@ class ESDLoss(PairObjective):
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
         """ESD, averaged over classes in the class-wise view, and rooted if so asked."""
-        value = _esd(pairs).mean()
-        return safe_root(value) if self.root else value
+        return _esd(pairs, root=True) if self.root else _esd(pairs, root=False).mean()

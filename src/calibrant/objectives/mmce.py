@@ -2,12 +2,22 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Pairs
-from calibrant.numerics import laplace_quadratic_form, safe_divide, safe_root
+from calibrant.numerics import (
+    Array,
+    exponential_is_safe,
+    laplace_quadratic_form,
+    laplace_sums_of_array,
+    safe_divide,
+    safe_root,
+    wants_known_gradient,
+    with_known_gradient,
+)
 from calibrant.objectives.base import PairObjective, View
 
 Normalisation = Literal["paper", "legacy"]
@@ -53,15 +63,46 @@ def mmce(
     """
     _check_bandwidth(bandwidth)
     pairs = inputs.pairs(confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1)
-    return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
+    return _mmce(pairs, bandwidth, unbiased, root=False).to(pairs.confidence.dtype)
 
 
-def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
-    confidence, _, residual, _, count = inputs.residuals(pairs)
+def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool, root: bool) -> Tensor:
+    """MMCE squared of each row of pairs or, with ``root``, the root of its mean over rows."""
+    scan_is_safe = exponential_is_safe(bandwidth, torch.float64)
+    if pairs.mask is None and scan_is_safe and wants_known_gradient(pairs.confidence):
+        correct = pairs.correct.detach().numpy()
+        return with_known_gradient(
+            pairs.confidence,
+            lambda confidence: _mmce_and_gradient(confidence, correct, bandwidth, unbiased),
+            lambda confidence: _differentiable_mmce(Pairs(confidence, pairs.correct), bandwidth, unbiased),
+            root=root,
+        )
+    value = _differentiable_mmce(pairs, bandwidth, unbiased)
+    return safe_root(value.mean()) if root else value
+
+
+def _differentiable_mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
+    confidence, _, residual, _, samples = inputs.residuals(pairs)
     total = laplace_quadratic_form(confidence, residual, bandwidth)
     if unbiased:
-        return (total - residual.square().sum(-1)) / (count * (count - 1))
-    return total / (count * count)
+        return (total - residual.square().sum(-1)) / (samples * (samples - 1))
+    return total / (samples * samples)
+
+
+def _mmce_and_gradient(confidence: Array, correct: Array, bandwidth: float, unbiased: bool) -> tuple[float, Array]:
+    """MMCE of one row, and its gradient -2 (K d)_i + 2 d_i (above_i - below_i) / phi, over N^2 or N(N-1)."""
+    n = len(confidence)
+    order = confidence.argsort()
+    ascending = confidence[order].astype(np.float64)
+    residual = correct[order] - ascending
+    below, tied, above = laplace_sums_of_array(ascending, residual, bandwidth)
+    if unbiased:
+        tied -= residual
+    everywhere = below + tied + above
+    scale = 1 / (n * (n - 1) if unbiased else n * n)
+    gradient = np.empty(n)
+    gradient[order] = (residual * (above - below) / bandwidth - everywhere) * (2 * scale)
+    return float(residual @ everywhere) * scale, gradient
 
 
 def mmce_weighted(
@@ -167,8 +208,8 @@ class MMCELoss(PairObjective):
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
         """MMCE squared, averaged over classes in the class-wise view, and rooted if so asked."""
-        value = _mmce(pairs, self.bandwidth, self.unbiased).mean()
-        return safe_root(value) if self.root else value
+        value = _mmce(pairs, self.bandwidth, self.unbiased, self.root)
+        return value if self.root else value.mean()
 
 
 class WeightedMMCELoss(PairObjective):

@@ -64,7 +64,7 @@ def soft_binned_ece(
 
 
 def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, form: Form) -> Tensor:
-    confidence, correct, _, weight, count = inputs.residuals(pairs)
+    confidence, correct, _, weight, samples = inputs.residuals(pairs)
     centres = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
     distance = confidence.unsqueeze(-1) - centres
     membership = torch.softmax(distance.square() / -temperature, dim=-1)
@@ -78,7 +78,7 @@ def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, f
     else:
         gap = (accuracy.unsqueeze(-2) - confidence.unsqueeze(-1)).abs()
         total = (membership * gap.pow(norm)).sum((-2, -1))
-    return safe_root(total / count, norm)
+    return safe_root(total / samples, norm)
 
 
 def _check_options(bins: int, temperature: float, norm: float, form: Form) -> None:

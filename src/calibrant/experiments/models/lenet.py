@@ -1,6 +1,6 @@
 """LeNet5 for 32 x 32 images of one channel."""
 
-from torch import Tensor, nn
+from torch import nn
 
 
 class LeNet5(nn.Sequential):
@@ -28,8 +28,3 @@ class LeNet5(nn.Sequential):
             nn.Linear(120, 84), nn.ReLU(),
             nn.Linear(84, classes),
         )  # fmt: skip
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name nn.Sequential gives it)
-        """Return the logits."""
-        logits: Tensor = super().forward(input)
-        return logits

@@ -1,0 +1,1 @@
+"""Speed and memory, always as ratios against a named peer in the same run."""

@@ -1,0 +1,179 @@
+"""`make bench`: the objectives against their published dense forms, forward and backward, in one run."""
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor, nn
+
+import calibrant as cal
+from benchmarks.measure import Job, machine, median_seconds, peak_extra_megabytes
+from benchmarks.peers import esd_pseudocode, mmce_dense
+from calibrant.experiments.models.lenet import LeNet5
+
+RESULTS = Path(__file__).parent.parent / "results"
+SIZES = [64, 128, 256, 512, 1024, 4096, 16384, 65536]
+# Sixteen gigabytes of intermediate matrices are the point at which the dense forms stop being measured.
+LARGEST_DENSE = 16384
+Objective = Callable[[Tensor, Tensor], Tensor]
+PEERS: dict[str, tuple[Objective, Objective]] = {
+    "ESD": (cal.functional.esd, esd_pseudocode),
+    "MMCE": (cal.functional.mmce, mmce_dense),
+}
+# What the project promises: at this N, at least this many times as fast as the dense form.
+PROMISED = {("ESD", 64): 1.0, ("ESD", 512): 10.0, ("ESD", 4096): 300.0, ("MMCE", 512): 5.0}
+
+
+def pairs(n: int) -> tuple[Tensor, Tensor]:
+    """Confidences of an over-confident classifier, as a leaf with gradient, and their correctness."""
+    generator = torch.Generator().manual_seed(n)
+    confidence = 0.1 + 0.9 * torch.rand(n, generator=generator) ** 0.2
+    correct = (torch.rand(n, generator=generator) < confidence - 0.05).float()
+    return confidence.requires_grad_(), correct
+
+
+def forward_and_backward(objective: Objective, n: int) -> Job:
+    """A job that evaluates an objective and its gradient once."""
+    confidence, correct = pairs(n)
+
+    def job() -> None:
+        torch.autograd.grad(objective(confidence, correct), confidence)
+
+    return job
+
+
+def objective_job(name: str, which: int, n: int) -> Job:
+    """The same by name, so that another process can make it."""
+    return forward_and_backward(PEERS[name][which], n)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit a reader would choose."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def memory(megabytes: float) -> str:
+    """Megabytes, with the noise of the measurement not shown as digits."""
+    return f"{megabytes:,.0f} MB" if megabytes >= 1 else "< 1 MB"
+
+
+def compare_sizes() -> tuple[list[list[str]], list[str]]:
+    """Rows of the main table, and every promise that was not kept."""
+    rows, broken = [], []
+    work = [(name, n) for name in PEERS for n in SIZES]
+    for name, n in track(work, description="speed and memory", console=Console(stderr=True), transient=True):
+        dense_runs = n <= LARGEST_DENSE
+        jobs = [objective_job(name, which, n) for which in ((0, 1) if dense_runs else (0,))]
+        ours, *dense = median_seconds(jobs, seconds=2.0 if n <= 1024 else 6.0)
+        peaks = [peak_extra_megabytes(objective_job, name, which, n) for which in range(len(jobs))]
+        ratio = dense[0] / ours if dense else None
+        if ratio is not None and ratio < PROMISED.get((name, n), 0.0):
+            broken.append(f"{name} at N={n}: {ratio:.2f}x, promised {PROMISED[name, n]:g}x")
+        rows.append([
+            name, f"{n:,}", duration(ours), duration(dense[0]) if dense else "not run",
+            f"{ratio:,.1f}x" if ratio is not None else "", memory(peaks[0]), memory(peaks[1]) if dense else "not run",
+        ])  # fmt: skip
+    return rows, broken
+
+
+def lenet_step(batch: int = 512) -> tuple[Job, Job]:
+    """A LeNet5 training step, and ESDLoss from logits to gradient, at the same batch."""
+    torch.manual_seed(0)
+    model = LeNet5()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    images, target = torch.randn(batch, 1, 32, 32), torch.randint(10, (batch,))
+    logits = model(images).detach().requires_grad_()
+    esd: nn.Module = cal.ESDLoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), target).backward()
+        optimizer.step()
+
+    def objective() -> None:
+        torch.autograd.grad(esd(logits, target), logits)
+
+    return step, objective
+
+
+def import_seconds(module: str) -> float:
+    """Median time of an import in a fresh interpreter."""
+    code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+    command = [sys.executable, "-c", code]
+    return statistics.median(
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)  # noqa: S603
+        for _ in range(7)
+    )
+
+
+def single_figures() -> tuple[list[list[str]], list[str]]:
+    """Rows of the second table, and every promise that was not kept."""
+    step, loss = median_seconds(lenet_step(), seconds=10.0)
+    million = peak_extra_megabytes(objective_job, "ESD", 0, 10**6)
+    million_mmce = peak_extra_megabytes(objective_job, "MMCE", 0, 10**6)
+    (million_seconds,) = median_seconds([objective_job("ESD", 0, 10**6)], seconds=3.0)
+    torch_import, ours = import_seconds("torch"), import_seconds("calibrant")
+    figures = [
+        ("ESDLoss, logits to gradient, batch 512, 10 classes", duration(loss), "", True),
+        ("as a share of a LeNet5 training step at the same batch", f"{loss / step:.2%}", "< 2 %", loss / step < 0.02),
+        ("ESD of 1,000,000 samples with gradient: time", duration(million_seconds), "", True),
+        ("ESD of 1,000,000 samples with gradient: extra memory", memory(million), "< 500 MB", million < 500),
+        ("MMCE of 1,000,000 samples with gradient: extra memory", memory(million_mmce), "< 500 MB", million_mmce < 500),
+        (
+            "import calibrant against import torch",
+            f"{ours / torch_import:.2f}x",
+            "<= 1.10x",
+            ours / torch_import <= 1.1,
+        ),
+    ]
+    rows = [[what, value, promised] for what, value, promised, _ in figures]
+    return rows, [f"{what}: {value}, promised {promised}" for what, value, promised, kept in figures if not kept]
+
+
+def markdown(heading: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def show(title: str, heading: list[str], rows: list[list[str]]) -> None:
+    """The same table for the terminal."""
+    table = Table(title=title, title_justify="left")
+    for index, name in enumerate(heading):
+        table.add_column(name, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def main() -> None:
+    """Measure, print, write results/objectives.md, and fail if a promise is not kept."""
+    heading = ["objective", "N", "Calibrant", "dense form", "speed-up", "extra memory", "dense form's"]
+    title = "Forward + backward against the dense N x N form"
+    rows, broken = compare_sizes()
+    show(title, heading, rows)
+    single_heading = ["figure", "measured", "promised"]
+    single_rows, more_broken = single_figures()
+    show("Single figures", single_heading, single_rows)
+    text = (
+        f"# {title}\n\nMeasured by `make bench` on {machine()}. Float32 input, medians of runs taken in turns; "
+        "extra memory is the rise of the peak of a fresh process.\nThe dense forms are transcriptions of the ESD "
+        f"paper's pseudocode and of MMCE's definition (`benchmarks/peers.py`), not run above N = {LARGEST_DENSE:,}.\n\n"
+        f"{markdown(heading, rows)}\n\n{markdown(single_heading, single_rows)}\n"
+    )
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "objectives.md").write_text(text)
+    broken += more_broken
+    if broken:
+        sys.exit("Not kept:\n" + "\n".join(broken))
+
+
+if __name__ == "__main__":
+    main()

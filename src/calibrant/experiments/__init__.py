@@ -1,0 +1,1 @@
+"""Experiments: data, models and protocols that put the objectives to work."""

@@ -1,0 +1,1 @@
+"""Networks the experiments train; each returns logits."""
