@@ -12,17 +12,30 @@ import torch
 Job = Callable[[], object]
 
 
-def median_seconds(jobs: Sequence[Job], *, seconds: float, least: int = 5) -> list[float]:
-    """Median wall time of each job, all of them taking turns so that a busy machine is busy for all."""
+def median_seconds(jobs: Sequence[Job], *, seconds: float, turn: float = 0.05) -> list[float]:
+    """Median wall time of each job, all of them taking turns so that a busy machine is busy for all.
+
+    Args:
+        jobs: What to time.
+        seconds: How long to go on taking turns; three turns each at the least.
+        turn: How long a job goes on in its turn before the next one has the caches. At 0 it runs once.
+    """
     for job in jobs:
         job()
     times: list[list[float]] = [[] for _ in jobs]
     deadline = time.perf_counter() + seconds
-    while len(times[0]) < least or time.perf_counter() < deadline:
+    turns = 0
+    while turns < 3 or time.perf_counter() < deadline:
+        turns += 1
         for job, taken in zip(jobs, times, strict=True):
-            start = time.perf_counter()
-            job()
-            taken.append(time.perf_counter() - start)
+            turn_ends = time.perf_counter() + turn
+            while True:
+                start = time.perf_counter()
+                job()
+                end = time.perf_counter()
+                taken.append(end - start)
+                if end >= turn_ends:
+                    break
     return [statistics.median(taken) for taken in times]
 
 

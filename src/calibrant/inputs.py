@@ -28,7 +28,7 @@ class Classification(NamedTuple):
 
     logits: Tensor
     target: Tensor
-    mask: Tensor | None
+    mask: Tensor | None = None
 
 
 def can_read(tensor: Tensor) -> bool:
@@ -233,11 +233,12 @@ def classification(
     check_device("target", target, logits, "logits")
 
     valid = _valid_samples(target, mask, ignore_index)
-    logits = at_least_float32(logits).movedim(1, -1).reshape(-1, logits.shape[1])
-    target = target.reshape(-1).long()
+    logits, target = at_least_float32(logits), target.long()
+    if logits.dim() > 2:
+        logits, target = logits.movedim(1, -1).flatten(0, -2), target.flatten()
     if valid is not None:
         # Samples that do not count may hold anything, NaN included; zeros keep their gradient finite.
-        valid = valid.reshape(-1)
+        valid = valid.flatten()
         logits = torch.where(valid.unsqueeze(1), logits, 0.0)
         target = torch.where(valid, target, 0)
     if logits.shape[1] == 1:
@@ -247,14 +248,14 @@ def classification(
 
 
 def _valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
-    valid = None if ignore_index is None else target != ignore_index
     if mask is not None:
         check_mask(mask, target.shape, "target", target)
-        valid = mask if valid is None else valid & mask
     # Where it costs nothing to look, the common case that every sample counts takes the shorter path.
-    if valid is not None and can_read(valid) and bool(valid.all()):
-        return None
-    return valid
+    look = can_read(target)
+    if ignore_index is not None and not (look and (target.numpy() != ignore_index).all()):
+        valid = target != ignore_index
+        return valid if mask is None else valid & mask
+    return None if mask is not None and look and mask.numpy().all() else mask
 
 
 def _check_logits_and_labels(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:

@@ -16,6 +16,8 @@ from torch import Tensor
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.floating[Any]]]
 IndexArray = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
+# (confidence, correct) to value and gradient with respect to the confidence.
+ClosedForm = Callable[[Array, np.ndarray[tuple[int, ...], Any]], tuple[float, Array]]
 
 # Roots below this count as 0: next to 0 their slope grows without bound, and a value that small is
 # rounding, not miscalibration.
@@ -38,14 +40,8 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 def wants_known_gradient(variable: Tensor) -> bool:
-    """Whether a closed-form gradient pays: eager training on a CPU, one row of samples."""
-    return (
-        variable.dim() == 1
-        and variable.device.type == "cpu"
-        and variable.requires_grad
-        and torch.is_grad_enabled()
-        and not traced()
-    )
+    """Whether a closed-form gradient pays: eager training on a CPU."""
+    return variable.device.type == "cpu" and variable.requires_grad and torch.is_grad_enabled() and not traced()
 
 
 def with_known_gradient(
@@ -53,7 +49,7 @@ def with_known_gradient(
     closed_form: Callable[[Array], tuple[float, Array]],
     plain: Callable[[Tensor], Tensor],
     *,
-    root: bool,
+    root: bool = False,
 ) -> Tensor:
     """Return a scalar function of ``variable`` whose gradient is computed beside its value.
 
@@ -94,6 +90,21 @@ class _KnownGradient(torch.autograd.Function):
             value = safe_root(ctx.plain(variable)) if ctx.root else ctx.plain(variable)
             (gradient,) = torch.autograd.grad(value, variable, create_graph=True)
         return upstream[0] * gradient, None, None, None
+
+
+def through_softmax(logits: Array, target: IndexArray, closed_form: ClosedForm) -> tuple[float, Array]:
+    """Value and gradient with respect to ``(N, C)`` logits of a closed form of (confidence, correct) pairs."""
+    predicted = logits.argmax(1)
+    rows = np.arange(len(logits))
+    with np.errstate(over="ignore"):  # a span beyond the largest number is minus infinity, whose power is 0
+        powers = np.exp(logits - logits[rows, predicted][:, np.newaxis])
+    confidence = 1 / powers.sum(1)
+    value, slope = closed_form(confidence, predicted == target)
+    # d confidence / d logit k = confidence (1[k is predicted] - p_k), with p = powers * confidence.
+    slope = slope * confidence
+    gradient = powers * (-slope * confidence)[:, np.newaxis]
+    gradient[rows, predicted] += slope
+    return value, gradient
 
 
 def tie_bounds_of_array(ascending: Array) -> tuple[IndexArray, IndexArray]:

@@ -7,7 +7,14 @@ from torch import Tensor, nn
 
 from calibrant import distributed, inputs
 from calibrant.inputs import Classification, Pairs
-from calibrant.numerics import accumulation_dtype
+from calibrant.numerics import (
+    ClosedForm,
+    accumulation_dtype,
+    safe_root,
+    through_softmax,
+    wants_known_gradient,
+    with_known_gradient,
+)
 
 View = Literal["top-label", "class-wise"]
 
@@ -55,6 +62,7 @@ class PairObjective(Objective):
     """
 
     name: str
+    root = False
 
     def __init__(self, *, view: View = "top-label", ignore_index: int | None = -100, sync: bool = True) -> None:
         super().__init__(ignore_index=ignore_index)
@@ -64,16 +72,37 @@ class PairObjective(Objective):
 
     def value(self, data: Classification) -> Tensor:
         """Return the objective of the pairs of this batch, or of the global batch when ``sync`` is on."""
+        gathers = self.sync and distributed.is_distributed()
+        closed_form = self.closed_form()
+        # A small batch is worth the shortest way; in a large one torch's threads outweigh its bookkeeping.
+        small = data.mask is None and data.logits.numel() <= 2**16
+        if closed_form and small and not gathers and self.view == "top-label" and wants_known_gradient(data.logits):
+            return self._value_of_small_batch(data, closed_form)
         pairs = inputs.top_label_pairs(data) if self.view == "top-label" else inputs.class_wise_pairs(data)
-        if self.sync and distributed.is_distributed():
+        if gathers:
             (confidence, correct), mask = distributed.gather_samples((pairs.confidence, pairs.correct), pairs.mask)
             pairs = Pairs(confidence, correct, mask)
         inputs.require_samples(pairs, self.minimum_samples(), self.name)
-        return self.value_of_pairs(pairs)
+        value = self.value_of_pairs(pairs)
+        return safe_root(value) if self.root else value
+
+    def _value_of_small_batch(self, data: Classification, closed_form: ClosedForm) -> Tensor:
+        inputs.require_samples(Pairs(data.target, data.target), self.minimum_samples(), self.name)
+        target = data.target.numpy()
+        return with_known_gradient(
+            data.logits,
+            lambda logits: through_softmax(logits, target, closed_form),
+            lambda logits: self.value_of_pairs(inputs.top_label_pairs(data._replace(logits=logits))),
+            root=self.root,
+        )
 
     @abstractmethod
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """Return the objective of the pairs, in the accumulation dtype."""
+        """Return the objective of the pairs before any root, in the accumulation dtype."""
+
+    def closed_form(self) -> ClosedForm | None:
+        """Return a function that gives value, before any root, and gradient of one row, if there is one."""
+        return None
 
     def minimum_samples(self) -> int:
         """Return the fewest samples the objective is defined for."""

@@ -1,5 +1,7 @@
 """Expected squared difference: the tuning-free trainable calibration measure."""
 
+from typing import Any
+
 import numpy as np
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from calibrant import inputs
 from calibrant.inputs import Pairs
 from calibrant.numerics import (
     Array,
-    safe_root,
+    ClosedForm,
     tie_bounds,
     tie_bounds_of_array,
     wants_known_gradient,
@@ -61,21 +63,18 @@ def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
         True
     """
     pairs = inputs.pairs(confidence, correct, mask, name="ESD", minimum=3)
-    return _esd(pairs, root=False).to(pairs.confidence.dtype)
+    return _esd(pairs).to(pairs.confidence.dtype)
 
 
-def _esd(pairs: Pairs, root: bool) -> Tensor:
-    """ESD of each row of pairs or, with ``root``, the root of its mean over rows."""
-    if pairs.mask is None and wants_known_gradient(pairs.confidence):
+def _esd(pairs: Pairs) -> Tensor:
+    if pairs.mask is None and pairs.confidence.dim() == 1 and wants_known_gradient(pairs.confidence):
         correct = pairs.correct.detach().numpy()
         return with_known_gradient(
             pairs.confidence,
             lambda confidence: _esd_and_gradient(confidence, correct),
             lambda confidence: _differentiable_esd(Pairs(confidence, pairs.correct)),
-            root=root,
         )
-    value = _differentiable_esd(pairs)
-    return safe_root(value.mean()) if root else value
+    return _differentiable_esd(pairs)
 
 
 def _differentiable_esd(pairs: Pairs) -> Tensor:
@@ -96,7 +95,7 @@ def _differentiable_esd(pairs: Pairs) -> Tensor:
     return total / (samples * (samples - 1) * (samples - 2))
 
 
-def _esd_and_gradient(confidence: Array, correct: Array) -> tuple[float, Array]:
+def _esd_and_gradient(confidence: Array, correct: np.ndarray[tuple[int, ...], Any]) -> tuple[float, Array]:
     """ESD of one row, and its gradient 2 (d_j n_j - sum of A_i over the others at or above j) / N(N-1)(N-2)."""
     n = len(confidence)
     order = confidence.argsort()
@@ -150,5 +149,9 @@ class ESDLoss(PairObjective):
         return 3
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """ESD, averaged over classes in the class-wise view, and rooted if so asked."""
-        return _esd(pairs, root=True) if self.root else _esd(pairs, root=False).mean()
+        """ESD, averaged over classes in the class-wise view."""
+        return _esd(pairs).mean()
+
+    def closed_form(self) -> ClosedForm:
+        """ESD and its gradient."""
+        return _esd_and_gradient

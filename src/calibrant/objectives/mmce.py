@@ -1,6 +1,6 @@
 """Maximum mean calibration error, with the Laplace kernel of its authors."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,11 +10,11 @@ from calibrant import inputs
 from calibrant.inputs import Pairs
 from calibrant.numerics import (
     Array,
+    ClosedForm,
     exponential_is_safe,
     laplace_quadratic_form,
     laplace_sums_of_array,
     safe_divide,
-    safe_root,
     wants_known_gradient,
     with_known_gradient,
 )
@@ -63,22 +63,20 @@ def mmce(
     """
     _check_bandwidth(bandwidth)
     pairs = inputs.pairs(confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1)
-    return _mmce(pairs, bandwidth, unbiased, root=False).to(pairs.confidence.dtype)
+    return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
 
 
-def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool, root: bool) -> Tensor:
-    """MMCE squared of each row of pairs or, with ``root``, the root of its mean over rows."""
-    scan_is_safe = exponential_is_safe(bandwidth, torch.float64)
-    if pairs.mask is None and scan_is_safe and wants_known_gradient(pairs.confidence):
+def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
+    closed_form = _closed_form(bandwidth, unbiased)
+    single_row = pairs.mask is None and pairs.confidence.dim() == 1
+    if closed_form and single_row and wants_known_gradient(pairs.confidence):
         correct = pairs.correct.detach().numpy()
         return with_known_gradient(
             pairs.confidence,
-            lambda confidence: _mmce_and_gradient(confidence, correct, bandwidth, unbiased),
+            lambda confidence: closed_form(confidence, correct),
             lambda confidence: _differentiable_mmce(Pairs(confidence, pairs.correct), bandwidth, unbiased),
-            root=root,
         )
-    value = _differentiable_mmce(pairs, bandwidth, unbiased)
-    return safe_root(value.mean()) if root else value
+    return _differentiable_mmce(pairs, bandwidth, unbiased)
 
 
 def _differentiable_mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
@@ -89,7 +87,16 @@ def _differentiable_mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tens
     return total / (samples * samples)
 
 
-def _mmce_and_gradient(confidence: Array, correct: Array, bandwidth: float, unbiased: bool) -> tuple[float, Array]:
+def _closed_form(bandwidth: float, unbiased: bool) -> ClosedForm | None:
+    """Narrower kernels take the doubling scan, of which there is no closed form here."""
+    if not exponential_is_safe(bandwidth, torch.float64):
+        return None
+    return lambda confidence, correct: _mmce_and_gradient(confidence, correct, bandwidth, unbiased)
+
+
+def _mmce_and_gradient(
+    confidence: Array, correct: np.ndarray[tuple[int, ...], Any], bandwidth: float, unbiased: bool
+) -> tuple[float, Array]:
     """MMCE of one row, and its gradient -2 (K d)_i + 2 d_i (above_i - below_i) / phi, over N^2 or N(N-1)."""
     n = len(confidence)
     order = confidence.argsort()
@@ -207,9 +214,12 @@ class MMCELoss(PairObjective):
         return 2 if self.unbiased else 1
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """MMCE squared, averaged over classes in the class-wise view, and rooted if so asked."""
-        value = _mmce(pairs, self.bandwidth, self.unbiased, self.root)
-        return value if self.root else value.mean()
+        """MMCE squared, averaged over classes in the class-wise view."""
+        return _mmce(pairs, self.bandwidth, self.unbiased).mean()
+
+    def closed_form(self) -> ClosedForm | None:
+        """MMCE squared and its gradient."""
+        return _closed_form(self.bandwidth, self.unbiased)
 
 
 class WeightedMMCELoss(PairObjective):
@@ -252,6 +262,5 @@ class WeightedMMCELoss(PairObjective):
         self.root = root
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """Weighted MMCE squared, and rooted if so asked."""
-        value = _mmce_weighted(pairs, self.bandwidth, self.normalisation)
-        return safe_root(value) if self.root else value
+        """Weighted MMCE squared."""
+        return _mmce_weighted(pairs, self.bandwidth, self.normalisation)
