@@ -6,14 +6,25 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 Job = Callable[[], object]
 
 
-def median_seconds(jobs: Sequence[Job], *, seconds: float, turn: float = 0.05) -> list[float]:
-    """Median wall time of each job, all of them taking turns so that a busy machine is busy for all.
+class Timing(NamedTuple):
+    """Median seconds of each job, and of every later job as a multiple of the first."""
+
+    seconds: list[float]
+    ratios: list[float]
+
+
+def take_turns(jobs: Sequence[Job], *, seconds: float, turn: float = 0.05) -> Timing:
+    """Time jobs against each other on a machine that others use too.
+
+    The jobs take turns, and ratios are formed turn by turn before their median is taken: a neighbour who
+    slows the machine for a second slows both sides of a ratio.
 
     Args:
         jobs: What to time.
@@ -22,21 +33,25 @@ def median_seconds(jobs: Sequence[Job], *, seconds: float, turn: float = 0.05) -
     """
     for job in jobs:
         job()
-    times: list[list[float]] = [[] for _ in jobs]
+    turns: list[list[float]] = []
     deadline = time.perf_counter() + seconds
-    turns = 0
-    while turns < 3 or time.perf_counter() < deadline:
-        turns += 1
-        for job, taken in zip(jobs, times, strict=True):
-            turn_ends = time.perf_counter() + turn
-            while True:
-                start = time.perf_counter()
-                job()
-                end = time.perf_counter()
-                taken.append(end - start)
-                if end >= turn_ends:
-                    break
-    return [statistics.median(taken) for taken in times]
+    while len(turns) < 3 or time.perf_counter() < deadline:
+        turns.append([statistics.median(_one_turn(job, turn)) for job in jobs])
+    medians = [statistics.median(taken) for taken in zip(*turns, strict=True)]
+    ratios = [statistics.median(taken[k] / taken[0] for taken in turns) for k in range(1, len(jobs))]
+    return Timing(medians, ratios)
+
+
+def _one_turn(job: Job, turn: float) -> list[float]:
+    times = []
+    turn_ends = time.perf_counter() + turn
+    while True:
+        start = time.perf_counter()
+        job()
+        end = time.perf_counter()
+        times.append(end - start)
+        if end >= turn_ends:
+            return times
 
 
 def peak_extra_megabytes(job: Callable[..., object], *arguments: object) -> float:
