@@ -116,7 +116,7 @@ def comparison(outcomes: dict[str, list[Outcome]], weight: float) -> Table:
     """The table a reader sees: one row a method, mean ± standard deviation over seeds."""
     table = Table(title="Trained with and without a calibration objective", title_justify="left")
     table.add_column("objective")
-    for heading in ("accuracy %", f"ECE % ({ECE_BINS} bins)", "confidence - accuracy %"):
+    for heading in ("accuracy %", f"ECE % ({ECE_BINS} bins)", "over-confidence %"):
         table.add_column(heading, justify="right")
     best = min(outcomes, key=lambda name: statistics.fmean(outcome.ece for outcome in outcomes[name]))
     for name, runs in outcomes.items():

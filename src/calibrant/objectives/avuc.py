@@ -49,8 +49,8 @@ def avuc(
         >>> import torch
         >>> import calibrant as cal
         >>> probabilities = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.5, 0.5]])
-        >>> round(cal.functional.avuc(probabilities, torch.tensor([1, 0, 1, 0]), threshold=0.6).item(), 4)
-        0.0
+        >>> round(cal.functional.avuc(probabilities, torch.tensor([1, 0, 1, 0]), threshold=0.5).item(), 4)
+        0.2785
     """
     inputs.check_range("threshold", threshold, low=0)
     data = _uncertain_predictions(probabilities, correct, confidence, mask, "AvUC")
