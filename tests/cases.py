@@ -69,6 +69,15 @@ def _soft_avuc_logits(threshold: float, temperature: float) -> Case:
     return Case(cal.SoftAvUCLoss(threshold, temperature), theirs)
 
 
+def _top_label(module: nn.Module, single: Function) -> Case:
+    def theirs(logits: Tensor, y: Tensor) -> Tensor:
+        predicted = logits.argmax(1)
+        confidence = reference.softmax(logits).gather(1, predicted[:, None])[:, 0]
+        return single(confidence, (predicted == y).to(logits.dtype))
+
+    return Case(module, theirs)
+
+
 def _class_wise(module: nn.Module, single: Function) -> Case:
     def theirs(logits: Tensor, y: Tensor) -> Tensor:
         p = reference.softmax(logits)
@@ -101,6 +110,8 @@ LOGIT_CASES: dict[str, Case] = {
     "avuc": _avuc_logits(0.8),
     "soft avuc": _soft_avuc_logits(0.5, 0.1),
     "soft avuc, warm": _soft_avuc_logits(0.3, 1.0),
+    "esd top-label": _top_label(cal.ESDLoss(root=False), reference.esd),
+    "mmce top-label": _top_label(cal.MMCELoss(root=False), reference.mmce),
     "esd class-wise": _class_wise(cal.ESDLoss(root=False, view="class-wise"), reference.esd),
     "mmce class-wise": _class_wise(cal.MMCELoss(root=False, view="class-wise"), reference.mmce),
 }

@@ -15,8 +15,9 @@ PACKAGE = Path(calibrant.__file__).parent
 ALLOWED: dict[str, set[str]] = {
     "numerics": set(),
     "distributed": set(),
+    "known_gradient": {"numerics"},
     "inputs": {"numerics"},
-    "objectives": {"numerics", "inputs", "distributed"},
+    "objectives": {"numerics", "known_gradient", "inputs", "distributed"},
     "functional": {"objectives"},
     "__init__": {"functional", "objectives"},
     "experiments": {"__init__", "numerics", "inputs", "objectives", "functional"},

@@ -57,6 +57,36 @@ def gradients(model: nn.Module, value: Tensor) -> list[Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
+def logits_of(model: nn.Module, rank: int) -> Tensor:
+    x, _, _ = batch()
+    logits: Tensor = model(x[:60] if rank == 0 else x[60:]).detach()
+    return logits
+
+
+def y_of(rank: int) -> Tensor:
+    _, y, _ = batch()
+    return y[:60] if rank == 0 else y[60:]
+
+
+def fails_and_recovers(rank: int) -> bool:
+    """Rank 1 is given NaN: both ranks raise, and the next batch is again one batch."""
+    generator = torch.Generator().manual_seed(rank)
+    logits, target = torch.randn(20, 5, generator=generator), torch.arange(20) % 5
+    expected = ValueError if rank == 1 else RuntimeError
+    for objective in (cal.ESDLoss(root=False), cal.MDCALoss(), cal.AvUCLoss()):
+        before = objective(logits, target)
+        bad = torch.full_like(logits, torch.nan) if rank == 1 else logits
+        try:
+            objective(bad, target)
+        except expected:
+            pass
+        else:
+            return False
+        if objective(logits, target) != before:
+            return False
+    return True
+
+
 def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
@@ -73,6 +103,8 @@ def work(rank: int, folder: str) -> None:
     compiled = torch.compile(SYNCED["esd"], backend="aot_eager")
     value = compiled(model(x[:90] if rank == 0 else x[90:]), y[:90] if rank == 0 else y[90:])
     results["compiled"] = value.detach(), gradients(model, value)
+    results["threshold"] = torch.tensor(cal.AvUCLoss().fit_threshold(logits_of(model, rank), y_of(rank)).threshold), []
+    results["failure"] = torch.tensor(float(fails_and_recovers(rank))), []
     torch.save(results, Path(folder) / f"rank{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -111,3 +143,14 @@ def test_a_compiled_objective_gathers_too(ranks: list[dict[str, tuple[Tensor, li
     expected = gradients(model, SYNCED["esd"](model(x), y))
     for rank in ranks:
         torch.testing.assert_close(rank["compiled"][1], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_threshold_of_avuc_comes_from_all_ranks(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
+    x, y, _ = batch()
+    expected = cal.AvUCLoss().fit_threshold(network()(x), y).threshold
+    for rank in ranks:
+        assert rank["threshold"][0].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_bad_input_on_one_rank_is_an_error_on_all(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
+    assert all(rank["failure"][0] for rank in ranks)

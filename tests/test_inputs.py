@@ -1,5 +1,6 @@
 """Bad input gets an error that says what came, what was expected and what to do."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -118,9 +119,12 @@ BAD_OPTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "bandwidth NaN": (lambda: F.mmce(Z, C, float("nan")), ValueError, "bandwidth must be"),
     "bandwidth text": (lambda: F.mmce(Z, C, "0.4"), TypeError, "bandwidth must be a number, got str"),  # type: ignore[arg-type]
     "normalisation": (lambda: cal.WeightedMMCELoss(normalisation="x"), ValueError, "'paper', 'legacy'"),  # type: ignore[arg-type]
-    "bins": (lambda: cal.ECELoss(0), ValueError, "bins must be at least 1, got 0"),
+    "bins": (lambda: cal.ECELoss(0), ValueError, "bins must be at least 1 and at most 1000000, got 0"),
     "bins float": (lambda: F.ece(Z, C, 15.0), TypeError, "bins must be a whole number, got float"),  # type: ignore[arg-type]
     "temperature": (lambda: cal.SoftBinnedECELoss(temperature=0), ValueError, "temperature must be at least 1e-08"),
+    "norm too large": (lambda: cal.SoftBinnedECELoss(norm=40), ValueError, "norm must be at least 1 and at most 16"),
+    "bandwidth huge": (lambda: cal.MMCELoss(10**400), ValueError, "bandwidth must be"),
+    "bins huge": (lambda: cal.ECELoss(10**30), ValueError, "bins must be"),
     "norm": (lambda: cal.SoftBinnedECELoss(norm=0.5), ValueError, "norm must be at least 1"),
     "form": (lambda: cal.SoftBinnedECELoss(form="soft"), ValueError, "'label-binned', 'binned'"),  # type: ignore[arg-type]
     "threshold": (lambda: cal.AvUCLoss(-1), ValueError, "threshold must be at least 0"),
@@ -139,6 +143,68 @@ def test_bad_options_are_named(option: str) -> None:
     build, error, message = BAD_OPTIONS[option]
     with pytest.raises(error, match=message):
         build()
+
+
+@pytest.mark.parametrize("bad", ["x", 1.5, float("nan"), True, [1], torch.tensor(1)])
+def test_ignore_index_is_a_whole_number_or_none(bad: Any) -> None:
+    with pytest.raises(TypeError, match="ignore_index must be a whole number or None"):
+        cal.ESDLoss(ignore_index=bad)
+    with pytest.raises(TypeError, match="ignore_index must be a whole number or None"):
+        F.focal(LOGITS, TARGET, ignore_index=bad)
+
+
+def test_options_may_be_numpy_numbers() -> None:
+    assert F.mmce(Z, C, np.float64(0.4)) == F.mmce(Z, C, 0.4)
+    bins: Any = np.int64(15)
+    assert F.ece(Z, C, bins) == F.ece(Z, C, 15)
+
+
+@pytest.mark.parametrize("form", ["sparse", "nested", "float8", "complex"])
+def test_unusual_tensors_are_named(form: str) -> None:
+    given: dict[str, Callable[[], Tensor]] = {
+        "sparse": LOGITS.to_sparse,
+        "nested": lambda: torch.nested.nested_tensor([LOGITS[0], LOGITS[1]]),
+        "float8": lambda: LOGITS.to(torch.float8_e4m3fn),
+        "complex": lambda: LOGITS.to(torch.complex64),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls nested tensors a prototype
+        logits = given[form]()
+    with pytest.raises(TypeError, match=r"logits must be (floating point|a dense tensor), got"):
+        cal.ESDLoss()(logits, TARGET)
+
+
+def test_lazily_negated_tensors_are_read_as_they_are() -> None:
+    z = torch.complex(Z, -Z).conj().imag
+    assert z.is_neg()
+    torch.testing.assert_close(F.esd(z, C), F.esd(Z, C))
+
+
+def test_confidence_given_to_avuc_must_match() -> None:
+    with pytest.raises(ValueError, match=r"confidence must have shape \(4,\) to match probabilities"):
+        F.avuc(P, torch.tensor([1]), confidence=torch.tensor([0.9]))
+
+
+def test_unsigned_labels_are_not_mistaken_for_ignored_ones() -> None:
+    logits = torch.randn(8, 200, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([156, 156, 156, 1, 2, 3, 4, 5], dtype=torch.uint8)  # 156 is -100 in eight bits
+    module = cal.BrierLoss()
+    torch.testing.assert_close(torch.vmap(module)(logits[None], target[None])[0], module(logits, target))
+
+
+def test_soft_threshold_stays_inside_its_interval() -> None:
+    undecided = torch.zeros(8, 3)
+    for logits in (undecided, LOGITS.sign() * 1e4):
+        loss = cal.SoftAvUCLoss().fit_threshold(logits, TARGET)
+        assert 0 < loss.threshold < 1
+        assert loss(logits, TARGET).isfinite()
+
+
+def test_a_threshold_from_elsewhere_is_refused() -> None:
+    with pytest.raises(ValueError, match="state of S-AvUC"):
+        cal.AvUCLoss().load_state_dict(cal.SoftAvUCLoss().state_dict())
+    with pytest.raises(ValueError, match="threshold must be above 0 and below 1, got 5"):
+        cal.SoftAvUCLoss().set_extra_state({"objective": "S-AvUC", "threshold": 5.0})
 
 
 def test_threshold_needs_both_kinds_of_predictions() -> None:

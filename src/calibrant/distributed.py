@@ -1,11 +1,16 @@
 """The global batch: a gather across ranks that carries the gradient home."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+
+# Sent in place of a batch size by a rank that was given bad input.
+FAILED = 2**62
 
 
 def is_distributed() -> bool:
@@ -43,7 +48,7 @@ def gather_samples(columns: tuple[Tensor, ...], mask: Tensor | None) -> tuple[tu
     first = columns[0]
     counts = torch.ones_like(first) if mask is None else mask.to(first.dtype)
     local = torch.stack([*(column.to(first.dtype) for column in columns), counts])
-    padding = _largest_across_ranks(local.shape[-1], local.device) - local.shape[-1]
+    padding = _largest_across_ranks(local.shape[-1]) - local.shape[-1]
     gathered: Tensor = _AllGather.apply(F.pad(local, (0, padding)))  # type: ignore[no-untyped-call]
     *everywhere, counts = torch.cat(gathered.unbind(0), dim=-1).unbind(0)
     return tuple(everywhere), counts > 0.5
@@ -51,13 +56,31 @@ def gather_samples(columns: tuple[Tensor, ...], mask: Tensor | None) -> tuple[tu
 
 def sum_across_ranks(tensor: Tensor) -> Tensor:
     """Sum a tensor of one shape over all ranks, with the gradient convention of :func:`gather_samples`."""
+    _largest_across_ranks(1)
     gathered: Tensor = _AllGather.apply(tensor)  # type: ignore[no-untyped-call]
     return gathered.sum(0)
 
 
-def _largest_across_ranks(size: int, device: torch.device) -> int:
-    if "cpu:" in str(dist.get_backend_config()):
-        device = torch.device("cpu")
+@contextmanager
+def failing_together() -> Iterator[None]:
+    """Let the other ranks know when this one fails before its gather, so that none waits for it or runs ahead."""
+    try:
+        yield
+    except (TypeError, ValueError):
+        _exchange_largest(FAILED)
+        raise
+
+
+def _largest_across_ranks(size: int) -> int:
+    largest = _exchange_largest(size)
+    if largest == FAILED:
+        raise RuntimeError("another rank of the process group was given bad input: its own error says what")
+    return largest
+
+
+def _exchange_largest(size: int) -> int:
+    on_cpu = "cpu:" in str(dist.get_backend_config())
+    device = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
     largest = torch.tensor(size, device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return int(largest)

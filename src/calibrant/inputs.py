@@ -5,14 +5,14 @@ at once on the CPU; on an accelerator, and inside ``torch.compile``, by a device
 never makes the host wait; inside a ``torch.func`` transform, where no value exists yet, not at all.
 """
 
-import math
+import numbers
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from calibrant.numerics import accumulation_dtype, at_least_float32, traced
+from calibrant.numerics import accumulation_dtype, at_least_float32, readable, softmax_parts, traced
 
 
 class Pairs(NamedTuple):
@@ -31,14 +31,9 @@ class Classification(NamedTuple):
     mask: Tensor | None = None
 
 
-def can_read(tensor: Tensor) -> bool:
-    """Whether a value of this tensor can be read now without stalling or breaking anything."""
-    return tensor.device.type == "cpu" and not traced()
-
-
 def require(condition: Tensor, message: Callable[[], str]) -> None:
     """Raise ``ValueError`` if the 0-d ``condition`` is false, without ever stalling an accelerator."""
-    if can_read(condition):
+    if readable(condition):
         if not condition:
             raise ValueError(message())
     elif torch.compiler.is_compiling() or not traced():
@@ -49,7 +44,7 @@ def require_between(values: Tensor, low: float, high: float, message: Callable[[
     """Raise ``ValueError`` unless every value lies in [low, high]; NaN does not. The message is given the range."""
     if values.numel() == 0:
         return
-    if can_read(values):
+    if readable(values):
         # NumPy: on a small batch a tensor operation costs more in bookkeeping than in work.
         array = values.detach().numpy()
         if not (low <= array.min() and array.max() <= high):
@@ -75,7 +70,7 @@ def require_samples(pairs: Pairs, minimum: int, name: str) -> None:
         fewest = pairs.mask.sum(-1).min()
         require(
             fewest >= minimum,
-            lambda: message(f"{int(fewest)} after masking" if can_read(fewest) else "fewer after masking"),
+            lambda: message(f"{int(fewest)} after masking" if readable(fewest) else "fewer after masking"),
         )
 
 
@@ -90,7 +85,7 @@ def pairs(confidence: Tensor, correct: Tensor, mask: Tensor | None, *, name: str
         check_mask(mask, confidence.shape, "confidence", confidence)
         confidence = torch.where(mask, confidence, 0.5)
         correct = torch.where(mask, correct, torch.zeros_like(correct))
-    confidence, correct = at_least_float32(confidence), at_least_float32(correct)
+    confidence, correct = at_least_float32(confidence), at_least_float32(correct.detach())
     check_unit_interval("confidence", confidence)
     check_zero_one("correct", correct)
     checked = Pairs(confidence, correct, mask)
@@ -102,14 +97,23 @@ def check_float(name: str, value: Tensor) -> None:
     """Raise ``TypeError`` unless ``value`` is a floating-point tensor."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
-    if not value.is_floating_point():
+    if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
+    check_dense(name, value)
+
+
+def check_dense(name: str, value: Tensor) -> None:
+    """Raise ``TypeError`` for sparse and nested tensors."""
+    if value.layout != torch.strided or value.is_nested:
+        kind = "a nested tensor" if value.is_nested else str(value.layout)
+        raise TypeError(f"{name} must be a dense tensor, got {kind}: call {name}.to_dense() or pad it")
 
 
 def check_shape(name: str, value: Tensor, expected: torch.Size, like: str) -> None:
     """Raise unless ``value`` is a tensor of the expected shape."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+    check_dense(name, value)
     if value.shape != expected:
         raise ValueError(f"{name} must have shape {tuple(expected)} to match {like}, got {tuple(value.shape)}")
 
@@ -161,7 +165,7 @@ def check_zero_one(name: str, value: Tensor) -> None:
     if value.dtype == torch.bool:
         return
     message = f"{name} must hold only 0 (wrong) and 1 (right)"
-    if can_read(value):
+    if readable(value):
         array = value.detach().numpy()
         if not ((array == 0) | (array == 1)).all():
             raise ValueError(message)
@@ -170,24 +174,28 @@ def check_zero_one(name: str, value: Tensor) -> None:
 
 
 def check_range(
-    name: str, value: float, *, low: float, high: float = math.inf, open_low: bool = False, open_high: bool = False
+    name: str, value: float, *, low: float, high: float = 1e12, open_low: bool = False, open_high: bool = False
 ) -> None:
-    """Raise unless the Python number ``value`` lies in the interval: how options are validated."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """Raise unless the number ``value`` lies in the interval: how options are validated."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    inside = (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
-    if not (inside and math.isfinite(value)):
+    if not ((value > low if open_low else value >= low) and (value < high if open_high else value <= high)):
         above = f"above {low:g}" if open_low else f"at least {low:g}"
-        below = "" if math.isinf(high) else f" and {'below' if open_high else 'at most'} {high:g}"
-        raise ValueError(f"{name} must be {above}{below} and finite, got {value}")
+        raise ValueError(f"{name} must be {above} and {'below' if open_high else 'at most'} {high:g}, got {value}")
 
 
 def check_count(name: str, value: int) -> None:
-    """Raise unless ``value`` is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """Raise unless ``value`` is a whole number from 1 to a million."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
+    if not 1 <= value <= 10**6:
+        raise ValueError(f"{name} must be at least 1 and at most 1000000, got {value}")
+
+
+def check_ignore_index(value: int | None) -> None:
+    """Raise ``TypeError`` unless ``value`` is a whole number or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral)):
+        raise TypeError(f"ignore_index must be a whole number or None, got {value!r}")
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -210,6 +218,8 @@ def classification(
     check_float("logits", logits)
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}: use torch.as_tensor(target)")
+    check_dense("target", target)
+    check_ignore_index(ignore_index)
     if target.is_floating_point() or target.is_complex():
         raise TypeError(
             f"target must hold integer class indices, got {target.dtype}: call target.long(), "
@@ -232,8 +242,8 @@ def classification(
         raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}")
     check_device("target", target, logits, "logits")
 
-    valid = _valid_samples(target, mask, ignore_index)
     logits, target = at_least_float32(logits), target.long()
+    valid = _valid_samples(target, mask, ignore_index)
     if logits.dim() > 2:
         logits, target = logits.movedim(1, -1).flatten(0, -2), target.flatten()
     if valid is not None:
@@ -251,16 +261,16 @@ def _valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None
     if mask is not None:
         check_mask(mask, target.shape, "target", target)
     # Where it costs nothing to look, the common case that every sample counts takes the shorter path.
-    look = can_read(target)
+    look = readable(target)
     if ignore_index is not None and not (look and (target.numpy() != ignore_index).all()):
         valid = target != ignore_index
         return valid if mask is None else valid & mask
-    return None if mask is not None and look and mask.numpy().all() else mask
+    return None if mask is not None and readable(mask) and mask.numpy().all() else mask
 
 
 def _check_logits_and_labels(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
     def not_finite(_: str) -> str:
-        where = f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if can_read(logits) else ""
+        where = f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if readable(logits) else ""
         return (
             f"logits must be finite, got NaN or infinity{where}: "
             "lower the learning rate, clip gradients, or leave those samples out with mask="
@@ -281,13 +291,15 @@ def _check_logits_and_labels(logits: Tensor, target: Tensor, ignore_index: int |
 def top_label_pairs(data: Classification) -> Pairs:
     """The confidence in the predicted class, and whether that class is right: each ``(N,)``."""
     predicted = data.logits.argmax(dim=1)
-    confidence = data.logits.softmax(dim=1).gather(1, predicted.unsqueeze(1)).squeeze(1)
-    return Pairs(confidence, predicted == data.target, data.mask)
+    powers, total = softmax_parts(data.logits)
+    confidence = (powers.gather(1, predicted.unsqueeze(1)) / total).squeeze(1)
+    return Pairs(confidence.to(data.logits.dtype), predicted == data.target, data.mask)
 
 
 def class_wise_pairs(data: Classification) -> Pairs:
     """Every class's probability, and whether that class is the right one: each ``(C, N)``."""
-    probabilities = data.logits.softmax(dim=1).T.contiguous()
+    powers, total = softmax_parts(data.logits)
+    probabilities = (powers / total).to(data.logits.dtype).T.contiguous()
     mask = None if data.mask is None else data.mask.expand_as(probabilities)
     return Pairs(probabilities, one_hot(data).T, mask)
 

@@ -1,23 +1,13 @@
 """The one home of numerical tricks: tie groups, the Laplace-kernel form, safe roots and logarithms.
 
-Everything here is plain differentiable torch, so that autograd gives exact first and second derivatives
-and ``torch.compile`` and ``torch.func`` see through it. Where nothing but speed is wanted of the first
-derivative, :func:`with_known_gradient` takes it from a closed form instead.
+Everything here is plain differentiable torch, so that autograd gives exact first and second derivatives,
+and ``torch.compile`` and ``torch.func`` see through it.
 """
 
-import math
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 import torch
+import torch.autograd.forward_ad
 import torch.nn.functional as F
 from torch import Tensor
-
-Array = np.ndarray[tuple[int, ...], np.dtype[np.floating[Any]]]
-IndexArray = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
-# (confidence, correct) to value and gradient with respect to the confidence.
-ClosedForm = Callable[[Array, np.ndarray[tuple[int, ...], Any]], tuple[float, Array]]
 
 # Roots below this count as 0: next to 0 their slope grows without bound, and a value that small is
 # rounding, not miscalibration.
@@ -25,8 +15,27 @@ SMALLEST_ROOT = 1e-8
 
 
 def traced() -> bool:
-    """Whether ``torch.compile`` or a ``torch.func`` transform is looking on."""
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether something looks on that must see every operation, and may have no values to show.
+
+    That is ``torch.compile``, a ``torch.func`` transform, forward-mode differentiation, or a dispatch mode
+    such as the tracing of ``make_fx``.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether the values can be read here and now, by NumPy, without stalling or breaking anything."""
+    return (
+        not traced()
+        and tensor.device.type == "cpu"
+        and type(tensor) in (Tensor, torch.nn.Parameter)
+        and not tensor.is_neg()
+    )
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:
@@ -37,85 +46,6 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Upcast float16 and bfloat16, whose eight to eleven bits of precision cannot hold a confidence."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def wants_known_gradient(variable: Tensor) -> bool:
-    """Whether a closed-form gradient pays: eager training on a CPU."""
-    return variable.device.type == "cpu" and variable.requires_grad and torch.is_grad_enabled() and not traced()
-
-
-def with_known_gradient(
-    variable: Tensor,
-    closed_form: Callable[[Array], tuple[float, Array]],
-    plain: Callable[[Tensor], Tensor],
-    *,
-    root: bool = False,
-) -> Tensor:
-    """Return a scalar function of ``variable`` whose gradient is computed beside its value.
-
-    On a batch of hundreds, torch spends more on bookkeeping than on arithmetic. NumPy has less of it.
-
-    Args:
-        variable: What to differentiate by, for which :func:`wants_known_gradient` holds.
-        closed_form: Returns value and gradient as float64.
-        plain: The same function in differentiable torch; used where the gradient itself is differentiated.
-        root: Return the :func:`safe_root` of the value.
-    """
-    value: Tensor = _KnownGradient.apply(variable, closed_form, plain, root)  # type: ignore[no-untyped-call]
-    return value
-
-
-class _KnownGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        variable: Tensor,
-        closed_form: Callable[[Array], tuple[float, Array]],
-        plain: Callable[[Tensor], Tensor],
-        root: bool,
-    ) -> Tensor:
-        array = variable.detach().numpy()
-        value, gradient = closed_form(array)
-        if root:
-            value = math.sqrt(value) if value > SMALLEST_ROOT**2 else 0.0
-            gradient *= 0.5 / value if value else 0.0
-        ctx.save_for_backward(variable, torch.from_numpy(gradient.astype(array.dtype, copy=False)))
-        ctx.plain, ctx.root = plain, root
-        return torch.tensor(value, dtype=variable.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None, None]:
-        variable, gradient = ctx.saved_tensors
-        if torch.is_grad_enabled():  # as in backward(create_graph=True)
-            value = safe_root(ctx.plain(variable)) if ctx.root else ctx.plain(variable)
-            (gradient,) = torch.autograd.grad(value, variable, create_graph=True)
-        return upstream[0] * gradient, None, None, None
-
-
-def through_softmax(logits: Array, target: IndexArray, closed_form: ClosedForm) -> tuple[float, Array]:
-    """Value and gradient with respect to ``(N, C)`` logits of a closed form of (confidence, correct) pairs."""
-    predicted = logits.argmax(1)
-    rows = np.arange(len(logits))
-    with np.errstate(over="ignore"):  # a span beyond the largest number is minus infinity, whose power is 0
-        powers = np.exp(logits - logits[rows, predicted][:, np.newaxis])
-    confidence = 1 / powers.sum(1)
-    value, slope = closed_form(confidence, predicted == target)
-    # d confidence / d logit k = confidence (1[k is predicted] - p_k), with p = powers * confidence.
-    slope = slope * confidence
-    gradient = powers * (-slope * confidence)[:, np.newaxis]
-    gradient[rows, predicted] += slope
-    return value, gradient
-
-
-def tie_bounds_of_array(ascending: Array) -> tuple[IndexArray, IndexArray]:
-    """Return what :func:`tie_bounds` does, for a NumPy array of one dimension."""
-    differs = ascending[1:] != ascending[:-1]
-    if differs.all():
-        each_alone = np.arange(len(ascending))
-        return each_alone, each_alone
-    edges = np.concatenate(([0], np.flatnonzero(differs) + 1, [len(ascending)]))
-    sizes = np.diff(edges)
-    return np.repeat(edges[:-1], sizes), np.repeat(edges[1:] - 1, sizes)
 
 
 def tie_bounds(ascending: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,18 +119,6 @@ def exponential_is_safe(bandwidth: float, dtype: torch.dtype) -> bool:
     return bandwidth * (1000.0 if dtype == torch.float64 else 100.0) >= 1.0
 
 
-def laplace_sums_of_array(position: Array, weight: Array, bandwidth: float) -> tuple[Array, Array, Array]:
-    """Kernel-weighted sums over the samples below, tied with and above each one, positions ascending."""
-    first, last = tie_bounds_of_array(position)
-    up = np.exp((position - 0.5) / bandwidth)
-    down = 1 / up
-    prefix, growing, shrinking = np.zeros((3, len(position) + 1))
-    np.cumsum(weight, out=prefix[1:])
-    np.cumsum(weight * up, out=growing[1:])
-    shrinking[:-1] = (weight * down)[::-1].cumsum()[::-1]
-    return down * growing[first], prefix[last + 1] - prefix[first], up * shrinking[last + 1]
-
-
 def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
     """The ``degree``-th root of ``max(value, 0)``, with value and gradient 0 where ``value <= 0``.
 
@@ -225,6 +143,25 @@ def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """
     empty = denominator.abs() < torch.finfo(denominator.dtype).tiny ** 0.5
     return torch.where(empty, 0.0, numerator / torch.where(empty, 1.0, denominator))
+
+
+def softmax_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Numerators ``exp(l - max l)``, ``(N, C)``, and denominators, ``(N, 1)``, of the softmax of ``(N, C)`` logits.
+
+    Two rows that hold the same logits in another order are equally confident, and what is tied must stay
+    tied. So the denominator must not depend on the order of its terms: those of float32 are added up in
+    float64, whose rounding disappears when the quotient is rounded to float32; float64 ones are sorted first.
+    """
+    # The shift is a constant to autograd: it cancels.
+    powers = torch.exp(logits - logits.detach().amax(1, keepdim=True))
+    terms = powers.sort(1).values if powers.dtype == torch.float64 else powers
+    return powers, terms.sum(1, keepdim=True, dtype=accumulation_dtype(powers))
+
+
+def bounded_power(base: Tensor, exponent: float) -> Tensor:
+    """Power of a base in [0, 1] whose first and second derivatives stay finite at 0."""
+    smooth = exponent >= 2 or exponent in (0, 1)
+    return base.pow(exponent) if smooth else base.clamp_min(torch.finfo(base.dtype).eps).pow(exponent)
 
 
 def log_softmax(logits: Tensor) -> Tensor:

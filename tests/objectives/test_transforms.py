@@ -48,6 +48,17 @@ def test_compiled_code_still_checks_values() -> None:
         compiled(logits, target)
 
 
+@pytest.mark.parametrize(
+    ("confidence", "correct"), [((0.5, 1.5), (0, 1)), ((-0.5, 0.5), (0, 1)), ((0.5, 0.6), (0, 2))], ids=str
+)
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_functions_still_check_values(confidence: tuple[float, float], correct: tuple[float, float]) -> None:
+    compiled = torch.compile(cal.functional.dca, fullgraph=True, backend="aot_eager")
+    compiled(torch.tensor([0.5, 0.6]), torch.tensor([0.0, 1.0]))
+    with pytest.raises(RuntimeError, match=r"must lie in|must hold only"):
+        compiled(torch.tensor(confidence), torch.tensor(correct, dtype=torch.float32))
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_autocast_computes_in_float32(name: str) -> None:
     module = MODULES[name]()

@@ -123,16 +123,25 @@ def entropy_threshold(
         0.5479
     """
     with torch.no_grad():
-        pairs, uncertainty = _uncertain_predictions(probabilities, correct, None, mask, "the entropy threshold")
-        right, wrong = _right_and_wrong(pairs)
-        counts = right.sum(), wrong.sum()
-        if min(counts) == 0:
-            raise ValueError(
-                f"the entropy threshold needs right and wrong predictions, got {int(counts[0])} right and "
-                f"{int(counts[1])} wrong: use more data, or an earlier epoch"
-            )
-        midpoint = float((right * uncertainty).sum() / counts[0] + (wrong * uncertainty).sum() / counts[1]) / 2
+        data = _uncertain_predictions(probabilities, correct, None, mask, "the entropy threshold")
+        midpoint = _midpoint(_entropy_sums(*data))
     return midpoint / math.log(probabilities.shape[-1]) if normalised else midpoint
+
+
+def _entropy_sums(pairs: Pairs, uncertainty: Tensor) -> Tensor:
+    """Sum of entropies and number of right predictions, then of wrong ones."""
+    right, wrong = _right_and_wrong(pairs)
+    return torch.stack([(right * uncertainty).sum(), right.sum(), (wrong * uncertainty).sum(), wrong.sum()])
+
+
+def _midpoint(sums: Tensor) -> float:
+    right_entropy, right, wrong_entropy, wrong = sums.tolist()
+    if not (right and wrong):
+        raise ValueError(
+            f"the entropy threshold needs right and wrong predictions, got {right:.0f} right and "
+            f"{wrong:.0f} wrong: use more data, or an earlier epoch"
+        )
+    return float(right_entropy / right + wrong_entropy / wrong) / 2
 
 
 def _uncertain_predictions(
@@ -149,6 +158,7 @@ def _uncertain_predictions(
     probabilities = at_least_float32(probabilities)
     if confidence is None:
         confidence = probabilities.amax(-1)
+    inputs.check_shape("confidence", confidence, probabilities.shape[:-1], "probabilities without the last dimension")
     pairs = inputs.pairs(confidence, correct, mask, name=name)
     return pairs, entropy(probabilities.to(accumulation_dtype(probabilities)))
 
@@ -222,33 +232,46 @@ class AvUCLoss(Objective):
     """
 
     name = "AvUC"
-    normalised = False
 
     def __init__(self, threshold: float = 1.0, *, ignore_index: int | None = -100, sync: bool = True) -> None:
         super().__init__(ignore_index=ignore_index)
-        inputs.check_range("threshold", threshold, low=0)
+        self._check_threshold(threshold)
         self.threshold = float(threshold)
         self.sync = sync
 
     @torch.no_grad()
     def fit_threshold(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
-        """Set the threshold to the midpoint of the mean entropies of right and of wrong predictions."""
+        """Set the threshold to the midpoint of the mean entropies of right and of wrong predictions.
+
+        With ``sync`` on, of those of all ranks.
+        """
         data = inputs.classification(logits, target, mask, self.ignore_index)
-        self.threshold = entropy_threshold(
-            data.logits.softmax(1), data.logits.argmax(1) == data.target, normalised=self.normalised, mask=data.mask
-        )
+        pairs = inputs.top_label_pairs(data)
+        sums = _entropy_sums(pairs, entropy(data.logits.softmax(1).to(accumulation_dtype(data.logits))))
+        if self.gathers():
+            sums = distributed.sum_across_ranks(sums)
+        self.threshold = self._on_its_scale(_midpoint(sums), data.logits.shape[1])
         return self
 
     def value(self, data: Classification) -> Tensor:
         """Return the loss, of the global batch when ``sync`` is on."""
         return _avuc(*_batch(data, self.sync, self.name), self.threshold)
 
+    def _on_its_scale(self, midpoint: float, classes: int) -> float:  # noqa: ARG002 (S-AvUC's scale needs it)
+        return midpoint
+
+    def _check_threshold(self, threshold: float) -> None:
+        inputs.check_range("threshold", threshold, low=0)
+
     def get_extra_state(self) -> dict[str, Any]:
         """Keep the threshold, which may come from data, in the ``state_dict``."""
-        return {"threshold": self.threshold}
+        return {"objective": self.name, "threshold": self.threshold}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take the threshold from a ``state_dict``."""
+        """Take the threshold from a ``state_dict`` of the same objective."""
+        if state["objective"] != self.name:
+            raise ValueError(f"this is the state of {state['objective']}, whose threshold means nothing to {self.name}")
+        self._check_threshold(state["threshold"])
         self.threshold = float(state["threshold"])
 
 
@@ -275,7 +298,6 @@ class SoftAvUCLoss(AvUCLoss):
     """
 
     name = "S-AvUC"
-    normalised = True
 
     def __init__(
         self,
@@ -285,9 +307,16 @@ class SoftAvUCLoss(AvUCLoss):
         ignore_index: int | None = -100,
         sync: bool = True,
     ) -> None:
-        _check_soft_options(threshold, temperature)
         super().__init__(threshold, ignore_index=ignore_index, sync=sync)
+        _check_soft_options(threshold, temperature)
         self.temperature = temperature
+
+    def _on_its_scale(self, midpoint: float, classes: int) -> float:
+        # Saturated or undecided predictions put the midpoint on the border, where the logit is infinite.
+        return min(max(midpoint / math.log(classes), 1e-6), 1 - 1e-6)
+
+    def _check_threshold(self, threshold: float) -> None:
+        inputs.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
 
     def value(self, data: Classification) -> Tensor:
         """Return the loss, of the global batch when ``sync`` is on."""

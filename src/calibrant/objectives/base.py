@@ -7,14 +7,8 @@ from torch import Tensor, nn
 
 from calibrant import distributed, inputs
 from calibrant.inputs import Classification, Pairs
-from calibrant.numerics import (
-    ClosedForm,
-    accumulation_dtype,
-    safe_root,
-    through_softmax,
-    wants_known_gradient,
-    with_known_gradient,
-)
+from calibrant.known_gradient import ClosedForm, through_softmax, wants_known_gradient, with_known_gradient
+from calibrant.numerics import accumulation_dtype, safe_root
 
 View = Literal["top-label", "class-wise"]
 
@@ -26,8 +20,11 @@ class Objective(nn.Module, ABC):
         ignore_index: Label whose samples do not count, as in ``torch.nn.CrossEntropyLoss``; None for none.
     """
 
+    sync = False
+
     def __init__(self, *, ignore_index: int | None = -100) -> None:
         super().__init__()
+        inputs.check_ignore_index(ignore_index)
         self.ignore_index = ignore_index
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -38,8 +35,16 @@ class Objective(nn.Module, ABC):
             target: Integer class indices, ``(N, ...)``.
             mask: Boolean, the shape of ``target``: True where a sample counts.
         """
-        data = inputs.classification(logits, target, mask, self.ignore_index)
+        if self.gathers():
+            with distributed.failing_together():
+                data = inputs.classification(logits, target, mask, self.ignore_index)
+        else:
+            data = inputs.classification(logits, target, mask, self.ignore_index)
         return self.value(data).to(data.logits.dtype)
+
+    def gathers(self) -> bool:
+        """Whether there are other ranks whose samples belong to the batch."""
+        return self.sync and distributed.is_distributed()
 
     @abstractmethod
     def value(self, data: Classification) -> Tensor:
@@ -55,24 +60,21 @@ class PairObjective(Objective):
     """Base of the objectives that are functions of (confidence, correct) pairs.
 
     Args:
-        view: ``"top-label"`` looks at the predicted class only; ``"class-wise"`` at every class's
-            probability against its indicator, and averages over classes.
         ignore_index: Label whose samples do not count.
         sync: Under an initialised ``torch.distributed`` group, compute the objective on the global batch.
     """
 
     name: str
     root = False
+    view: View = "top-label"
 
-    def __init__(self, *, view: View = "top-label", ignore_index: int | None = -100, sync: bool = True) -> None:
+    def __init__(self, *, ignore_index: int | None = -100, sync: bool = True) -> None:
         super().__init__(ignore_index=ignore_index)
-        inputs.check_choice("view", view, ("top-label", "class-wise"))
-        self.view = view
         self.sync = sync
 
     def value(self, data: Classification) -> Tensor:
         """Return the objective of the pairs of this batch, or of the global batch when ``sync`` is on."""
-        gathers = self.sync and distributed.is_distributed()
+        gathers = self.gathers()
         closed_form = self.closed_form()
         # A small batch is worth the shortest way; in a large one torch's threads outweigh its bookkeeping.
         small = data.mask is None and data.logits.numel() <= 2**16
@@ -88,11 +90,11 @@ class PairObjective(Objective):
 
     def _value_of_small_batch(self, data: Classification, closed_form: ClosedForm) -> Tensor:
         inputs.require_samples(Pairs(data.target, data.target), self.minimum_samples(), self.name)
-        target = data.target.numpy()
+        target = data.target.clone()  # the gradient may be differentiated after the caller's changes
         return with_known_gradient(
             data.logits,
-            lambda logits: through_softmax(logits, target, closed_form),
-            lambda logits: self.value_of_pairs(inputs.top_label_pairs(data._replace(logits=logits))),
+            lambda logits: through_softmax(logits, target.numpy(), closed_form),
+            lambda logits: self.value_of_pairs(inputs.top_label_pairs(Classification(logits, target))),
             root=self.root,
         )
 

@@ -18,7 +18,7 @@ def dca(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
         mask: Boolean, same shape: True where a sample counts.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given.
+        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
 
     References:
         Liang, Zhang, Wang, Jacobs, "Improved Trainable Calibration Method for Neural Networks on Medical

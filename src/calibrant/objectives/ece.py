@@ -17,7 +17,7 @@ def ece(confidence: Tensor, correct: Tensor, bins: int = 15, *, mask: Tensor | N
 
     Gradients reach the bin gaps through the confidences; which bin a sample falls in is held fixed. As
     everywhere in this convention, a confidence of exactly 0 falls in no bin but counts in N. Edges are
-    compared in the dtype of the confidence, so that k/M is on the same side in both.
+    compared in the dtype of the confidence (16 bits are upcast first), so that k/M is on the same side in both.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
@@ -26,7 +26,7 @@ def ece(confidence: Tensor, correct: Tensor, bins: int = 15, *, mask: Tensor | N
         mask: Boolean, same shape: True where a sample counts.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given.
+        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
 
     References:
         Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",

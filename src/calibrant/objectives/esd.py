@@ -1,20 +1,19 @@
 """Expected squared difference: the tuning-free trainable calibration measure."""
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Pairs
-from calibrant.numerics import (
+from calibrant.known_gradient import (
     Array,
     ClosedForm,
-    tie_bounds,
+    Marks,
     tie_bounds_of_array,
     wants_known_gradient,
     with_known_gradient,
 )
+from calibrant.numerics import tie_bounds
 from calibrant.objectives.base import PairObjective, View
 
 
@@ -46,7 +45,8 @@ def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
         mask: Boolean, same shape: True where a sample counts.
 
     Returns:
-        Shape ``(...)``: a scalar for 1-d input. Accumulated in float64, returned in the dtype given.
+        Shape ``(...)``: a scalar for 1-d input. Accumulated in float64, returned in the dtype given, float32 at
+        the least.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -68,11 +68,11 @@ def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
 
 def _esd(pairs: Pairs) -> Tensor:
     if pairs.mask is None and pairs.confidence.dim() == 1 and wants_known_gradient(pairs.confidence):
-        correct = pairs.correct.detach().numpy()
+        correct = pairs.correct.clone()  # the gradient may be differentiated after the caller's changes
         return with_known_gradient(
             pairs.confidence,
-            lambda confidence: _esd_and_gradient(confidence, correct),
-            lambda confidence: _differentiable_esd(Pairs(confidence, pairs.correct)),
+            lambda confidence: _esd_and_gradient(confidence, correct.numpy()),
+            lambda confidence: _differentiable_esd(Pairs(confidence, correct)),
         )
     return _differentiable_esd(pairs)
 
@@ -95,7 +95,7 @@ def _differentiable_esd(pairs: Pairs) -> Tensor:
     return total / (samples * (samples - 1) * (samples - 2))
 
 
-def _esd_and_gradient(confidence: Array, correct: np.ndarray[tuple[int, ...], Any]) -> tuple[float, Array]:
+def _esd_and_gradient(confidence: Array, correct: Marks) -> tuple[float, Array]:
     """ESD of one row, and its gradient 2 (d_j n_j - sum of A_i over the others at or above j) / N(N-1)(N-2)."""
     n = len(confidence)
     order = confidence.argsort()
@@ -141,8 +141,10 @@ class ESDLoss(PairObjective):
     def __init__(
         self, root: bool = True, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
-        super().__init__(view=view, ignore_index=ignore_index, sync=sync)
+        super().__init__(ignore_index=ignore_index, sync=sync)
+        inputs.check_choice("view", view, ("top-label", "class-wise"))
         self.root = root
+        self.view = view
 
     def minimum_samples(self) -> int:
         """Three: ESD is a U-statistic over triples."""

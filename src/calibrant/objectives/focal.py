@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Classification
-from calibrant.numerics import log_softmax
+from calibrant.numerics import bounded_power, log_softmax
 from calibrant.objectives.base import Objective, mean_over_samples
 
 Gamma = float | Literal["flsd-53"]
@@ -77,7 +77,7 @@ def dual_focal(
         >>> round(cal.functional.dual_focal(logits, torch.tensor([0, 0])).item(), 4)
         0.1372
     """
-    inputs.check_range("gamma", gamma, low=0)
+    inputs.check_range("gamma", gamma, low=0, high=100)
     data = inputs.classification(logits, target, mask, ignore_index)
     return _dual_focal(data, gamma).to(data.logits.dtype)
 
@@ -89,7 +89,7 @@ def _focal(data: Classification, gamma: Gamma) -> Tensor:
     if gamma == "flsd-53":
         exponent = torch.where(log_p.detach().exp() < 0.2, 5.0, 3.0)
         return mean_over_samples(-miss.pow(exponent) * log_p, data, "the focal loss")
-    return mean_over_samples(-_power(miss, gamma) * log_p, data, "the focal loss")
+    return mean_over_samples(-bounded_power(miss, gamma) * log_p, data, "the focal loss")
 
 
 def _dual_focal(data: Classification, gamma: float) -> Tensor:
@@ -100,19 +100,14 @@ def _dual_focal(data: Classification, gamma: float) -> Tensor:
     runner_up = torch.where(probabilities < p, probabilities, 0.0).amax(1)
     log_p = log_probabilities.gather(1, index).squeeze(1)
     miss = -torch.expm1(log_p) + runner_up
-    return mean_over_samples(-_power(miss, gamma) * log_p, data, "the dual focal loss")
-
-
-def _power(base: Tensor, exponent: float) -> Tensor:
-    """Power of a base in [0, 1] whose slope stays finite at 0 for exponents below 1."""
-    return base.clamp_min(torch.finfo(base.dtype).eps).pow(exponent) if 0 < exponent < 1 else base.pow(exponent)
+    return mean_over_samples(-bounded_power(miss, gamma) * log_p, data, "the dual focal loss")
 
 
 def _check_gamma(gamma: Gamma) -> None:
     if isinstance(gamma, str):
         inputs.check_choice("gamma", gamma, ("flsd-53",))
     else:
-        inputs.check_range("gamma", gamma, low=0)
+        inputs.check_range("gamma", gamma, low=0, high=100)
 
 
 class FocalLoss(Objective):
@@ -161,7 +156,7 @@ class DualFocalLoss(Objective):
 
     def __init__(self, gamma: float = 5.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        inputs.check_range("gamma", gamma, low=0)
+        inputs.check_range("gamma", gamma, low=0, high=100)
         self.gamma = gamma
 
     def value(self, data: Classification) -> Tensor:

@@ -113,8 +113,8 @@ def _check_smoothing(smoothing: float, spread: Spread) -> None:
 
 
 def _check_margin(margin: float, weight: float) -> None:
-    inputs.check_range("margin", margin, low=0)
-    inputs.check_range("weight", weight, low=0)
+    inputs.check_range("margin", margin, low=0, high=1e6)
+    inputs.check_range("weight", weight, low=0, high=1e6)
 
 
 class LabelSmoothingLoss(Objective):

@@ -1,6 +1,6 @@
 """Maximum mean calibration error, with the Laplace kernel of its authors."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -8,16 +8,15 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Pairs
-from calibrant.numerics import (
+from calibrant.known_gradient import (
     Array,
     ClosedForm,
-    exponential_is_safe,
-    laplace_quadratic_form,
+    Marks,
     laplace_sums_of_array,
-    safe_divide,
     wants_known_gradient,
     with_known_gradient,
 )
+from calibrant.numerics import exponential_is_safe, laplace_quadratic_form, safe_divide
 from calibrant.objectives.base import PairObjective, View
 
 Normalisation = Literal["paper", "legacy"]
@@ -48,7 +47,7 @@ def mmce(
         mask: Boolean, same shape: True where a sample counts.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given.
+        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
 
     References:
         Kumar, Sarawagi, Jain, "Trainable Calibration Measures for Neural Networks from Kernel Mean
@@ -70,11 +69,11 @@ def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
     closed_form = _closed_form(bandwidth, unbiased)
     single_row = pairs.mask is None and pairs.confidence.dim() == 1
     if closed_form and single_row and wants_known_gradient(pairs.confidence):
-        correct = pairs.correct.detach().numpy()
+        correct = pairs.correct.clone()  # the gradient may be differentiated after the caller's changes
         return with_known_gradient(
             pairs.confidence,
-            lambda confidence: closed_form(confidence, correct),
-            lambda confidence: _differentiable_mmce(Pairs(confidence, pairs.correct), bandwidth, unbiased),
+            lambda confidence: closed_form(confidence, correct.numpy()),
+            lambda confidence: _differentiable_mmce(Pairs(confidence, correct), bandwidth, unbiased),
         )
     return _differentiable_mmce(pairs, bandwidth, unbiased)
 
@@ -94,9 +93,7 @@ def _closed_form(bandwidth: float, unbiased: bool) -> ClosedForm | None:
     return lambda confidence, correct: _mmce_and_gradient(confidence, correct, bandwidth, unbiased)
 
 
-def _mmce_and_gradient(
-    confidence: Array, correct: np.ndarray[tuple[int, ...], Any], bandwidth: float, unbiased: bool
-) -> tuple[float, Array]:
+def _mmce_and_gradient(confidence: Array, correct: Marks, bandwidth: float, unbiased: bool) -> tuple[float, Array]:
     """MMCE of one row, and its gradient -2 (K d)_i + 2 d_i (above_i - below_i) / phi, over N^2 or N(N-1)."""
     n = len(confidence)
     order = confidence.argsort()
@@ -135,7 +132,7 @@ def mmce_weighted(
         mask: Boolean, same shape: True where a sample counts.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given.
+        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
 
     References:
         Kumar, Sarawagi, Jain, ICML 2018, section on the weighted estimator.
@@ -165,7 +162,7 @@ def _mmce_weighted(pairs: Pairs, bandwidth: float, normalisation: Normalisation)
 
 
 def _check_bandwidth(bandwidth: float) -> None:
-    inputs.check_range("bandwidth", bandwidth, low=torch.finfo(torch.float32).tiny)
+    inputs.check_range("bandwidth", bandwidth, low=1e-12)
 
 
 class MMCELoss(PairObjective):
@@ -203,11 +200,13 @@ class MMCELoss(PairObjective):
         ignore_index: int | None = -100,
         sync: bool = True,
     ) -> None:
-        super().__init__(view=view, ignore_index=ignore_index, sync=sync)
+        super().__init__(ignore_index=ignore_index, sync=sync)
         _check_bandwidth(bandwidth)
+        inputs.check_choice("view", view, ("top-label", "class-wise"))
         self.bandwidth = bandwidth
         self.unbiased = unbiased
         self.root = root
+        self.view = view
 
     def minimum_samples(self) -> int:
         """One for the V-statistic, two for the U-statistic."""

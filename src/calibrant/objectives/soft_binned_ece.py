@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Pairs
-from calibrant.numerics import safe_divide, safe_root
+from calibrant.numerics import bounded_power, safe_divide, safe_root
 from calibrant.objectives.base import PairObjective
 
 Form = Literal["label-binned", "binned"]
@@ -41,12 +41,12 @@ def soft_binned_ece(
         correct: 1 or True where the prediction is right, same shape.
         bins: Number M of equal bins of [0, 1].
         temperature: Softness T of the memberships, at least 1e-8.
-        norm: Order p, at least 1.
+        norm: Order p, from 1 to 16.
         form: ``"label-binned"`` (used in the ESD paper) or ``"binned"``.
         mask: Boolean, same shape: True where a sample counts.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given.
+        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
 
     References:
         Karandikar et al., "Soft Calibration Objectives for Neural Networks", NeurIPS 2021.
@@ -74,17 +74,17 @@ def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, f
     accuracy = safe_divide((membership * correct.unsqueeze(-1)).sum(-2), mass)
     if form == "binned":
         mean_confidence = safe_divide((membership * confidence.unsqueeze(-1)).sum(-2), mass)
-        total = (mass * (accuracy - mean_confidence).abs().pow(norm)).sum(-1)
+        total = (mass * bounded_power((accuracy - mean_confidence).abs(), norm)).sum(-1)
     else:
         gap = (accuracy.unsqueeze(-2) - confidence.unsqueeze(-1)).abs()
-        total = (membership * gap.pow(norm)).sum((-2, -1))
+        total = (membership * bounded_power(gap, norm)).sum((-2, -1))
     return safe_root(total / samples, norm)
 
 
 def _check_options(bins: int, temperature: float, norm: float, form: Form) -> None:
     inputs.check_count("bins", bins)
     inputs.check_range("temperature", temperature, low=1e-8)
-    inputs.check_range("norm", norm, low=1)
+    inputs.check_range("norm", norm, low=1, high=16)
     inputs.check_choice("form", form, ("label-binned", "binned"))
 
 
