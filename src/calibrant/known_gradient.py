@@ -110,8 +110,11 @@ def laplace_sums_of_array(position: Array, weight: Array, bandwidth: float) -> t
     first, last = tie_bounds_of_array(position)
     up = np.exp((position - 0.5) / bandwidth)
     down = 1 / up
-    prefix, growing, shrinking = np.zeros((3, len(position) + 1))
-    np.cumsum(weight, out=prefix[1:])
+    growing, shrinking = np.zeros((2, len(position) + 1))
     np.cumsum(weight * up, out=growing[1:])
     shrinking[:-1] = (weight * down)[::-1].cumsum()[::-1]
+    if first is last:  # nobody is tied but with themselves
+        return down * growing[:-1], weight, up * shrinking[1:]
+    prefix = np.zeros(len(position) + 1)
+    np.cumsum(weight, out=prefix[1:])
     return down * growing[first], prefix[last + 1] - prefix[first], up * shrinking[last + 1]

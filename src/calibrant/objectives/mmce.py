@@ -101,7 +101,7 @@ def _mmce_and_gradient(confidence: Array, correct: Marks, bandwidth: float, unbi
     residual = correct[order] - ascending
     below, tied, above = laplace_sums_of_array(ascending, residual, bandwidth)
     if unbiased:
-        tied -= residual
+        tied = tied - residual
     everywhere = below + tied + above
     scale = 1 / (n * (n - 1) if unbiased else n * n)
     gradient = np.empty(n)
