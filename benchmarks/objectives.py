@@ -172,7 +172,7 @@ def markdown(heading: list[str], rows: list[list[str]]) -> str:
 
 def show(title: str, heading: list[str], rows: list[list[str]]) -> None:
     """The same table for the terminal."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for index, name in enumerate(heading):
         table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
