@@ -84,7 +84,11 @@ def fails_and_recovers(rank: int) -> bool:
             return False
         if objective(logits, target) != before:
             return False
-    return True
+    try:
+        cal.AvUCLoss().fit_threshold(bad, target)
+    except expected:
+        return bool(cal.AvUCLoss().fit_threshold(logits, target).threshold > 0)
+    return False
 
 
 def work(rank: int, folder: str) -> None:

@@ -135,6 +135,14 @@ def test_forward_mode_differentiation(name: str) -> None:
     torch.testing.assert_close(slope.detach(), (gradient * direction).sum())
 
 
+def test_values_are_checked_in_forward_mode_too() -> None:
+    logits, target = over_confident()
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="logits must be finite"):
+        cal.ESDLoss()(torch.full_like(logits, torch.nan), target)
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="needs at least 3 samples"):
+        cal.ESDLoss()(logits, target, mask=torch.arange(10) < 2)
+
+
 def test_the_default_device_is_not_used() -> None:
     logits, target = over_confident()
     with torch.device("meta"):

@@ -2,7 +2,7 @@
 
 Shapes and types are always checked. Values (NaN, labels out of range, too few samples) are checked
 at once on the CPU; on an accelerator, and inside ``torch.compile``, by a device-side assertion that
-never makes the host wait; inside a ``torch.func`` transform, where no value exists yet, not at all.
+never makes the host wait; inside a ``torch.func`` transform or a tracer, where no value need exist, not at all.
 """
 
 import numbers
@@ -33,11 +33,10 @@ class Classification(NamedTuple):
 
 def require(condition: Tensor, message: Callable[[], str]) -> None:
     """Raise ``ValueError`` if the 0-d ``condition`` is false, without ever stalling an accelerator."""
-    if readable(condition):
-        if not condition:
-            raise ValueError(message())
-    elif torch.compiler.is_compiling() or not traced():
+    if torch.compiler.is_compiling() or (condition.device.type != "cpu" and not traced()):
         torch._assert_async(condition, message())
+    elif not traced() and not condition:
+        raise ValueError(message())
 
 
 def require_between(values: Tensor, low: float, high: float, message: Callable[[str], str]) -> None:
@@ -196,6 +195,8 @@ def check_ignore_index(value: int | None) -> None:
     """Raise ``TypeError`` unless ``value`` is a whole number or None."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral)):
         raise TypeError(f"ignore_index must be a whole number or None, got {value!r}")
+    if value is not None and not -(2**63) <= value < 2**63:
+        raise ValueError(f"ignore_index must fit in 64 bits, got {value}")
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -15,16 +15,15 @@ SMALLEST_ROOT = 1e-8
 
 
 def traced() -> bool:
-    """Whether something looks on that must see every operation, and may have no values to show.
+    """Whether someone records or transforms the operations, so that there may be no values to look at.
 
-    That is ``torch.compile``, a ``torch.func`` transform, forward-mode differentiation, or a dispatch mode
-    such as the tracing of ``make_fx``.
+    That is ``torch.compile``, a ``torch.func`` transform, or a tracer such as ``make_fx`` or ``torch.jit.trace``.
     """
     return (
         torch.compiler.is_compiling()
         or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_tracing()
     )
 
 
@@ -32,6 +31,7 @@ def readable(tensor: Tensor) -> bool:
     """Whether the values can be read here and now, by NumPy, without stalling or breaking anything."""
     return (
         not traced()
+        and torch.autograd.forward_ad._current_level < 0
         and tensor.device.type == "cpu"
         and type(tensor) in (Tensor, torch.nn.Parameter)
         and not tensor.is_neg()

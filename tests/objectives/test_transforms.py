@@ -2,7 +2,9 @@
 
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -26,6 +28,15 @@ def test_compiles_into_one_graph(name: str, n: int) -> None:
     logits, target = random_logits(n, 5, seed=0)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_numpy_options_compile_too() -> None:
+    logits, target = random_logits(40, 5, seed=0)
+    two: Any = np.float32(2)
+    for module in (cal.MMCELoss(two), cal.SoftBinnedECELoss(norm=two), cal.FocalLoss(two), cal.DualFocalLoss(two)):
+        compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(logits, target), module(logits, target))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the default compile backend needs a C++ compiler")

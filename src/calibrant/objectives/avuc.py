@@ -95,7 +95,8 @@ def soft_avuc(
         >>> round(cal.functional.soft_avuc(probabilities, torch.tensor([1, 0, 1, 0])).item(), 4)
         0.27
     """
-    _check_soft_options(threshold, temperature)
+    _check_soft_threshold(threshold)
+    _check_soft_temperature(temperature)
     data = _uncertain_predictions(probabilities, correct, None, mask, "S-AvUC")
     classes = probabilities.shape[-1]
     return _soft_avuc(*data, classes, threshold, temperature).to(at_least_float32(probabilities).dtype)
@@ -163,10 +164,10 @@ def _uncertain_predictions(
     return pairs, entropy(probabilities.to(accumulation_dtype(probabilities)))
 
 
-def _batch(data: Classification, sync: bool, name: str) -> tuple[Pairs, Tensor]:
+def _batch(data: Classification, gathers: bool, name: str) -> tuple[Pairs, Tensor]:
     pairs = inputs.top_label_pairs(data)
     uncertainty = entropy(data.logits.softmax(1).to(accumulation_dtype(data.logits)))
-    if sync and distributed.is_distributed():
+    if gathers:
         columns = (uncertainty, pairs.confidence, pairs.correct)
         (uncertainty, confidence, correct), mask = distributed.gather_samples(columns, pairs.mask)
         pairs = Pairs(confidence, correct, mask)
@@ -203,8 +204,11 @@ def _log_ratio(right: Tensor, wrong: Tensor, uncertain: Tensor, uncertainty: Ten
     return torch.log1p(bad / (good + 1e-10))
 
 
-def _check_soft_options(threshold: float, temperature: float) -> None:
+def _check_soft_threshold(threshold: float) -> None:
     inputs.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
+
+
+def _check_soft_temperature(temperature: float) -> None:
     inputs.check_range("temperature", temperature, low=1e-4)
 
 
@@ -245,7 +249,7 @@ class AvUCLoss(Objective):
 
         With ``sync`` on, of those of all ranks.
         """
-        data = inputs.classification(logits, target, mask, self.ignore_index)
+        data = self.classification(logits, target, mask)
         pairs = inputs.top_label_pairs(data)
         sums = _entropy_sums(pairs, entropy(data.logits.softmax(1).to(accumulation_dtype(data.logits))))
         if self.gathers():
@@ -255,7 +259,7 @@ class AvUCLoss(Objective):
 
     def value(self, data: Classification) -> Tensor:
         """Return the loss, of the global batch when ``sync`` is on."""
-        return _avuc(*_batch(data, self.sync, self.name), self.threshold)
+        return _avuc(*_batch(data, self.gathers(), self.name), self.threshold)
 
     def _on_its_scale(self, midpoint: float, classes: int) -> float:  # noqa: ARG002 (S-AvUC's scale needs it)
         return midpoint
@@ -308,17 +312,17 @@ class SoftAvUCLoss(AvUCLoss):
         sync: bool = True,
     ) -> None:
         super().__init__(threshold, ignore_index=ignore_index, sync=sync)
-        _check_soft_options(threshold, temperature)
-        self.temperature = temperature
+        _check_soft_temperature(temperature)
+        self.temperature = float(temperature)
 
     def _on_its_scale(self, midpoint: float, classes: int) -> float:
         # Saturated or undecided predictions put the midpoint on the border, where the logit is infinite.
         return min(max(midpoint / math.log(classes), 1e-6), 1 - 1e-6)
 
     def _check_threshold(self, threshold: float) -> None:
-        inputs.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
+        _check_soft_threshold(threshold)
 
     def value(self, data: Classification) -> Tensor:
         """Return the loss, of the global batch when ``sync`` is on."""
-        pairs, uncertainty = _batch(data, self.sync, self.name)
+        pairs, uncertainty = _batch(data, self.gathers(), self.name)
         return _soft_avuc(pairs, uncertainty, data.logits.shape[1], self.threshold, self.temperature)

@@ -25,7 +25,7 @@ class Objective(nn.Module, ABC):
     def __init__(self, *, ignore_index: int | None = -100) -> None:
         super().__init__()
         inputs.check_ignore_index(ignore_index)
-        self.ignore_index = ignore_index
+        self.ignore_index = None if ignore_index is None else int(ignore_index)
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar.
@@ -35,12 +35,15 @@ class Objective(nn.Module, ABC):
             target: Integer class indices, ``(N, ...)``.
             mask: Boolean, the shape of ``target``: True where a sample counts.
         """
-        if self.gathers():
-            with distributed.failing_together():
-                data = inputs.classification(logits, target, mask, self.ignore_index)
-        else:
-            data = inputs.classification(logits, target, mask, self.ignore_index)
+        data = self.classification(logits, target, mask)
         return self.value(data).to(data.logits.dtype)
+
+    def classification(self, logits: Tensor, target: Tensor, mask: Tensor | None) -> Classification:
+        """Validate and flatten a batch; where there are other ranks, fail together with them."""
+        if not self.gathers():
+            return inputs.classification(logits, target, mask, self.ignore_index)
+        with distributed.failing_together():
+            return inputs.classification(logits, target, mask, self.ignore_index)
 
     def gathers(self) -> bool:
         """Whether there are other ranks whose samples belong to the batch."""

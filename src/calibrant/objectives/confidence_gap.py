@@ -56,7 +56,7 @@ def mdca(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_i
         0.4251
     """
     data = inputs.classification(logits, target, mask, ignore_index)
-    return _mdca(data, sync=False).to(data.logits.dtype)
+    return _mdca(data, gathers=False).to(data.logits.dtype)
 
 
 def _dca(pairs: Pairs) -> Tensor:
@@ -64,13 +64,13 @@ def _dca(pairs: Pairs) -> Tensor:
     return residual.sum(-1).abs() / samples
 
 
-def _mdca(data: Classification, sync: bool) -> Tensor:
+def _mdca(data: Classification, gathers: bool) -> Tensor:
     wide = accumulation_dtype(data.logits)
     excess = data.logits.softmax(1).to(wide) - inputs.one_hot(data).to(wide)
     counted = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(wide).unsqueeze(1)
     # The count rides along as a last column, so that one sum over ranks brings both.
     sums = torch.cat((excess * counted, counted), dim=1).sum(0)
-    if sync and distributed.is_distributed():
+    if gathers:
         sums = distributed.sum_across_ranks(sums)
     count = sums[-1].detach()
     inputs.require(count >= 1, lambda: "MDCA needs at least 1 sample, got none: check mask and ignore_index")
@@ -127,4 +127,4 @@ class MDCALoss(Objective):
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean over classes of the difference of the means."""
-        return _mdca(data, self.sync)
+        return _mdca(data, self.gathers())

@@ -78,7 +78,7 @@ class ECELoss(PairObjective):
     def __init__(self, bins: int = 15, *, ignore_index: int | None = -100, sync: bool = True) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
         inputs.check_count("bins", bins)
-        self.bins = bins
+        self.bins = int(bins)
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
         """ECE of the batch."""

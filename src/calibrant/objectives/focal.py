@@ -130,7 +130,7 @@ class FocalLoss(Objective):
     def __init__(self, gamma: Gamma = 3.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
         _check_gamma(gamma)
-        self.gamma = gamma
+        self.gamma: Gamma = "flsd-53" if gamma == "flsd-53" else float(gamma)
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean focal loss."""
@@ -157,7 +157,7 @@ class DualFocalLoss(Objective):
     def __init__(self, gamma: float = 5.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
         inputs.check_range("gamma", gamma, low=0, high=100)
-        self.gamma = gamma
+        self.gamma = float(gamma)
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean dual focal loss."""

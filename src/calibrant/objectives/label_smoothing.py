@@ -138,7 +138,7 @@ class LabelSmoothingLoss(Objective):
     def __init__(self, smoothing: float = 0.05, spread: Spread = "all", *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
         _check_smoothing(smoothing, spread)
-        self.smoothing = smoothing
+        self.smoothing = float(smoothing)
         self.spread = spread
 
     def value(self, data: Classification) -> Tensor:
@@ -167,8 +167,8 @@ class MarginLabelSmoothingLoss(Objective):
     def __init__(self, margin: float = 10.0, weight: float = 0.1, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
         _check_margin(margin, weight)
-        self.margin = margin
-        self.weight = weight
+        self.margin = float(margin)
+        self.weight = float(weight)
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean NLL plus the weighted penalty."""

@@ -203,7 +203,7 @@ class MMCELoss(PairObjective):
         super().__init__(ignore_index=ignore_index, sync=sync)
         _check_bandwidth(bandwidth)
         inputs.check_choice("view", view, ("top-label", "class-wise"))
-        self.bandwidth = bandwidth
+        self.bandwidth = float(bandwidth)
         self.unbiased = unbiased
         self.root = root
         self.view = view
@@ -256,7 +256,7 @@ class WeightedMMCELoss(PairObjective):
         super().__init__(ignore_index=ignore_index, sync=sync)
         _check_bandwidth(bandwidth)
         inputs.check_choice("normalisation", normalisation, ("paper", "legacy"))
-        self.bandwidth = bandwidth
+        self.bandwidth = float(bandwidth)
         self.normalisation = normalisation
         self.root = root
 

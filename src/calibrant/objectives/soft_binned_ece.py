@@ -124,9 +124,9 @@ class SoftBinnedECELoss(PairObjective):
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
         _check_options(bins, temperature, norm, form)
-        self.bins = bins
-        self.temperature = temperature
-        self.norm = norm
+        self.bins = int(bins)
+        self.temperature = float(temperature)
+        self.norm = float(norm)
         self.form = form
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
