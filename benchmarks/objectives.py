@@ -200,7 +200,9 @@ def main() -> None:
         f"N = {LARGEST_DENSE:,}.\n\n{markdown(heading, rows)}\n\n{markdown(single_heading, single_rows)}\n"
     )
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "objectives.md").write_text(text)
+    whole = RESULTS / "objectives.md.part"  # renamed when complete: written whole or not at all
+    whole.write_text(text)
+    whole.replace(RESULTS / "objectives.md")
     broken += more_broken
     if broken:
         sys.exit("Not kept:\n" + "\n".join(broken))

@@ -22,7 +22,7 @@ NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=float("inf")
 def demo(*, seeds: Positive = 5, epochs: Positive = 40, weight: NotNegative = 1.0, noise: NotNegative = 0.3) -> None:
     """Train LeNet5 on scikit-learn's digits with NLL and with NLL + ESD, and compare.
 
-    Needs no data and no download; takes about a minute on two cores.
+    Needs no data and no download; takes about a minute and a half on two cores.
 
     Args:
         seeds: How many networks to train each way.
