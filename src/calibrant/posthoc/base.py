@@ -1,0 +1,193 @@
+"""What the post-hoc methods share: checked input, state that travels, and the two ways out."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from calibrant import inputs
+from calibrant.numerics import at_least_float32, traced
+
+Array = npt.NDArray[Any]
+
+
+def as_tensor(value: Tensor | Array) -> Tensor:
+    """Give a NumPy array the form of a tensor, without a copy where that is safe; leave all else alone."""
+    if not isinstance(value, np.ndarray):
+        return value
+    native = value.astype(value.dtype.newbyteorder("="), copy=False)
+    # A read-only array would make torch warn of writes that never happen.
+    return torch.from_numpy(np.require(native, requirements=["C", "W"]))
+
+
+class Fitted(nn.Module, ABC):
+    """Base of what is fitted on held-out logits: buffers of any shape, the number of classes, and their checks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes_: int | None = None
+
+    def fit(self, logits: Tensor | Array, target: Tensor | Array, *, ignore_index: int | None = -100) -> Self:
+        """Fit on predictions the model was not trained on, and return self.
+
+        Args:
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1. Torch or NumPy.
+            target: Integer class indices, ``(N,)``.
+            ignore_index: Label whose samples do not count; None if there is none.
+        """
+        logits, target = as_tensor(logits), as_tensor(target)
+        _check_dimensions(logits)
+        data = inputs.classification(logits, target, ignore_index=ignore_index)
+        rows, labels = data.logits.detach(), data.target
+        if data.mask is not None:
+            rows, labels = rows[data.mask], labels[data.mask]
+        if len(rows) == 0:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 1 sample to fit, got 0 that count: pass held-out data"
+            )
+        with torch.no_grad():
+            self.fit_rows(rows, labels)
+        self.classes_ = rows.shape[1]
+        return self
+
+    @abstractmethod
+    def fit_rows(self, logits: Tensor, target: Tensor) -> None:
+        """Set the buffers from validated ``(N, C)`` logits, float32 or float64, and ``(N,)`` labels."""
+
+    def rows(self, logits: Tensor) -> Tensor:
+        """Check logits that are to be calibrated and bring them to ``(N, C)``, float32 at the least."""
+        name = type(self).__name__
+        if self.classes_ is None:
+            raise RuntimeError(f"{name} is not fitted: call fit(logits, target) on held-out data, or load a state_dict")
+        inputs.check_float("logits", logits)
+        _check_dimensions(logits)
+        binary = logits.dim() == 1 or logits.shape[1] == 1
+        classes = 2 if binary else logits.shape[1]
+        if classes != self.classes_:
+            raise ValueError(
+                f"{name} was fitted on {self.classes_} classes, got {classes} in logits of shape "
+                f"{tuple(logits.shape)}: use the model it was fitted for, or fit again"
+            )
+        logits = at_least_float32(logits)
+        if not traced():
+            largest = torch.finfo(logits.dtype).max
+            inputs.require_between(
+                logits, -largest, largest,
+                lambda _: "logits must be finite, got NaN or infinity: leave such samples out or mend the model",
+            )  # fmt: skip
+        if binary:
+            logits = logits.reshape(-1, 1)
+            logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
+        return logits
+
+    def get_extra_state(self) -> Tensor:
+        """Return the number of classes, 0 before fitting: the part of the state that is no buffer."""
+        return torch.tensor(self.classes_ or 0)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take the number of classes from a state_dict."""
+        self.classes_ = int(state) or None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # A fresh calibrator has no buffers yet, and one fitted on other data may have them in other shapes.
+        for name, buffer in self._buffers.items():
+            saved = state_dict.get(prefix + name)
+            if saved is not None and (buffer is None or buffer.shape != saved.shape):
+                self._buffers[name] = torch.empty_like(saved, device=None if buffer is None else buffer.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        """Show the options and the number of classes, as torch's own modules show theirs."""
+        options = {key: value for key, value in vars(self).items() if not key.startswith("_") and key != "training"}
+        return ", ".join(f"{key}={value!r}" for key, value in sorted(options.items()))
+
+
+class Calibrator(Fitted):
+    """Base of the post-hoc calibrators: a small module to put behind a trained classifier.
+
+    ``fit`` solves for the few numbers of the method; ``predict_proba`` gives calibrated probabilities, and
+    calling the module gives calibrated logits, where the method has them. Sums are accumulated in float64;
+    what was fitted is kept in the dtype and on the device of the logits, and follows ``.to()``.
+    """
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return calibrated logits in the shape given; a ``TypeError`` if the method only has probabilities.
+
+        Args:
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``.
+        """
+        calibrated = self.calibrated_logits(self.rows(logits))
+        if logits.dim() == 2 and logits.shape[1] > 1:
+            return calibrated
+        return (calibrated[:, 1] - calibrated[:, 0]).reshape(logits.shape)
+
+    @overload
+    def predict_proba(self, logits: Tensor) -> Tensor: ...
+    @overload
+    def predict_proba(self, logits: Array) -> Array: ...
+    def predict_proba(self, logits: Tensor | Array) -> Tensor | Array:
+        """Return calibrated probabilities, ``(N, C)`` with rows that sum to one; ``(N, 2)`` for binary logits.
+
+        Args:
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. A NumPy array gives a NumPy array.
+        """
+        if isinstance(logits, np.ndarray):
+            device = next((buffer.device for buffer in self.buffers()), None)
+            with torch.no_grad():
+                return self.probabilities(self.rows(as_tensor(logits).to(device))).cpu().numpy()
+        return self.probabilities(self.rows(logits))
+
+    def calibrated_logits(self, logits: Tensor) -> Tensor:  # noqa: ARG002 (methods that have them use it)
+        """Return calibrated logits of validated ``(N, C)`` logits."""
+        raise TypeError(
+            f"{type(self).__name__} has no calibrated logits, only probabilities: call predict_proba(logits)"
+        )
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return calibrated probabilities of validated ``(N, C)`` logits."""
+        return self.calibrated_logits(logits).softmax(dim=1)
+
+
+def logits_from_probabilities(probabilities: Tensor | Array) -> Tensor:
+    """Logits whose softmax gives the probabilities back, for models that only hand out probabilities.
+
+    The logarithm is floored at the smallest normal number of the dtype, so that a probability of 0 becomes a
+    finite logit.
+
+    Args:
+        probabilities: ``(N, C)`` with rows that sum to one; or ``(N,)``, the probability of class 1.
+
+    Returns:
+        ``(N, C)`` log-probabilities, or the ``(N,)`` logit of class 1; float32 at the least.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.posthoc import logits_from_probabilities
+        >>> logits_from_probabilities(torch.tensor([[0.2, 0.8], [0.5, 0.5]])).softmax(1)
+        tensor([[0.2000, 0.8000],
+                [0.5000, 0.5000]])
+        >>> logits_from_probabilities(torch.tensor([0.5, 1.0])).sigmoid()
+        tensor([0.5000, 1.0000])
+    """
+    values = as_tensor(probabilities)
+    inputs.check_float("probabilities", values)
+    values = at_least_float32(values)
+    tiny = torch.finfo(values.dtype).tiny
+    if values.dim() == 1:
+        inputs.check_unit_interval("probabilities", values)
+        return values.clamp_min(tiny).log() - (1 - values).clamp_min(tiny).log()
+    if values.dim() > 2:
+        raise ValueError(f"probabilities must have shape (N, C) or (N,), got {tuple(values.shape)}")
+    inputs.check_probabilities(values, None)
+    return values.clamp_min(tiny).log()
+
+
+def _check_dimensions(logits: Tensor) -> None:
+    if isinstance(logits, Tensor) and (logits.dim() not in (1, 2) or (logits.dim() == 2 and logits.shape[1] == 0)):
+        raise ValueError(
+            f"logits must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(logits.shape)}: "
+            "flatten other dimensions into the samples"
+        )

@@ -1,0 +1,33 @@
+"""Merging a calibrator into the layer before it."""
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.posthoc.base import Fitted
+
+
+def check_layer(linear: nn.Linear, calibrator: Fitted) -> None:
+    """Raise unless ``linear`` is a layer whose outputs are the logits the calibrator was fitted on."""
+    name = type(calibrator).__name__
+    if not isinstance(linear, nn.Linear):
+        raise TypeError(
+            f"{name} folds into a torch.nn.Linear, got {type(linear).__name__}: pass the model's last layer"
+        )
+    if calibrator.classes_ is None:
+        raise RuntimeError(f"{name} is not fitted: call fit(logits, target) first")
+    if linear.out_features != calibrator.classes_ and not (linear.out_features == 1 and calibrator.classes_ == 2):
+        raise ValueError(
+            f"{name} was fitted on {calibrator.classes_} classes, got a layer with {linear.out_features} outputs: "
+            "pass the layer that makes the logits"
+        )
+
+
+def layer_like(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Return a new layer with these weights, in the dtype and on the device of the old one."""
+    old = linear.weight
+    layer = nn.Linear(linear.in_features, linear.out_features, bias is not None, device=old.device, dtype=old.dtype)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        if bias is not None:
+            layer.bias.copy_(bias)
+    return layer.train(linear.training)

@@ -1,0 +1,163 @@
+"""Temperature scaling: one number that makes a network as sure as it should be, solved for exactly."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.folding import check_layer, layer_like
+
+# Elements of one chunk: a few of them fit in a core's cache, and Python's share of the time stays small.
+CHUNK = 2**18
+# The search for log(1/T) goes no further than this on either side of 0.
+FARTHEST = 80.0
+
+
+class TemperatureScaling(Calibrator):
+    r"""Divide the logits by one temperature T, the minimiser of the NLL on held-out data.
+
+    .. math:: \hat p = \mathrm{softmax}(l / T)
+
+    T > 1 makes an over-confident network less sure, T < 1 an under-confident one surer; the predicted class
+    never changes. The NLL is convex in :math:`\beta = 1/T`, with derivative
+    :math:`\mathrm{mean}_i(\sum_k l_{ik} \hat p_{ik} - l_{iy_i})`: its root is found by safeguarded Newton steps
+    on :math:`\log\beta`, so T is always positive and needs no learning rate. The last steps are in float64.
+
+    There is no such root if every held-out prediction is right (T tends to 0) or if predictions are no better
+    than chance (T tends to infinity); ``fit`` then raises a ``ValueError`` that says so.
+
+    References:
+        Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.posthoc import TemperatureScaling
+        >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+        >>> scaling = TemperatureScaling().fit(logits, torch.tensor([0, 0, 0, 0]))
+        >>> round(scaling.temperature_, 4)  # three of four are right: softmax gives 0.75 at 4 / log(3)
+        3.641
+        >>> scaling.predict_proba(logits[:1])
+        tensor([[0.7500, 0.2500]])
+    """
+
+    temperature: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("temperature", None)
+
+    @property
+    def temperature_(self) -> float:
+        """The fitted temperature."""
+        return float(self.temperature)
+
+    def fit_rows(self, logits: Tensor, target: Tensor) -> None:
+        """Solve for the temperature."""
+        self.temperature = logits.new_tensor(best_temperature(logits, target))
+
+    def calibrated_logits(self, logits: Tensor) -> Tensor:
+        """Divide by the temperature."""
+        return logits / self.temperature.to(logits.dtype)
+
+    def fold_into(self, linear: nn.Linear) -> nn.Linear:
+        """Return a new last layer that gives the calibrated logits itself.
+
+        Args:
+            linear: The classifier's last layer, with one output a class (or one, if binary). It is not changed.
+        """
+        check_layer(linear, self)
+        scale = 1 / self.temperature.double()
+        return layer_like(
+            linear, linear.weight.double() * scale, None if linear.bias is None else linear.bias.double() * scale
+        )
+
+
+def best_temperature(logits: Tensor, target: Tensor) -> float:
+    """Return the temperature that minimises the NLL, or raise ``ValueError`` if there is none.
+
+    Args:
+        logits: ``(N, C)``, finite.
+        target: ``(N,)`` class indices.
+    """
+    _check_solvable(logits, target)
+    start = 0.0
+    stride = logits.numel() // CHUNK
+    if stride > 1:
+        # Close to the answer for the price of a fraction of one look at everything.
+        some, labels = logits[::stride], target[::stride]
+        start = _root(lambda x: _slope(some, labels, x, torch.float32), 0.0, tolerance=1e-2) or 0.0
+    near = _root(lambda x: _slope(logits, target, x, torch.float32), start, tolerance=3e-3)
+    wide = torch.float32 if logits.device.type == "mps" else torch.float64
+    # A Newton step of size s leaves an error of the order of s squared.
+    exact = _root(lambda x: _slope(logits, target, x, wide), start if near is None else near, tolerance=2e-4)
+    if exact is None:
+        raise ValueError(
+            f"the best temperature lies beyond exp({FARTHEST:g}) or below its inverse: "
+            "scale the logits to a sensible range, or use more held-out data"
+        )
+    return math.exp(-exact)
+
+
+def _chunks(logits: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows in pieces, as logits relative to the largest of their row and the label as a column."""
+    rows = max(1, CHUNK // logits.shape[1])
+    for part, labels in zip(logits.split(rows), target.split(rows), strict=True):
+        yield part - part.amax(1, keepdim=True), labels.unsqueeze(1)
+
+
+def _check_solvable(logits: Tensor, target: Tensor) -> None:
+    """The slope of the NLL in 1/T must be negative at 0 and positive at infinity."""
+    at_zero = at_infinity = 0.0
+    for below, labels in _chunks(logits, target):
+        true = below.gather(1, labels).sum(dtype=torch.float64)
+        at_zero += float(below.mean(1).sum(dtype=torch.float64) - true)
+        at_infinity -= float(true)
+    if at_infinity <= 0:
+        raise ValueError(
+            "every held-out prediction is right, so the best temperature is 0 and confidences would all be 1: "
+            "fit on more data, or on data the model was not trained on"
+        )
+    if at_zero >= 0:
+        raise ValueError(
+            "the held-out predictions are no better than chance, so the best temperature is infinite: "
+            "check that logits and target are in the same order and that the model is trained"
+        )
+
+
+def _slope(logits: Tensor, target: Tensor, log_beta: float, dtype: torch.dtype) -> tuple[float, float]:
+    """First and second derivative of the summed NLL in beta = 1/T."""
+    beta = math.exp(log_beta)
+    smallest = torch.finfo(torch.float32).min
+    first = second = 0.0
+    for below, labels in _chunks(logits, target):
+        below = below.to(dtype).clamp_(min=smallest)
+        weight = torch.exp(below * beta)
+        total = weight.sum(1)
+        # Weights first, so that a vanishing weight is there before a large logit is squared.
+        mean = weight.mul_(below).sum(1) / total
+        square = weight.mul_(below).sum(1) / total
+        first += float((mean - below.gather(1, labels).squeeze(1)).sum(dtype=torch.float64))
+        second += float((square - mean.square()).sum(dtype=torch.float64))
+    return first, second
+
+
+def _root(slope: Callable[[float], tuple[float, float]], start: float, *, tolerance: float) -> float | None:
+    """The log(beta) at which the increasing slope crosses 0: Newton, kept inside a shrinking bracket."""
+    low, high = -FARTHEST, FARTHEST
+    here = start
+    for _ in range(200):
+        first, second = slope(here)
+        if first == 0:
+            return here
+        low, high = (here, high) if first < 0 else (low, here)
+        curvature = math.exp(here) * second
+        step = -first / curvature if curvature > 0 else math.copysign(2.0, -first)
+        if abs(step) < tolerance:
+            return here + step
+        there = here + max(-2.0, min(2.0, step))
+        here = there if low < there < high else (low + high) / 2
+        if high - low < 1e-12 or FARTHEST - abs(here) < 1e-6:
+            return None
+    return None
