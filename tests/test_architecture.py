@@ -19,9 +19,13 @@ ALLOWED: dict[str, set[str]] = {
     "inputs": {"numerics"},
     "objectives": {"numerics", "known_gradient", "inputs", "distributed"},
     "functional": {"objectives"},
-    "__init__": {"functional", "objectives"},
+    "__init__": {"functional", "objectives", "metrics", "posthoc", "report"},
+    "metrics": {"numerics", "known_gradient", "inputs"},
+    "posthoc": {"numerics", "inputs"},
+    "report": {"metrics", "posthoc"},
+    "files": {"metrics", "inputs"},
     "experiments": {"__init__", "numerics", "inputs", "objectives", "functional"},
-    "cli": {"__init__", "experiments"},
+    "cli": {"__init__", "experiments", "files", "metrics", "posthoc", "report"},
 }
 
 

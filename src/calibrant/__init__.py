@@ -1,5 +1,7 @@
 """Calibrant: neural networks that say how sure they are, and are right about it."""
 
+from typing import TYPE_CHECKING, Any
+
 from calibrant import functional
 from calibrant.objectives.avuc import AvUCLoss, SoftAvUCLoss
 from calibrant.objectives.brier import BrierLoss
@@ -10,6 +12,9 @@ from calibrant.objectives.focal import DualFocalLoss, FocalLoss
 from calibrant.objectives.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
 from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
 from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
+
+if TYPE_CHECKING:
+    from calibrant import metrics, posthoc, report
 
 __version__ = "0.1.0"
 
@@ -29,4 +34,16 @@ __all__ = [
     "SoftBinnedECELoss",
     "WeightedMMCELoss",
     "functional",
+    "metrics",
+    "posthoc",
+    "report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Rooms that training does not need are loaded when first used.
+    if name in ("metrics", "posthoc", "report"):
+        import importlib
+
+        return importlib.import_module(f"calibrant.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

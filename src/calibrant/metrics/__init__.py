@@ -1,0 +1,83 @@
+"""How honest is a classifier? Metrics of calibration and tests of it, for NumPy arrays and torch tensors alike.
+
+Every function takes ``(confidence, correct)``, or ``logits=`` or ``probabilities=`` with ``target=``.
+"""
+
+from typing import Any
+
+from calibrant.metrics.binned import (
+    CONVENTIONS,
+    BinTable,
+    Convention,
+    Sweep,
+    classwise_ece,
+    debiased_l2,
+    ece,
+    ece_sweep,
+    equal_mass_bins,
+    equal_mass_ece,
+    equal_width_bins,
+    mce,
+)
+from calibrant.metrics.cumulative import esd, ks_error
+from calibrant.metrics.evaluate import Score, Scores, evaluate
+from calibrant.metrics.kernel import mmce, skce
+from calibrant.metrics.predictions import Predictions, predictions
+from calibrant.metrics.proper import (
+    BrierDecomposition,
+    Corp,
+    accuracy,
+    aurc,
+    brier,
+    brier_decomposition,
+    corp_decomposition,
+    gap,
+    nll,
+)
+from calibrant.metrics.smooth import SmoothECE, smooth_ece
+
+STREAMING = ("StreamingClasswiseECE", "StreamingECE", "StreamingESD", "StreamingGap", "StreamingKS", "StreamingMCE")
+
+__all__ = [
+    "CONVENTIONS",
+    "BinTable",
+    "BrierDecomposition",
+    "Convention",
+    "Corp",
+    "Predictions",
+    "Score",
+    "Scores",
+    "SmoothECE",
+    "Sweep",
+    "accuracy",
+    "aurc",
+    "brier",
+    "brier_decomposition",
+    "classwise_ece",
+    "corp_decomposition",
+    "debiased_l2",
+    "ece",
+    "ece_sweep",
+    "equal_mass_bins",
+    "equal_mass_ece",
+    "equal_width_bins",
+    "esd",
+    "evaluate",
+    "gap",
+    "ks_error",
+    "mce",
+    "mmce",
+    "nll",
+    "predictions",
+    "skce",
+    "smooth_ece",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # torchmetrics is an extra, and takes a second to import.
+    if name in STREAMING:
+        from calibrant.metrics import streaming
+
+        return getattr(streaming, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

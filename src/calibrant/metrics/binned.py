@@ -1,0 +1,391 @@
+"""The ECE family: errors of bins of confidence, in equal widths or equal masses, under named conventions."""
+
+from typing import Any, Literal, NamedTuple, Unpack
+
+import numpy as np
+import torch
+
+from calibrant import inputs
+from calibrant.known_gradient import Array, IndexArray
+from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.metrics.sorting import BLOCK
+
+ConventionName = Literal["paper", "guo", "torchmetrics", "netcal"]
+
+
+class Convention(NamedTuple):
+    """Which equal-width bins: how many, and on which side their edges belong to them."""
+
+    bins: int
+    closed: Literal["right", "left"]
+    last: Literal["closed", "extra"]
+    edges: Literal["quotients", "torch-linspace", "numpy-linspace"]
+
+    def describe(self, bins: int) -> str:
+        """The convention in words, to stand beside a number."""
+        width = f"{bins} equal-width bins, {self.closed}-closed"
+        return f"{width}, confidence 1 apart" if self.last == "extra" else width
+
+    def edges_like(self, confidence: Array, bins: int) -> Array:
+        """The edges, rounded as the confidences are: a confidence of k/bins is then on the edge, not beside it."""
+        if self.edges == "torch-linspace":
+            kind = torch.float32 if confidence.dtype == np.float32 else torch.float64
+            return torch.linspace(0, 1, bins + 1, dtype=kind).numpy()
+        if self.edges == "numpy-linspace":
+            return np.linspace(0, 1, bins + 1)
+        return (np.arange(bins + 1) / bins).astype(confidence.dtype)
+
+
+CONVENTIONS: dict[str, Convention] = {
+    "paper": Convention(20, "right", "closed", "quotients"),
+    "guo": Convention(15, "right", "closed", "quotients"),
+    "torchmetrics": Convention(15, "left", "extra", "torch-linspace"),
+    "netcal": Convention(10, "left", "closed", "numpy-linspace"),
+}
+
+
+class BinTable(NamedTuple):
+    """Sums of the samples in each bin: all that the binned metrics and a reliability diagram need.
+
+    Attributes:
+        lower: Lower edges.
+        upper: Upper edges.
+        samples: How many samples fall in each bin.
+        confidence: The sum of their confidences.
+        right: How many of them are right.
+    """
+
+    lower: Array
+    upper: Array
+    samples: Array
+    confidence: Array
+    right: Array
+
+    @property
+    def gaps(self) -> Array:
+        """Mean confidence minus accuracy of each bin; 0 for empty bins."""
+        return (self.confidence - self.right) / np.maximum(self.samples, 1)
+
+
+def equal_width_bins(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> BinTable:
+    """Sort samples into bins of equal width.
+
+    Args:
+        given: Checked predictions.
+        bins: Number of bins; by default the convention's.
+        convention: Which edges, and which side of them belongs to a bin.
+    """
+    rule, count = _rule(convention, bins)
+    edges = rule.edges_like(given.confidence, count)
+    samples, confidence, right = _sums(given.confidence, given.correct, edges, rule)
+    slots = len(samples)
+    lower, upper = edges[:slots], np.minimum(np.append(edges, 1.0)[1 : slots + 1], 1.0)
+    return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
+
+
+def _rule(convention: str, bins: int | None) -> tuple[Convention, int]:
+    inputs.check_choice("convention", convention, tuple(CONVENTIONS))
+    rule = CONVENTIONS[convention]
+    if bins is not None:
+        inputs.check_count("bins", bins)
+    return rule, int(rule.bins if bins is None else bins)
+
+
+def _slots(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
+    """The bin of each confidence; -1 for one that falls in no bin."""
+    count = len(edges) - 1
+    scaled = confidence * confidence.dtype.type(count)
+    nearest = np.rint(scaled)
+    slot = (np.ceil(scaled) - 1 if rule.closed == "right" else np.floor(scaled)).astype(np.intp)
+    # Multiplication is right but for rounding; what lies next to an edge is looked up, which takes far longer.
+    doubtful = np.flatnonzero(np.abs(scaled - nearest) <= 4 * count * np.finfo(confidence.dtype).eps)
+    if len(doubtful):
+        side: Literal["left", "right"] = "left" if rule.closed == "right" else "right"
+        slot[doubtful] = np.searchsorted(edges, confidence[doubtful], side=side) - 1
+    return slot if rule.last == "extra" else np.minimum(slot, count - 1, out=slot)
+
+
+def _sums(confidence: Array, correct: Any, edges: Array, rule: Convention) -> tuple[Array, Array, Array]:
+    """Samples, confidence and right ones of each bin."""
+    slots = len(edges) - 1 + (rule.last == "extra")
+    counts, total = np.zeros((slots + 1, 2), dtype=np.int64), np.zeros(slots + 1)
+    for start in range(0, len(confidence), BLOCK):
+        block = confidence[start : start + BLOCK]
+        slot = _slots(block, edges, rule)
+        slot += 1  # a confidence that falls in no bin is counted in front, and dropped
+        total += np.bincount(slot, weights=block, minlength=slots + 1)
+        slot *= 2
+        slot += correct[start : start + BLOCK]
+        counts += np.bincount(slot, minlength=2 * slots + 2).reshape(-1, 2)
+    return counts[1:].sum(1).astype(np.float64), total[1:], counts[1:, 1].astype(np.float64)
+
+
+def equal_mass_bins(given: Predictions, *, bins: int = 15, split_ties: bool = False) -> BinTable:
+    """Sort samples into bins that hold the same number of them, as nearly as ties allow.
+
+    Args:
+        given: Checked predictions.
+        bins: Number of bins; fewer come out where samples or ties leave fewer.
+        split_ties: Cut tie groups in the order given, as most published code does. By default a group stays
+            together in the bin its first sample belongs to, and the result does not depend on the order.
+    """
+    inputs.check_count("bins", bins)
+    n = len(given)
+    size, larger = divmod(n, bins)
+    cuts = np.arange(1, bins) * size + np.minimum(np.arange(1, bins), larger)  # the first few hold one more
+    confidence: Array
+    samples: Array
+    right: Array
+    if split_ties:
+        order = np.argsort(given.confidence, kind="stable")
+        confidence, right = given.confidence[order].astype(np.float64), given.correct[order].astype(np.float64)
+        samples = np.ones(n)
+    else:
+        confidence, samples, right = given.groups
+        # A cut inside a group moves to the group's end.
+        cuts = np.searchsorted(samples.cumsum(), cuts, side="left") + 1
+    starts = np.unique(np.concatenate(([0], cuts)))
+    starts = starts[starts < len(confidence)]
+    lasts = np.append(starts[1:], len(confidence)) - 1
+    sums = (np.add.reduceat(values, starts) for values in (samples, samples * confidence, right))
+    return BinTable(confidence[starts], confidence[lasts], *sums)
+
+
+def ece_of(table: BinTable, samples: int, norm: float = 1.0) -> float:
+    """The mean, over samples, of their bin's gap; or the root of the mean of its power."""
+    if norm == 1:
+        return float(np.abs(table.confidence - table.right).sum() / samples)
+    return float(((table.samples / samples) @ np.abs(table.gaps) ** norm) ** (1 / norm))
+
+
+def ece(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    bins: int | None = None,
+    convention: ConventionName = "paper",
+    *,
+    norm: float = 1.0,
+    **given: Unpack[Given],
+) -> float:
+    r"""Expected calibration error (ECE) with bins of equal width.
+
+    .. math:: \mathrm{ECE} = \sum_m \frac{n_m}{N} |\mathrm{acc}_m - \mathrm{conf}_m|
+
+    ======================  ====  ==================================================================
+    convention              bins  edges
+    ======================  ====  ==================================================================
+    ``"paper"`` (ESD)       20    (lo, hi]; a confidence of 0 falls in no bin but counts in N
+    ``"guo"``               15    the same
+    ``"torchmetrics"``      15    [lo, hi), and a confidence of exactly 1 in a bin of its own
+    ``"netcal"``            10    [lo, hi), the last one closed
+    ======================  ====  ==================================================================
+
+    On confidences with ties, as trained networks have them, these differ by up to 0.4 points: say which one a
+    number follows.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        bins: Number of bins; by default the convention's.
+        convention: See above.
+        norm: Exponent p of :math:`(\sum_m n_m/N\,|\mathrm{gap}_m|^p)^{1/p}`.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+
+    References:
+        Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
+        AAAI 2015; Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.ece([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
+        0.5
+    """
+    inputs.check_range("norm", norm, low=1)
+    data = predictions(confidence, correct, name="ECE", **given)
+    return ece_of(equal_width_bins(data, bins=bins, convention=convention), len(data), norm)
+
+
+def mce(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    bins: int | None = None,
+    convention: ConventionName = "guo",
+    **given: Unpack[Given],
+) -> float:
+    """Maximum calibration error (MCE): the largest gap of a bin that is not empty.
+
+    A bin of one sample can set it, so look at the counts (``metrics.equal_width_bins``) before believing it.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        bins: Number of bins; by default the convention's.
+        convention: As for :func:`ece`.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+
+    References:
+        Naeini, Cooper, Hauskrecht, AAAI 2015.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.mce([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
+        0.8
+    """
+    data = predictions(confidence, correct, name="MCE", **given)
+    return float(np.abs(equal_width_bins(data, bins=bins, convention=convention).gaps).max())
+
+
+def equal_mass_ece(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    bins: int = 15,
+    *,
+    split_ties: bool = False,
+    **given: Unpack[Given],
+) -> float:
+    """ECE with bins of equal mass ("adaptive" ECE): sorted samples cut into chunks of the same length.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        bins: Number of bins.
+        split_ties: Cut tie groups in the order given; by default they stay together.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+
+    References:
+        Nguyen, O'Connor, "Posterior calibration and exploratory analysis for natural language processing
+        models", EMNLP 2015.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.equal_mass_ece([0.9, 0.8, 0.6, 0.7], [1, 0, 1, 0], bins=2), 4)
+        0.25
+    """
+    data = predictions(confidence, correct, name="ECE", **given)
+    return ece_of(equal_mass_bins(data, bins=bins, split_ties=split_ties), len(data))
+
+
+def debiased_l2(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    bins: int = 15,
+    *,
+    squared: bool = False,
+    split_ties: bool = False,
+    **given: Unpack[Given],
+) -> float:
+    r"""Debiased L2 calibration error with bins of equal mass.
+
+    .. math:: \sum_m \frac{n_m}{N} \Big[(\bar c_m - \bar z_m)^2 - \frac{\bar c_m (1 - \bar c_m)}{n_m - 1}\Big],
+
+    clipped at 0 and rooted. The term that is taken off is what chance alone adds to the square of a gap. Bins of
+    one sample count as 0.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        bins: Number of bins.
+        squared: Return the sum as it stands: neither clipped nor rooted, so it may be negative.
+        split_ties: Cut tie groups in the order given; by default they stay together.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+
+    References:
+        Kumar, Liang, Ma, "Verified Uncertainty Calibration", NeurIPS 2019.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.debiased_l2([0.9, 0.8, 0.6, 0.7], [0, 0, 0, 1], bins=2), 4)
+        0.5723
+    """
+    data = predictions(confidence, correct, name="the debiased L2 error", **given)
+    table = equal_mass_bins(data, bins=bins, split_ties=split_ties)
+    accuracy = table.right / table.samples
+    terms = table.gaps**2 - accuracy * (1 - accuracy) / np.maximum(table.samples - 1, 1)
+    value = float((table.samples * (table.samples > 1)) @ terms / len(data))
+    return value if squared else float(np.sqrt(max(value, 0.0)))
+
+
+class Sweep(NamedTuple):
+    """The value of ECE-sweep, and the number of bins it chose."""
+
+    value: float
+    bins: int
+
+
+def ece_sweep(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    *,
+    norm: float = 1.0,
+    split_ties: bool = False,
+    **given: Unpack[Given],
+) -> Sweep:
+    """ECE with as many equal-mass bins as keep the bins' accuracies in ascending order.
+
+    The number of bins rises from 2; the last one before accuracy first falls from one bin to the next is used, and
+    a single bin if 2 already fail.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        norm: As for :func:`ece`.
+        split_ties: Cut tie groups in the order given; by default they stay together.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+
+    References:
+        Roelofs, Cain, Shlens, Mozer, "Mitigating Bias in Calibration Error Estimation", AISTATS 2022.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> metrics.ece_sweep([0.6, 0.7, 0.8, 0.9], [0, 1, 0, 1]).bins
+        2
+    """
+    inputs.check_range("norm", norm, low=1)
+    data = predictions(confidence, correct, name="ECE-sweep", **given)
+    best = equal_mass_bins(data, bins=1, split_ties=split_ties)
+    bins = 1
+    for trial in range(2, len(data) + 1):
+        table = equal_mass_bins(data, bins=trial, split_ties=split_ties)
+        accuracy = table.right / table.samples
+        if (np.diff(accuracy) < 0).any():
+            break
+        best, bins = table, trial
+        if len(table.samples) == len(data.groups.samples):
+            break  # every tie group has a bin of its own: no more to come
+    return Sweep(ece_of(best, len(data), norm), bins)
+
+
+def classwise_ece(
+    *, bins: int | None = None, convention: ConventionName = "guo", per_class: bool = False, **given: Unpack[Given]
+) -> Any:
+    r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
+
+    Args:
+        bins: Number of bins; by default the convention's.
+        convention: As for :func:`ece`.
+        per_class: Return one value per class, ``(C,)``, instead of their mean.
+        **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
+
+    References:
+        Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling", NeurIPS 2019.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.classwise_ece(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
+        0.15
+    """
+    errors = classwise_errors(predictions(name="class-wise ECE", **given), bins=bins, convention=convention)
+    return errors if per_class else float(errors.mean())
+
+
+def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "guo") -> Array:
+    """ECE of each class against the rest."""
+    probabilities, target = given.of_classes("class-wise ECE")
+    rule, count = _rule(convention, bins)
+    edges = rule.edges_like(probabilities, count)
+    errors = np.empty(probabilities.shape[1])
+    for k in range(len(errors)):
+        column = np.ascontiguousarray(probabilities[:, k])
+        _, confidence, right = _sums(column, target == k, edges, rule)
+        errors[k] = np.abs(confidence - right).sum() / len(target)
+    return errors

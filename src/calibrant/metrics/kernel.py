@@ -1,0 +1,104 @@
+"""Kernel calibration errors: MMCE of the pairs, and SKCE of whole probability vectors."""
+
+from typing import Literal, Unpack
+
+import numpy as np
+import torch
+
+from calibrant import inputs
+from calibrant.known_gradient import laplace_sums_of_array
+from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.numerics import exponential_is_safe, laplace_quadratic_form
+
+# Rows of the kernel matrix held at a time.
+ROWS = 512
+
+
+def mmce(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    bandwidth: float = 0.4,
+    *,
+    unbiased: bool = True,
+    **given: Unpack[Given],
+) -> float:
+    r"""Squared maximum mean calibration error (MMCE) with a Laplace kernel, exact in :math:`O(N \log N)`.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        bandwidth: Kernel width :math:`\phi` of :math:`\exp(-|r - r'| / \phi)`.
+        unbiased: The U-statistic over pairs of different samples, whose mean is 0 on calibrated data and which may
+            be negative; False gives the published V-statistic, as :func:`calibrant.functional.mmce` does by default.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+
+    References:
+        Kumar, Sarawagi, Jain, "Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings",
+        ICML 2018.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.mmce([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0], unbiased=False), 4)
+        0.1091
+    """
+    inputs.check_range("bandwidth", bandwidth, low=1e-6)
+    data = predictions(confidence, correct, minimum=2 if unbiased else 1, name="MMCE", **given)
+    position, samples, right = data.groups
+    weight = right - samples * position
+    if exponential_is_safe(bandwidth, torch.float64):
+        below, tied, above = laplace_sums_of_array(position, weight, bandwidth)
+        total = float(weight @ (below + tied + above))
+    else:
+        total = float(laplace_quadratic_form(torch.from_numpy(position), torch.from_numpy(weight), bandwidth))
+    n = len(data)
+    if not unbiased:
+        return total / n**2
+    own = float((right * (1 - position) ** 2 + (samples - right) * position**2).sum())
+    return (total - own) / (n * (n - 1))
+
+
+def skce(
+    *, bandwidth: float = 1.0, estimator: Literal["quadratic", "linear"] = "quadratic", **given: Unpack[Given]
+) -> float:
+    r"""Squared kernel calibration error (SKCE) of whole probability vectors, unbiased.
+
+    .. math:: h_{ij} = (e_{y_i} - p_i)^\top (e_{y_j} - p_j)\, \exp(-\lVert p_i - p_j \rVert / \nu)
+
+    averaged over all pairs of samples (``"quadratic"``: :math:`O(N^2)` time, little memory), or over the disjoint
+    pairs (1, 2), (3, 4), ... (``"linear"``). For two classes seen as (top label, other) it is twice the unbiased
+    MMCE squared at bandwidth :math:`\nu / \sqrt2`.
+
+    Args:
+        bandwidth: Kernel width :math:`\nu`.
+        estimator: Which pairs.
+        **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
+
+    References:
+        Widmann, Lindsten, Zachariah, "Calibration tests in multi-class classification", NeurIPS 2019.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> p = [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]
+        >>> round(metrics.skce(probabilities=p, target=[0, 0, 1]), 4)
+        -0.3102
+    """
+    inputs.check_range("bandwidth", bandwidth, low=1e-6)
+    inputs.check_choice("estimator", estimator, ("quadratic", "linear"))
+    data = predictions(minimum=2, name="SKCE", **given)
+    probabilities, target = data.of_classes("SKCE")
+    p = probabilities.astype(np.float64)
+    residual = -p
+    residual[np.arange(len(p)), target] += 1
+    if estimator == "linear":
+        half = len(p) // 2 * 2
+        distance = np.linalg.norm(p[:half:2] - p[1:half:2], axis=1)
+        agreement = (residual[:half:2] * residual[1:half:2]).sum(1)
+        return float((agreement * np.exp(-distance / bandwidth)).mean())
+    from scipy.spatial.distance import cdist
+
+    total = 0.0
+    for start in range(0, len(p), ROWS):
+        kernel = np.exp(-cdist(p[start : start + ROWS], p) / bandwidth)
+        total += float((kernel * (residual[start : start + ROWS] @ residual.T)).sum())
+    total -= float((residual**2).sum())
+    return total / (len(p) * (len(p) - 1))

@@ -1,0 +1,196 @@
+"""What users have (pairs, probabilities or logits; NumPy or torch; any device) as checked NumPy arrays, sorted once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.known_gradient import Array, IndexArray, Marks
+from calibrant.metrics.sorting import Keys, TieGroups, pack, tie_groups
+
+Values = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+# Rows of logits turned into probabilities at a time: float64 of a thousand classes then fits the caches' size class.
+ROWS = 4096
+
+
+class Given(TypedDict, total=False):
+    """What may stand in the place of ``(confidence, correct)``: one of the first two, and the target."""
+
+    logits: Values
+    probabilities: Values
+    target: Values
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Checked predictions of one model on N samples.
+
+    Attributes:
+        confidence: Confidence in the predicted class, ``(N,)``, float32 or float64 as given.
+        correct: Whether the predicted class is right, ``(N,)``, boolean.
+        probabilities: ``(N, C)``, if probabilities or logits were given.
+        logits: ``(N, C)``, if logits were given.
+        target: ``(N,)``, if given.
+    """
+
+    confidence: Array
+    correct: Marks
+    probabilities: Array | None = None
+    logits: Array | None = None
+    target: IndexArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes, if known."""
+        return None if self.probabilities is None else self.probabilities.shape[1]
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Confidence and correctness packed and sorted: the one sort every cumulative metric shares."""
+        return np.sort(pack(self.confidence, self.correct))
+
+    @cached_property
+    def groups(self) -> TieGroups:
+        """Samples of equal confidence, ascending: what every metric of the pairs is made of."""
+        return tie_groups(self.keys)
+
+    def of_classes(self, metric: str) -> tuple[Array, IndexArray]:
+        """Return probabilities and target, or explain that this metric needs them."""
+        if self.probabilities is None or self.target is None:
+            raise ValueError(f"{metric} needs every class: pass probabilities= or logits=, and target=")
+        return self.probabilities, self.target
+
+
+def predictions(
+    confidence: "Values | Predictions | None" = None,
+    correct: Values | None = None,
+    *,
+    minimum: int = 1,
+    name: str = "this metric",
+    logits: Values | None = None,
+    probabilities: Values | None = None,
+    target: Values | None = None,
+) -> Predictions:
+    """Check what was given and bring it into one form.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], ``(N,)``; or predictions already checked.
+        correct: 1 or True where the prediction is right, ``(N,)``.
+        minimum: How many samples the metric needs.
+        name: Of the metric, for the message when there are fewer.
+        logits: ``(N, C)``, or the logit of class 1 as ``(N,)``, in place of the pairs.
+        probabilities: ``(N, C)``, or the probability of class 1 as ``(N,)``, in place of the pairs.
+        target: Class indices, ``(N,)``, with logits or probabilities.
+    """
+    if isinstance(confidence, Predictions):
+        made = confidence
+    else:
+        sources = {"confidence": confidence, "logits": logits, "probabilities": probabilities}
+        named = [source for source, value in sources.items() if value is not None]
+        if len(named) != 1:
+            got = "none of them" if not named else " and ".join(named)
+            raise ValueError(f"pass one of (confidence, correct), logits= or probabilities=; got {got}")
+        partner, value = ("correct", correct) if confidence is not None else ("target", target)
+        if value is None:
+            raise ValueError(f"{named[0]} needs {partner}: pass {partner}= too")
+        if confidence is not None:
+            made = _from_pairs(confidence, value)
+        elif probabilities is not None:
+            made = _from_probabilities(probabilities, value)
+        else:
+            assert logits is not None  # noqa: S101 (one of the three is given; mypy cannot see it)
+            made = _from_logits(logits, value)
+    if len(made) < minimum:
+        raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(made)}")
+    return made
+
+
+def as_tensor(name: str, value: Values) -> Tensor:
+    """A CPU tensor of whatever array the user has; no copy where none is needed."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}")
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if native.dtype.kind == "u" and native.dtype.itemsize > 1:
+        native = native.astype(np.int64)
+    if native.dtype == np.longdouble:
+        native = native.astype(np.float64)
+    native = np.ascontiguousarray(native)
+    # torch has no read-only tensors, and says so loudly; we only read.
+    return torch.from_numpy(native if native.flags.writeable else native.copy())
+
+
+def _from_pairs(confidence: Values, correct: Values) -> Predictions:
+    z = as_tensor("confidence", confidence)
+    if z.dim() != 1:
+        raise ValueError(f"confidence must have shape (N,), got {tuple(z.shape)}: pass probabilities= for (N, C)")
+    pairs = inputs.pairs(z, as_tensor("correct", correct), None, name="this metric")
+    return Predictions(pairs.confidence.numpy(), pairs.correct.bool().numpy())
+
+
+def _from_probabilities(probabilities: Values, target: Values) -> Predictions:
+    p = as_tensor("probabilities", probabilities)
+    y = _labels(target)
+    inputs.check_float("probabilities", p)
+    if p.dim() == 2 and p.shape[1] == 1:
+        p = p.squeeze(1)
+    if p.dim() == 1:
+        inputs.check_unit_interval("probabilities", p)
+        p = torch.stack((1 - p, p), 1)
+    if p.dim() != 2:
+        raise ValueError(f"probabilities must have shape (N, C) or (N,), got {tuple(p.shape)}")
+    p = p.float() if p.element_size() == 2 else p
+    inputs.check_probabilities(p, None)
+    _check_target(y, p)
+    confidence, predicted = p.numpy().max(1), p.numpy().argmax(1)
+    return Predictions(confidence, predicted == y.numpy(), p.numpy(), None, y.numpy())
+
+
+def _from_logits(logits: Values, target: Values) -> Predictions:
+    raw, y = as_tensor("logits", logits), _labels(target)
+    if raw.dim() > 2:
+        raise ValueError(f"logits must have shape (N, C) or (N,), got {tuple(raw.shape)}: flatten dense predictions")
+    data = inputs.classification(raw, y, ignore_index=None)
+    rows = data.logits.numpy()
+    probabilities = np.empty_like(rows)
+    confidence = np.empty(len(rows), rows.dtype)
+    for start in range(0, len(rows), ROWS):
+        block = rows[start : start + ROWS]
+        # float64, rounded back at the end: rows that hold the same logits in another order must stay tied.
+        powers = np.exp(block.astype(np.float64) - block.max(1, keepdims=True))
+        terms = np.sort(powers, 1) if rows.dtype == np.float64 else powers
+        totals = terms.sum(1, keepdims=True)
+        confidence[start : start + ROWS] = 1 / totals[:, 0]
+        probabilities[start : start + ROWS] = powers / totals
+    predicted, labels = rows.argmax(1), data.target.numpy()
+    return Predictions(confidence, predicted == labels, probabilities, rows, labels)
+
+
+def _labels(target: Values) -> Tensor:
+    labels = as_tensor("target", target)
+    if labels.is_floating_point():
+        if labels.dim() != 1 or not bool((labels == labels.round()).all()):
+            raise TypeError(
+                f"target must hold integer class indices, got {labels.dtype} of shape {tuple(labels.shape)}"
+            )
+        labels = labels.long()
+    return labels.long()
+
+
+def _check_target(target: Tensor, probabilities: Tensor) -> None:
+    inputs.check_shape("target", target, probabilities.shape[:1], "probabilities")
+    classes = probabilities.shape[1]
+    inputs.require_between(
+        target, 0, classes - 1,
+        lambda found: f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}",
+    )  # fmt: skip

@@ -1,0 +1,251 @@
+"""Proper scores and what they are made of: NLL, Brier and its decompositions, accuracy, the signed gap, AURC."""
+
+from typing import NamedTuple, Unpack
+
+import numpy as np
+
+from calibrant.known_gradient import Array
+from calibrant.metrics.binned import BinTable, ConventionName, equal_mass_bins, equal_width_bins
+from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
+
+
+def accuracy(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> float:
+    """Share of samples that are right.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> metrics.accuracy([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0])
+        0.5
+    """
+    return float(predictions(confidence, correct, name="accuracy", **given).correct.mean())
+
+
+def gap(confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]) -> float:
+    """Signed calibration gap, mean confidence minus accuracy: above 0 is over-confident, below 0 under-confident.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.gap([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
+        0.3
+    """
+    data = predictions(confidence, correct, name="the gap", **given)
+    return float(data.confidence.mean(dtype=np.float64) - data.correct.mean())
+
+
+def nll(**given: Unpack[Given]) -> float:
+    """Mean negative log-likelihood of the target, in nats.
+
+    From logits it is exact. A probability of 0, which a saved softmax may hold where the network meant very
+    little, counts as the smallest normal number of its type, so that one sample does not make the mean infinite.
+
+    Args:
+        **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.nll(probabilities=[[0.5, 0.5], [0.25, 0.75]], target=[0, 1]), 4)
+        0.4904
+    """
+    return nll_of(predictions(name="NLL", **given))
+
+
+def nll_of(given: Predictions) -> float:
+    """NLL of checked predictions."""
+    probabilities, target = given.of_classes("NLL")
+    rows = np.arange(len(target))
+    if given.logits is None:
+        of_target = probabilities[rows, target]
+        return float(-np.log(np.maximum(of_target, np.finfo(of_target.dtype).tiny), dtype=np.float64).mean())
+    total = 0.0
+    for start in range(0, len(rows), ROWS):
+        block = given.logits[start : start + ROWS].astype(np.float64)
+        largest = block.max(1)
+        total += float(np.log(np.exp(block - largest[:, np.newaxis]).sum(1)).sum())
+        total += float((largest - block[np.arange(len(block)), target[start : start + ROWS]]).sum())
+    return total / len(rows)
+
+
+def brier(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> float:
+    r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` where classes are known.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        **given: ``logits=`` or ``probabilities=`` with ``target=``: then all classes count, and the score lies in
+            [0, 2].
+
+    References:
+        Brier, "Verification of forecasts expressed in terms of probability", 1950.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.brier([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
+        0.405
+        >>> round(metrics.brier(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
+        0.05
+    """
+    return brier_of(predictions(confidence, correct, name="Brier", **given))
+
+
+def brier_of(given: Predictions) -> float:
+    """Brier score of checked predictions: of all classes where they are known."""
+    if given.probabilities is None:
+        return brier_of_pairs(given)
+    probabilities, target = given.of_classes("Brier")
+    total = 0.0
+    for start in range(0, len(target), ROWS):
+        block = probabilities[start : start + ROWS].astype(np.float64)
+        block[np.arange(len(block)), target[start : start + ROWS]] -= 1
+        total += float(np.square(block, out=block).sum())
+    return total / len(target)
+
+
+def brier_of_pairs(given: Predictions) -> float:
+    """Mean of (correct - confidence) squared, from the tie groups."""
+    confidence, samples, right = given.groups
+    return float((right * (1 - confidence) ** 2 + (samples - right) * confidence**2).sum() / len(given))
+
+
+class BrierDecomposition(NamedTuple):
+    r"""The Brier score of pairs as an exact sum over bins.
+
+    ``brier == reliability - resolution + uncertainty + within_variance - 2 * within_covariance``: the last two are
+    the variance of the confidence, and its covariance with correctness, within bins, which the classical identity
+    of three terms leaves out.
+    """
+
+    brier: float
+    reliability: float
+    resolution: float
+    uncertainty: float
+    within_variance: float
+    within_covariance: float
+
+
+def brier_decomposition(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    bins: int | None = None,
+    convention: ConventionName = "paper",
+    **given: Unpack[Given],
+) -> BrierDecomposition:
+    """Decompose the Brier score of pairs over bins of equal width, exactly.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        bins: Number of bins; by default the convention's.
+        convention: As for :func:`calibrant.metrics.ece`. A confidence of 0 counts in the first bin here.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+
+    References:
+        Murphy, "A new vector partition of the probability score", 1973; Stephenson, Coelho, Jolliffe, "Two extra
+        components in the Brier score decomposition", 2008.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> parts = metrics.brier_decomposition([0.91, 0.8, 0.6, 0.93], [1, 0, 1, 0])
+        >>> round(parts.uncertainty, 4), round(parts.within_covariance, 4)
+        (0.25, -0.0025)
+    """
+    data = predictions(confidence, correct, name="the Brier decomposition", **given)
+    n = len(data)
+    table = equal_width_bins(data, bins=bins, convention=convention)
+    z, samples, right = data.groups
+    if table.samples.sum() < n:  # a confidence of exactly 0, which right-closed bins leave out, belongs to the first
+        extra = np.eye(1, len(table.samples))[0]
+        table = table._replace(samples=table.samples + extra * samples[0], right=table.right + extra * right[0])
+    occupied = table.samples > 0
+    count, total, hits = table.samples[occupied], table.confidence[occupied], table.right[occupied]
+    overall = hits.sum() / n
+    # Sums of products within bins are those of all samples less those between bins.
+    return BrierDecomposition(
+        brier=brier_of_pairs(data),
+        reliability=float(((total - hits) ** 2 / count).sum() / n),
+        resolution=float((count * (hits / count - overall) ** 2).sum() / n),
+        uncertainty=float(overall * (1 - overall)),
+        within_variance=float(((samples * z) @ z - (total**2 / count).sum()) / n),
+        within_covariance=float((right @ z - (total * hits / count).sum()) / n),
+    )
+
+
+class Corp(NamedTuple):
+    """The Brier score of pairs without bins: ``brier == miscalibration - discrimination + uncertainty``."""
+
+    brier: float
+    miscalibration: float
+    discrimination: float
+    uncertainty: float
+
+
+def corp_decomposition(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> Corp:
+    """Decompose the Brier score of pairs by isotonic regression: what the best monotone recalibration would gain.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the two.
+
+    References:
+        Dimitriadis, Gneiting, Jordan, "Stable reliability diagrams for probabilistic classifiers", PNAS 2021.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> parts = metrics.corp_decomposition([0.9, 0.8, 0.6, 0.95], [1, 0, 0, 1])
+        >>> round(parts.discrimination, 4)
+        0.25
+    """
+    data = predictions(confidence, correct, name="the CORP decomposition", **given)
+    n = len(data)
+    _, samples, right = data.groups
+    fitted = isotonic(right / samples, samples)
+    overall = right.sum() / n
+    uncertainty = float(overall * (1 - overall))
+    recalibrated = float((right * (1 - fitted) ** 2 + (samples - right) * fitted**2).sum() / n)
+    score = brier_of_pairs(data)
+    return Corp(score, score - recalibrated, uncertainty - recalibrated, uncertainty)
+
+
+def isotonic(values: Array, weight: Array) -> Array:
+    """The non-decreasing sequence nearest to ``values`` in weighted least squares."""
+    from scipy.optimize import isotonic_regression
+
+    fitted: Array = isotonic_regression(values, weights=weight).x
+    return fitted
+
+
+def aurc(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> float:
+    r"""Area under the risk-coverage curve: the error rate among the k most confident, averaged over k = 1..N.
+
+    Within a tie group the order is unknown, so its errors are spread evenly: the expectation over random orders.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the two.
+
+    References:
+        Geifman, Uziel, El-Yaniv, "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers", ICLR 2019.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.aurc([0.9, 0.8, 0.6, 0.5], [1, 0, 1, 1]), 4)
+        0.2708
+    """
+    data = predictions(confidence, correct, name="AURC", **given)
+    _, samples, right = (field[::-1] for field in data.groups)
+    rate = np.repeat(1 - right / samples, samples.astype(np.intp))
+    return float((rate.cumsum() / np.arange(1, len(data) + 1)).mean())
+
+
+def reliability_bins(given: Predictions, *, bins: int = 20, equal_mass: bool = False) -> BinTable:
+    """The bins of a reliability diagram: equal width right-closed, or equal mass."""
+    return equal_mass_bins(given, bins=bins) if equal_mass else equal_width_bins(given, bins=bins)
