@@ -1,15 +1,49 @@
 """Repair: calibrators that are fitted on held-out logits, after training."""
 
 from calibrant.posthoc.base import Calibrator, logits_from_probabilities
+from calibrant.posthoc.bbq import BayesianBinning
+from calibrant.posthoc.beta import BetaCalibration
+from calibrant.posthoc.conformal import ConformalClassifier
+from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.histogram import HistogramBinning
+from calibrant.posthoc.isotonic import IsotonicCalibration
+from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
+from calibrant.posthoc.platt import PlattScaling
+from calibrant.posthoc.scores import ScoreCalibrator
+from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.vector import VectorScaling
 
+# Methods by name, each with options that have defaults: what the command line offers.
 METHODS: dict[str, type[Calibrator]] = {
     "temperature": TemperatureScaling,
+    "vector": VectorScaling,
+    "matrix": MatrixScaling,
+    "dirichlet": DirichletCalibration,
+    "ensemble-temperature": EnsembleTemperatureScaling,
+    "platt": PlattScaling,
+    "beta": BetaCalibration,
+    "spline": SplineCalibration,
+    "histogram": HistogramBinning,
+    "isotonic": IsotonicCalibration,
+    "bbq": BayesianBinning,
 }
 
 __all__ = [
     "METHODS",
+    "BayesianBinning",
+    "BetaCalibration",
     "Calibrator",
+    "ConformalClassifier",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "MatrixScaling",
+    "PlattScaling",
+    "ScoreCalibrator",
+    "SplineCalibration",
     "TemperatureScaling",
+    "VectorScaling",
     "logits_from_probabilities",
 ]

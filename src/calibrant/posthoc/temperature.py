@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
 
-# Elements of one chunk: a few of them fit in a core's cache, and Python's share of the time stays small.
-CHUNK = 2**18
+# Elements of one chunk: few enough to stay in a core's cache, enough to keep Python's share of the time small.
+CHUNK = 2**16
+# Elements of the sample on which the search starts.
+SAMPLE = 2**20
 # The search for log(1/T) goes no further than this on either side of 0.
 FARTHEST = 80.0
 
@@ -83,7 +85,7 @@ def best_temperature(logits: Tensor, target: Tensor) -> float:
     """
     _check_solvable(logits, target)
     start = 0.0
-    stride = logits.numel() // CHUNK
+    stride = logits.numel() // SAMPLE
     if stride > 1:
         # Close to the answer for the price of a fraction of one look at everything.
         some, labels = logits[::stride], target[::stride]
@@ -98,6 +100,14 @@ def best_temperature(logits: Tensor, target: Tensor) -> float:
             "scale the logits to a sensible range, or use more held-out data"
         )
     return math.exp(-exact)
+
+
+def temperature_or_one(logits: Tensor, target: Tensor) -> float:
+    """Return the best temperature, or 1 if there is none: where the search for more parameters starts."""
+    try:
+        return best_temperature(logits, target)
+    except ValueError:
+        return 1.0
 
 
 def _chunks(logits: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

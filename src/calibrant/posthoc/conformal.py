@@ -1,0 +1,169 @@
+"""Split conformal prediction: sets of classes that contain the right one as often as promised."""
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.posthoc.base import Array, Fitted, as_tensor
+
+ScoreName = Literal["lac", "aps", "raps"]
+# Penalties that are tried if RAPS is to choose, and the share of the data it chooses on.
+PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)
+TUNING_SHARE = 0.3
+
+
+class ConformalClassifier(Fitted):
+    r"""Sets of classes that contain the right one with probability at least :math:`1 - \alpha`.
+
+    A score says how odd a class is for a sample. With :math:`\hat q` the
+    :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest score of the right classes of n held-out samples (infinity
+    if that is more than n), the set holds every class whose score is at most :math:`\hat q`. If new samples are
+    exchangeable with the held-out ones, the promise holds on average over samples, whatever the model.
+
+    With the probabilities :math:`p` of a sample in descending order, a class of rank r and :math:`U` uniform on [0, 1],
+
+    - ``"lac"``: :math:`1 - p_y`; the smallest sets on average, which may be empty;
+    - ``"aps"``: :math:`\sum_{j < r} p_j + U p_r`; sets that grow where the sample is hard;
+    - ``"raps"``: the same plus :math:`\lambda \max(r - k, 0)`, which keeps sets of many classes small.
+
+    Calibrate the logits first if you like, on other data than the sets: any calibrator's
+    ``predict_proba`` goes in by way of :func:`logits_from_probabilities`.
+
+    Args:
+        score: ``"lac"``, ``"aps"`` or ``"raps"``.
+        alpha: The share of samples whose set may miss the right class.
+        randomized: False replaces U by 1: sets without chance in them, which cover more than promised.
+        penalty: :math:`\lambda` of RAPS, or ``"tune"``: the one of 0.001, 0.01, 0.1, 0.2, 0.5 with the smallest sets.
+        rank: k of RAPS, or ``"tune"``: the rank that the right class exceeds with probability at most alpha.
+            What is tuned is tuned on 30 % of the data, drawn by ``seed``, which then does not count for
+            :math:`\hat q`.
+        seed: Of U, and of what is drawn for tuning.
+
+    References:
+        Sadinle, Lei, Wasserman, "Least Ambiguous Set-Valued Classifiers with Bounded Error Levels", JASA 2019;
+        Romano, Sesia, Candès, "Classification with Valid and Adaptive Coverage", NeurIPS 2020; Angelopoulos,
+        Bates, Malik, Jordan, "Uncertainty Sets for Image Classifiers using Conformal Prediction", ICLR 2021.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.posthoc import ConformalClassifier
+        >>> logits = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> conformal = ConformalClassifier("lac", alpha=0.1).fit(logits, logits.argmax(1))
+        >>> conformal.predict_set(torch.tensor([[5.0, 0.0, 0.0, 0.0]]))
+        tensor([[ True, False, False, False]])
+        >>> round(conformal.quantile_, 3)
+        0.629
+    """
+
+    quantile: Tensor
+    penalties: Tensor
+
+    def __init__(
+        self,
+        score: ScoreName = "lac",
+        alpha: float = 0.1,
+        *,
+        randomized: bool = True,
+        penalty: float | Literal["tune"] = 0.01,
+        rank: int | Literal["tune"] = 5,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        inputs.check_choice("score", score, ("lac", "aps", "raps"))
+        inputs.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
+        if isinstance(penalty, str):
+            inputs.check_choice("penalty", penalty, ("tune",))
+        else:
+            inputs.check_range("penalty", penalty, low=0.0)
+        if isinstance(rank, str):
+            inputs.check_choice("rank", rank, ("tune",))
+        else:
+            inputs.check_range("rank", rank, low=0)
+        self.score = score
+        self.alpha = float(alpha)
+        self.randomized = bool(randomized)
+        self.penalty = penalty
+        self.rank = rank
+        self.seed = int(seed)
+        self.register_buffer("quantile", None)
+        self.register_buffer("penalties", None)
+
+    @property
+    def quantile_(self) -> float:
+        """The largest score that a class in a set may have."""
+        return float(self.quantile)
+
+    def fit_rows(self, logits: Tensor, target: Tensor) -> None:
+        """Tune the penalties where asked to, and take the quantile of the scores."""
+        penalty, rank = self.penalty, self.rank
+        if self.score == "raps" and "tune" in (penalty, rank):
+            order = torch.randperm(len(logits), generator=torch.Generator().manual_seed(self.seed)).to(logits.device)
+            share = math.ceil(TUNING_SHARE * len(logits))
+            if share == len(logits):
+                raise ValueError(f"tuning needs at least 2 samples, got {len(logits)}: pass penalty and rank as numbers")
+            penalty, rank = self._tuned(logits[order[:share]], target[order[:share]])
+            logits, target = logits[order[share:]], target[order[share:]]
+        self.penalties = torch.tensor([float(penalty), float(rank)], dtype=torch.float64, device=logits.device)
+        scores = self._scores(logits, self.penalties, self.seed).gather(1, target.unsqueeze(1)).squeeze(1)
+        self.quantile = _conformal_quantile(scores, self.alpha)
+
+    def _tuned(self, logits: Tensor, target: Tensor) -> tuple[float, float]:
+        column = target.unsqueeze(1)
+        rank = self.rank
+        if rank == "tune":
+            ranks = _ranks(logits.softmax(1))[1].gather(1, column).squeeze(1).double()
+            rank = float(_conformal_quantile(ranks, self.alpha).clamp_max(logits.shape[1]))
+        if self.penalty != "tune":
+            return float(self.penalty), rank
+        sizes = []
+        for penalty in PENALTIES:
+            scores = self._scores(logits, torch.tensor([penalty, rank], dtype=torch.float64), self.seed)
+            quantile = _conformal_quantile(scores.gather(1, column).squeeze(1), self.alpha)
+            sizes.append(float((scores <= quantile).sum()))
+        return PENALTIES[int(np.argmin(sizes))], rank
+
+    def predict_set(self, logits: Tensor | Array, *, seed: int | None = None) -> Tensor:
+        """Return which classes are in the set of each sample: boolean, ``(N, C)``; ``(N, 2)`` for binary logits.
+
+        Args:
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. Torch or NumPy.
+            seed: Of U, for scores that are randomised; by default one that follows from the classifier's, so that the
+                same call gives the same sets. Give each batch another one if you predict batch by batch.
+        """
+        with torch.no_grad():
+            rows = self.rows(as_tensor(logits))
+            return self._scores(rows, self.penalties, self.seed + 1 if seed is None else seed) <= self.quantile
+
+    def _scores(self, logits: Tensor, penalties: Tensor, seed: int) -> Tensor:
+        """Score of every class of every sample, ``(N, C)``, float64."""
+        probability = logits.double().softmax(1)
+        if self.score == "lac":
+            return 1 - probability
+        above, rank = _ranks(probability)
+        uniform = torch.ones(len(logits), 1, dtype=torch.float64)
+        if self.randomized:
+            uniform = torch.rand(len(logits), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        scores = above + uniform.to(logits.device) * probability
+        if self.score == "raps":
+            penalty, free = penalties.to(scores)
+            scores = scores + penalty * (rank - free).clamp_min(0)
+        return scores
+
+
+def _ranks(probability: Tensor) -> tuple[Tensor, Tensor]:
+    """Probability of all classes ranked above each class, and its rank from 1; ties rank by class."""
+    descending, order = probability.sort(1, descending=True, stable=True)
+    above = torch.zeros_like(probability).scatter(1, order, descending.cumsum(1) - descending)
+    places = torch.arange(1, probability.shape[1] + 1, device=order.device).expand_as(order)
+    return above, torch.zeros_like(order).scatter(1, order, places)
+
+
+def _conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
+    """The ceil((n + 1)(1 - alpha))-th smallest score, infinity if there are fewer."""
+    # A rounding error must not turn 0.9 * 10 = 9.000000000000002 into the tenth.
+    place = math.ceil((len(scores) + 1) * (1 - alpha) - 1e-9)
+    return scores.sort().values[place - 1] if place <= len(scores) else scores.new_tensor(torch.inf)

@@ -1,0 +1,63 @@
+"""Histogram binning: in each bin, what happened."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.posthoc.lookup import SortedHits, bin_middles, step_lookup
+from calibrant.posthoc.scores import ScoreCalibrator, Scores, View
+
+Mode = Literal["equal-mass", "equal-width"]
+
+
+class HistogramBinning(ScoreCalibrator):
+    """Replace a probability by the rate of hits among the held-out samples in its bin.
+
+    Bins are right-closed. A bin that no held-out sample fell in gives its middle. Ties are never parted, so bins
+    of equal mass can be fewer than asked for. Rates of 0 and 1 do occur, and with them an infinite NLL.
+
+    Args:
+        bins: How many bins.
+        mode: ``"equal-mass"``, bins with as many samples each; or ``"equal-width"``.
+        view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
+
+    References:
+        Zadrozny, Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian
+        classifiers", ICML 2001.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.posthoc import HistogramBinning
+        >>> logits = torch.tensor([3.0, 3.0, 3.0, 3.0, -3.0, -3.0])
+        >>> binning = HistogramBinning(bins=2, mode="equal-width").fit(logits, torch.tensor([1, 1, 1, 0, 0, 1]))
+        >>> binning.predict_proba(torch.tensor([3.0, -1.0]))[:, 1]
+        tensor([0.7500, 0.5000])
+    """
+
+    state = ("edges", "values")
+    edges: Tensor
+    values: Tensor
+
+    def __init__(self, bins: int = 15, mode: Mode = "equal-mass", view: View = "class-wise") -> None:
+        super().__init__(view)
+        inputs.check_count("bins", bins)
+        inputs.check_choice("mode", mode, ("equal-mass", "equal-width"))
+        self.bins = int(bins)
+        self.mode = mode
+
+    def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
+        """Count hits in bins."""
+        sample = SortedHits(scores.probability, hits)
+        if self.mode == "equal-mass":
+            edges = sample.equal_mass_edges(self.bins)
+        else:
+            edges = torch.arange(1, self.bins, dtype=scores.log_p.dtype, device=scores.log_p.device) / self.bins
+            edges = edges.expand(len(hits), -1)
+        counts, right = sample.count(edges)
+        return edges, torch.where(counts > 0, right / counts.clamp_min(1), bin_middles(edges))
+
+    def map_scores(self, scores: Scores) -> Tensor:
+        """Look up the bins."""
+        return step_lookup(self.edges, self.values, scores.probability)

@@ -1,0 +1,56 @@
+"""Isotonic regression: the best map among all that never fall."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.posthoc.lookup import linear_lookup
+from calibrant.posthoc.scores import ScoreCalibrator, Scores, View
+
+
+class IsotonicCalibration(ScoreCalibrator):
+    """Least squares fit among all non-decreasing maps of a probability.
+
+    The fit is scikit-learn's ``IsotonicRegression``, kept as a table of knots with straight lines between them.
+    It assumes nothing but order, and so wants more data than the others: a thousand samples or more. Values of
+    0 and 1 do occur, and with them an infinite NLL.
+
+    Args:
+        view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
+
+    References:
+        Zadrozny, Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates",
+        KDD 2002.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.posthoc import IsotonicCalibration
+        >>> logits = torch.tensor([-2.0, -1.0, 1.0, 2.0])
+        >>> calibrator = IsotonicCalibration().fit(logits, torch.tensor([0, 1, 0, 1]))
+        >>> calibrator.predict_proba(logits)[:, 1]
+        tensor([0.0000, 0.5000, 0.5000, 1.0000])
+    """
+
+    state = ("knots", "values")
+    knots: Tensor
+    values: Tensor
+
+    def __init__(self, view: View = "class-wise") -> None:
+        super().__init__(view)
+
+    def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
+        """Fit one regression a row."""
+        from sklearn.isotonic import IsotonicRegression
+
+        position, happened = scores.probability.cpu().numpy(), hits.cpu().numpy()
+        fits = [IsotonicRegression(y_min=0.0, y_max=1.0).fit(*row) for row in zip(position, happened, strict=True)]
+        width = max(2, *(len(fit.X_thresholds_) for fit in fits))
+        tables = []
+        for table in ([fit.X_thresholds_ for fit in fits], [fit.y_thresholds_ for fit in fits]):
+            rows = np.stack([np.pad(row, (0, width - len(row)), mode="edge") for row in table])
+            tables.append(torch.from_numpy(rows).to(scores.log_p))
+        return tuple(tables)
+
+    def map_scores(self, scores: Scores) -> Tensor:
+        """Follow the lines between the knots."""
+        return linear_lookup(self.knots, self.values, scores.probability)

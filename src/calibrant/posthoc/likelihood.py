@@ -1,0 +1,60 @@
+"""The likelihood that the scaling methods maximise, in pieces that fit in memory, and its minimiser."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Vector = npt.NDArray[np.float64]
+Objective = Callable[[Vector], tuple[float, Vector]]
+
+# Elements of one chunk in float64: 16 MB.
+CHUNK = 2**21
+# How strongly every scale is pulled towards 1 and every shift towards 0. Far too weak to be seen in a fit that
+# has a finite optimum; on separable data, which has none, it is what keeps the numbers finite.
+PULL = 1e-8
+
+
+def chunks(features: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows in pieces, in float64."""
+    rows = max(1, CHUNK // features.shape[1])
+    for part, labels in zip(features.split(rows), target.split(rows), strict=True):
+        yield part.double(), labels
+
+
+def nll_and_residual(logits: Tensor, target: Tensor) -> tuple[float, Tensor]:
+    """Summed NLL, and its gradient in the logits: probabilities less the one-hot target. Overwrites the logits."""
+    logits -= logits.amax(1, keepdim=True)
+    column = target.unsqueeze(1)
+    true = logits.gather(1, column).sum()
+    residual = logits.exp_()
+    total = residual.sum(1, keepdim=True)
+    residual /= total
+    residual.scatter_add_(1, column, torch.full_like(column, -1, dtype=residual.dtype))
+    return float(total.log().sum() - true), residual
+
+
+def minimise(
+    objective: Objective, start: Vector, scale: Vector, *, gradient_tolerance: float = 1e-8, steps: int = 1000
+) -> Vector:
+    """Minimise a smooth convex function by L-BFGS.
+
+    Args:
+        objective: Gives value and gradient.
+        start: Where to start.
+        scale: Typical size of a step in each variable, the inverse root of the curvature: with it, variables of
+            very different weight become alike, and few steps are needed.
+        gradient_tolerance: Where to stop, in the largest component of the gradient times ``scale``.
+        steps: Most steps to take.
+    """
+    from scipy.optimize import minimize
+
+    def scaled(position: Vector) -> tuple[float, Vector]:
+        value, gradient = objective(start + scale * position)
+        return value, gradient * scale
+
+    options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "gtol": gradient_tolerance, "ftol": 1e-14}
+    found = minimize(scaled, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(start + scale * found.x)

@@ -1,0 +1,80 @@
+"""Tables of one row a map: steps and straight lines between knots."""
+
+import torch
+from torch import Tensor
+
+
+def step_lookup(edges: Tensor, values: Tensor, position: Tensor) -> Tensor:
+    """Value of the right-closed bin that each position falls in.
+
+    Args:
+        edges: Inner edges, ascending, ``(rows, m)``. Repeated edges enclose bins that nothing falls in.
+        values: ``(rows, m + 1)``.
+        position: ``(rows, N)``.
+
+    Example:
+        >>> step_lookup(torch.tensor([[0.5]]), torch.tensor([[0.1, 0.9]]), torch.tensor([[0.2, 0.5, 0.6]]))
+        tensor([[0.1000, 0.1000, 0.9000]])
+    """
+    position = position.contiguous()
+    return values.to(position.dtype).gather(1, torch.searchsorted(edges.to(position.dtype), position))
+
+
+def linear_lookup(knots: Tensor, values: Tensor, position: Tensor) -> Tensor:
+    """Value on the straight lines between knots; beyond the ends, that of the nearest knot.
+
+    Args:
+        knots: Ascending, ``(rows, m)`` with m at least 2; a knot may be repeated.
+        values: ``(rows, m)``.
+        position: ``(rows, N)``.
+
+    Example:
+        >>> linear_lookup(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.2, 0.4]]), torch.tensor([[0.5, 2.0]]))
+        tensor([[0.3000, 0.4000]])
+    """
+    position = position.contiguous()
+    knots, values = knots.to(position.dtype), values.to(position.dtype)
+    right = torch.searchsorted(knots, position, right=True).clamp(1, knots.shape[1] - 1)
+    low, high = knots.gather(1, right - 1), knots.gather(1, right)
+    width = high - low
+    share = torch.where(width > 0, (position - low) / torch.where(width > 0, width, 1.0), 0.0).clamp(0, 1)
+    return torch.lerp(values.gather(1, right - 1), values.gather(1, right), share)
+
+
+class SortedHits:
+    """Scores in ascending order with cumulated hits, so that any binning is counted by a few look-ups.
+
+    Args:
+        position: Scores, ``(rows, N)``.
+        hits: 0 or 1, ``(rows, N)``.
+    """
+
+    def __init__(self, position: Tensor, hits: Tensor) -> None:
+        self.ascending, order = position.contiguous().sort(1)
+        self.hits = hits.gather(1, order)
+        self.cumulated = torch.nn.functional.pad(self.hits.cumsum(1), (1, 0))
+
+    def equal_mass_edges(self, bins: int) -> Tensor:
+        """Inner edges, ``(rows, bins - 1)``, half-way between the samples they part; ties are never parted."""
+        samples = self.ascending.shape[1]
+        cut = torch.arange(1, bins, device=self.ascending.device) * samples / bins
+        above = cut.round().long().clamp(0, samples - 1)
+        left, right = self.ascending[:, (above - 1).clamp_min(0)], self.ascending[:, above]
+        return left + (right - left) / 2
+
+    def count(self, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples and hits in the right-closed bins between inner edges: each ``(rows, bins)``, float64."""
+        rows, samples = self.ascending.shape
+        until = torch.searchsorted(self.ascending, edges.contiguous(), right=True)
+        ends = torch.cat((until, until.new_full((rows, 1), samples)), dim=1)
+        zero = ends.new_zeros(rows, 1)
+        counts = ends.diff(dim=1, prepend=zero).double()
+        hits = self.cumulated.gather(1, ends).diff(dim=1, prepend=zero.double())
+        return counts, hits
+
+
+def bin_middles(edges: Tensor) -> Tensor:
+    """Middles of the bins of [0, 1] between inner edges, ``(rows, bins)``, float64."""
+    zero = edges.new_zeros(edges.shape[0], 1, dtype=torch.float64)
+    outer = torch.cat((zero, edges.double(), zero + 1), dim=1)
+    return (outer[:, 1:] + outer[:, :-1]) / 2

@@ -1,0 +1,61 @@
+"""Platt scaling: a logistic regression on the log-odds."""
+
+import torch
+from torch import Tensor
+
+from calibrant.posthoc.logistic import logistic_regression
+from calibrant.posthoc.scores import ScoreCalibrator, Scores, View
+
+
+class PlattScaling(ScoreCalibrator):
+    r"""Logistic regression on the log-odds of a probability.
+
+    .. math:: \hat z = \sigma\!\left(a \ln\frac{z}{1-z} + b\right)
+
+    Two numbers a map: sound for a few hundred samples. As Platt did, the labels are replaced by
+    :math:`(n_1 + 1)/(n_1 + 2)` for hits and :math:`1/(n_0 + 2)` for misses, with their counts :math:`n_1, n_0`;
+    this also keeps the numbers finite on separable data. For multi-class models prefer temperature or vector
+    scaling, which treat all classes together.
+
+    Args:
+        view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
+
+    References:
+        Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
+        Methods", Advances in Large Margin Classifiers, 1999.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.posthoc import PlattScaling
+        >>> logits = torch.tensor([3.0, -3.0]).repeat(500)  # binary: the logit of class 1
+        >>> target = torch.tensor([1, 0, 1, 0, 1, 0, 0, 1]).repeat(125)  # right in three of four
+        >>> PlattScaling().fit(logits, target).predict_proba(torch.tensor([3.0]))
+        tensor([[0.2510, 0.7490]])
+    """
+
+    state = ("slope", "intercept")
+    slope: Tensor
+    intercept: Tensor
+
+    def __init__(self, view: View = "class-wise") -> None:
+        super().__init__(view)
+
+    def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
+        """Fit the regressions."""
+        odds = _log_odds(scores).double()
+        features = torch.stack((odds, torch.ones_like(odds)), dim=1)
+        right = hits.sum(1, keepdim=True)
+        wrong = hits.shape[1] - right
+        soft = torch.where(hits > 0, (right + 1) / (right + 2), 1 / (wrong + 2))
+        found = logistic_regression(features, soft, odds.new_tensor([1.0, 0.0]))
+        return found[:, 0], found[:, 1]
+
+    def map_scores(self, scores: Scores) -> Tensor:
+        """Apply the regressions."""
+        odds = _log_odds(scores)
+        return (odds * self.slope.to(odds.dtype).unsqueeze(1) + self.intercept.to(odds.dtype).unsqueeze(1)).sigmoid()
+
+
+def _log_odds(scores: Scores) -> Tensor:
+    floored = scores.floored()
+    return floored.log_p - floored.log_not
