@@ -77,7 +77,7 @@ def equal_width_bins(given: Predictions, *, bins: int | None = None, convention:
     """
     rule, count = _rule(convention, bins)
     edges = rule.edges_like(given.confidence, count)
-    samples, confidence, right = _sums(given.confidence, given.correct, edges, rule)
+    samples, confidence, right = bin_sums(given.confidence, given.correct, edges, rule)
     slots = len(samples)
     lower, upper = edges[:slots], np.minimum(np.append(edges, 1.0)[1 : slots + 1], 1.0)
     return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
@@ -105,7 +105,7 @@ def _slots(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
     return slot if rule.last == "extra" else np.minimum(slot, count - 1, out=slot)
 
 
-def _sums(confidence: Array, correct: Any, edges: Array, rule: Convention) -> tuple[Array, Array, Array]:
+def bin_sums(confidence: Array, correct: Any, edges: Array, rule: Convention) -> tuple[Array, Array, Array]:
     """Samples, confidence and right ones of each bin."""
     slots = len(edges) - 1 + (rule.last == "extra")
     counts, total = np.zeros((slots + 1, 2), dtype=np.int64), np.zeros(slots + 1)
@@ -295,7 +295,7 @@ def debiased_l2(
     Example:
         >>> from calibrant import metrics
         >>> round(metrics.debiased_l2([0.9, 0.8, 0.6, 0.7], [0, 0, 0, 1], bins=2), 4)
-        0.5723
+        0.4975
     """
     data = predictions(confidence, correct, name="the debiased L2 error", **given)
     table = equal_mass_bins(data, bins=bins, split_ties=split_ties)
@@ -386,6 +386,6 @@ def classwise_errors(given: Predictions, *, bins: int | None = None, convention:
     errors = np.empty(probabilities.shape[1])
     for k in range(len(errors)):
         column = np.ascontiguousarray(probabilities[:, k])
-        _, confidence, right = _sums(column, target == k, edges, rule)
+        _, confidence, right = bin_sums(column, target == k, edges, rule)
         errors[k] = np.abs(confidence - right).sum() / len(target)
     return errors

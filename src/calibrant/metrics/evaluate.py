@@ -145,7 +145,7 @@ def evaluate(
         >>> logits = 3 * torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
         >>> scores = metrics.evaluate(logits=logits, target=torch.arange(1000) % 5)
         >>> round(scores.accuracy, 3), round(scores.ece, 3), scores.classes
-        (0.194, 0.592, 5)
+        (0.194, 0.559, 5)
         >>> print(str(scores).splitlines()[0])
         1,000 samples, 5 classes
     """

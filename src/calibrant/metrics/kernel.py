@@ -80,7 +80,7 @@ def skce(
         >>> from calibrant import metrics
         >>> p = [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]
         >>> round(metrics.skce(probabilities=p, target=[0, 0, 1]), 4)
-        -0.3102
+        -0.1994
     """
     inputs.check_range("bandwidth", bandwidth, low=1e-6)
     inputs.check_choice("estimator", estimator, ("quadratic", "linear"))

@@ -134,7 +134,7 @@ def _from_pairs(confidence: Values, correct: Values) -> Predictions:
     z = as_tensor("confidence", confidence)
     if z.dim() != 1:
         raise ValueError(f"confidence must have shape (N,), got {tuple(z.shape)}: pass probabilities= for (N, C)")
-    pairs = inputs.pairs(z, as_tensor("correct", correct), None, name="this metric")
+    pairs = inputs.pairs(z, as_tensor("correct", correct), None, name="this metric", minimum=0)
     return Predictions(pairs.confidence.numpy(), pairs.correct.bool().numpy())
 
 

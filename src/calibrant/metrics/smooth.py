@@ -41,7 +41,7 @@ def smooth_ece(
     Example:
         >>> from calibrant import metrics
         >>> round(metrics.smooth_ece([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]).value, 3)
-        0.226
+        0.304
     """
     return smooth_ece_of(predictions(confidence, correct, name="smooth ECE", **given))
 

@@ -1,0 +1,245 @@
+"""Metrics that are fed batch by batch and agree across ranks, on torchmetrics.
+
+The binned ones keep a few sums per bin, whatever the number of samples. Those that need every sample keep 4 bytes
+for each: confidence, rounded to float32, and correctness packed into one integer.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.metrics.binned import CONVENTIONS, BinTable, ConventionName, bin_sums, ece_of
+from calibrant.metrics.cumulative import Cumulative, cumulative
+from calibrant.metrics.predictions import Predictions, predictions
+from calibrant.metrics.sorting import pack
+
+try:
+    from torchmetrics import Metric
+except ImportError as error:
+    raise ImportError('streaming metrics need torchmetrics: pip install "calibrant[streaming]"') from error
+
+Takes = Literal["logits", "probabilities", "confidence"]
+
+
+class StreamingMetric(Metric):
+    """What the streaming metrics share: how a batch is understood.
+
+    Args:
+        takes: What ``update`` is given first: ``"logits"`` or ``"probabilities"`` (then the target second), or
+            ``"confidence"`` (then correctness second). Never guessed from the values.
+        **options: For ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+
+    def __init__(self, takes: Takes = "logits", **options: Any) -> None:
+        super().__init__(**options)
+        inputs.check_choice("takes", takes, ("logits", "probabilities", "confidence"))
+        self.takes = takes
+
+    def batch(self, first: Tensor, second: Tensor) -> Predictions:
+        """Check a batch."""
+        if self.takes == "confidence":
+            return predictions(first, second)
+        return predictions(logits=first, target=second) if self.takes == "logits" else predictions(
+            probabilities=first, target=second
+        )  # fmt: skip
+
+
+class StreamingECE(StreamingMetric):
+    """ECE in constant memory.
+
+    Args:
+        bins: Number of bins; by default the convention's.
+        convention: As for :func:`calibrant.metrics.ece`.
+        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
+        **options: For ``torchmetrics.Metric``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant import metrics
+        >>> ece = metrics.StreamingECE(takes="confidence")
+        >>> ece.update(torch.tensor([0.9, 0.8]), torch.tensor([1, 0]))
+        >>> ece.update(torch.tensor([0.6, 0.9]), torch.tensor([1, 0]))
+        >>> round(ece.compute().item(), 4)
+        0.5
+    """
+
+    sums: Tensor
+    samples: Tensor
+
+    def __init__(
+        self,
+        bins: int | None = None,
+        convention: ConventionName = "paper",
+        takes: Takes = "logits",
+        **options: Any,
+    ) -> None:
+        super().__init__(takes, **options)
+        inputs.check_choice("convention", convention, tuple(CONVENTIONS))
+        self.rule = CONVENTIONS[convention]
+        if bins is not None:
+            inputs.check_count("bins", bins)
+        self.bins = int(self.rule.bins if bins is None else bins)
+        slots = self.bins + (self.rule.last == "extra")
+        # Rows: samples, sum of confidence, right ones.
+        self.add_state("sums", torch.zeros(3, slots, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, first: Tensor, second: Tensor) -> None:
+        """Add a batch."""
+        data = self.batch(first, second)
+        edges = self.rule.edges_like(data.confidence, self.bins)
+        added = np.stack(bin_sums(data.confidence, data.correct, edges, self.rule))
+        self.sums += torch.from_numpy(added).to(self.sums)
+        self.samples += len(data)
+
+    def table(self) -> BinTable:
+        """The bins so far."""
+        edges = self.rule.edges_like(np.zeros(0), self.bins)
+        samples, confidence, right = self.sums.cpu().numpy()
+        upper = np.append(edges[1:], 1.0)[: len(samples)]
+        return BinTable(edges[: len(samples)], upper, samples, confidence, right)
+
+    def compute(self) -> Tensor:
+        """ECE of all batches."""
+        return torch.tensor(ece_of(self.table(), max(int(self.samples), 1)), dtype=torch.float64, device=self.device)
+
+
+class StreamingMCE(StreamingECE):
+    """MCE in constant memory; see :class:`StreamingECE` for the options and :func:`calibrant.metrics.mce`."""
+
+    def compute(self) -> Tensor:
+        """MCE of all batches."""
+        return torch.tensor(np.abs(self.table().gaps).max(), dtype=torch.float64, device=self.device)
+
+
+class StreamingGap(StreamingECE):
+    """Signed gap, mean confidence minus accuracy, in constant memory; see :func:`calibrant.metrics.gap`.
+
+    Args:
+        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
+        **options: For ``torchmetrics.Metric``.
+    """
+
+    def __init__(self, takes: Takes = "logits", **options: Any) -> None:
+        super().__init__(1, "netcal", takes, **options)
+
+    def compute(self) -> Tensor:
+        """The gap of all batches."""
+        gap: Tensor = (self.sums[1] - self.sums[2]).sum() / self.samples.clamp_min(1)
+        return gap
+
+
+class StreamingClasswiseECE(StreamingMetric):
+    """Class-wise ECE in constant memory: a table of bins for each class.
+
+    Args:
+        classes: Number of classes.
+        bins: Number of bins; by default the convention's.
+        convention: As for :func:`calibrant.metrics.ece`.
+        takes: ``"logits"`` or ``"probabilities"``.
+        **options: For ``torchmetrics.Metric``.
+    """
+
+    sums: Tensor
+    samples: Tensor
+
+    def __init__(
+        self,
+        classes: int,
+        bins: int | None = None,
+        convention: ConventionName = "guo",
+        takes: Literal["logits", "probabilities"] = "logits",
+        **options: Any,
+    ) -> None:
+        super().__init__(takes, **options)
+        inputs.check_choice("takes", takes, ("logits", "probabilities"))
+        inputs.check_choice("convention", convention, tuple(CONVENTIONS))
+        inputs.check_count("classes", classes)
+        if bins is not None:
+            inputs.check_count("bins", bins)
+        self.rule = CONVENTIONS[convention]
+        self.bins = int(self.rule.bins if bins is None else bins)
+        slots = self.bins + (self.rule.last == "extra")
+        # Confidence less right ones of each class and bin: all that class-wise ECE needs.
+        self.add_state("sums", torch.zeros(classes, slots, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, first: Tensor, second: Tensor) -> None:
+        """Add a batch."""
+        probabilities, target = self.batch(first, second).of_classes("class-wise ECE")
+        if probabilities.shape[1] != len(self.sums):
+            raise ValueError(f"expected {len(self.sums)} classes, got {probabilities.shape[1]}")
+        edges = self.rule.edges_like(probabilities, self.bins)
+        gaps = np.empty(self.sums.shape)
+        for k in range(len(gaps)):
+            column = np.ascontiguousarray(probabilities[:, k])
+            _, confidence, right = bin_sums(column, target == k, edges, self.rule)
+            gaps[k] = confidence - right
+        self.sums += torch.from_numpy(gaps).to(self.sums)
+        self.samples += len(target)
+
+    def compute(self) -> Tensor:
+        """Mean over classes of the ECE of all batches."""
+        return self.sums.abs().sum(1).mean() / self.samples.clamp_min(1)
+
+
+class _Sorted(StreamingMetric):
+    """A metric of all samples in order of confidence: 4 bytes each."""
+
+    keys: list[Tensor]
+
+    def __init__(self, takes: Takes = "logits", **options: Any) -> None:
+        super().__init__(takes, **options)
+        self.add_state("keys", [], dist_reduce_fx="cat")
+
+    def update(self, first: Tensor, second: Tensor) -> None:
+        """Add a batch."""
+        data = self.batch(first, second)
+        packed = pack(data.confidence.astype(np.float32), data.correct).view(np.int32)
+        added = torch.from_numpy(packed).to(self.device)
+        # Like the digits of a binary counter: a logarithmic number of tensors, however small the batches.
+        while self.keys and len(self.keys[-1]) <= len(added):
+            added = torch.cat((self.keys.pop(), added))
+        self.keys.append(added)
+
+    def cumulative(self, name: str, minimum: int) -> Cumulative:
+        """ESD and KS of all batches."""
+        state: Any = self.keys  # after synchronisation torchmetrics leaves one tensor
+        parts = [state] if isinstance(state, Tensor) else list(state)
+        keys = torch.cat(parts).cpu().numpy().view(np.uint32) if parts else np.zeros(0, dtype=np.uint32)
+        if len(keys) < minimum:
+            raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(keys)}")
+        return cumulative(np.sort(keys))
+
+
+class StreamingESD(_Sorted):
+    """ESD of all samples, exact, at 4 bytes a sample; see :func:`calibrant.metrics.esd`.
+
+    Args:
+        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
+        **options: For ``torchmetrics.Metric``.
+    """
+
+    def compute(self) -> Tensor:
+        """ESD of all batches."""
+        return torch.tensor(self.cumulative("ESD", 3).esd, dtype=torch.float64, device=self.device)
+
+
+class StreamingKS(_Sorted):
+    """KS error of all samples, exact, at 4 bytes a sample; see :func:`calibrant.metrics.ks_error`.
+
+    Args:
+        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
+        **options: For ``torchmetrics.Metric``.
+    """
+
+    def compute(self) -> Tensor:
+        """KS error of all batches."""
+        return torch.tensor(self.cumulative("the KS error", 1).ks, dtype=torch.float64, device=self.device)

@@ -1,0 +1,92 @@
+"""Metrics as their definitions read: loops over samples and pairs, independent of the package."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+Floats = Sequence[float]
+Marks = Sequence[int]
+
+
+def esd(z: Floats, c: Marks) -> float:
+    """The paper's estimator: mean over i of the squared mean of g_ij less its sample variance / (N - 1)."""
+    n, total = len(z), 0.0
+    for i in range(n):
+        g = [(c[j] - z[j]) * (z[j] <= z[i]) for j in range(n) if j != i]
+        mean = math.fsum(g) / (n - 1)
+        variance = math.fsum((x - mean) ** 2 for x in g) / (n - 2)
+        total += mean**2 - variance / (n - 1)
+    return total / n
+
+
+def ks(z: Floats, c: Marks) -> float:
+    return max(abs(math.fsum(cj - zj for zj, cj in zip(z, c, strict=True) if zj <= t)) for t in z) / len(z)
+
+
+def mmce(z: Floats, c: Marks, bandwidth: float, unbiased: bool) -> float:
+    n = len(z)
+    terms = (
+        (c[i] - z[i]) * (c[j] - z[j]) * math.exp(-abs(z[i] - z[j]) / bandwidth)
+        for i, j in itertools.product(range(n), repeat=2)
+        if i != j or not unbiased
+    )
+    return math.fsum(terms) / (n * (n - 1) if unbiased else n * n)
+
+
+def binned(z: Floats, c: Marks, inside: Callable[[float, int], bool], bins: int) -> list[tuple[int, float, int]]:
+    """Samples, confidence and right ones of each bin."""
+    rows = []
+    for m in range(bins):
+        members = [i for i in range(len(z)) if inside(z[i], m)]
+        rows.append((len(members), math.fsum(z[i] for i in members), sum(int(c[i]) for i in members)))
+    return rows
+
+
+def right_closed(bins: int, kind: type) -> Callable[[float, int], bool]:
+    return lambda z, m: kind(m / bins) < z <= kind((m + 1) / bins)
+
+
+def ece(rows: list[tuple[int, float, int]], n: int, norm: float = 1) -> float:
+    return (sum(k / n * abs(right / k - total / k) ** norm for k, total, right in rows if k)) ** (1 / norm)
+
+
+def equal_mass_rows(z: Floats, c: Marks, bins: int) -> list[tuple[int, float, int]]:
+    """A tie group belongs to the chunk that its first sample falls in."""
+    order = sorted(range(len(z)), key=lambda i: z[i])
+    chunk_of_position = [k for k, chunk in enumerate(np.array_split(np.arange(len(z)), bins)) for _ in chunk]
+    chunk_of_value: dict[float, int] = {}
+    for position, i in enumerate(order):
+        chunk_of_value.setdefault(z[i], chunk_of_position[position])
+    return binned(z, c, lambda value, m: chunk_of_value[value] == m, bins)
+
+
+def aurc(z: Floats, c: Marks) -> float:
+    """Risk of the k most confident, averaged over k, and over every order of tied samples."""
+    risks = []
+    groups = [[c[i] for i in range(len(z)) if z[i] == value] for value in sorted(set(z), reverse=True)]
+    for orders in itertools.product(*(itertools.permutations(group) for group in groups)):
+        ranked = [x for group in orders for x in group]
+        risks.append(np.mean([1 - np.mean(ranked[: k + 1]) for k in range(len(ranked))]))
+    return float(np.mean(risks))
+
+
+def skce(p: Sequence[Floats], y: Sequence[int], bandwidth: float) -> float:
+    n, classes = len(p), len(p[0])
+    total = 0.0
+    for i, j in itertools.combinations(range(n), 2):
+        inner = sum(((y[i] == k) - p[i][k]) * ((y[j] == k) - p[j][k]) for k in range(classes))
+        total += inner * math.exp(-math.dist(p[i], p[j]) / bandwidth)
+    return total / (n * (n - 1) / 2)
+
+
+def smoothed_error(z: Floats, c: Marks, width: float, points: int = 4001) -> float:
+    """The integral of |residuals smoothed by a Gaussian reflected at 0 and 1|, by the midpoint rule."""
+    t = (np.arange(points) + 0.5) / points
+    total = np.zeros(points)
+    for zi, ci in zip(z, c, strict=True):
+        for image in range(-4, 5):
+            for mirror in (zi, -zi):
+                total += (zi - ci) * np.exp(-0.5 * ((t - mirror - 2 * image) / width) ** 2)
+    return float(np.abs(total).mean() / (len(z) * width * math.sqrt(2 * math.pi)))

@@ -1,0 +1,175 @@
+"""What the metrics accept, what they refuse, and how the scores of `evaluate` show."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import metrics
+from calibrant.metrics import Predictions, Scores
+from calibrant.metrics.proper import nll_of
+
+RNG = np.random.default_rng(0)
+LOGITS = (3 * RNG.standard_normal((300, 4))).astype(np.float32)
+TARGET = RNG.integers(4, size=300)
+
+
+def test_numpy_torch_and_lists_give_the_same_number() -> None:
+    z, c = RNG.random(50), RNG.integers(2, size=50)
+    value = metrics.ece(z, c)
+    assert value == metrics.ece(torch.from_numpy(z), torch.from_numpy(c)) == metrics.ece(z.tolist(), c.tolist())
+    assert value == metrics.ece(z[::-1], c[::-1]) == metrics.ece(z.astype(">f8"), c.astype(np.uint16))
+    frozen = z.copy()
+    frozen.flags.writeable = False
+    assert metrics.ece(frozen, c > 0) == value
+    assert metrics.ece(torch.from_numpy(z).requires_grad_(), torch.from_numpy(c)) == value
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_half_precision_is_read_as_it_is(kind: torch.dtype) -> None:
+    z, c = torch.rand(50).to(kind), torch.arange(50) % 2
+    assert metrics.ece(z, c) == metrics.ece(z.float(), c)
+
+
+def test_metrics_leave_their_input_alone() -> None:
+    z, c = RNG.random(50).astype(np.float32), RNG.integers(2, size=50)
+    before = z.copy(), c.copy()
+    metrics.evaluate(z, c)
+    assert np.array_equal(z, before[0])
+    assert np.array_equal(c, before[1])
+
+
+def test_order_of_samples_does_not_matter() -> None:
+    z, c = np.round(RNG.random(400), 2), RNG.integers(2, size=400)
+    shuffle = RNG.permutation(400)
+    one, other = metrics.evaluate(z, c), metrics.evaluate(z[shuffle], c[shuffle])
+    for entry in one:
+        assert other[entry.key] == pytest.approx(entry.value, rel=1e-12, abs=1e-15)
+
+
+def test_rows_that_are_permutations_of_each_other_are_tied() -> None:
+    for kind in (np.float32, np.float64):
+        row = RNG.standard_normal(10).astype(kind)
+        logits = np.stack([RNG.permutation(row) for _ in range(200)])
+        assert len(metrics.predictions(logits=logits, target=np.zeros(200, int)).groups.samples) == 1
+
+
+def test_binary_logits_and_probabilities_equal_two_classes() -> None:
+    logit, y = RNG.standard_normal(100), RNG.integers(2, size=100)
+    two = metrics.evaluate(logits=np.stack((np.zeros(100), logit), 1), target=y)
+    p = 1 / (1 + np.exp(-logit))
+    for scores in (
+        metrics.evaluate(logits=logit, target=y),
+        metrics.evaluate(logits=logit[:, None], target=y),
+        metrics.evaluate(probabilities=p, target=y),
+        metrics.evaluate(probabilities=p[:, None], target=y),
+    ):
+        assert scores.classes == 2
+        for entry in two:
+            assert scores[entry.key] == pytest.approx(entry.value, rel=1e-9, abs=1e-12)
+
+
+def test_evaluate_agrees_with_every_function() -> None:
+    scores = metrics.evaluate(logits=LOGITS, target=TARGET)
+    given: dict[str, Any] = {"logits": LOGITS, "target": TARGET}
+    expected = {
+        "accuracy": metrics.accuracy(**given),
+        "gap": metrics.gap(**given),
+        "ece": metrics.ece(**given),
+        "ece_guo": metrics.ece(convention="guo", **given),
+        "ece_equal_mass": metrics.equal_mass_ece(**given),
+        "ece_sweep": metrics.ece_sweep(**given).value,
+        "smooth_ece": metrics.smooth_ece(**given).value,
+        "debiased_l2": metrics.debiased_l2(**given),
+        "mce": metrics.mce(convention="paper", **given),
+        "classwise_ece": metrics.classwise_ece(convention="paper", **given),
+        "ks": metrics.ks_error(**given),
+        "esd": metrics.esd(**given),
+        "mmce": metrics.mmce(**given),
+        "nll": metrics.nll(**given),
+        "brier": metrics.brier(**given),
+        "aurc": metrics.aurc(**given),
+    }
+    for key, value in expected.items():
+        assert scores[key] == pytest.approx(value, rel=1e-12), key
+    assert scores.accuracy == scores["accuracy"]
+    assert "ece" in scores
+    assert "ece" in dir(scores)
+
+
+def test_pairs_alone_have_no_scores_of_classes() -> None:
+    scores = metrics.evaluate([0.5, 0.7, 0.9], [0, 1, 1])
+    assert scores.classes is None
+    assert "nll" not in scores
+    with pytest.raises(AttributeError, match="no score 'nll'"):
+        _ = scores.nll
+
+
+def test_scores_print_and_serialise() -> None:
+    scores = metrics.evaluate(logits=LOGITS, target=TARGET)
+    text = str(scores)
+    assert text == repr(scores)
+    assert text.startswith("300 samples, 4 classes")
+    assert all(entry.label.strip() in text for entry in scores)
+    assert max(map(len, text.splitlines())) <= 100
+    plain = json.loads(json.dumps(scores.to_dict()))
+    assert plain["scores"]["ece"] == {"value": scores.ece, "convention": "20 equal-width bins, right-closed (paper)"}
+    page = scores._repr_html_()
+    assert page.count("<tr>") == len(scores.entries) + 1
+    assert isinstance(scores, Scores)
+
+
+def test_checked_predictions_are_taken_as_they_are() -> None:
+    data = metrics.predictions(logits=LOGITS, target=TARGET)
+    assert isinstance(data, Predictions)
+    assert metrics.ece(data) == metrics.ece(logits=LOGITS, target=TARGET)
+    assert metrics.evaluate(data).esd == metrics.esd(data)
+
+
+GOOD = np.array([0.5, 0.6, 0.7])
+P = np.full((3, 2), 0.5)
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "pass one of"),
+    ({"confidence": GOOD}, "needs correct"),
+    ({"logits": P}, "needs target"),
+    ({"confidence": GOOD, "correct": [1, 0, 1], "logits": P}, "got confidence and logits"),
+    ({"confidence": GOOD, "correct": [1, 0]}, r"correct must have shape \(3,\)"),
+    ({"confidence": [0.5, 1.2, 0.1], "correct": [1, 0, 1]}, r"confidence must lie in \[0, 1\]"),
+    ({"confidence": [0.5, np.nan, 0.1], "correct": [1, 0, 1]}, "NaN"),
+    ({"confidence": GOOD, "correct": [1, 2, 1]}, "only 0 .wrong. and 1 .right."),
+    ({"confidence": P, "correct": [1, 0, 1]}, "pass probabilities="),
+    ({"confidence": np.array(["a", "b", "c"]), "correct": [1, 0, 1]}, "must hold numbers"),
+    ({"confidence": np.zeros(0), "correct": np.zeros(0)}, "at least 3 sample"),
+    ({"confidence": GOOD[:2], "correct": [1, 0]}, "at least 3 samples, got 2"),
+    ({"probabilities": P + 0.2, "target": [0, 1, 0]}, "must sum to 1"),
+    ({"probabilities": P, "target": [0, 1, 2]}, "target must lie in 0..1"),
+    ({"probabilities": P, "target": [0, -1, 1]}, "target must lie in 0..1"),
+    ({"probabilities": P, "target": [0, 1]}, "target must have shape"),
+    ({"probabilities": P, "target": [0.5, 1, 1]}, "integer class indices"),
+    ({"probabilities": P[None], "target": [0, 1, 1]}, "shape"),
+    ({"logits": P * np.inf, "target": [0, 1, 1]}, "finite"),
+    ({"logits": P, "target": [0, 1, 5]}, "target must lie in 0..1"),
+    ({"logits": P[None], "target": [0, 1, 1]}, "flatten"),
+    ({"confidence": GOOD, "correct": [1, 0, 1], "bins": 0}, "bins must be at least 1"),
+    ({"confidence": GOOD, "correct": [1, 0, 1], "convention": "mine"}, "convention must be one of"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda value: value if isinstance(value, str) else "")
+def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        metrics.evaluate(**arguments)
+
+
+def test_a_metric_of_classes_refuses_pairs() -> None:
+    data = metrics.predictions(GOOD, [1, 0, 1])
+    with pytest.raises(ValueError, match="NLL needs every class"):
+        nll_of(data)
+
+
+@pytest.mark.parametrize("z", [np.zeros(5), np.ones(5), np.full(5, 0.5), np.array([0.0, 1, 0, 1, 1])])
+@pytest.mark.parametrize("c", [np.zeros(5), np.ones(5), np.array([0, 1, 1, 0, 1])])
+def test_every_score_of_saturated_predictions_is_finite(z: np.ndarray[Any, Any], c: np.ndarray[Any, Any]) -> None:
+    assert all(np.isfinite(entry.value) for entry in metrics.evaluate(z, c))

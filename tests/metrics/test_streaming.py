@@ -1,0 +1,109 @@
+"""Metrics fed in batches, on one rank and on two, equal those of all samples at once."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
+
+from calibrant import metrics
+
+pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+
+GENERATOR = torch.Generator().manual_seed(0)
+LOGITS = 3 * torch.randn(500, 6, generator=GENERATOR)
+TARGET = torch.randint(6, (500,), generator=GENERATOR)
+
+
+def streaming() -> dict[str, tuple[Any, float]]:
+    """Fresh metrics, and what they must give for all samples."""
+    given: Any = {"logits": LOGITS, "target": TARGET}
+    return {
+        "ece": (metrics.StreamingECE(), metrics.ece(**given)),
+        "ece torchmetrics": (
+            metrics.StreamingECE(12, "torchmetrics"),
+            metrics.ece(bins=12, convention="torchmetrics", **given),
+        ),
+        "mce": (metrics.StreamingMCE(), metrics.mce(convention="paper", **given)),
+        "gap": (metrics.StreamingGap(), metrics.gap(**given)),
+        "class-wise": (metrics.StreamingClasswiseECE(6), metrics.classwise_ece(**given)),
+        "esd": (metrics.StreamingESD(), metrics.esd(**given)),
+        "ks": (metrics.StreamingKS(), metrics.ks_error(**given)),
+    }
+
+
+def batches(indices: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+    return [(LOGITS[part], TARGET[part]) for part in indices.split(size)]
+
+
+@pytest.mark.parametrize("size", [1, 64, 500])
+@pytest.mark.parametrize("name", streaming())
+def test_batches_equal_the_whole(name: str, size: int) -> None:
+    metric, expected = streaming()[name]
+    for logits, target in batches(torch.randperm(500, generator=torch.Generator().manual_seed(size)), size):
+        metric.update(logits, target)
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-9, abs=1e-14)
+    metric.reset()
+    metric.update(LOGITS, TARGET)
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-9, abs=1e-14)
+
+
+def test_binned_metrics_keep_constant_memory_and_sorted_ones_four_bytes_a_sample() -> None:
+    ece, esd = metrics.StreamingECE(takes="confidence"), metrics.StreamingESD(takes="confidence")
+    before = len(pickle.dumps(ece.metric_state))
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(1000):
+        z = torch.rand(7, generator=generator)
+        ece.update(z, z > 0.5)
+        esd.update(z, z > 0.5)
+    assert len(pickle.dumps(ece.metric_state)) == before
+    keys = esd.metric_state["keys"]
+    assert isinstance(keys, list)
+    assert sum(part.untyped_storage().nbytes() for part in keys) == 4 * 7000
+    assert len(keys) <= 20
+
+
+def test_probabilities_and_confidence_are_taken_on_request() -> None:
+    p = LOGITS.softmax(1)
+    by_class = metrics.StreamingECE(takes="probabilities")
+    by_class.update(p, TARGET)
+    by_pair = metrics.StreamingECE(takes="confidence")
+    by_pair.update(p.max(1).values, p.argmax(1) == TARGET)
+    assert by_class.compute() == by_pair.compute()
+    with pytest.raises(ValueError, match="takes must be one of"):
+        metrics.StreamingECE(takes="anything")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected 3 classes, got 6"):
+        metrics.StreamingClasswiseECE(3).update(LOGITS, TARGET)
+    with pytest.raises(ValueError, match="sum to 1"):
+        by_class.update(LOGITS.abs().clamp(0, 1), TARGET)
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_too_few_samples_for_esd() -> None:
+    with pytest.raises(ValueError, match="ESD needs at least 3 samples, got 0"):
+        metrics.StreamingESD().compute()
+
+
+def on_rank(rank: int, folder: str, share: int) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    mine = torch.arange(500)[:share] if rank == 0 else torch.arange(500)[share:]
+    values = {}
+    for name, (metric, _) in streaming().items():
+        for logits, target in batches(mine, 60) if len(mine) else []:
+            metric.update(logits, target)
+        values[name] = metric.compute().item()
+    torch.save(values, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("share", [250, 33])
+def test_two_ranks_equal_one(tmp_path: Path, share: int) -> None:
+    spawn(on_rank, args=(str(tmp_path), share), nprocs=2)
+    for rank in (0, 1):
+        values = torch.load(tmp_path / f"{rank}.pt")
+        for name, (_, expected) in streaming().items():
+            assert values[name] == pytest.approx(expected, rel=1e-9, abs=1e-14), name

@@ -1,0 +1,220 @@
+"""Every metric against its definition and against golden numbers."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import calibrant as cal
+from calibrant import metrics
+from calibrant.metrics import sorting
+from tests.metrics import reference
+from tests.objectives.test_golden import CONTINUOUS, CORRECT, TIED
+
+Z, T, C = CONTINUOUS.numpy(), TIED.numpy(), CORRECT.numpy()
+
+GOLDEN: dict[str, tuple[Callable[..., float], float, float, float]] = {
+    # name: function, value on the continuous set, on the tied one, relative tolerance
+    "esd": (metrics.esd, 6.344652845941e-04, 6.870861370388e-04, 1e-10),
+    "ks": (metrics.ks_error, 4.218693421584e-02, 4.170e-02, 1e-10),
+    "mmce unbiased": (metrics.mmce, 1.677203103337e-03, 1.653662884735e-03, 1e-10),
+    "mmce": (lambda z, c: metrics.mmce(z, c, unbiased=False), 1.751840776154e-03, 1.728500021850e-03, 1e-10),
+    "ece guo": (lambda z, c: metrics.ece(z, c, convention="guo"), 6.143280037420e-02, 6.126e-02, 1e-10),
+    "ece paper": (metrics.ece, 6.257116286720e-02, 5.990e-02, 1e-10),
+    "mce": (metrics.mce, 3.760623270772e-01, 3.8e-01, 1e-10),
+    "equal mass": (lambda z, c: metrics.equal_mass_ece(z, c, split_ties=True), 6.457707809452e-02, 6.482e-02, 1e-10),
+    "debiased": (
+        lambda z, c: metrics.debiased_l2(z, c, squared=True, split_ties=True), 4.334332248667e-03, 4.170191107400e-03,
+        1e-10,
+    ),
+    "sweep": (lambda z, c: metrics.ece_sweep(z, c).value, 3.988351602848e-02, 3.970e-02, 1e-10),
+    # relplot's values, on a coarser grid that rounds tied confidences: see test_smooth_ece_solves_its_equation.
+    "smooth": (lambda z, c: metrics.smooth_ece(z, c).value, 5.72323e-02, 5.90754e-02, 4e-2),
+    "brier": (metrics.brier, 7.631487592034e-02, 7.64908e-02, 1e-10),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_value(name: str) -> None:
+    function, continuous, tied, tolerance = GOLDEN[name]
+    assert function(Z, C) == pytest.approx(continuous, rel=tolerance)
+    assert function(T, C) == pytest.approx(tied, rel=tolerance)
+
+
+def test_golden_bins_of_the_sweep() -> None:
+    assert metrics.ece_sweep(Z, C).bins == 3 == metrics.ece_sweep(T, C).bins
+
+
+# Coarse confidences make ties and hit bin edges; 0 and 1 are the ends of the range.
+confidences = st.one_of(
+    st.floats(0, 1, width=32),
+    st.sampled_from([0.0, 1e-30, 0.05, 0.5, 0.55, 0.95, 1.0]),
+    st.integers(0, 20).map(lambda k: k / 20),
+)
+samples = st.lists(st.tuples(confidences, st.integers(0, 1)), min_size=3, max_size=24)
+
+
+@settings(max_examples=150, deadline=None)
+@given(samples, st.sampled_from([np.float32, np.float64]))
+def test_metrics_equal_their_definitions(pairs: list[tuple[float, int]], kind: type) -> None:
+    z, c = (np.array(column) for column in zip(*pairs, strict=True))
+    z = z.astype(kind)
+    zs, cs, n = z.tolist(), c.tolist(), len(z)
+    close = {"rel": 1e-9, "abs": 1e-12}
+    assert metrics.esd(z, c) == pytest.approx(reference.esd(zs, cs), **close)
+    assert metrics.ks_error(z, c) == pytest.approx(reference.ks(zs, cs), **close)
+    assert metrics.mmce(z, c) == pytest.approx(reference.mmce(zs, cs, 0.4, True), **close)
+    assert metrics.mmce(z, c, 1e-4, unbiased=False) == pytest.approx(reference.mmce(zs, cs, 1e-4, False), **close)
+    for bins in (1, 7, 20):
+        rows = reference.binned(zs, cs, reference.right_closed(bins, kind), bins)
+        assert metrics.ece(z, c, bins) == pytest.approx(reference.ece(rows, n), **close)
+        assert metrics.ece(z, c, bins, norm=2) == pytest.approx(reference.ece(rows, n, 2), **close)
+        worst = max((abs(right - total) / k for k, total, right in rows if k), default=0)
+        assert metrics.mce(z, c, bins) == pytest.approx(worst, **close)
+        mass = reference.equal_mass_rows(zs, cs, bins)
+        assert metrics.equal_mass_ece(z, c, bins) == pytest.approx(reference.ece(mass, n), **close)
+        debiased = sum(
+            k / n * ((right / k - total / k) ** 2 - right / k * (1 - right / k) / (k - 1))
+            for k, total, right in mass if k > 1
+        )  # fmt: skip
+        assert metrics.debiased_l2(z, c, bins, squared=True) == pytest.approx(debiased, **close)
+    assert metrics.brier(z, c) == pytest.approx(np.mean((c - z.astype(float)) ** 2), **close)
+    assert metrics.gap(z, c) == pytest.approx(np.mean(z.astype(float)) - np.mean(c), **close)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([0.2, 0.5, 0.7, 0.9]), st.integers(0, 1)), min_size=1, max_size=7))
+def test_aurc_is_the_mean_over_orders_of_tied_samples(pairs: list[tuple[float, int]]) -> None:
+    z, c = zip(*pairs, strict=True)
+    assert metrics.aurc(z, c) == pytest.approx(reference.aurc(z, c), rel=1e-12, abs=1e-15)
+
+
+@settings(max_examples=100, deadline=None)
+@given(samples, st.integers(1, 12))
+def test_decompositions_are_exact(pairs: list[tuple[float, int]], bins: int) -> None:
+    z, c = zip(*pairs, strict=True)
+    parts = metrics.brier_decomposition(z, c, bins)
+    whole = (
+        parts.reliability - parts.resolution + parts.uncertainty + parts.within_variance - 2 * parts.within_covariance
+    )
+    assert parts.brier == pytest.approx(whole, abs=1e-12)
+    corp = metrics.corp_decomposition(z, c)
+    assert corp.brier == pytest.approx(corp.miscalibration - corp.discrimination + corp.uncertainty, abs=1e-12)
+    assert corp.miscalibration >= -1e-12
+    assert corp.discrimination >= -1e-12
+
+
+def test_large_input_that_spans_many_blocks() -> None:
+    # Tie groups across block ends, and one far longer than a block.
+    rng = np.random.default_rng(0)
+    z = np.concatenate(
+        (rng.integers(1, 5000, 3 * sorting.BLOCK) / 5000, np.full(2 * sorting.BLOCK, 0.5), rng.random(1000))
+    )
+    for kind in (np.float32, np.float64):
+        confidence = z.astype(kind)
+        correct = rng.random(len(z)) < z**2
+        exact = cal.functional.esd(torch.from_numpy(confidence.astype(np.float64)), torch.from_numpy(correct)).item()
+        assert metrics.esd(confidence, correct) == pytest.approx(exact, rel=1e-10)
+        order = np.argsort(confidence, kind="stable")
+        running = np.cumsum(correct[order] - confidence[order].astype(np.float64))
+        ends = np.append(confidence[order][1:] != confidence[order][:-1], True)
+        assert metrics.ks_error(confidence, correct) == pytest.approx(np.abs(running[ends]).max() / len(z), rel=1e-9)
+
+
+def test_smooth_ece_solves_its_equation() -> None:
+    for z, c in ((Z, C), (T, C), (np.array([0.9, 0.2, 1.0]), np.array([0, 1, 0]))):
+        found = metrics.smooth_ece(z, c)
+        assert found.value == pytest.approx(found.width, abs=1e-6)
+        assert found.value == pytest.approx(reference.smoothed_error(z, c, found.width), abs=2e-5)
+
+
+def test_smooth_ece_of_a_flawless_model() -> None:
+    assert metrics.smooth_ece(np.ones(10), np.ones(10)).value == 0
+
+
+@pytest.mark.parametrize("bandwidth", [0.3, 1.0])
+def test_skce_equals_its_definition_and_twice_mmce(bandwidth: float) -> None:
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet(np.ones(4), size=30)
+    y = rng.integers(4, size=30)
+    value = metrics.skce(probabilities=p, target=y, bandwidth=bandwidth)
+    assert value == pytest.approx(reference.skce(p.tolist(), y.tolist(), bandwidth), rel=1e-10)
+    binary = np.stack((Z[:50], 1 - Z[:50]), 1)  # class 0 is the predicted one
+    twice = 2 * metrics.mmce(Z[:50], C[:50], bandwidth / math.sqrt(2))
+    assert metrics.skce(probabilities=binary, target=1 - C[:50].astype(int), bandwidth=bandwidth) == pytest.approx(
+        twice
+    )
+
+
+def test_linear_skce_averages_disjoint_pairs() -> None:
+    rng = np.random.default_rng(2)
+    p, y = rng.dirichlet(np.ones(3), size=7), rng.integers(3, size=7)
+    pairs = [reference.skce(p[k : k + 2].tolist(), y[k : k + 2].tolist(), 1.0) for k in (0, 2, 4)]
+    assert metrics.skce(probabilities=p, target=y, estimator="linear") == pytest.approx(np.mean(pairs), rel=1e-12)
+
+
+def test_class_wise_ece_and_nll_and_brier_of_classes() -> None:
+    rng = np.random.default_rng(3)
+    logits = 3 * rng.standard_normal((200, 5))
+    y = rng.integers(5, size=200)
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    per_class = [
+        reference.ece(
+            reference.binned(p[:, k].tolist(), (y == k).astype(int).tolist(), reference.right_closed(15, float), 15),
+            200,
+        )
+        for k in range(5)
+    ]
+    assert metrics.classwise_ece(logits=logits, target=y) == pytest.approx(np.mean(per_class), rel=1e-9)
+    assert metrics.classwise_ece(logits=logits, target=y, per_class=True) == pytest.approx(per_class, rel=1e-9)
+    assert metrics.nll(logits=logits, target=y) == pytest.approx(-np.log(p[np.arange(200), y]).mean(), rel=1e-12)
+    assert metrics.brier(logits=logits, target=y) == pytest.approx(((p - np.eye(5)[y]) ** 2).sum(1).mean(), rel=1e-12)
+    same = {
+        name: getattr(metrics, name)(probabilities=p, target=y) for name in ("nll", "brier", "esd", "ks_error", "ece")
+    }
+    for name, value in same.items():
+        assert value == pytest.approx(getattr(metrics, name)(logits=logits, target=y), rel=1e-9)
+
+
+def test_nll_stays_finite_for_saved_zeros_and_vast_logits() -> None:
+    assert metrics.nll(probabilities=np.float32([[1, 0], [0, 1]]), target=[1, 1]) == pytest.approx(43.668, rel=1e-4)
+    assert metrics.nll(logits=[[1e300, -1e300], [0.0, 0.0]], target=[1, 0]) == pytest.approx(1e300)
+
+
+PARITY: dict[str, Any] = {"z": [0.0, 1.0, 0.5, 1 / 3, 0.2, 0.7, 0.9, 0.3, 0.6000000238]}
+
+
+@pytest.mark.parametrize("bins", [5, 10, 15])
+def test_parity_with_torchmetrics(bins: int) -> None:
+    functional = pytest.importorskip("torchmetrics.functional.classification.calibration_error")
+    rng = np.random.default_rng(4)
+    for z in (rng.random(500) ** 0.2, np.round(rng.random(500), 1), np.array(PARITY["z"]), np.arange(bins + 1) / bins):
+        for kind in (np.float32, np.float64):
+            confidence = z.astype(kind)
+            correct = rng.random(len(z)) < z
+            tensors = torch.from_numpy(confidence), torch.from_numpy(correct).to(torch.from_numpy(confidence).dtype)
+            edges = torch.linspace(0, 1, bins + 1, dtype=tensors[0].dtype)
+            theirs = functional._ce_compute(*tensors, edges, norm="l1").item()
+            ours = metrics.ece(confidence, correct, bins, "torchmetrics")
+            assert ours == pytest.approx(theirs, rel=2e-5 if kind is np.float32 else 1e-10)
+
+
+@pytest.mark.parametrize("bins", [5, 10, 15])
+def test_parity_with_netcal(bins: int) -> None:
+    netcal = pytest.importorskip("netcal.metrics", reason="netcal is not installed")
+    rng = np.random.default_rng(5)
+    for z in (rng.random(500), np.round(rng.random(500), 1), np.arange(bins + 1) / bins):
+        correct = (rng.random(len(z)) < z).astype(int)
+        # Binary, with the confidence that of class 1: netcal then measures what (confidence, correct) mean here.
+        theirs = netcal.ECE(bins).measure(z, correct)
+        assert metrics.ece(z, correct, bins, "netcal") == pytest.approx(theirs, rel=1e-9)
+
+
+def test_parity_with_relplot() -> None:
+    relplot = pytest.importorskip("relplot", reason="relplot is not installed")
+    assert metrics.smooth_ece(Z, C).value == pytest.approx(relplot.smECE(Z, C), abs=1e-3)
