@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant import inputs
-from calibrant.numerics import at_least_float32, traced
+from calibrant.numerics import accumulation_dtype, at_least_float32, traced
 
 Array = npt.NDArray[Any]
 
@@ -48,8 +48,13 @@ class Fitted(nn.Module, ABC):
             raise ValueError(
                 f"{type(self).__name__} needs at least 1 sample to fit, got 0 that count: pass held-out data"
             )
+        device = rows.device
+        if accumulation_dtype(rows) != torch.float64:  # such a device cannot solve in float64: the CPU does
+            rows, labels = rows.cpu(), labels.cpu()
         with torch.no_grad():
             self.fit_rows(rows, labels)
+        if device != rows.device:
+            self.to(device, torch.float32)
         self.classes_ = rows.shape[1]
         return self
 

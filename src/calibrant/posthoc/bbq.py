@@ -95,8 +95,9 @@ def _average(sample: SortedHits, sizes: list[int], share: Tensor) -> tuple[Tenso
     all_edges = all_edges.sort(1).values
     needed = int(all_edges.isfinite().sum(1).max()) if all_edges.shape[1] else 0
     all_edges = all_edges[:, :needed]
-    # A right-closed bin is named by its right edge; beyond the last one there is 1.
-    inside = torch.cat((all_edges, torch.full_like(all_edges[:, :1].expand(-1, 1) if needed else sample.ascending[:, :1], 1.0)), dim=1)
-    values = sum(weight * step_lookup(edges, table, inside.clamp_max(1.0)).double() for edges, table, weight in models)
-    assert isinstance(values, Tensor)
+    # A right-closed bin is known by its right edge; that of the last is 1.
+    ends = torch.nn.functional.pad(all_edges.clamp_max(1.0), (0, 1), value=1.0)
+    values = torch.zeros_like(ends, dtype=torch.float64)
+    for edges, table, weight in models:
+        values += weight * table.gather(1, torch.searchsorted(edges.contiguous(), ends))
     return all_edges, values

@@ -27,8 +27,8 @@ class BetaCalibration(ScoreCalibrator):
     Example:
         >>> import torch
         >>> from calibrant.posthoc import BetaCalibration
-        >>> logits = torch.tensor([3.0, -3.0, 1.0, -1.0]).repeat(100)
-        >>> target = torch.tensor([1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0]).repeat(25)
+        >>> logits = torch.tensor([3.0, -3.0]).repeat(500)
+        >>> target = torch.tensor([1, 0, 1, 0, 1, 0, 0, 1]).repeat(125)  # right in three of four
         >>> BetaCalibration().fit(logits, target).predict_proba(torch.tensor([3.0]))
         tensor([[0.2500, 0.7500]])
     """

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
+from calibrant.numerics import accumulation_dtype
 from calibrant.posthoc.base import Array, Fitted, as_tensor
 
 ScoreName = Literal["lac", "aps", "raps"]
@@ -56,7 +57,7 @@ class ConformalClassifier(Fitted):
         >>> conformal.predict_set(torch.tensor([[5.0, 0.0, 0.0, 0.0]]))
         tensor([[ True, False, False, False]])
         >>> round(conformal.quantile_, 3)
-        0.629
+        0.637
     """
 
     quantile: Tensor
@@ -99,29 +100,32 @@ class ConformalClassifier(Fitted):
 
     def fit_rows(self, logits: Tensor, target: Tensor) -> None:
         """Tune the penalties where asked to, and take the quantile of the scores."""
-        penalty, rank = self.penalty, self.rank
-        if self.score == "raps" and "tune" in (penalty, rank):
+        penalty, rank = (0.0 if value == "tune" else float(value) for value in (self.penalty, self.rank))
+        if self.score == "raps" and "tune" in (self.penalty, self.rank):
             order = torch.randperm(len(logits), generator=torch.Generator().manual_seed(self.seed)).to(logits.device)
             share = math.ceil(TUNING_SHARE * len(logits))
             if share == len(logits):
-                raise ValueError(f"tuning needs at least 2 samples, got {len(logits)}: pass penalty and rank as numbers")
+                raise ValueError(
+                    f"tuning needs at least 2 samples, got {len(logits)}: pass penalty and rank as numbers"
+                )
             penalty, rank = self._tuned(logits[order[:share]], target[order[:share]])
             logits, target = logits[order[share:]], target[order[share:]]
-        self.penalties = torch.tensor([float(penalty), float(rank)], dtype=torch.float64, device=logits.device)
+        self.penalties = torch.tensor([penalty, rank], dtype=logits.dtype, device=logits.device)
         scores = self._scores(logits, self.penalties, self.seed).gather(1, target.unsqueeze(1)).squeeze(1)
         self.quantile = _conformal_quantile(scores, self.alpha)
 
     def _tuned(self, logits: Tensor, target: Tensor) -> tuple[float, float]:
         column = target.unsqueeze(1)
-        rank = self.rank
-        if rank == "tune":
+        if self.rank == "tune":
             ranks = _ranks(logits.softmax(1))[1].gather(1, column).squeeze(1).double()
             rank = float(_conformal_quantile(ranks, self.alpha).clamp_max(logits.shape[1]))
+        else:
+            rank = float(self.rank)
         if self.penalty != "tune":
             return float(self.penalty), rank
         sizes = []
         for penalty in PENALTIES:
-            scores = self._scores(logits, torch.tensor([penalty, rank], dtype=torch.float64), self.seed)
+            scores = self._scores(logits, logits.new_tensor([penalty, rank]), self.seed)
             quantile = _conformal_quantile(scores.gather(1, column).squeeze(1), self.alpha)
             sizes.append(float((scores <= quantile).sum()))
         return PENALTIES[int(np.argmin(sizes))], rank
@@ -139,15 +143,16 @@ class ConformalClassifier(Fitted):
             return self._scores(rows, self.penalties, self.seed + 1 if seed is None else seed) <= self.quantile
 
     def _scores(self, logits: Tensor, penalties: Tensor, seed: int) -> Tensor:
-        """Score of every class of every sample, ``(N, C)``, float64."""
-        probability = logits.double().softmax(1)
+        """Score of every class of every sample, ``(N, C)``, float64 where the device has it."""
+        probability = logits.to(accumulation_dtype(logits)).softmax(1)
         if self.score == "lac":
             return 1 - probability
         above, rank = _ranks(probability)
-        uniform = torch.ones(len(logits), 1, dtype=torch.float64)
+        uniform = probability.new_ones(len(logits), 1)
         if self.randomized:
-            uniform = torch.rand(len(logits), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-        scores = above + uniform.to(logits.device) * probability
+            generator = torch.Generator().manual_seed(seed)
+            uniform = torch.rand(len(logits), 1, dtype=probability.dtype, generator=generator).to(logits.device)
+        scores = above + uniform * probability
         if self.score == "raps":
             penalty, free = penalties.to(scores)
             scores = scores + penalty * (rank - free).clamp_min(0)
@@ -156,7 +161,7 @@ class ConformalClassifier(Fitted):
 
 def _ranks(probability: Tensor) -> tuple[Tensor, Tensor]:
     """Probability of all classes ranked above each class, and its rank from 1; ties rank by class."""
-    descending, order = probability.sort(1, descending=True, stable=True)
+    descending, order = probability.sort(stable=True, dim=1, descending=True)
     above = torch.zeros_like(probability).scatter(1, order, descending.cumsum(1) - descending)
     places = torch.arange(1, probability.shape[1] + 1, device=order.device).expand_as(order)
     return above, torch.zeros_like(order).scatter(1, order, places)

@@ -69,9 +69,9 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Mix the three predictions."""
-        scaled, original, uniform = self.weights.to(logits.dtype)
-        sharper: Tensor = scaled * (logits / self.temperature.to(logits.dtype)).softmax(1)
-        return sharper + original * logits.softmax(1) + uniform / logits.shape[1]
+        weights = self.weights.to(logits.dtype)
+        scaled = (logits / self.temperature.to(logits.dtype)).softmax(1)
+        return weights[0] * scaled + weights[1] * logits.softmax(1) + weights[2] / logits.shape[1]
 
 
 def mixture_weights(likelihood: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

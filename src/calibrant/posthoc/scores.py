@@ -100,7 +100,7 @@ class ScoreCalibrator(Calibrator):
     def _blocks(self, logits: Tensor, target: Tensor) -> Iterator[tuple[Scores, Tensor]]:
         if self.view == "top-label":
             scores, top = top_scores(logits)
-            yield scores, (top.T == target).double()
+            yield scores, (target == top.T).double()
             return
         everything = class_scores(logits)
         classes = torch.arange(logits.shape[1], device=logits.device)

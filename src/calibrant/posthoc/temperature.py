@@ -91,9 +91,8 @@ def best_temperature(logits: Tensor, target: Tensor) -> float:
         some, labels = logits[::stride], target[::stride]
         start = _root(lambda x: _slope(some, labels, x, torch.float32), 0.0, tolerance=1e-2) or 0.0
     near = _root(lambda x: _slope(logits, target, x, torch.float32), start, tolerance=3e-3)
-    wide = torch.float32 if logits.device.type == "mps" else torch.float64
     # A Newton step of size s leaves an error of the order of s squared.
-    exact = _root(lambda x: _slope(logits, target, x, wide), start if near is None else near, tolerance=2e-4)
+    exact = _root(lambda x: _slope(logits, target, x, torch.float64), start if near is None else near, tolerance=2e-4)
     if exact is None:
         raise ValueError(
             f"the best temperature lies beyond exp({FARTHEST:g}) or below its inverse: "
