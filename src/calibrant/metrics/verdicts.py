@@ -1,0 +1,149 @@
+"""What inference finds, in numbers and in a sentence: `CalibrationTest`, `Interval` and `Comparison`."""
+
+from dataclasses import dataclass
+
+from calibrant import inputs
+
+# Names for people, and whether they read the number in percent.
+LABELS: dict[str, tuple[str, bool]] = {
+    "esd": ("ESD", False),
+    "mmce": ("MMCE²", False),
+    "gap": ("gap", True),
+    "ks": ("KS error", True),
+    "smooth_ece": ("smooth ECE", True),
+    "ece": ("ECE", True),
+    "mce": ("MCE", True),
+    "ece_equal_mass": ("equal-mass ECE", True),
+    "debiased_l2": ("debiased L2", True),
+    "ece_sweep": ("ECE-sweep", True),
+    "classwise_ece": ("class-wise ECE", True),
+    "brier": ("Brier", False),
+    "nll": ("NLL", False),
+}
+
+
+def label(metric: str) -> str:
+    """The name of a metric for people."""
+    return LABELS.get(metric, (metric, False))[0]
+
+
+def number(metric: str, value: float) -> str:
+    """A value of a metric as people read it."""
+    if LABELS.get(metric, (metric, False))[1]:
+        return f"{100 * value:.2f} %"
+    return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.2e}"
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _interval(metric: str, low: float, high: float, level: float) -> str:
+    return f"{100 * level:g} % interval {number(metric, low)} to {number(metric, high)}"
+
+
+@dataclass(frozen=True)
+class CalibrationTest:
+    """How surprising the data are if the model is calibrated.
+
+    Attributes:
+        metric: Name of the metric.
+        statistic: Its value on the data.
+        p_value: Share of the draws, the data counted as one of them, that are at least as badly calibrated.
+        draws: How many data sets were drawn from a calibrated model.
+        null_mean: Mean of the metric over the draws: what a calibrated model scores by chance.
+        critical_value: What a calibrated model exceeds in 5 % of the draws.
+
+    Example:
+        >>> print(CalibrationTest("esd", 6.34e-4, 0.002, 1000, 0.0, 1.9e-4))
+        ESD 6.34e-04, p = 0.002 (1,000 draws): calibrated is rejected at 5 %
+    """
+
+    metric: str
+    statistic: float
+    p_value: float
+    draws: int
+    null_mean: float
+    critical_value: float
+
+    def rejected(self, level: float = 0.05) -> bool:
+        """Whether "calibrated" is rejected at this level."""
+        inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+        return self.p_value <= level
+
+    def __str__(self) -> str:
+        found = f"{label(self.metric)} {number(self.metric, self.statistic)}, {_p(self.p_value)} ({self.draws:,} draws)"
+        return f"{found}: calibrated is {'' if self.rejected() else 'not '}rejected at 5 %"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval of a metric.
+
+    Attributes:
+        metric: Name of the metric.
+        value: Its value on the data.
+        low: Lower end.
+        high: Upper end.
+        level: Probability with which such intervals hold the value of the population.
+        method: ``"jackknife"`` or ``"bootstrap"``.
+
+    Example:
+        >>> print(Interval("gap", 0.031, 0.022, 0.04, 0.95, "jackknife"))
+        gap 3.10 % (95 % interval 2.20 % to 4.00 %, jackknife)
+    """
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    level: float
+    method: str
+
+    def __str__(self) -> str:
+        interval = _interval(self.metric, self.low, self.high, self.level)
+        return f"{label(self.metric)} {number(self.metric, self.value)} ({interval}, {self.method})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models on the same samples.
+
+    Attributes:
+        metric: Name of the metric.
+        a: Its value for the first model.
+        b: Its value for the second.
+        difference: ``a - b``: above 0, the second is better calibrated.
+        low: Lower end of the confidence interval of the difference.
+        high: Its upper end.
+        p_value: Of the hypothesis that the two do not differ, two-sided.
+        level: Of the interval.
+        method: ``"jackknife"`` or ``"bootstrap"``.
+
+    Example:
+        >>> print(Comparison("ece", 0.05, 0.02, 0.03, 0.02, 0.04, 0.0001, 0.95, "bootstrap"))
+        ECE 5.00 % (a), 2.00 % (b): b is better calibrated, p < 0.001 (95 % interval of a - b 2.00 % to 4.00 %)
+    """
+
+    metric: str
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    level: float
+    method: str
+
+    @property
+    def better(self) -> str | None:
+        """``"a"`` or ``"b"`` if one is better calibrated at this level, None if the data cannot tell."""
+        if self.p_value > 1 - self.level:
+            return None
+        return "b" if self.difference > 0 else "a"
+
+    def __str__(self) -> str:
+        found = f"{label(self.metric)} {number(self.metric, self.a)} (a), {number(self.metric, self.b)} (b)"
+        verdict = f"{self.better} is better calibrated" if self.better else "the data cannot tell which is better"
+        interval = _interval(self.metric, self.low, self.high, self.level).replace("interval", "interval of a - b")
+        return f"{found}: {verdict}, {_p(self.p_value)} ({interval})"
