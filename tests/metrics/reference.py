@@ -49,7 +49,8 @@ def right_closed(bins: int, kind: type) -> Callable[[float, int], bool]:
 
 
 def ece(rows: list[tuple[int, float, int]], n: int, norm: float = 1) -> float:
-    return (sum(k / n * abs(right / k - total / k) ** norm for k, total, right in rows if k)) ** (1 / norm)
+    powers = math.fsum(k / n * abs(right / k - total / k) ** norm for k, total, right in rows if k)
+    return float(powers ** (1 / norm))
 
 
 def equal_mass_rows(z: Floats, c: Marks, bins: int) -> list[tuple[int, float, int]]:
