@@ -1,0 +1,305 @@
+"""Exact calibration statistics of predictions that do not fit in memory, by DuckDB or Spark."""
+
+import glob
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibrant import inputs
+from calibrant.metrics import scale_sql as sql
+from calibrant.metrics.binned import BinTable
+from calibrant.metrics.scale_columns import Column, Columns, Rows, find_pairs
+from calibrant.metrics.scale_sql import Dialect, Sums
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+    from pyspark.sql import DataFrame, SparkSession
+
+# What DuckDB wants for each thread that aggregates or sorts; more threads than that fight for the limit.
+MEGABYTES_PER_THREAD = 128
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Calibration of a set of predictions.
+
+    Attributes:
+        samples: Number N of predictions.
+        accuracy: Share of them that is right.
+        mean_confidence: Mean confidence in the predicted class.
+        ece: Expected calibration error with the equal-width, right-closed bins of ``bins``.
+        mce: Largest gap of a bin that is not empty.
+        ks: Kolmogorov-Smirnov calibration error, ties grouped.
+        esd: Expected squared difference, unbiased; it can be negative.
+        brier: Mean squared difference of confidence and correctness of the predicted class.
+        bins: The sums of each bin, for a reliability diagram.
+    """
+
+    samples: int
+    accuracy: float
+    mean_confidence: float
+    ece: float
+    mce: float
+    ks: float
+    esd: float
+    brier: float
+    bins: BinTable
+
+
+def statistics_duckdb(
+    source: str | Path,
+    *,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+    bins: int = 20,
+    memory_limit: str = "1GB",
+    threads: int | None = None,
+    temp_dir: Path | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Statistics:
+    r"""Exact statistics of a file of predictions of any size, in bounded memory.
+
+    The file is read twice: once to check it and to see how confidences are distributed, once to group ties,
+    sort and sum. What exceeds the memory limit waits in a temporary directory, which is removed at the end,
+    also after an error.
+
+    Args:
+        source: A ``.parquet`` or ``.csv`` file, a directory of Parquet files, or a pattern such as
+            ``"part-*.parquet"``.
+        columns: What its columns are called.
+        bins: Number of equal-width, right-closed bins of ECE and MCE.
+        memory_limit: What DuckDB may use, such as ``"500MB"``. The process itself comes on top.
+        threads: How many threads; by default all cores, if the memory limit feeds so many.
+        temp_dir: Where to make the temporary directory; by default where the system keeps such.
+        progress: Called with the fraction done, from 0 to 1, as stages finish.
+
+    Raises:
+        ValueError: If the file is not what it should be; the message names the file and the remedy.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "predictions.csv")
+        ...     rows = [f"{0.5 + i / 200},{i % 4 > 0}" for i in range(100)]
+        ...     _ = path.write_text("\n".join(["confidence,correct", *rows]))
+        ...     found = statistics_duckdb(path)
+        >>> found.samples, round(found.accuracy, 3), round(found.ece, 3), round(found.ks, 4)
+        (100, 0.75, 0.122, 0.0624)
+    """
+    try:
+        import duckdb
+    except ImportError as error:
+        raise ImportError('this needs DuckDB: pip install "calibrant[scale]"') from error
+    inputs.check_count("bins", bins)
+    where = str(source)
+    report = progress or (lambda _: None)
+    with tempfile.TemporaryDirectory(prefix="calibrant-", dir=temp_dir) as spill:
+        try:
+            with duckdb.connect() as connection:
+                _limit(connection, memory_limit, threads, spill)
+                report(0.0)
+                found = _columns_of_file(connection, where)
+                return _statistics(
+                    sql.DUCKDB, lambda text: connection.execute(text).fetchall(), "source", found, columns, bins,
+                    where=where, ranges=None, report=report,
+                )  # fmt: skip
+        except duckdb.OutOfMemoryException as error:
+            raise MemoryError(
+                f"{where}: DuckDB ran out of room with memory_limit={memory_limit!r}: raise it, lower threads, or "
+                "choose a temp_dir with more space"
+            ) from error
+        except duckdb.Error as error:
+            raise ValueError(f"{where}: DuckDB cannot read this: {_first_line(error)}") from error
+
+
+def statistics_spark(
+    source: "str | Path | DataFrame",
+    *,
+    session: "SparkSession | None" = None,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+    bins: int = 20,
+    partitions: int | None = None,
+) -> Statistics:
+    """The statistics of `statistics_duckdb`, by the same SQL on Spark.
+
+    Rows are never gathered in one partition: running sums are taken over ranges of the confidence, and only
+    one row for each range and bin comes back to the driver.
+
+    Args:
+        source: A ``.parquet`` or ``.csv`` path as Spark understands it, or a DataFrame. It is read twice, so
+            cache a DataFrame that is costly to compute.
+        session: The session to use; by default the active one, else a local one that is stopped at the end.
+        columns: What its columns are called.
+        bins: Number of equal-width, right-closed bins of ECE and MCE.
+        partitions: Number of ranges of the confidence, from 1 to 256; by default one for each million rows.
+
+    Raises:
+        ValueError: If the data is not what it should be; the message names the source and the remedy.
+
+    Example:
+        >>> statistics_spark("s3a://bucket/predictions.parquet", session=session).ece  # doctest: +SKIP
+        0.0213
+    """
+    try:
+        from pyspark.errors import PySparkException
+    except ImportError as error:
+        raise ImportError('this needs Spark: pip install "calibrant[spark]"') from error
+    inputs.check_count("bins", bins)
+    if partitions is not None:
+        inputs.check_range("partitions", partitions, low=1, high=sql.MOST_RANGES)
+    with _spark(source, session) as spark:
+        if isinstance(source, str | Path):
+            where = str(source)
+            try:
+                frame = _read_by_spark(spark, where)
+            except PySparkException as error:
+                raise ValueError(f"{where}: Spark cannot read this: {_first_line(error)}") from error
+        else:
+            where, frame = "the DataFrame", source
+        view = f"calibrant_{uuid.uuid4().hex}"
+        frame.createOrReplaceTempView(view)
+        try:
+            found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+            return _statistics(
+                sql.SPARK, lambda text: spark.sql(text).collect(), view, found, columns, bins,
+                where=where, ranges=partitions, report=lambda _: None,
+            )  # fmt: skip
+        finally:
+            spark.catalog.dropTempView(view)
+
+
+def _statistics(
+    dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, bins: int,
+    *, where: str, ranges: int | None, report: Callable[[float], None],
+) -> Statistics:  # fmt: skip
+    """Run the two statements on an engine and put the few rows that come back together."""
+    pairs = find_pairs(dialect, rows, table, found, columns, where)
+    report(0.05)
+    (samples, *failures, quantiles), *_ = rows(sql.check_statement(dialect, pairs))
+    if samples < 3:
+        raise ValueError(f"{where}: {samples or 'no'} rows, ESD needs at least 3: give more predictions")
+    for check, count in zip(pairs.checks, failures, strict=True):
+        if count:
+            raise ValueError(f"{where}: {count:,} of {samples:,} rows {check.complaint}")
+    report(0.3)
+    wanted = ranges or min(-(-samples // sql.ROWS_PER_RANGE), sql.MOST_RANGES)
+    table_of_sums = rows(sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted)))
+    sums = Sums(*np.array([tuple(row) for row in table_of_sums], np.float64).T)
+    made = _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
+    report(1.0)
+    return made
+
+
+def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
+    ks, esd = sql.combine(sums)
+    # Slot 0 is the confidence 0, which falls in no bin but counts in N.
+    n, k, z = np.zeros((3, bins + 1))
+    for total, column in ((n, sums.n), (k, sums.k), (z, sums.nz)):
+        np.add.at(total, sums.bin.astype(np.int64), column)
+    n, k, z = n[1:], k[1:], z[1:]
+    edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
+    table = BinTable(edges[:-1], edges[1:], n, z, k)
+    samples = sums.n.sum()
+    return Statistics(
+        samples=int(samples),
+        accuracy=float(sums.k.sum() / samples),
+        mean_confidence=float(sums.nz.sum() / samples),
+        ece=float(np.abs(z - k).sum() / samples),
+        mce=float(np.abs(table.gaps).max()),
+        ks=ks,
+        esd=esd,
+        brier=float(sums.q.sum() / samples),
+        bins=table,
+    )
+
+
+def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | None, spill: str) -> None:
+    settings = {"memory_limit": memory_limit, "temp_directory": spill}
+    for name, value in settings.items():
+        connection.execute(f"SET {name} = {_text(value)}")
+    # The order of rows means nothing here, and keeping it costs memory.
+    connection.execute("SET preserve_insertion_order = false")
+    if threads is None:
+        (limit,) = connection.execute("SELECT current_setting('memory_limit')").fetchone() or ("",)
+        number, unit = limit.split()
+        megabytes = float(number) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10, "TiB": 2**20}.get(unit, 0)
+        threads = max(1, min(os.cpu_count() or 1, int(megabytes / MEGABYTES_PER_THREAD)))
+    inputs.check_count("threads", threads)
+    connection.execute(f"SET threads = {threads}")
+
+
+def _columns_of_file(connection: "DuckDBPyConnection", where: str) -> list[Column]:
+    """Make the view ``source`` of a file, and say what columns it has."""
+    path = Path(where)
+    remote = "://" in where
+    suffix = path.suffix.lower()
+    if suffix not in (".parquet", ".csv") and not path.is_dir():
+        raise ValueError(f"{where}: expected a .parquet or .csv file: convert it, or rename it if it is one")
+    if not remote and not glob.glob(where) and not path.exists():  # noqa: PTH207 (the pattern may be absolute)
+        raise FileNotFoundError(f"{where}: no such file: check the path")
+    pattern = glob.escape(where) if path.exists() else where
+    if path.is_dir():
+        pattern += "/**/*.parquet"
+
+    def describe(reader: str) -> list[Column]:
+        connection.execute(f"CREATE OR REPLACE VIEW source AS SELECT * FROM {reader}")  # noqa: S608 (quoted below)
+        return [Column(name, kind) for name, kind, *_ in connection.execute("DESCRIBE source").fetchall()]
+
+    if suffix != ".csv":
+        return describe(f"read_parquet({_text(pattern)})")
+    found = describe(f"read_csv({_text(pattern)}, header = true)")
+    # A column that begins with whole numbers may well go on with others.
+    wide = ", ".join(f"{_text(column.name)}: 'DOUBLE'" for column in found if column.type == "BIGINT")
+    return describe(f"read_csv({_text(pattern)}, header = true, types = {{{wide}}})") if wide else found
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+@contextmanager
+def _spark(source: object, session: "SparkSession | None") -> "Iterator[SparkSession]":
+    """The session to use, stopped afterwards if it was started here."""
+    from pyspark.sql import SparkSession
+
+    given = session or getattr(source, "sparkSession", None) or SparkSession.getActiveSession()
+    if given is not None:
+        yield given
+        return
+    cores = os.cpu_count() or 1
+    settings: dict[str, str | bool | int | float | None] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "localhost",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(4 * cores),
+    }
+    started = SparkSession.builder.master(f"local[{cores}]").appName("calibrant").config(map=settings).getOrCreate()
+    started.sparkContext.setLogLevel("ERROR")
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def _read_by_spark(spark: "SparkSession", where: str) -> "DataFrame":
+    # Hadoop reads patterns; a file of exactly this name comes first.
+    pattern = re.sub(r"([*?\[\]{}\\])", r"\\\1", where) if Path(where).exists() else where
+    suffix = Path(where).suffix.lower()
+    if suffix == ".csv":
+        return spark.read.csv(pattern, header=True, inferSchema=True)
+    if suffix == ".parquet" or Path(where).is_dir():
+        return spark.read.parquet(pattern)
+    raise ValueError(f"{where}: expected a .parquet or .csv file: convert it, or rename it if it is one")

@@ -1,0 +1,194 @@
+"""The SQL behind `calibrant.metrics.scale`: one text for DuckDB and Spark, and what its sums mean.
+
+Confidences are cut into ranges of about equally many rows, so that running sums are windows over one range
+each, not one window over everything. A range hands back sums of powers of its own running sum; the running
+sum at its lower end, a constant, is added to those afterwards. That is exact, and it takes one statement.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+# ruff: noqa: S608 (names are quoted by Dialect.name, the rest is our own)
+
+Floats = npt.NDArray[np.float64]
+
+# Quantiles asked of the first scan, hence the most ranges there can be: Spark compiles the search tree over
+# them to one Java method, whose size is limited.
+MOST_RANGES = 256
+ROWS_PER_RANGE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The few words that DuckDB and Spark spell differently."""
+
+    mark: str  # around an identifier; doubled inside one
+    list_type: str
+    make_list: str
+    length: str
+    not_null: str
+    largest: str
+    smallest: str
+    position: str
+    ascending: str
+    total: str
+    shifted_powers: str
+    quantiles: str
+
+    def name(self, identifier: str) -> str:
+        """Quote an identifier, whatever it contains."""
+        return self.mark + identifier.replace(self.mark, 2 * self.mark) + self.mark
+
+
+DUCKDB = Dialect(
+    mark='"',
+    list_type="{}[]",
+    make_list="[{}]",
+    length="len({})",
+    not_null="list_count({})",
+    largest="list_max({})",
+    smallest="list_min({})",
+    position="list_position({}, {})",
+    ascending="list_sort({})",
+    total="list_sum({})",
+    shifted_powers="list_transform({}, lambda x: exp(CAST(x AS DOUBLE) - {}))",
+    quantiles="reservoir_quantile({}, [{}], 32768)",
+)
+
+SPARK = Dialect(
+    mark="`",
+    list_type="ARRAY<{}>",
+    make_list="array({})",
+    length="size({})",
+    not_null="size(array_compact({}))",
+    largest="array_max({})",
+    smallest="array_min({})",
+    position="array_position({}, {})",
+    ascending="array_sort({})",
+    total="aggregate({}, CAST(0 AS DOUBLE), (a, x) -> a + x)",
+    shifted_powers="transform({}, x -> exp(CAST(x AS DOUBLE) - {}))",
+    quantiles="approx_percentile({}, array({}), 2000)",
+)
+
+
+class Check(NamedTuple):
+    """A condition that no row may meet, and what to tell whose rows do."""
+
+    condition: str
+    complaint: str
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Common table expressions that end in ``pairs``, with columns z (confidence) and c (0 or 1)."""
+
+    text: str
+    type: str
+    checks: tuple[Check, ...]
+
+
+def check_statement(dialect: Dialect, pairs: Pairs) -> str:
+    """First scan: the number of rows, how many fail each check, and quantiles of the confidence."""
+    failures = [f"sum(CASE WHEN {check.condition} THEN 1 ELSE 0 END)" for check in pairs.checks]
+    fractions = ", ".join(f"{i / MOST_RANGES}" for i in range(1, MOST_RANGES))
+    quantiles = f"{dialect.quantiles.format('z', fractions)} FILTER (WHERE z BETWEEN 0 AND 1)"
+    return f"WITH {pairs.text} SELECT count(*), {', '.join(failures)}, {quantiles} FROM pairs"
+
+
+def cuts(quantiles: Sequence[float], ranges: int) -> list[float]:
+    """At most ``ranges - 1`` of the quantiles, evenly chosen and distinct: where one range ends.
+
+    Example:
+        >>> cuts([0.1, 0.5, 0.5, 0.7, 0.9], ranges=3)
+        [0.5, 0.7]
+    """
+    chosen = [quantiles[len(quantiles) * i // ranges] for i in range(1, ranges)]
+    return sorted(set(chosen))
+
+
+def sums_statement(pairs: Pairs, bins: int, ends: Sequence[float]) -> str:
+    """Second scan: the sums of `Sums`, one row for each range and each bin that it meets."""
+    kind = pairs.type
+    guess = f"ceil(CAST(z AS DOUBLE) * {bins})"
+
+    def edge(slot: str) -> str:
+        return f"CAST(CAST({slot} AS DOUBLE) / {bins} AS {kind})"
+
+    def range_between(first: int, last: int) -> str:
+        if first == last:
+            return str(first)
+        middle = (first + last) // 2
+        below, above = range_between(first, middle), range_between(middle + 1, last)
+        return f"CASE WHEN z <= CAST('{ends[middle]!r}' AS {kind}) THEN {below} ELSE {above} END"
+
+    # A product can round across an edge that is itself rounded to the type of the confidence: look again.
+    correction = f"CASE WHEN z > {edge(guess)} THEN 1 WHEN z <= {edge(f'{guess} - 1')} THEN -1 ELSE 0 END"
+    return f"""
+WITH {pairs.text},
+ties AS (SELECT z, CAST(count(*) AS DOUBLE) AS n, sum(c) AS k FROM pairs GROUP BY z),
+placed AS (
+    SELECT {range_between(0, len(ends))} AS part, CAST({guess} + {correction} AS INT) AS bin,
+        CAST(z AS DOUBLE) AS conf, n, k,
+        k - n * CAST(z AS DOUBLE) AS d,
+        k * (1 - CAST(z AS DOUBLE)) * (1 - CAST(z AS DOUBLE)) + (n - k) * CAST(z AS DOUBLE) * CAST(z AS DOUBLE) AS q
+    FROM ties
+),
+running AS (
+    SELECT part, bin, conf, n, k, d, q, (sum(d) OVER below) AS p, (sum(n) OVER below) - n AS s
+    FROM placed
+    WINDOW below AS (PARTITION BY part ORDER BY conf ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+)
+SELECT part, bin, sum(n), sum(k), sum(n * conf), sum(d), sum(q), sum(n * p), sum(n * p * p), sum(p * d), sum(q * s),
+    min(p), max(p)
+FROM running GROUP BY part, bin
+"""
+
+
+class Sums(NamedTuple):
+    """Columns of `sums_statement`: each is a sum over the tie groups of a range that fall in one bin.
+
+    For a group at confidence z with n samples, k of them right: d = k - nz is the sum of residuals, q that of
+    their squares, p the sum of d in this range up to and with the group, s the number of samples below it there.
+    """
+
+    part: Floats
+    bin: Floats
+    n: Floats
+    k: Floats
+    nz: Floats
+    d: Floats
+    q: Floats
+    n_p: Floats
+    n_pp: Floats
+    p_d: Floats
+    q_s: Floats
+    lowest_p: Floats
+    highest_p: Floats
+
+
+def combine(sums: Sums) -> tuple[float, float]:
+    """KS error and ESD of all ranges, from the sums of each.
+
+    With P = o + p, where o is the sum of residuals in the ranges below, and s likewise counted from below,
+    ESD = sum of [n P^2 - 2 P d + q - q (N - 1 - s)] / (N (N - 1) (N - 2)): multiply out, and only sums over
+    a range remain. See :func:`calibrant.functional.esd` for the formula without groups of ties.
+    """
+    samples = math.fsum(sums.n)
+    drift = largest = below = 0.0
+    terms: list[float] = []
+    for part in np.unique(sums.part):
+        rows = Sums(*(column[sums.part == part] for column in sums))
+        n, d, q = math.fsum(rows.n), math.fsum(rows.d), math.fsum(rows.q)
+        largest = max(largest, drift + float(rows.highest_p.max()), -(drift + float(rows.lowest_p.min())))
+        terms += [
+            drift * drift * n, 2 * drift * math.fsum(rows.n_p), *rows.n_pp,
+            -2 * drift * d, *(-2 * rows.p_d), -q * (samples - 2 - below), *rows.q_s,
+        ]  # fmt: skip
+        drift += d
+        below += n
+    return largest / samples, math.fsum(terms) / (samples * (samples - 1) * (samples - 2))
