@@ -1,0 +1,33 @@
+"""Reports: an audit of each model, a verdict in a sentence, figures, and one page that holds them all."""
+
+from typing import TYPE_CHECKING, Any
+
+from calibrant.report.audit import Audit, Repair, audit
+from calibrant.report.html import render, write_report
+from calibrant.report.verdict import verdict
+
+if TYPE_CHECKING:
+    from calibrant.report.figures import classwise_plot, cumulative_plot, reliability_diagram
+
+FIGURES = ("classwise_plot", "cumulative_plot", "reliability_diagram")
+
+__all__ = [
+    "Audit",
+    "Repair",
+    "audit",
+    "classwise_plot",
+    "cumulative_plot",
+    "reliability_diagram",
+    "render",
+    "verdict",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # matplotlib is an extra, and a verdict does not need it.
+    if name in FIGURES:
+        from calibrant.report import figures
+
+        return getattr(figures, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,137 @@
+"""One model under audit: its scores, a test of calibration, and what one temperature would repair."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant import metrics
+from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.inference import CalibrationTest, calibration_test
+from calibrant.metrics.predictions import Predictions
+from calibrant.posthoc import TemperatureScaling, logits_from_probabilities
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What temperature scaling makes of the predictions.
+
+    Attributes:
+        temperature: Fitted on all samples: the one to use.
+        predictions: Every sample scaled by the temperature of the half it is not in, so that the numbers after
+            repair are those of data the temperature has not seen.
+        scores: Of these predictions.
+        test: Of calibration, on these predictions.
+    """
+
+    temperature: float
+    predictions: Predictions
+    scores: metrics.Scores
+    test: CalibrationTest
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Everything a report says about one model.
+
+    Attributes:
+        name: Of the model.
+        predictions: What was audited.
+        scores: Every metric.
+        test: Of calibration, with ESD.
+        repair: What a temperature would repair; None if none can be fitted.
+        problem: Why there is no repair, in a clause; empty if there is one.
+        bins: Bins of ECE; None for the convention's.
+        convention: Of ECE.
+        seed: Of the test's draws and of the halves.
+    """
+
+    name: str
+    predictions: Predictions
+    scores: metrics.Scores
+    test: CalibrationTest
+    repair: Repair | None
+    problem: str
+    bins: int | None
+    convention: ConventionName
+    seed: int
+
+
+def audit(
+    name: str,
+    predictions: Predictions,
+    *,
+    bins: int | None = None,
+    convention: ConventionName = "paper",
+    draws: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Audit:
+    """Score one model, test whether it is calibrated, and try to repair it by a temperature.
+
+    Args:
+        name: Of the model, as the report shows it.
+        predictions: From ``metrics.predictions``, of at least 3 samples.
+        bins: Bins of ECE and of the reliability diagram; by default the convention's.
+        convention: Of ECE: see :func:`calibrant.metrics.ece`.
+        draws: Data sets drawn under the hypothesis of calibration.
+        seed: Of these draws, and of the halves that check the temperature.
+        progress: Called with the share of the work that is done, from 0 to 1.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant import metrics, report
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(2000, 4))
+        >>> target = [rng.choice(4, p=row) for row in np.exp(logits) / np.exp(logits).sum(1, keepdims=True)]
+        >>> found = report.audit("twice too sure", metrics.predictions(logits=2 * logits, target=target), draws=100)
+        >>> round(found.repair.temperature, 1), bool(found.repair.scores.ece < found.scores.ece)
+        (2.0, True)
+    """
+    scores = metrics.evaluate(predictions, bins=bins, convention=convention)
+    test = calibration_test(predictions, draws=draws, seed=seed, progress=_part(progress, 0.0))
+    try:
+        temperature, repaired = _cross_fitted(predictions, seed)
+    except ValueError as error:
+        repair, problem = None, str(error).split(":")[0]
+    else:
+        problem = ""
+        repair = Repair(
+            temperature,
+            repaired,
+            metrics.evaluate(repaired, bins=bins, convention=convention),
+            calibration_test(repaired, draws=draws, seed=seed, progress=_part(progress, 0.5)),
+        )
+    if progress is not None:
+        progress(1.0)
+    return Audit(name, predictions, scores, test, repair, problem, bins, convention, seed)
+
+
+def _part(progress: Progress | None, start: float) -> Callable[[int, int], None] | None:
+    """Progress of one of the two tests, which take nearly all the time, as progress of the audit."""
+    return None if progress is None else lambda done, total: progress(start + done / total / 2)
+
+
+def _cross_fitted(predictions: Predictions, seed: int) -> tuple[float, Predictions]:
+    """The temperature of all samples, and each half scaled by the other's; ``ValueError`` if one is out of reach."""
+    if predictions.probabilities is None or predictions.target is None:
+        raise ValueError("a temperature needs logits or probabilities, and only confidences were given")
+    if predictions.correct.all():
+        raise ValueError("no temperature can be fitted, as every prediction is right")
+    given, target = predictions.logits, predictions.target
+    logits = logits_from_probabilities(predictions.probabilities).numpy() if given is None else given
+    try:
+        temperature = TemperatureScaling().fit(logits, target).temperature_
+    except ValueError:
+        raise ValueError("no temperature can be fitted, as predictions are no better than chance") from None
+    order = np.random.default_rng(seed).permutation(len(target))
+    halves = order[: len(order) // 2], order[len(order) // 2 :]
+    scaled = np.empty_like(logits)
+    try:
+        for fit, apply in (halves, halves[::-1]):
+            scaled[apply] = logits[apply] / TemperatureScaling().fit(logits[fit], target[fit]).temperature_
+    except ValueError:
+        raise ValueError(f"{len(target):,} samples are too few to check a temperature on halves") from None
+    return temperature, metrics.predictions(logits=scaled, target=target)

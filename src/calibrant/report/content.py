@@ -1,0 +1,200 @@
+"""What the page says: the audits in words, formatted numbers and drawn figures."""
+
+import math
+import re
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from markupsafe import Markup
+
+from calibrant.metrics import CONVENTIONS, Score
+from calibrant.metrics.inference import Comparison
+from calibrant.report.audit import Audit
+from calibrant.report.classes import MOST_ROWS, class_rows
+from calibrant.report.figures import classwise_plot, cumulative_plot, reliability_diagram
+from calibrant.report.svg import inline_svg
+from calibrant.report.verdict import p_value, verdict
+
+MEASURES = {"esd": "ESD", "ks": "KS error", "ece": "ECE", "mmce": "MMCE²"}
+POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
+# Scores of the table before and after a temperature.
+REPAIRED = ("gap", "ece", "ece_equal_mass", "smooth_ece", "ks", "esd", "classwise_ece", "nll", "brier")
+
+
+def number(text: str) -> Markup:
+    """A number as people write it: a true minus, and powers of ten.
+
+    Example:
+        >>> print(number("-2.34e-03"), number("5.50 %"))
+        −2.34 × 10<sup>−3</sup> 5.50 %
+    """
+    parts = POWER.fullmatch(text)
+    if parts is not None:
+        return Markup("{} × 10<sup>{}</sup>").format(_minus(parts[1]), _minus(str(int(parts[2]))))  # noqa: RUF001
+    return Markup("{}").format(_minus(text).replace(" %", "\N{NO-BREAK SPACE}%"))
+
+
+def percent(share: float) -> str:
+    """A share in percent, or a dash where there is none.
+
+    Example:
+        >>> print(percent(0.1234), percent(float("nan")))
+        12.3 % –
+    """
+    return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+
+
+def _minus(text: str) -> str:
+    return f"\N{MINUS SIGN}{text[1:]}" if text.startswith("-") else text
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+def _entries(audit: Audit) -> dict[str, Score]:
+    return {entry.key: entry for entry in audit.scores}
+
+
+def _count(several: int, word: str) -> str:
+    return f"{several:,} {word}{'s' if several != 1 else ''}"
+
+
+def lead(audits: Sequence[Audit]) -> str:
+    """What was audited, under the title."""
+    sizes = {audit.scores.title for audit in audits}
+    if len(audits) == 1:
+        return audits[0].scores.title
+    names = f"{', '.join(audit.name for audit in audits[:-1])} and {audits[-1].name}"
+    return f"{names}; {sizes.pop()} each" if len(sizes) == 1 else names
+
+
+def footer(audits: Sequence[Audit]) -> str:
+    """How the page was made."""
+    sizes = sorted({len(audit.predictions) for audit in audits})
+    samples = _count(sizes[0], "sample") if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} samples"
+    test = audits[0].test
+    return (
+        f"Made by Calibrant {metadata.version('calibrant')} from {samples}. p-values of calibration: "
+        f"ESD of {_count(test.draws, 'data set')} drawn from a calibrated model, seed {audits[0].seed}."
+    )
+
+
+def model(audit: Audit, name: str) -> dict[str, Any]:
+    """Everything about one model; ``name`` keeps its figures' ids apart from the others'."""
+    sentence = verdict(audit)
+    return {
+        "name": audit.name,
+        "verdict": f"{sentence[0].upper()}{sentence[1:]}.",
+        "facts": _facts(audit),
+        "reliability": _reliability(audit, f"{name}r"),
+        "cumulative": _cumulative(audit, f"{name}c"),
+        "classes": _classes(audit, f"{name}k"),
+        "repair": _repair(audit, f"{name}t"),
+        "problem": audit.problem,
+    }
+
+
+def _facts(audit: Audit) -> list[dict[str, str]]:
+    scores = audit.scores
+    lean = "over-confident" if scores.gap > 0 else "under-confident"
+    bins = audit.bins or CONVENTIONS[audit.convention].bins
+    return [
+        {"label": "accuracy", "value": percent(scores.accuracy), "note": "of top labels"},
+        {"label": "mean confidence", "value": percent(scores.confidence), "note": "in top labels"},
+        {"label": "signed gap", "value": _points(scores.gap), "note": f"points, {lean}" if scores.gap else "points"},
+        {"label": "ECE", "value": percent(scores.ece), "note": f"{bins} bins ({audit.convention})"},
+        {"label": "ESD", "value": str(_entries(audit)["esd"]), "note": p_value(audit.test.p_value)},
+    ]
+
+
+def _reliability(audit: Audit, name: str) -> Markup:
+    scores = audit.scores
+    label = (
+        f"Reliability diagram of {audit.name}: mean confidence {percent(scores.confidence)}, "
+        f"accuracy {percent(scores.accuracy)}, ECE {percent(scores.ece)}"
+    )
+    return inline_svg(reliability_diagram(audit.predictions, bins=audit.bins, convention=audit.convention), name, label)
+
+
+def _cumulative(audit: Audit, name: str) -> Markup:
+    label = (
+        f"Cumulative accuracy and confidence of {audit.name}: "
+        f"they differ by at most {100 * audit.scores.ks:.1f} points, the KS error"
+    )
+    return inline_svg(cumulative_plot(audit.predictions), name, label)
+
+
+def _classes(audit: Audit, name: str) -> dict[str, Any] | None:
+    given, count = audit.predictions, audit.predictions.classes
+    if count is None:
+        return None
+    rows = class_rows(given, bins=audit.bins, convention=audit.convention)
+    figure = classwise_plot(given, bins=audit.bins, convention=audit.convention)
+    label = (
+        f"Accuracy and mean confidence of {audit.name} by predicted class; "
+        f"class {rows[0].label} has the largest class-wise ECE, {percent(rows[0].error)}"
+    )
+    note = f"The {MOST_ROWS} classes of {count:,} with the largest class-wise ECE" if count > MOST_ROWS else ""
+    return {"figure": inline_svg(figure, name, label), "rows": rows, "note": note}
+
+
+def _repair(audit: Audit, name: str) -> dict[str, Any] | None:
+    repair = audit.repair
+    if repair is None:
+        return None
+    before, after = _entries(audit), {entry.key: entry for entry in repair.scores}
+    rows = [
+        {"label": before[key].label, "before": str(before[key]), "after": str(after[key])}
+        for key in REPAIRED
+        if key in before and key in after
+    ]
+    p_values = (p_value(test.p_value).removeprefix("p ").removeprefix("= ") for test in (audit.test, repair.test))
+    rows.append({"label": "p of calibration", **dict(zip(("before", "after"), p_values, strict=True))})
+    figure = reliability_diagram(repair.predictions, bins=audit.bins, convention=audit.convention)
+    label = f"Reliability diagram of {audit.name} after temperature scaling: ECE {percent(repair.scores.ece)}"
+    return {"temperature": f"{repair.temperature:.3g}", "rows": rows, "figure": inline_svg(figure, name, label)}
+
+
+def comparison(first: str, second: str, compared: Comparison) -> dict[str, str]:
+    """One row of the table of comparisons."""
+    told = compared.p_value <= 1 - compared.level
+    better = (second if compared.difference > 0 else first) if told else "cannot be told"
+    return {
+        "measure": MEASURES.get(compared.metric, compared.metric),
+        "first": first,
+        "second": second,
+        "first_value": _significant(compared.a),
+        "second_value": _significant(compared.b),
+        "difference": _significant(compared.difference),
+        "low": _significant(compared.low),
+        "high": _significant(compared.high),
+        "interval": f"{100 * compared.level:g} %, {compared.method}",
+        "p": p_value(compared.p_value).removeprefix("p ").removeprefix("= "),
+        "better": better,
+    }
+
+
+def _significant(value: float) -> str:
+    return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
+
+
+def score_rows(audits: Sequence[Audit]) -> list[dict[str, Any]]:
+    """The table of all scores: a row for each, a cell for each model."""
+    found = [_entries(audit) for audit in audits]
+    shown = {entry.key: entry for entries in found for entry in entries.values()}
+    rows = []
+    for key, entry in shown.items():
+        notes = [entries[key].convention if key in entries else "" for entries in found]
+        same = len({note for note in notes if note}) == 1
+        cells = [
+            {"value": str(entries[key]) if key in entries else "\N{EN DASH}", "note": "" if same else note}
+            for entries, note in zip(found, notes, strict=True)
+        ]
+        label = entry.label.strip()
+        rows.append({
+            "label": label, "part": label != entry.label, "cells": cells,
+            "convention": entry.convention if same else "differs, see the values",
+        })  # fmt: skip
+    return rows

@@ -1,0 +1,80 @@
+"""The page: audits of one or several models as one HTML file that needs nothing else."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+
+from calibrant.metrics.inference import Comparison
+from calibrant.report.audit import Audit
+
+# Two names, and how they compare.
+Compared = tuple[str, str, Comparison]
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    audits: Sequence[Audit],
+    comparisons: Sequence[Compared] = (),
+    *,
+    title: str | None = None,
+) -> None:
+    """Write the page of :func:`render` to a file: whole, or not at all.
+
+    Args:
+        path: Of the page.
+        audits: One for each model.
+        comparisons: As for :func:`render`.
+        title: As for :func:`render`.
+    """
+    target = Path(path)
+    page = render(audits, comparisons, title=title)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        part.write_text(page, encoding="utf-8", newline="\n")
+        part.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def render(audits: Sequence[Audit], comparisons: Sequence[Compared] = (), *, title: str | None = None) -> str:
+    """Return one HTML page with everything inside: no script, nothing to load, the same bytes for the same audits.
+
+    Args:
+        audits: One for each model; several are shown side by side.
+        comparisons: ``(first name, second name, metrics.compare(first, second))`` for pairs of models.
+        title: Of the page; by default it names the model, or counts them.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant import metrics, report
+        >>> given = metrics.predictions(np.full(1000, 0.9), np.arange(1000) % 5 < 4)
+        >>> page = report.render([report.audit("a & b", given)])
+        >>> "<h1>Calibration of a &amp; b</h1>" in page, "over-confident by 10.0 points" in page.lower()
+        (True, True)
+    """
+    if not audits:
+        raise ValueError("a report needs at least one audit, got none: pass report.audit(name, predictions)")
+    try:
+        from jinja2 import Environment, StrictUndefined
+        from markupsafe import Markup
+
+        from calibrant.report import content
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"a report needs {error.name}: pip install 'calibrant[report]'") from error
+    files = resources.files("calibrant.report")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"number": content.number, "percent": content.percent}
+    page = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
+    return page.render(
+        title=title or (f"Calibration of {audits[0].name}" if len(audits) == 1 else f"{len(audits)} models compared"),
+        css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
+        lead=content.lead(audits),
+        models=[content.model(audit, f"m{place}") for place, audit in enumerate(audits, start=1)],
+        comparisons=[content.comparison(*compared) for compared in comparisons],
+        scores=content.score_rows(audits),
+        footer=content.footer(audits),
+    )
