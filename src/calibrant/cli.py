@@ -1,12 +1,16 @@
 """The command line."""
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 from cyclopts.validators import Number
 
 from calibrant import __version__
+from calibrant.files import Names
+from calibrant.metrics.binned import ConventionName
 
 app = App(
     name="calibrant",
@@ -16,6 +20,16 @@ app = App(
 
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=float("inf")))]
+
+
+NotNegativeInteger = Annotated[int, Parameter(validator=Number(gte=0))]
+Engine = Literal["auto", "memory", "duckdb", "spark"]
+Method = Literal[
+    "temperature", "vector", "matrix", "dirichlet", "ensemble-temperature", "platt", "beta", "spline", "histogram",
+    "isotonic", "bbq",
+]  # fmt: skip
+File = Annotated[Path, Parameter(validator=validators.Path(dir_okay=False))]
+Columns = Annotated[Names, Parameter(name="*", group="Names in the files")]
 
 
 @app.command
@@ -37,9 +51,80 @@ def demo(*, seeds: Positive = 5, epochs: Positive = 40, weight: NotNegative = 1.
     run_demo(seeds=seeds, epochs=epochs, weight=weight, noise=noise, console=Console())
 
 
-def main() -> None:
-    """Run the command line; Ctrl-C ends it without a traceback."""
+@app.command
+def evaluate(
+    *files: File,
+    report: File | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    bins: Positive | None = None,
+    convention: ConventionName = "paper",
+    draws: Positive = 1000,
+    seed: NotNegativeInteger = 0,
+    engine: Engine = "auto",
+    memory_limit: str = "1GB",
+    names: Columns = Names(),  # noqa: B008 (frozen)
+) -> None:
+    """Tell how honest the predictions in a file are; several files are compared side by side.
+
+    A file is .npz, .csv or .parquet and holds logits or probabilities with target, or confidence with correct. In a
+    table, the values of the classes are columns logits_0, logits_1, ..., or in Parquet one column of lists.
+
+    Args:
+        files: Predictions, one file for each model.
+        report: Write an HTML page with figures here.
+        json: Print JSON instead of a table.
+        bins: Bins of ECE; by default the convention's.
+        convention: Of ECE: paper (20 bins, right-closed), guo (15), torchmetrics (15, left-closed) or netcal (10).
+        draws: Data sets drawn to test calibration.
+        seed: Of these draws.
+        engine: auto reads into memory, and takes duckdb for a table too large for it.
+        memory_limit: Of duckdb.
+        names: What arrays and columns are called.
+    """
+    from calibrant.commands.evaluate import Options, evaluate_files
+
+    if not files:
+        raise ValueError("give at least one file of predictions")
+    options = Options(names, bins, convention, draws, seed, engine, memory_limit)
+    evaluate_files(files, options, report=report, as_json=json)
+
+
+@app.command
+def recalibrate(
+    *,
+    fit: File,
+    apply: File,
+    method: Method = "temperature",
+    out: File | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    names: Columns = Names(),  # noqa: B008 (frozen)
+) -> None:
+    """Fit a post-hoc method on one file of predictions and apply it to another.
+
+    Writes the calibrated probabilities, and shows the scores before and after if the target is there.
+
+    Args:
+        fit: Predictions on held-out data, with target.
+        apply: Predictions to calibrate.
+        method: What to fit.
+        out: Where to write; by default beside --apply, its name ending in -calibrated.
+        json: Print JSON instead of a table.
+        names: What arrays and columns are called.
+    """
+    from calibrant.commands.recalibrate import recalibrate_file
+
+    recalibrate_file(fit, apply, out, method, names, as_json=json)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line, or the arguments given.
+
+    What is wrong with the input is said in one line; Ctrl-C ends it without a traceback.
+    """
     try:
-        app()
+        app(arguments)
     except KeyboardInterrupt:
         sys.exit(130)
+    except (ValueError, ImportError, OSError) as error:
+        sys.stderr.write(f"calibrant: {' '.join(str(error).split())}\n")
+        sys.exit(2)

@@ -115,7 +115,7 @@ def test_scores_print_and_serialise() -> None:
     assert all(entry.label.strip() in text for entry in scores)
     assert max(map(len, text.splitlines())) <= 100
     plain = json.loads(json.dumps(scores.to_dict()))
-    assert plain["scores"]["ece"] == {"value": scores.ece, "convention": "20 equal-width bins, right-closed (paper)"}
+    assert plain["scores"]["ece"] == {"value": scores.ece, "convention": "paper: 20 bins (lo, hi]"}
     page = scores._repr_html_()
     assert page.count("<tr>") == len(scores.entries) + 1
     assert isinstance(scores, Scores)

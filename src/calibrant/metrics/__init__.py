@@ -21,6 +21,14 @@ from calibrant.metrics.binned import (
 )
 from calibrant.metrics.cumulative import esd, ks_error
 from calibrant.metrics.evaluate import Score, Scores, evaluate
+from calibrant.metrics.inference import (
+    CalibrationTest,
+    Comparison,
+    Interval,
+    calibration_test,
+    compare,
+    confidence_interval,
+)
 from calibrant.metrics.kernel import mmce, skce
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.proper import (
@@ -42,8 +50,11 @@ __all__ = [
     "CONVENTIONS",
     "BinTable",
     "BrierDecomposition",
+    "CalibrationTest",
+    "Comparison",
     "Convention",
     "Corp",
+    "Interval",
     "Predictions",
     "Score",
     "Scores",
@@ -53,7 +64,10 @@ __all__ = [
     "aurc",
     "brier",
     "brier_decomposition",
+    "calibration_test",
     "classwise_ece",
+    "compare",
+    "confidence_interval",
     "corp_decomposition",
     "debiased_l2",
     "ece",

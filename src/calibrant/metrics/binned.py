@@ -23,8 +23,8 @@ class Convention(NamedTuple):
 
     def describe(self, bins: int) -> str:
         """The convention in words, to stand beside a number."""
-        width = f"{bins} equal-width bins, {self.closed}-closed"
-        return f"{width}, confidence 1 apart" if self.last == "extra" else width
+        sides = "(lo, hi]" if self.closed == "right" else "[lo, hi)"
+        return f"{bins} bins {sides}" + (", 1 apart" if self.last == "extra" else "")
 
     def edges_like(self, confidence: Array, bins: int) -> Array:
         """The edges, rounded as the confidences are: a confidence of k/bins is then on the edge, not beside it."""

@@ -26,6 +26,7 @@ class Score:
         value: The number.
         convention: How exactly it was computed: bins, edges, estimator.
         percent: Whether people read it in percent.
+        signed: Whether its sign is what people look for.
     """
 
     key: str
@@ -33,12 +34,13 @@ class Score:
     value: float
     convention: str
     percent: bool = False
+    signed: bool = False
 
     def __str__(self) -> str:
         if not math.isfinite(self.value):
             return str(self.value)
         if self.percent:
-            return f"{100 * self.value:.2f} %"
+            return f"{100 * self.value:+.2f} %" if self.signed else f"{100 * self.value:.2f} %"
         return f"{self.value:.4f}" if abs(self.value) >= 0.01 or self.value == 0 else f"{self.value:.2e}"
 
 
@@ -157,14 +159,12 @@ def _scores(data: Predictions, bins: int | None, convention: binned.ConventionNa
     accuracy, confidence = float(data.correct.mean()), float(data.confidence.mean(dtype=np.float64))
     yield Score("accuracy", "accuracy", accuracy, "top label", percent=True)
     yield Score("confidence", "mean confidence", confidence, "top label", percent=True)
-    yield Score(
-        "gap", "signed gap", confidence - accuracy, "confidence - accuracy; above 0: over-confident", percent=True
-    )
+    yield Score("gap", "signed gap", confidence - accuracy, "confidence - accuracy", percent=True, signed=True)
     yield from _binned_scores(data, bins, convention)
     steps = cumulative(data.keys)
-    yield Score("ks", "KS error", steps.ks, "largest cumulative gap, ties grouped", percent=True)
-    yield Score("esd", "ESD", steps.esd, "unbiased, may be negative")
-    yield Score("mmce", "MMCE²", kernel.mmce(data), "unbiased, Laplace kernel 0.4, may be negative")
+    yield Score("ks", "KS error", steps.ks, "cumulative, ties grouped", percent=True)
+    yield Score("esd", "ESD", steps.esd, "unbiased, may be below 0")
+    yield Score("mmce", "MMCE²", kernel.mmce(data), "unbiased, Laplace kernel 0.4")
     yield from _proper_scores(data)
 
 
@@ -172,17 +172,17 @@ def _binned_scores(data: Predictions, bins: int | None, convention: binned.Conve
     table = binned.equal_width_bins(data, bins=bins, convention=convention)
     rule = binned.CONVENTIONS[convention]
     words = rule.describe(rule.bins if bins is None else bins)
-    yield Score("ece", "ECE", binned.ece_of(table, len(data)), f"{words} ({convention})", percent=True)
+    yield Score("ece", "ECE", binned.ece_of(table, len(data)), f"{convention}: {words}", percent=True)
     if convention != "guo" or bins is not None:
         guo = binned.CONVENTIONS["guo"]
         value = binned.ece(data, convention="guo")
-        yield Score("ece_guo", "ECE", value, f"{guo.describe(guo.bins)} (guo)", percent=True)
+        yield Score("ece_guo", "ECE", value, f"guo: {guo.describe(guo.bins)}", percent=True)
     value = binned.equal_mass_ece(data)
     yield Score("ece_equal_mass", "ECE, equal mass", value, "15 bins, ties together", percent=True)
     sweep = binned.ece_sweep(data)
     yield Score("ece_sweep", "ECE-sweep", sweep.value, f"equal mass, {sweep.bins} bins chosen", percent=True)
-    smoothed = smooth.smooth_ece_of(data)
-    yield Score("smooth_ece", "smooth ECE", smoothed.value, f"kernel width {smoothed.width:.3g}", percent=True)
+    value = smooth.smooth_ece_of(data).value
+    yield Score("smooth_ece", "smooth ECE", value, "kernel as wide as the value", percent=True)
     value = binned.debiased_l2(data)
     yield Score("debiased_l2", "debiased L2", value, "15 equal-mass bins, rooted", percent=True)
     worst = int(np.abs(table.gaps).argmax())
@@ -191,19 +191,17 @@ def _binned_scores(data: Predictions, bins: int | None, convention: binned.Conve
     yield Score("mce", "MCE", float(np.abs(table.gaps).max()), note, percent=True)
     if data.probabilities is not None:
         errors = binned.classwise_errors(data, bins=bins, convention=convention)
-        yield Score(
-            "classwise_ece", "class-wise ECE", float(errors.mean()), f"mean over classes; {words}", percent=True
-        )
+        yield Score("classwise_ece", "class-wise ECE", float(errors.mean()), "mean over classes", percent=True)
 
 
 def _proper_scores(data: Predictions) -> Iterator[Score]:
     if data.probabilities is not None:
-        floor = "" if data.logits is not None else "; a probability of 0 counts as the smallest normal number"
+        floor = "" if data.logits is not None else f"; p = 0 counts as {np.finfo(data.probabilities.dtype).tiny:.1g}"
         yield Score("nll", "NLL", proper.nll_of(data), "nats" + floor)
         yield Score("brier", "Brier", proper.brier_of(data), "sum over classes")
     parts = proper.corp_decomposition(data)
-    yield Score("brier_top", "Brier, top label", parts.brier, "= miscalibration - discrimination + uncertainty")
-    yield Score("brier_miscalibration", "  miscalibration", parts.miscalibration, "what isotonic regression would gain")
-    yield Score("brier_discrimination", "  discrimination", parts.discrimination, "CORP, no bins")
-    yield Score("brier_uncertainty", "  uncertainty", parts.uncertainty, "accuracy (1 - accuracy)")
-    yield Score("aurc", "AURC", proper.aurc(data), "area under risk-coverage, ties averaged")
+    yield Score("brier_top", "Brier, top label", parts.brier, "= MCB - DSC + UNC")
+    yield Score("brier_miscalibration", "  MCB", parts.miscalibration, "miscalibration, isotonic")
+    yield Score("brier_discrimination", "  DSC", parts.discrimination, "discrimination")
+    yield Score("brier_uncertainty", "  UNC", parts.uncertainty, "accuracy (1 - accuracy)")
+    yield Score("aurc", "AURC", proper.aurc(data), "risk-coverage, ties averaged")

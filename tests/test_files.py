@@ -1,0 +1,238 @@
+"""Files of predictions: every format and shape that is read, every defect that is named, nothing half-written."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import metrics
+from calibrant.files import FileError, Names, fits_in_memory, read_predictions, whole_or_not_at_all, write_probabilities
+
+pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pytest.importorskip("pyarrow.parquet")
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.standard_normal((40, 3)).astype(np.float32)
+TARGET = RNG.integers(3, size=40)
+P = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+Z, C = P.max(1), (P.argmax(1) == TARGET).astype(np.uint8)
+BINARY = RNG.random(40)
+LABEL = RNG.integers(2, size=40)
+Array = np.ndarray[Any, Any]
+OBJECTS = np.array([[1], [2, 3]], dtype=object)
+ROW = b"logits_0,logits_2,target\n" + 3 * b"1,2,0\n"
+
+
+def columns(name: str, values: Array) -> dict[str, Array]:
+    return {f"{name}_{k}": values[:, k] for k in range(values.shape[1])}
+
+
+CONTENTS: dict[str, tuple[dict[str, Array], dict[str, Any]]] = {
+    # name: one array or column each, and the same as keywords of metrics.evaluate
+    "logits": ({**columns("logits", LOGITS), "target": TARGET}, {"logits": LOGITS, "target": TARGET}),
+    "probabilities": ({**columns("probabilities", P), "target": TARGET}, {"probabilities": P, "target": TARGET}),
+    "pairs": ({"confidence": Z, "correct": C}, {"confidence": Z, "correct": C}),
+    "pairs, boolean": ({"confidence": Z, "correct": C > 0}, {"confidence": Z, "correct": C}),
+    "binary": ({"probabilities": BINARY, "target": LABEL}, {"probabilities": BINARY, "target": LABEL}),
+    "binary logit": ({"logits": LOGITS[:, 0], "target": LABEL}, {"logits": LOGITS[:, 0], "target": LABEL}),
+}
+
+
+def write_npz(path: Path, table: dict[str, Array]) -> None:
+    stacked: dict[str, Any] = {name: values for name, values in table.items() if "_" not in name}
+    for group in {name.split("_")[0] for name in table if "_" in name}:
+        stacked[group] = np.stack([values for name, values in table.items() if name.startswith(group + "_")], 1)
+    np.savez(path, **stacked)
+
+
+def write_csv(path: Path, table: dict[str, Array]) -> None:
+    rows = zip(*(values.tolist() for values in table.values()), strict=True)
+    path.write_text("\n".join([",".join(table), *(",".join(map(str, row)) for row in rows)]) + "\n")
+
+
+def write_parquet(path: Path, table: dict[str, Array]) -> None:
+    pyarrow.parquet.write_table(pyarrow.table(table), path)
+
+
+WRITERS: dict[str, Callable[[Path, dict[str, Array]], None]] = {
+    ".npz": write_npz, ".csv": write_csv, ".parquet": write_parquet
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("name", CONTENTS)
+def test_every_format_holds_every_kind_of_prediction(tmp_path: Path, name: str, suffix: str) -> None:
+    table, given = CONTENTS[name]
+    path = tmp_path / f"predictions{suffix}"
+    WRITERS[suffix](path, table)
+    expected = metrics.evaluate(**given)
+    for entry in metrics.evaluate(read_predictions(path)):
+        assert entry.value == pytest.approx(expected[entry.key], rel=1e-5, abs=1e-7), entry.key
+
+
+@pytest.mark.parametrize("kind", [pyarrow.list_(pyarrow.float32()), pyarrow.list_(pyarrow.float32(), 3)])
+def test_parquet_lists(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "lists.parquet"
+    table = pyarrow.table({"logits": pyarrow.array(LOGITS.tolist(), type=kind), "target": TARGET})
+    pyarrow.parquet.write_table(table, path, row_group_size=7)
+    assert np.array_equal(
+        read_predictions(path).confidence, metrics.predictions(logits=LOGITS, target=TARGET).confidence
+    )
+
+
+def test_names_can_be_given_and_are_then_obeyed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, test_logits=LOGITS, labels=TARGET, probabilities=P[::-1])
+    read = read_predictions(path, Names(logits="test_logits", target="labels"))
+    assert np.array_equal(read.confidence, metrics.predictions(logits=LOGITS, target=TARGET).confidence)
+    with pytest.raises(FileError, match="no 'nothing'; it has test_logits, labels, probabilities"):
+        read_predictions(path, Names(logits="nothing", target="labels"))
+    with pytest.raises(FileError, match="has no 'truth'"):
+        read_predictions(path, Names(logits="test_logits", target="truth"))
+
+
+def test_logits_say_more_than_probabilities(tmp_path: Path) -> None:
+    path = tmp_path / "both.npz"
+    np.savez(path, probabilities=P, logits=LOGITS, target=TARGET)
+    assert read_predictions(path).logits is not None
+
+
+def test_csv_with_quotes_spaces_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "excel.csv"
+    path.write_text('\ufeff"confidence", correct\n"0.9", True\n0.5,FALSE\n0.7,true\n', encoding="utf-8")
+    read = read_predictions(path)
+    assert read.confidence.tolist() == [0.9, 0.5, 0.7]
+    assert read.correct.tolist() == [True, False, True]
+
+
+def bad(name: str, content: bytes | Callable[[Path], None]) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        path = folder / name
+        if callable(content):
+            content(path)
+        else:
+            path.write_bytes(content)
+        return path
+
+    return make
+
+
+def cut_short(path: Path) -> None:
+    np.savez(path, logits=np.zeros((1000, 10)), target=np.zeros(1000, int))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def damaged(path: Path) -> None:
+    np.savez(path, confidence=RNG.random(500), correct=np.ones(500))
+    content = bytearray(path.read_bytes())
+    content[300:320] = bytes(20)
+    path.write_bytes(bytes(content))
+
+
+def single_array(path: Path) -> None:
+    np.save(path.with_suffix(".npy"), Z)
+    path.with_suffix(".npy").rename(path)
+
+
+def saved(**arrays: Any) -> Callable[[Path], None]:
+    return lambda path: np.savez(path, **arrays)
+
+
+def saved_parquet(**arrays: Any) -> Callable[[Path], None]:
+    return lambda path: pyarrow.parquet.write_table(pyarrow.table(arrays), path)
+
+
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "missing": (lambda folder: folder / "missing.npz", "no such file"),
+    "folder": (bad("d.npz", lambda path: path.mkdir()), "is a folder"),
+    "suffix": (bad("predictions.txt", b"1"), "expected one of .npz, .csv, .parquet"),
+    "empty": (bad("empty.npz", b""), "is empty"),
+    "not a zip": (bad("text.npz", b"hello, I am not a zip file"), "is not an .npz file"),
+    "pickle": (bad("pickle.npz", b"\x80\x04K\x01."), "is not an .npz file"),
+    "single array": (bad("one.npz", single_array), "holds a single array"),
+    "cut short": (bad("cut.npz", cut_short), "is not an .npz file"),
+    "damaged": (bad("damaged.npz", damaged), "cannot be read"),
+    "no arrays": (bad("none.npz", lambda path: zipfile.ZipFile(path, "w").close()), "no arrays"),
+    "objects": (bad("o.npz", saved(logits=OBJECTS, target=TARGET)), "holds Python objects"),
+    "no kind": (bad("k.npz", saved(scores=P, target=TARGET)), "has no 'logits' or"),
+    "no target": (bad("t.npz", saved(logits=LOGITS)), "has logits but no 'target'"),
+    "no correct": (bad("t.npz", saved(confidence=Z)), "has confidence but no 'correct'"),
+    "lengths": (bad("l.npz", saved(logits=LOGITS, target=TARGET[:9])), "'logits' has 40 rows but 'target' has 9"),
+    "sum": (bad("s.npz", saved(probabilities=P * 0.9, target=TARGET)), "must sum to 1"),
+    "nan": (bad("n.npz", saved(logits=np.where(LOGITS > 1, np.nan, LOGITS), target=TARGET)), "must be finite"),
+    "nan confidence": (bad("n.npz", saved(confidence=np.where(Z > 0.5, np.nan, Z), correct=C)), "NaN"),
+    "text": (bad("x.npz", saved(logits=LOGITS.astype(str), target=TARGET)), "must hold numbers"),
+    "complex": (bad("x.npz", saved(logits=LOGITS.astype(complex), target=TARGET)), "must hold numbers"),
+    "labels": (bad("y.npz", saved(logits=LOGITS, target=TARGET + 5)), "target must lie in 0..2"),
+    "scalar": (bad("y.npz", saved(logits=np.array(1.0), target=np.array(1))), "is a single number"),
+    "two samples": (bad("two.npz", saved(confidence=Z[:2], correct=C[:2])), "at least 3 samples, got 2"),
+    "binary file as csv": (bad("b.csv", bytes(range(256))), "is not a text file"),
+    "header only": (bad("h.csv", b"confidence,correct\n"), "no rows below its header"),
+    "words": (bad("w.csv", b"confidence,correct\n0.5,1\nhigh,0\n0.2,1\n"), "must hold a number in every row"),
+    "hole": (bad("w.csv", b"confidence,correct\n0.5,1\n,0\n0.2,1\n"), "must hold a number in every row"),
+    "short row": (bad("w.csv", b"confidence,correct\n0.5,1\n0.3\n0.2,1\n"), "must hold a number in every row"),
+    "classes": (bad("c.csv", ROW), "no 'logits_1': number classes from 0"),
+    "not parquet": (bad("p.parquet", b"PAR1 but no"), "is not a Parquet file"),
+    "nulls": (bad("p.parquet", saved_parquet(confidence=[0.5, None, 0.2], correct=[1, 0, 1])), "1 empty values"),
+    "ragged": (bad("p.parquet", saved_parquet(logits=[[1.0], [1.0, 2], [3.0]], target=[0, 0, 1])), "one length"),
+    "strings": (bad("p.parquet", saved_parquet(confidence=["a", "b", "c"], correct=[1, 0, 1])), "must hold numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_defect_is_named_in_one_line(tmp_path: Path, name: str) -> None:
+    make, message = BAD[name]
+    path = make(tmp_path)
+    with pytest.raises(FileError, match=message) as caught:
+        read_predictions(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_probabilities_survive_a_round_trip(tmp_path: Path, suffix: str, kind: type) -> None:
+    path = tmp_path / "new folder" / f"out{suffix}"
+    p = (P / P.sum(1, keepdims=True)).astype(kind)
+    write_probabilities(path, p, TARGET)
+    read = read_predictions(path)
+    assert read.probabilities is not None
+    assert np.array_equal(read.probabilities.astype(kind), p)
+    assert np.array_equal(np.asarray(read.target), TARGET)
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
+
+
+def test_nothing_is_left_of_a_write_that_fails(tmp_path: Path) -> None:
+    path = tmp_path / "result.txt"
+    path.write_text("before")
+
+    def interrupted() -> None:
+        with whole_or_not_at_all(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_written_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
+    (tmp_path / "usual").write_text("")
+    with whole_or_not_at_all(tmp_path / "ours") as temporary:
+        temporary.write_text(json.dumps(1))
+    modes = {oct((tmp_path / name).stat().st_mode) for name in ("usual", "ours")}
+    assert len(modes) == 1
+
+
+def test_what_fits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "p.parquet"
+    write_parquet(path, {"confidence": Z, "correct": C})
+    assert fits_in_memory(path)
+    monkeypatch.setattr("calibrant.files._free_memory", lambda: 4 * 40 * 2 * 8)
+    assert not fits_in_memory(path)
