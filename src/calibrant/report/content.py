@@ -14,10 +14,12 @@ from calibrant.report.audit import Audit
 from calibrant.report.classes import MOST_ROWS, class_rows
 from calibrant.report.figures import classwise_plot, cumulative_plot, reliability_diagram
 from calibrant.report.svg import inline_svg
-from calibrant.report.verdict import p_value, verdict
+from calibrant.report.verdict import chance_gap, p_value, verdict
 
 MEASURES = {"esd": "ESD", "ks": "KS error", "ece": "ECE", "mmce": "MMCE²"}
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
+# Where a line must not break: inside "p < 0.001", "temperature 1.74" and "3.1 points".
+UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")
 # Scores of the table before and after a temperature.
 REPAIRED = ("gap", "ece", "ece_equal_mass", "smooth_ece", "ks", "esd", "classwise_ece", "nll", "brier")
 
@@ -35,14 +37,14 @@ def number(text: str) -> Markup:
     return Markup("{}").format(_minus(text).replace(" %", "\N{NO-BREAK SPACE}%"))
 
 
-def percent(share: float) -> str:
+def percent(share: float, digits: int = 1) -> str:
     """A share in percent, or a dash where there is none.
 
     Example:
         >>> print(percent(0.1234), percent(float("nan")))
         12.3 % –
     """
-    return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+    return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def _minus(text: str) -> str:
@@ -86,7 +88,7 @@ def model(audit: Audit, name: str) -> dict[str, Any]:
     sentence = verdict(audit)
     return {
         "name": audit.name,
-        "verdict": f"{sentence[0].upper()}{sentence[1:]}.",
+        "verdict": UNBROKEN.sub("\N{NO-BREAK SPACE}", f"{sentence[0].upper()}{sentence[1:]}."),
         "facts": _facts(audit),
         "reliability": _reliability(audit, f"{name}r"),
         "cumulative": _cumulative(audit, f"{name}c"),
@@ -98,12 +100,14 @@ def model(audit: Audit, name: str) -> dict[str, Any]:
 
 def _facts(audit: Audit) -> list[dict[str, str]]:
     scores = audit.scores
-    lean = "over-confident" if scores.gap > 0 else "under-confident"
+    lean = f"{'over' if scores.gap > 0 else 'under'}-confident"
+    if abs(scores.gap) <= chance_gap(audit.predictions):
+        lean = "within chance"
     bins = audit.bins or CONVENTIONS[audit.convention].bins
     return [
         {"label": "accuracy", "value": percent(scores.accuracy), "note": "of top labels"},
         {"label": "mean confidence", "value": percent(scores.confidence), "note": "in top labels"},
-        {"label": "signed gap", "value": _points(scores.gap), "note": f"points, {lean}" if scores.gap else "points"},
+        {"label": "signed gap", "value": _points(scores.gap), "note": f"points, {lean}"},
         {"label": "ECE", "value": percent(scores.ece), "note": f"{bins} bins ({audit.convention})"},
         {"label": "ESD", "value": str(_entries(audit)["esd"]), "note": p_value(audit.test.p_value)},
     ]
