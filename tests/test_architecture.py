@@ -22,10 +22,10 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"functional", "objectives", "metrics", "posthoc", "report"},
     "metrics": {"numerics", "known_gradient", "inputs"},
     "posthoc": {"numerics", "inputs"},
-    "report": {"metrics", "posthoc"},
+    "report": {"files", "metrics", "posthoc"},
     "files": {"metrics", "inputs"},
     "commands": {"files", "metrics", "posthoc", "report"},
-    "experiments": {"__init__", "numerics", "inputs", "objectives", "functional"},
+    "experiments": {"__init__", "numerics", "inputs", "objectives", "functional", "files", "metrics"},
     "cli": {"__init__", "commands", "experiments", "files", "metrics"},
 }
 

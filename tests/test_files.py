@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.files import FileError, Names, fits_in_memory, read_predictions, whole_or_not_at_all, write_probabilities
+from calibrant.files import FileError, Names, fits_in_memory, read_predictions, whole_or_not_at_all, write_predictions
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("pyarrow.parquet")
@@ -199,7 +199,7 @@ def test_a_defect_is_named_in_one_line(tmp_path: Path, name: str) -> None:
 def test_probabilities_survive_a_round_trip(tmp_path: Path, suffix: str, kind: type) -> None:
     path = tmp_path / "new folder" / f"out{suffix}"
     p = (P / P.sum(1, keepdims=True)).astype(kind)
-    write_probabilities(path, p, TARGET)
+    write_predictions(path, p, TARGET)
     read = read_predictions(path)
     assert read.probabilities is not None
     assert np.array_equal(read.probabilities.astype(kind), p)

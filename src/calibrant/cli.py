@@ -33,7 +33,14 @@ Columns = Annotated[Names, Parameter(name="*", group="Names in the files")]
 
 
 @app.command
-def demo(*, seeds: Positive = 5, epochs: Positive = 40, weight: NotNegative = 1.0, noise: NotNegative = 0.3) -> None:
+def demo(
+    *,
+    seeds: Positive = 5,
+    epochs: Positive = 40,
+    weight: NotNegative = 1.0,
+    noise: NotNegative = 0.3,
+    out: Path = Path("demo"),
+) -> None:
     """Train LeNet5 on scikit-learn's digits with NLL and with NLL + ESD, and compare.
 
     Needs no data and no download; takes about a minute and a half on two cores.
@@ -43,12 +50,13 @@ def demo(*, seeds: Positive = 5, epochs: Positive = 40, weight: NotNegative = 1.
         epochs: Passes over the training images.
         weight: Weight of ESD beside the NLL.
         noise: Standard deviation of the noise added to the pixels, whose range is 0 to 1.
+        out: Folder for the predictions of the first seed, to try the other commands on.
     """
     from rich.console import Console
 
     from calibrant.experiments.demo import run_demo
 
-    run_demo(seeds=seeds, epochs=epochs, weight=weight, noise=noise, console=Console())
+    run_demo(seeds=seeds, epochs=epochs, weight=weight, noise=noise, out=out, console=Console())
 
 
 @app.command

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -319,20 +319,22 @@ def whole_or_not_at_all(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_probabilities(path: Path, probabilities: Column, target: Column | None) -> None:
-    """Write ``(N, C)`` probabilities, and the target if known, in the format of the file's name."""
+def write_predictions(
+    path: Path, values: Column, target: Column | None, *, kind: Literal["logits", "probabilities"] = "probabilities"
+) -> None:
+    """Write ``(N, C)`` logits or probabilities, and the target if known, in the format of the file's name."""
     labels = {} if target is None else {"target": target}
     if path.suffix.lower() not in SUFFIXES:
         raise FileError(path, f"expected one of {', '.join(SUFFIXES)}")
     with whole_or_not_at_all(path) as temporary:
         if path.suffix.lower() == ".npz":
-            arrays: dict[str, Any] = {"probabilities": probabilities, **labels}
+            arrays: dict[str, Any] = {kind: values, **labels}
             np.savez(temporary, **arrays)
             return
-        columns = {f"probabilities_{k}": probabilities[:, k] for k in range(probabilities.shape[1])} | labels
+        columns = {f"{kind}_{k}": values[:, k] for k in range(values.shape[1])} | labels
         if path.suffix.lower() == ".csv":
-            digits = "%.9g" if probabilities.dtype == np.float32 else "%.17g"
-            formats = [digits] * probabilities.shape[1] + ["%d"] * len(labels)
+            digits = "%.9g" if values.dtype == np.float32 else "%.17g"
+            formats = [digits] * values.shape[1] + ["%d"] * len(labels)
             table = np.column_stack(list(columns.values()))
             np.savetxt(temporary, table, delimiter=",", header=",".join(columns), comments="", fmt=formats)
             return

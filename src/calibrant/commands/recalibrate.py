@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands.terminal import plain, print_json, progress_bar, score_table
-from calibrant.files import Column, FileError, Names, Source, read_source, write_probabilities
+from calibrant.files import Column, FileError, Names, Source, read_source, write_predictions
 from calibrant.metrics import Scores, evaluate
 from calibrant.posthoc import METHODS, Calibrator, TemperatureScaling, logits_from_probabilities
 
@@ -32,7 +32,7 @@ def recalibrate_file(fit: Path, apply: Path, out: Path | None, method: str, name
         begin("reading")
         outcome, probabilities, target = _recalibrate(fit, apply, method, names, begin)
         begin("writing")
-        write_probabilities(out, probabilities, target)
+        write_predictions(out, probabilities, target)
     settings = _settings(outcome.calibrator)
     if as_json:
         before, after = (None if scores is None else scores.to_dict() for scores in (outcome.before, outcome.after))

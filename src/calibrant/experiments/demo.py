@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -14,11 +15,14 @@ from torch import Tensor
 
 import calibrant as cal
 from calibrant.experiments.models.lenet import LeNet5
+from calibrant.files import write_predictions
 
 TEST_IMAGES = 500
+VALIDATION_IMAGES = 200
 CALIBRATION_FRACTION = 0.1
 BATCH_SIZE = 128
 ECE_BINS = 20
+FILES = {"NLL": "nll", "NLL + ESD": "esd"}
 
 
 class Outcome(NamedTuple):
@@ -27,6 +31,18 @@ class Outcome(NamedTuple):
     accuracy: float
     ece: float
     overconfidence: float
+
+
+class Predicted(NamedTuple):
+    """Logits of one trained network and the right answers."""
+
+    logits: Tensor
+    target: Tensor
+
+    def outcome(self) -> Outcome:
+        """The scores the table shows."""
+        scores = cal.metrics.evaluate(logits=self.logits, target=self.target, bins=ECE_BINS)
+        return Outcome(100 * scores.accuracy, 100 * scores.ece, 100 * scores.gap)
 
 
 def digits(noise: float) -> tuple[Tensor, Tensor]:
@@ -44,15 +60,15 @@ def digits(noise: float) -> tuple[Tensor, Tensor]:
 
 def train_and_test(
     images: Tensor, labels: Tensor, *, weight: float, epochs: int, seed: int, after_epoch: Callable[[], None]
-) -> Outcome:
-    """Train one network and test it. The seed fixes split, initialisation and order.
+) -> dict[str, Predicted]:
+    """Train one network and predict validation and test images. The seed fixes split, initialisation and order.
 
     With a weight, a tenth of the training images is held out: NLL is minimised on the rest, ESD on the
     held-out part, in the same step. Without, NLL has all of them.
     """
     torch.manual_seed(seed)
     order = torch.randperm(len(labels))
-    test, train = order[:TEST_IMAGES], order[TEST_IMAGES:]
+    test, validation, train = order.tensor_split([TEST_IMAGES, TEST_IMAGES + VALIDATION_IMAGES])
     held_out = round(CALIBRATION_FRACTION * len(train)) if weight else 0
     calibration, train = train[:held_out], train[held_out:]
 
@@ -70,11 +86,10 @@ def train_and_test(
         after_epoch()
 
     with torch.inference_mode():
-        confidence, predicted = model(images[test]).softmax(1).max(1)
-        correct = predicted == labels[test]
-        accuracy = correct.float().mean()
-        ece = cal.functional.ece(confidence, correct, bins=ECE_BINS)
-    return Outcome(*(100 * float(x) for x in (accuracy, ece, confidence.mean() - accuracy)))
+        return {
+            name: Predicted(model(images[part]), labels[part])
+            for name, part in (("validation", validation), ("test", test))
+        }
 
 
 def shuffled(indices: Tensor) -> Iterator[Tensor]:
@@ -82,8 +97,10 @@ def shuffled(indices: Tensor) -> Iterator[Tensor]:
     yield from indices[torch.randperm(len(indices))].split(BATCH_SIZE)
 
 
-def run_demo(*, seeds: int, epochs: int, weight: float, noise: float, console: Console) -> dict[str, list[Outcome]]:
-    """Train both ways with every seed, print the comparison, and return it."""
+def run_demo(
+    *, seeds: int, epochs: int, weight: float, noise: float, out: Path, console: Console
+) -> dict[str, list[Outcome]]:
+    """Train both ways with every seed, print the comparison, and return it; the first seed's predictions are kept."""
     images, labels = digits(noise)
     methods = {"NLL": 0.0, "NLL + ESD": weight}
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("epochs")
@@ -96,12 +113,13 @@ def run_demo(*, seeds: int, epochs: int, weight: float, noise: float, console: C
         for seed in range(seeds):
             for name, strength in methods.items():
                 progress.update(task, description=f"{name}, seed {seed + 1} of {seeds}")
-                outcomes[name].append(
-                    train_and_test(
-                        images, labels, weight=strength, epochs=epochs, seed=seed,
-                        after_epoch=lambda: progress.advance(task),
-                    )
+                predicted = train_and_test(
+                    images, labels, weight=strength, epochs=epochs, seed=seed,
+                    after_epoch=lambda: progress.advance(task),
                 )  # fmt: skip
+                outcomes[name].append(predicted["test"].outcome())
+                if seed == 0:
+                    keep(predicted, out, FILES[name])
     console.print(comparison(outcomes, weight))
     console.print(
         f"LeNet5, {epochs} epochs, {seeds} seed{'' if seeds == 1 else 's'}, {TEST_IMAGES} test images of "
@@ -109,7 +127,19 @@ def run_demo(*, seeds: int, epochs: int, weight: float, noise: float, console: C
         "A toy-sized default: it shows the mechanism, not a benchmark.",
         highlight=False,
     )
+    console.print(
+        f"Predictions of the first seed are in {out}: "
+        f"try calibrant evaluate {' '.join(str(out / f'{stem}.npz') for stem in FILES.values())}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
     return outcomes
+
+
+def keep(predicted: dict[str, Predicted], folder: Path, stem: str) -> None:
+    """Write the predictions on the test images, and those on the validation images to fit a repair on."""
+    for part, ending in (("test", ""), ("validation", "-validation")):
+        logits, target = (tensor.numpy() for tensor in predicted[part])
+        write_predictions(folder / f"{stem}{ending}.npz", logits, target, kind="logits")
 
 
 def comparison(outcomes: dict[str, list[Outcome]], weight: float) -> Table:

@@ -1,0 +1,182 @@
+"""`calibrant evaluate`, as a user runs it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import metrics
+from calibrant.cli import main
+from calibrant.commands.evaluate import model_names
+
+RNG = np.random.default_rng(0)
+TARGET = RNG.integers(4, size=600)
+
+
+def logits(sharpness: float, skill: float = 2.0) -> Any:
+    noise = np.random.default_rng(1).standard_normal((600, 4))
+    return (sharpness * (noise + skill * np.eye(4)[TARGET])).astype(np.float32)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    made = {}
+    for name, sharpness in {"sharp": 6.0, "soft": 2.0}.items():
+        made[name] = tmp_path / f"{name}.npz"
+        np.savez(made[name], logits=logits(sharpness), target=TARGET)
+    return made
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    code = ended.value.code
+    return code if isinstance(code, int) else 0
+
+
+def test_one_file(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("evaluate", files["sharp"], "--draws", 200) == 0
+    shown = capsys.readouterr()
+    assert "sharp: over-confident by" in " ".join(shown.out.split())
+    assert f"{100 * metrics.ece(logits=logits(6.0), target=TARGET):.2f} %" in shown.out
+    assert "paper: 20 bins (lo, hi]" in shown.out
+    assert shown.err == ""  # no progress where nobody is watching
+
+
+def test_json_is_complete_and_clean(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("evaluate", files["sharp"], files["soft"], "--json", "--draws", 200, "--convention", "guo") == 0
+    found = json.loads(capsys.readouterr().out)
+    sharp, soft = found["models"]
+    assert (sharp["name"], soft["name"]) == ("sharp", "soft")
+    assert sharp["scores"]["ece"]["value"] == metrics.ece(logits=logits(6.0), target=TARGET, convention="guo")
+    assert sharp["scores"]["ece"]["convention"] == "guo: 15 bins (lo, hi]"
+    assert sharp["test"]["rejected_at_5_percent"]
+    assert sharp["test"]["draws"] == 200
+    assert sharp["repair"]["temperature"] > 1
+    (comparison,) = found["comparisons"]
+    assert comparison["names"] == ["sharp", "soft"]
+    assert comparison["difference"] == pytest.approx(comparison["a"] - comparison["b"])
+
+
+def test_the_same_seed_gives_the_same_output(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = []
+    for seed in (0, 0, 1):
+        run("evaluate", files["sharp"], "--json", "--draws", 100, "--seed", seed)
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_several_files_side_by_side(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("evaluate", *files.values(), "--draws", 100) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "sharp (a) and soft (b): ESD" in shown
+    assert "b is better calibrated" in shown
+
+
+def test_different_samples_are_not_compared(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.npz"
+    np.savez(other, confidence=RNG.random(50), correct=RNG.integers(2, size=50))
+    assert run("evaluate", files["sharp"], other, "--draws", 100) == 0
+    assert "Not compared" in capsys.readouterr().out
+
+
+def test_a_name_that_looks_like_markup_stays_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "[bold red]model[link].npz"
+    np.savez(path, logits=logits(2.0), target=TARGET)
+    assert run("evaluate", path, "--draws", 50) == 0
+    assert "[bold red]model[link]" in capsys.readouterr().out
+
+
+def test_report(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    report = tmp_path / "pages" / "out.html"
+    assert run("evaluate", files["sharp"], "--report", report, "--draws", 100) == 0
+    page = report.read_text(encoding="utf-8")
+    assert page.lower().startswith("<!doctype html>")
+    assert "over-confident by" in page
+    assert f"Report: {report}" in capsys.readouterr().out
+    assert [path.name for path in report.parent.iterdir()] == ["out.html"]
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_engines_give_the_same_scores(tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip({"duckdb": "duckdb", "spark": "pyspark"}[engine])
+    import shutil
+
+    if engine == "spark" and shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    path = tmp_path / "pairs.csv"
+    z = np.round(RNG.random(500), 2)
+    correct = (RNG.random(500) < z).astype(int)
+    np.savetxt(
+        path, np.column_stack((z, correct)), delimiter=",", header="confidence,correct", comments="", fmt="%.17g"
+    )
+    assert run("evaluate", path, "--engine", engine, "--json") == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    expected = metrics.evaluate(z, correct)
+    assert model["engine"] == engine
+    for key, score in model["scores"].items():
+        assert score["value"] == pytest.approx(expected[key], rel=1e-9, abs=1e-12), key
+        assert score["convention"].split(";")[0] in (
+            [e.convention.split(";")[0] for e in expected] + ["mean squared residual"]
+        )
+
+
+def test_a_table_beyond_memory_goes_to_duckdb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("duckdb", reason="duckdb is not installed")
+    path = tmp_path / "pairs.csv"
+    path.write_text("confidence,correct\n" + "0.9,1\n0.8,0\n0.7,1\n" * 100)
+    monkeypatch.setattr("calibrant.files._free_memory", lambda: 1000)
+    assert run("evaluate", path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["models"][0]["engine"] == "duckdb"
+
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "no file": ([], "give at least one file"),
+    "missing": (["nope.npz"], "nope.npz: no such file"),
+    "twice": (["sharp.npz", "./sharp.npz"], "the same file is given twice"),
+    "overwrite": (["sharp.npz", "--report", "sharp.npz"], "would overwrite"),
+    "engine": (["sharp.npz", "--engine", "duckdb"], "reads .csv and .parquet files only"),
+    "report beyond memory": (
+        ["pairs.csv", "--engine", "duckdb", "--report", "x.html"],
+        "--report needs the samples in memory",
+    ),
+    "bins beyond memory": (["pairs.csv", "--engine", "duckdb", "--convention", "netcal"], "right-closed bins only"),
+    "not a table": (["broken.csv"], "must hold a number in every row"),
+    "beyond memory, missing column": (["broken.csv", "--engine", "duckdb", "--correct", "x"], "broken.csv"),
+    "folder in the way": (["sharp.npz", "--report", "sharp.npz/x.html"], "x.html"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_status_2(
+    files: dict[str, Path],
+    tmp_path: Path,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments, message = BAD[name]
+    (tmp_path / "pairs.csv").write_text("confidence,correct\n0.9,1\n0.8,0\n0.7,1\n")
+    (tmp_path / "broken.csv").write_text("confidence,correct\n0.9,1\nx,0\n0.7,1\n")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.chdir(tmp_path)
+    assert run("evaluate", *arguments) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.startswith("calibrant: ")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_names_tell_files_apart() -> None:
+    assert model_names([Path("a/x.npz"), Path("a/y.npz")]) == ["x", "y"]
+    assert model_names([Path("a/x.npz"), Path("a/x.csv")]) == ["x.npz", "x.csv"]
+    assert model_names([Path("a/x.npz"), Path("b/x.npz")]) == ["a/x.npz", "b/x.npz"]

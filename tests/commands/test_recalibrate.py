@@ -1,0 +1,112 @@
+"""`calibrant recalibrate`, as a user runs it."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from calibrant import metrics
+from calibrant.cli import Method
+from calibrant.files import read_predictions
+from calibrant.posthoc import METHODS, TemperatureScaling
+from tests.commands.test_evaluate import run
+
+RNG = np.random.default_rng(0)
+
+
+def sample(n: int, seed: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    target = rng.integers(3, size=n)
+    return (5 * (rng.standard_normal((n, 3)) + 1.5 * np.eye(3)[target])).astype(np.float32), target
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, n, seed in (("val", 400, 1), ("test", 300, 2)):
+        logits, target = sample(n, seed)
+        np.savez(tmp_path / f"{name}.npz", logits=logits, target=target)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_offers_every_method() -> None:
+    assert get_args(Method) == tuple(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_writes_probabilities_that_are_better(
+    folder: Path, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("recalibrate", "--fit", "val.npz", "--apply", "test.npz", "--method", method, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    written = read_predictions(folder / "test-calibrated.npz")
+    assert found["out"] == "test-calibrated.npz"
+    assert found["after"]["scores"]["nll"]["value"] == pytest.approx(metrics.evaluate(written).nll, rel=1e-6)
+    assert found["after"]["scores"]["ece"]["value"] < found["before"]["scores"]["ece"]["value"]
+    assert np.array_equal(np.asarray(written.target), sample(300, 2)[1])
+
+
+def test_before_and_after_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("recalibrate", "--fit", "val.npz", "--apply", "test.npz", "--out", "sub/out.csv") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    logits, target = sample(400, 1)
+    assert f"temperature {TemperatureScaling().fit(logits, target).temperature_:.4g}" in shown
+    assert "before after convention" in shown
+    assert "Written: sub/out.csv" in shown
+    assert (folder / "sub/out.csv").exists()
+
+
+def test_without_a_target_probabilities_are_written_all_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez("new.npz", logits=sample(50, 3)[0])
+    assert run("recalibrate", "--fit", "val.npz", "--apply", "new.npz") == 0
+    assert "has no target" in capsys.readouterr().out
+    with np.load("new-calibrated.npz") as file:
+        assert file.files == ["probabilities"]
+        assert np.allclose(file["probabilities"].sum(1), 1, atol=1e-6)
+
+
+def test_probabilities_are_recalibrated_like_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, n, seed in (("pval", 400, 1), ("ptest", 300, 2)):
+        logits, target = sample(n, seed)
+        p = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
+        np.savez(f"{name}.npz", probabilities=p / p.sum(1, keepdims=True), target=target)
+    run("recalibrate", "--fit", "val.npz", "--apply", "test.npz", "--json")
+    run("recalibrate", "--fit", "pval.npz", "--apply", "ptest.npz", "--json")
+    first, second = read_predictions(Path("test-calibrated.npz")), read_predictions(Path("ptest-calibrated.npz"))
+    assert np.allclose(np.asarray(first.probabilities), np.asarray(second.probabilities), atol=1e-5)
+    capsys.readouterr()
+
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "missing": (["--fit", "nope.npz", "--apply", "test.npz"], "nope.npz: no such file"),
+    "no target": (["--fit", "bare.npz", "--apply", "test.npz"], "bare.npz: has no 'target'"),
+    "classes": (["--fit", "val.npz", "--apply", "two.npz"], "two.npz: "),
+    "all right": (["--fit", "right.npz", "--apply", "test.npz"], "right.npz: "),
+    "pairs": (["--fit", "val.npz", "--apply", "pairs.npz"], "pairs.npz: holds confidences only"),
+    "nan": (["--fit", "val.npz", "--apply", "nan.npz"], "nan.npz: "),
+    "overwrite": (["--fit", "val.npz", "--apply", "test.npz", "--out", "val.npz"], "val.npz: would be overwritten"),
+    "suffix": (["--fit", "val.npz", "--apply", "test.npz", "--out", "x.txt"], "x.txt: expected one of"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_status_2_and_writes_nothing(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logits, target = sample(50, 3)
+    np.savez("bare.npz", logits=logits)
+    np.savez("two.npz", logits=logits[:, :2], target=target % 2)
+    np.savez("right.npz", logits=logits, target=logits.argmax(1))
+    np.savez("pairs.npz", confidence=RNG.random(50), correct=target > 0)
+    np.savez("nan.npz", logits=np.where(logits > 3, np.nan, logits))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    arguments, message = BAD[name]
+    assert run("recalibrate", *arguments) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
