@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
+__all__ = ["BinTable", "Columns", "Statistics", "statistics_duckdb", "statistics_spark"]
+
 # What DuckDB wants for each thread that aggregates or sorts; more threads than that fight for the limit.
 MEGABYTES_PER_THREAD = 128
+UNKNOWN = "{}: expected a .parquet or .csv file: convert it, or rename it if it is one"
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def statistics_duckdb(
         ...     _ = path.write_text("\n".join(["confidence,correct", *rows]))
         ...     found = statistics_duckdb(path)
         >>> found.samples, round(found.accuracy, 3), round(found.ece, 3), round(found.ks, 4)
-        (100, 0.75, 0.122, 0.0624)
+        (100, 0.75, 0.13, 0.0637)
     """
     try:
         import duckdb
@@ -117,7 +120,7 @@ def statistics_duckdb(
                 "choose a temp_dir with more space"
             ) from error
         except duckdb.Error as error:
-            raise ValueError(f"{where}: DuckDB cannot read this: {_first_line(error)}") from error
+            raise ValueError(f"{where}: DuckDB cannot read this: {_first_line(str(error))}") from error
 
 
 def statistics_spark(
@@ -149,7 +152,7 @@ def statistics_spark(
         0.0213
     """
     try:
-        from pyspark.errors import PySparkException
+        import pyspark  # noqa: F401 (only to see whether it is there)
     except ImportError as error:
         raise ImportError('this needs Spark: pip install "calibrant[spark]"') from error
     inputs.check_count("bins", bins)
@@ -158,10 +161,7 @@ def statistics_spark(
     with _spark(source, session) as spark:
         if isinstance(source, str | Path):
             where = str(source)
-            try:
-                frame = _read_by_spark(spark, where)
-            except PySparkException as error:
-                raise ValueError(f"{where}: Spark cannot read this: {_first_line(error)}") from error
+            frame = _read_by_spark(spark, where)
         else:
             where, frame = "the DataFrame", source
         view = f"calibrant_{uuid.uuid4().hex}"
@@ -227,6 +227,8 @@ def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | N
         connection.execute(f"SET {name} = {_text(value)}")
     # The order of rows means nothing here, and keeping it costs memory.
     connection.execute("SET preserve_insertion_order = false")
+    # Parquet's statistics leave NaN out, and DuckDB 2.0 would conclude from them that there is none (its issue 25521).
+    connection.execute("SET disabled_optimizers = 'statistics_propagation'")
     if threads is None:
         (limit,) = connection.execute("SELECT current_setting('memory_limit')").fetchone() or ("",)
         number, unit = limit.split()
@@ -242,7 +244,7 @@ def _columns_of_file(connection: "DuckDBPyConnection", where: str) -> list[Colum
     remote = "://" in where
     suffix = path.suffix.lower()
     if suffix not in (".parquet", ".csv") and not path.is_dir():
-        raise ValueError(f"{where}: expected a .parquet or .csv file: convert it, or rename it if it is one")
+        raise ValueError(UNKNOWN.format(where))
     if not remote and not glob.glob(where) and not path.exists():  # noqa: PTH207 (the pattern may be absolute)
         raise FileNotFoundError(f"{where}: no such file: check the path")
     pattern = glob.escape(where) if path.exists() else where
@@ -265,8 +267,8 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0]
 
 
 @contextmanager
@@ -295,11 +297,24 @@ def _spark(source: object, session: "SparkSession | None") -> "Iterator[SparkSes
 
 
 def _read_by_spark(spark: "SparkSession", where: str) -> "DataFrame":
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    suffix = Path(where).suffix.lower()
+    if suffix not in (".parquet", ".csv") and not Path(where).is_dir():
+        raise ValueError(UNKNOWN.format(where))
     # Hadoop reads patterns; a file of exactly this name comes first.
     pattern = re.sub(r"([*?\[\]{}\\])", r"\\\1", where) if Path(where).exists() else where
-    suffix = Path(where).suffix.lower()
-    if suffix == ".csv":
-        return spark.read.csv(pattern, header=True, inferSchema=True)
-    if suffix == ".parquet" or Path(where).is_dir():
+    try:
+        if suffix == ".csv":
+            return spark.read.csv(pattern, header=True, inferSchema=True)
         return spark.read.parquet(pattern)
-    raise ValueError(f"{where}: expected a .parquet or .csv file: convert it, or rename it if it is one")
+    except PySparkException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            raise FileNotFoundError(f"{where}: no such file: check the path") from error
+        raise ValueError(f"{where}: Spark cannot read this: {_first_line(str(error))}") from error
+    except Py4JJavaError as error:
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        raise ValueError(f"{where}: Spark cannot read this: {_first_line(cause.getMessage())}") from error

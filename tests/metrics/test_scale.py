@@ -1,0 +1,352 @@
+"""DuckDB and Spark give the in-memory answer, whatever the layout of the columns, and refuse what is wrong."""
+
+import importlib.util
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow")
+duckdb = pytest.importorskip("duckdb")
+import pyarrow.csv  # noqa: E402
+import pyarrow.parquet  # noqa: E402
+
+from calibrant.metrics import scale_sql  # noqa: E402
+from calibrant.metrics.scale import Columns, Statistics, statistics_duckdb, statistics_spark  # noqa: E402
+from calibrant.metrics.scale_columns import Column, find_pairs  # noqa: E402
+
+Array = npt.NDArray[Any]
+Engine = Callable[..., Statistics]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    if shutil.which("java") is None or importlib.util.find_spec("pyspark") is None:
+        pytest.skip("needs Java and pyspark")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.host", "localhost")
+    # Small queries by the hundred: compiling each to Java would take longer than running it.
+    for option in ("ui.enabled", "ui.showConsoleProgress", "sql.codegen.wholeStage", "sql.adaptive.enabled"):
+        builder = builder.config(f"spark.{option}", "false")
+    builder = builder.config("spark.sql.codegen.factoryMode", "NO_CODEGEN").config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(params=["duckdb", "spark"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    if request.param == "spark":
+        session = request.getfixturevalue("spark")
+        return lambda source, **options: statistics_spark(source, session=session, partitions=7, **options)
+    monkeypatch.setattr(scale_sql, "ROWS_PER_RANGE", 150)
+    return statistics_duckdb
+
+
+def write(path: Path, **columns: object) -> Path:
+    pyarrow.parquet.write_table(pa.table(columns), path)
+    return path
+
+
+def dense_reference(z: Array, c: Array, bins: int) -> dict[str, float]:
+    """Straight from the definitions, with an N x N matrix."""
+    n, d = len(z), c - z.astype(np.float64)
+    others_at_or_below = (z[None, :] <= z[:, None]) & ~np.eye(n, dtype=bool)
+    g = others_at_or_below * d
+    mean = g.sum(1) / (n - 1)
+    variance = ((g - mean[:, None]) ** 2 * ~np.eye(n, dtype=bool)).sum(1) / (n - 2)
+    edges = (np.arange(bins + 1) / bins).astype(z.dtype)
+    inside = [(low < z) & (z <= high) for low, high in pairwise(edges)]
+    return {
+        "samples": n,
+        "accuracy": c.mean(),
+        "mean_confidence": z.astype(np.float64).mean(),
+        "brier": (d**2).mean(),
+        "ece": sum(abs(d[m].sum()) for m in inside) / n,
+        "mce": max([abs(d[m].mean()) for m in inside if m.any()], default=0.0),
+        "ks": max(abs(d[z <= end].sum()) for end in np.unique(z)) / n,
+        "esd": (mean**2 - variance / (n - 1)).mean(),
+    }
+
+
+def assert_agrees(found: Statistics, z: Array, c: Array, bins: int = 20) -> None:
+    for name, expected in dense_reference(z, c, bins).items():
+        assert getattr(found, name) == pytest.approx(expected, rel=1e-9, abs=1e-12), name
+    slot = np.searchsorted((np.arange(bins + 1) / bins).astype(z.dtype), z)
+    np.testing.assert_array_equal(found.bins.samples, np.bincount(slot, minlength=bins + 1)[1:])
+    np.testing.assert_array_equal(found.bins.right, np.bincount(slot, c, minlength=bins + 1)[1:])
+    np.testing.assert_allclose(found.bins.confidence, np.bincount(slot, z, minlength=bins + 1)[1:], rtol=1e-12)
+
+
+def confidences(shape: str, n: int = 900) -> Array:
+    u = np.random.default_rng(3).random(n)
+    return {
+        "uniform": u,
+        "skewed": np.where(u < 0.05, 0.5 + u, 1 - 1e-3 * u**4),
+        "rounded to bin edges": np.round(u * 20) / 20,
+        "saturated": np.where(u < 0.9, 1.0, u),
+        "all equal": np.full(n, 0.7),
+        "all zero": np.zeros(n),
+    }[shape]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", ["uniform", "skewed", "rounded to bin edges", "saturated", "all equal", "all zero"])
+def test_equals_the_definitions(engine: Engine, tmp_path: Path, shape: str, dtype: type) -> None:
+    z: Array = confidences(shape).astype(dtype)
+    c = (np.random.default_rng(5).random(len(z)) < z - 0.1).astype(np.int8)
+    assert_agrees(engine(write(tmp_path / "p.parquet", confidence=z, correct=c)), z, c)
+
+
+@pytest.mark.parametrize("bins", [1, 7, 49, 1000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_edges_are_compared_in_the_type_of_the_confidence(tmp_path: Path, bins: int, dtype: type) -> None:
+    edges: Array = (np.arange(bins + 1) / bins).astype(dtype)
+    z = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, dtype(1))]).clip(0, 1)
+    c = np.arange(len(z)) % 2
+    assert_agrees(statistics_duckdb(write(tmp_path / "p.parquet", confidence=z, correct=c), bins=bins), z, c, bins)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=3, max_size=40),
+    ranges=st.integers(1, 20),
+)
+def test_the_number_of_ranges_does_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, bool]], ranges: int
+) -> None:
+    z, c = np.array([k / 12 for k, _ in pairs]), np.array([right for _, right in pairs])
+    path = write(tmp_path_factory.mktemp("p") / "p.parquet", confidence=z, correct=c)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scale_sql, "ROWS_PER_RANGE", max(1, len(pairs) // ranges))
+        assert_agrees(statistics_duckdb(path), z, c.astype(np.int8))
+
+
+def softmax_pairs(scores: Array, target: Array, *, logits: bool) -> tuple[Array, Array]:
+    """Confidence and correctness of (N, C) or binary (N,) scores, in NumPy."""
+    if scores.ndim == 1:
+        scores = np.stack((np.zeros_like(scores) if logits else 1 - scores, scores), 1)
+    z = scores.max(1)
+    if logits:
+        powers = np.sort(np.exp(scores.astype(np.float64) - z[:, None].astype(np.float64)), 1)
+        z = (1 / powers.sum(1)).astype(scores.dtype)
+    return z, (scores.argmax(1) == target).astype(np.int8)
+
+
+@pytest.mark.parametrize("logits", [True, False])
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [
+        ("list", np.float32), ("list", np.float64), ("numbered", np.float32), ("binary", np.float32),
+        ("binary", np.float64), ("list of one", np.float64),
+    ],
+)  # fmt: skip
+def test_layouts(engine: Engine, tmp_path: Path, layout: str, logits: bool, dtype: type) -> None:
+    rng = np.random.default_rng(11)
+    name = "logits" if logits else "probabilities"
+    scores = 2 * rng.standard_normal((600, 3))
+    # Rows in another order, so that only an order-free sum keeps their ties; and draws between classes.
+    scores[300:] = scores[:300, [2, 0, 1]]
+    scores[:20] = 0
+    if not logits:
+        scores = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    scores = scores.astype(dtype)
+    target = rng.integers(0, 2 if layout in ("binary", "list of one") else 3, 600)
+    if layout in ("list", "list of one"):
+        scores = scores if layout == "list" else scores[:, :1]
+        columns: dict[str, object] = {name: list(scores)}
+    elif layout == "numbered":
+        columns = {f"{name}_{k}": scores[:, k] for k in (2, 0, 1)}
+    else:
+        scores = scores[:, 0].copy()
+        columns = {name: scores}
+    path = write(tmp_path / "p.parquet", target=target, **columns)
+    flat = scores[:, 0] if layout == "list of one" else scores
+    assert_agrees(engine(path), *softmax_pairs(flat, target, logits=logits))
+
+
+def test_csv_with_booleans_and_late_fractions(engine: Engine, tmp_path: Path) -> None:
+    z = np.array([1.0] * 25_000 + [0.25, 0.5, 0.125])
+    rows = [f"{confidence:g},{index % 3 > 0}" for index, confidence in enumerate(z)]
+    path = tmp_path / "p.csv"
+    path.write_text("\n".join(["confidence,correct", *rows]))
+    found = engine(path)
+    assert found.samples == 25_003
+    assert found.mean_confidence == pytest.approx(z.mean(), rel=1e-12)
+    assert found.accuracy == pytest.approx(16_668 / 25_003, rel=1e-12)
+
+
+def test_many_files_as_a_pattern_and_as_a_folder(engine: Engine, tmp_path: Path) -> None:
+    z, c = np.linspace(0, 1, 300), np.arange(300) % 2
+    folder = tmp_path / "all.parquet"
+    folder.mkdir()
+    for index, part in enumerate(np.array_split(np.arange(300), 3)):
+        write(folder / f"part-{index}.parquet", confidence=z[part], correct=c[part])
+    for source in (folder, str(folder / "part-*.parquet")):
+        assert_agrees(engine(source), z, c)
+
+
+def test_names_are_never_read_as_sql(engine: Engine, tmp_path: Path) -> None:
+    z, c = np.linspace(0, 1, 30), np.arange(30) % 2
+    names = Columns(confidence="""z"`'; DROP VIEW source; --""", correct="c[0] {x}")
+    folder = tmp_path / 'it\'s; [a] "folder"'
+    folder.mkdir()
+    path = write(folder / "p'[1].parquet", **{names.confidence: z, names.correct: c})
+    assert_agrees(engine(path, columns=names), z, c)
+
+
+def refuses(engine: Engine, path: Path, complaint: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: .*{complaint}") as error:
+        engine(path)
+    assert "\n" not in str(error.value)
+
+
+EMPTY = pa.array([[], [], []], pa.list_(pa.float32()))
+GOOD: dict[str, Any] = {"confidence": [0.5, 0.6, 0.7], "correct": [0, 1, 1]}
+PROBABILITIES: dict[str, Any] = {"probabilities": [[0.5, 0.5], [0.1, 0.9], [0.3, 0.7]], "target": [0, 1, 1]}
+LOGITS: dict[str, Any] = {"logits": [[0.5, 2.5], [0.1, 0.9], [0.3, 0.7]], "target": [0, 1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ({"confidence": [0.5], "right": [1]}, "needs the columns confidence and correct.*it has confidence, right"),
+        ({"confidence": pa.array([], pa.float32()), "correct": pa.array([], pa.int8())}, "no rows"),
+        ({"confidence": [0.5, 0.6], "correct": [0, 1]}, "2 rows, ESD needs at least 3"),
+        (GOOD | {"confidence": [0.5, float("nan"), 0.7]}, "1 of 3 rows have no confidence"),
+        (GOOD | {"confidence": [0.5, None, None]}, "2 of 3 rows have no confidence"),
+        (GOOD | {"confidence": [0.5, 1.5, 0.1]}, r"1 of 3 rows have a confidence outside \[0, 1\]"),
+        (GOOD | {"confidence": ["a", "b", "c"]}, "column confidence holds .*, not numbers"),
+        (GOOD | {"correct": [0, 1, 2]}, "1 of 3 rows have a correct that is neither 0 nor 1"),
+        (GOOD | {"correct": [False, None, True]}, "1 of 3 rows have a correct that is neither 0 nor 1"),
+        ({"logits_0": [1.0] * 3, "logits_2": [1.0] * 3, "target": [0] * 3}, "2 columns logits_..., but no logits_1"),
+    ],
+)  # fmt: skip
+def test_bad_columns_are_named_with_their_remedy(tmp_path: Path, columns: dict[str, Any], complaint: str) -> None:
+    refuses(statistics_duckdb, write(tmp_path / "bad.parquet", **columns), complaint)
+
+
+# The checks of lists are where the engines' words differ.
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        (PROBABILITIES | {"target": [0, 1, 2]}, "1 of 3 rows have a target that is not a whole number from 0 to 1"),
+        (PROBABILITIES | {"target": [0, 0.5, 1]}, "1 of 3 rows have a target that is not a whole number"),
+        (PROBABILITIES | {"target": [0, None, -1]}, "2 of 3 rows have a target that is not a whole number"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [0.5, 0.6], [1.0, 0.0]]}, "1 of 3 rows .* do not sum to 1"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0], [1.0, 0.0]]}, "1 of 3 rows have another number of"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0, None], [1.0, 0.0]]}, "1 of 3 rows have missing prob"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], None, [1.0, 0.0]]}, "1 of 3 rows have no probabilities"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [-1.0, 2.0], [1.0, 0.0]]}, r"1 of 3 rows .* outside \[0, 1\]"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [float("nan"), 1.0], [1.0, 0.0]]}, "1 of 3 rows have NaN"),
+        (PROBABILITIES | {"probabilities": EMPTY}, "column probabilities holds empty lists"),
+        (PROBABILITIES | {"probabilities": [0.5, 1.5, None]}, "1 of 3 rows have no probabilities"),
+        (LOGITS | {"logits": [[0.5, float("inf")], [0.1, 0.2], [0.3, float("nan")]]}, "2 of 3 rows have NaN or infin"),
+        (LOGITS | {"logits": [[0.5, -float("inf")], [0.1, 0.2], [0.3, 0.4]]}, "1 of 3 rows have NaN or infinite"),
+    ],
+)  # fmt: skip
+def test_bad_scores_are_named_with_their_remedy(
+    engine: Engine, tmp_path: Path, columns: dict[str, Any], complaint: str
+) -> None:
+    refuses(engine, write(tmp_path / "bad.parquet", **columns), complaint)
+
+
+def test_bad_files_are_named_with_their_remedy(engine: Engine, tmp_path: Path) -> None:
+    not_parquet, other = tmp_path / "text.parquet", tmp_path / "p.xlsx"
+    not_parquet.write_text("confidence,correct\n0.5,1\n")
+    other.write_text("")
+    for path, complaint in ((not_parquet, "cannot read this"), (other, r"expected a \.parquet or \.csv file")):
+        refuses(engine, path, complaint)
+    with pytest.raises(FileNotFoundError, match=r"absent\.parquet: no such file"):
+        engine(tmp_path / "absent.parquet")
+
+
+def test_csv_that_turns_into_words(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("\n".join(["confidence,correct", *["0.5,1"] * 30_000, "high,1"]))
+    refuses(statistics_duckdb, path, "DuckDB cannot read this: .*30002")
+
+
+def test_memory_limit_is_kept_by_spilling_and_the_directory_removed(tmp_path: Path) -> None:
+    path, spill = tmp_path / "p.parquet", tmp_path / "spill"
+    spill.mkdir()
+    duckdb.sql(
+        "SELECT hash(i) / 18446744073709551616 AS confidence, i % 2 AS correct FROM range(2_000_000) t(i)"
+    ).write_parquet(str(path))
+    seen: list[float] = []
+    most: list[int] = []
+
+    def progress(fraction: float) -> None:
+        seen.append(fraction)
+        most.append(len(list(spill.iterdir())))
+
+    limited = statistics_duckdb(path, memory_limit="60MB", threads=1, temp_dir=spill, progress=progress)
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1], max(most)) == (0.0, 1.0, 1)
+    assert list(spill.iterdir()) == []
+    z, c = duckdb.read_parquet(str(path)).order("confidence").fetchnumpy().values()
+    n, d = len(z), c - z
+    assert (np.diff(z) > 0).all()  # no ties, so that the plain formulas hold; 2,000,000 groups exceed 60 MB
+    below = d.cumsum() - d
+    expected = (below**2 - ((d**2).cumsum() - d**2)).sum() / (n * (n - 1) * (n - 2))
+    assert limited.esd == pytest.approx(expected, rel=1e-9)
+    assert limited.ks == pytest.approx(np.abs(d.cumsum()).max() / n, rel=1e-9)
+    with pytest.raises(MemoryError, match="raise it, lower threads"):
+        statistics_duckdb(path, memory_limit="8MB", threads=1, temp_dir=spill)
+    assert list(spill.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"bins": 0}, ValueError), ({"bins": 2.5}, TypeError), ({"threads": 0}, ValueError),
+        ({"memory_limit": "lots"}, ValueError),
+    ],
+)  # fmt: skip
+def test_bad_options(tmp_path: Path, options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        statistics_duckdb(write(tmp_path / "p.parquet", **GOOD), **options)
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "extra"),
+    [("duckdb", statistics_duckdb, "scale"), ("pyspark", statistics_spark, "spark")],
+)
+def test_a_missing_engine_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, module: str, call: Engine, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=re.escape(f'pip install "calibrant[{extra}]"')):
+        call("p.parquet")
+
+
+def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Path) -> None:
+    z, c = confidences("uniform"), np.arange(900) % 2
+    frame = spark.read.parquet(str(write(tmp_path / "p.parquet", confidence=z, correct=c)))
+    assert_agrees(statistics_spark(frame, partitions=5), z, c)
+    assert spark.catalog.listTables() == []
+    with pytest.raises(ValueError, match=r"^the DataFrame: needs the columns"):
+        statistics_spark(frame.drop("correct"))
+
+    frame.createOrReplaceTempView("plan")
+    found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+    pairs = find_pairs(scale_sql.SPARK, lambda _: [], "plan", found, Columns(), "plan")
+    text = scale_sql.sums_statement(pairs, 20, [0.2, 0.4, 0.6, 0.8])
+    plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
+    spark.catalog.dropTempView("plan")
+    assert "Window" in plan
+    assert "hashpartitioning(part" in plan
+    assert "SinglePartition" not in plan
+    assert spark.sql("SELECT 1 AS alive").collect()[0].alive == 1
