@@ -21,7 +21,8 @@ class HistogramBinning(ScoreCalibrator):
     Args:
         bins: How many bins.
         mode: ``"equal-mass"``, bins with as many samples each; or ``"equal-width"``.
-        view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
+        view: ``"top-label"``; or ``"class-wise"``, one-vs-rest, where samples that share their bins in all classes
+            are told apart no more, and accuracy can fall. See :class:`ScoreCalibrator`.
 
     References:
         Zadrozny, Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian
@@ -40,7 +41,7 @@ class HistogramBinning(ScoreCalibrator):
     edges: Tensor
     values: Tensor
 
-    def __init__(self, bins: int = 15, mode: Mode = "equal-mass", view: View = "class-wise") -> None:
+    def __init__(self, bins: int = 15, mode: Mode = "equal-mass", view: View = "top-label") -> None:
         super().__init__(view)
         inputs.check_count("bins", bins)
         inputs.check_choice("mode", mode, ("equal-mass", "equal-width"))

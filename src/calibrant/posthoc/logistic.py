@@ -18,33 +18,38 @@ def logistic_regression(features: Tensor, target: Tensor, centre: Tensor, pull: 
     """
     rows, count, samples = features.shape
 
-    def objective(coefficients: Tensor) -> Tensor:
-        odds = torch.einsum("rd,rdn->rn", coefficients, features)
+    def log_odds(coefficients: Tensor) -> Tensor:
+        return (coefficients.unsqueeze(1) @ features).squeeze(1)
+
+    def objective(coefficients: Tensor, odds: Tensor) -> Tensor:
         nll = (torch.nn.functional.softplus(odds) - target * odds).mean(1)
         return nll + pull / 2 * (coefficients - centre).square().sum(1)
 
     coefficients = centre.expand(rows, count).clone()
-    value = objective(coefficients)
+    odds = log_odds(coefficients)
+    value = objective(coefficients, odds)
     for _ in range(100):
-        probability = torch.einsum("rd,rdn->rn", coefficients, features).sigmoid()
-        away = coefficients - centre
-        gradient = torch.einsum("rn,rdn->rd", probability - target, features) / samples + pull * away
-        weight = probability * (1 - probability) / samples
-        curvature = torch.einsum("rn,rdn,ren->rde", weight, features, features)
+        probability = odds.sigmoid()
+        gradient = (features @ (probability - target).unsqueeze(2)).squeeze(2) / samples
+        gradient += pull * (coefficients - centre)
+        weight = (probability * (1 - probability) / samples).unsqueeze(1)
+        curvature = (features * weight) @ features.mT
         curvature.diagonal(dim1=1, dim2=2).add_(pull)
         direction = -torch.linalg.solve(curvature, gradient)
-        if float((direction * gradient).sum(1).abs().max()) < 1e-16:
+        if float((direction * gradient).sum(1).abs().max()) < 1e-12:  # twice what is left to gain
             break
         step = torch.ones_like(value)
         for _ in range(40):
             moved = coefficients + step.unsqueeze(1) * direction
-            reached = objective(moved)
+            odds = log_odds(moved)
+            reached = objective(moved, odds)
             worse = reached > value
             if not worse.any():
                 break
             step = torch.where(worse, step / 2, step)
-        coefficients = torch.where(worse.unsqueeze(1), coefficients, moved)
-        if bool((worse | (reached >= value - 1e-16)).all()):
+        if bool((reached >= value).all()):  # nothing but rounding is left
             break
-        value = torch.where(worse, value, reached)
+        coefficients, value = torch.where(worse.unsqueeze(1), coefficients, moved), torch.where(worse, value, reached)
+        if worse.any():
+            odds = log_odds(coefficients)
     return coefficients

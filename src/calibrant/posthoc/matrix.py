@@ -2,7 +2,6 @@
 
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +37,7 @@ class MatrixScaling(Calibrator):
     Args:
         off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the value among 1000, 100, 10, 1, 0.1, 0.01 with the lowest
             NLL in cross-validation.
-        bias_penalty: :math:`\mu`, or ``"cv"``. If both are, they are chosen as one value.
+        bias_penalty: :math:`\mu`, or ``"cv"``. If both are, :math:`\lambda` is chosen first, with :math:`\mu` at 1.
         folds: Parts of the cross-validation.
         seed: Which samples go to which part.
 
@@ -90,38 +89,42 @@ class MatrixScaling(Calibrator):
         features = self.features(logits)
         start = torch.eye(features.shape[1], dtype=torch.float64) / temperature_or_one(logits, target)
         begin = Affine(start.to(logits.device), features.new_zeros(features.shape[1], dtype=torch.float64))
-        grid = [
-            (strength if self.off_diagonal_penalty == "cv" else float(self.off_diagonal_penalty),
-             strength if self.bias_penalty == "cv" else float(self.bias_penalty))
-            for strength in GRID
-        ]  # fmt: skip
-        chosen = grid[0]
-        if "cv" in (self.off_diagonal_penalty, self.bias_penalty):
-            chosen = grid[int(np.argmin(self._held_out_nll(features, target, begin, grid)))]
-        self.chosen_penalties_ = chosen
-        affine = _fit_affine(features, target, begin, *chosen)
+        off_diagonal, bias = self.off_diagonal_penalty, self.bias_penalty
+        if off_diagonal == "cv":
+            grid = [(strength, 1.0 if bias == "cv" else bias) for strength in GRID]
+            off_diagonal = self._cross_validated(features, target, begin, grid)[0]
+        if bias == "cv":
+            bias = self._cross_validated(features, target, begin, [(off_diagonal, strength) for strength in GRID])[1]
+        self.chosen_penalties_ = (float(off_diagonal), float(bias))
+        affine = _fit_affine(features, target, begin, *self.chosen_penalties_)
         self.matrix, self.shift = affine.matrix.to(logits.dtype), affine.shift.to(logits.dtype)
 
-    def _held_out_nll(
+    def _cross_validated(
         self, features: Tensor, target: Tensor, begin: Affine, grid: list[tuple[float, float]]
-    ) -> list[float]:
+    ) -> tuple[float, float]:
+        """Return the penalties with the lowest held-out NLL, looking no further once it has risen twice."""
         if len(features) < self.folds:
             raise ValueError(
                 f"cross-validation with {self.folds} folds needs as many samples, got {len(features)}: "
                 "pass penalties as numbers, or more data"
             )
-        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(self.seed))
-        total = [0.0] * len(grid)
-        for fold in range(self.folds):
-            out = order[fold :: self.folds].to(features.device)
-            kept = torch.ones(len(features), dtype=torch.bool, device=features.device)
-            kept[out] = False
-            affine = begin
-            for index, penalties in enumerate(grid):
-                affine = _fit_affine(features[kept], target[kept], affine, *penalties, gradient_tolerance=1e-5)
+        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(self.seed)).to(features.device)
+        fold_of = torch.empty_like(order)
+        fold_of[order] = torch.arange(len(order), device=order.device) % self.folds
+        fits = [begin] * self.folds
+        totals: list[float] = []
+        for penalties in grid:
+            total = 0.0
+            for fold in range(self.folds):
+                kept, out = fold_of != fold, fold_of == fold
+                fits[fold] = _fit_affine(features[kept], target[kept], fits[fold], *penalties, roughly=True)
                 for part, labels in chunks(features[out], target[out]):
-                    total[index] += nll_and_residual(torch.addmm(affine.shift, part, affine.matrix.T), labels)[0]
-        return total
+                    calibrated = torch.addmm(fits[fold].shift, part, fits[fold].matrix.T)
+                    total += nll_and_residual(calibrated, labels)[0]
+            totals.append(total)
+            if len(totals) - 1 - totals.index(min(totals)) == 2:
+                break
+        return grid[totals.index(min(totals))]
 
     def features(self, logits: Tensor) -> Tensor:
         """Return what the matrix is applied to."""
@@ -166,9 +169,9 @@ class DirichletCalibration(MatrixScaling):
 
 
 def _fit_affine(
-    features: Tensor, target: Tensor, begin: Affine, off_diagonal: float, bias: float, gradient_tolerance: float = 1e-7
+    features: Tensor, target: Tensor, begin: Affine, off_diagonal: float, bias: float, *, roughly: bool = False
 ) -> Affine:
-    """Minimise the penalised NLL from where ``begin`` is."""
+    """Minimise the penalised NLL from where ``begin`` is; roughly is enough to compare penalties."""
     samples, classes = features.shape
     square = classes * classes
     on_off = off_diagonal / (classes * (classes - 1))
@@ -193,7 +196,8 @@ def _fit_affine(
 
     start = torch.cat((begin.matrix.flatten(), begin.shift)).cpu().numpy()
     scale = _step_sizes(features, target, begin, weight, bias / classes)
-    best = torch.from_numpy(minimise(objective, start, scale, gradient_tolerance=gradient_tolerance))
+    tolerance, steps = (1e-5, 50) if roughly else (1e-7, 1000)
+    best = torch.from_numpy(minimise(objective, start, scale, gradient_tolerance=tolerance, steps=steps))
     best = best.to(features.device)
     return Affine(best[:square].view(classes, classes), best[square:])
 
