@@ -1,5 +1,6 @@
 """Is it real? A test of calibration, confidence intervals, and the comparison of two models on the same samples."""
 
+import numbers
 from statistics import NormalDist
 from typing import Unpack
 
@@ -7,9 +8,9 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.known_gradient import Array
-from calibrant.metrics import resampling
+from calibrant.metrics import jackknife, resampling
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.jackknife import standard_error
+from calibrant.metrics.jackknife import Difference, normal_difference
 from calibrant.metrics.named import Metric, MetricName, Statistic, statistic
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.resampling import Progress
@@ -82,7 +83,11 @@ def calibration_test(
     """
     measure = _measure(metric, draws, seed, bins, convention)
     data = predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given)
-    observed, null = _null(data, measure, draws, seed, progress)
+    return _null(data, measure, draws, seed, progress)
+
+
+def _null(data: Predictions, measure: Statistic, draws: int, seed: int, progress: Progress | None) -> CalibrationTest:
+    observed, null = _draw_null(data, measure, draws, seed, progress)
     if measure.signed:
         observed, null = abs(observed), np.abs(null)
     extreme = null >= observed - ROUNDING * max(abs(observed), float(np.abs(null).max()))
@@ -90,7 +95,7 @@ def calibration_test(
     return CalibrationTest(measure.key, observed, p_value, draws, float(null.mean()), float(np.quantile(null, 0.95)))
 
 
-def _null(
+def _draw_null(
     data: Predictions, measure: Statistic, draws: int, seed: int, progress: Progress | None
 ) -> tuple[float, Array]:
     """The metric of the data, and of what a calibrated model with the same confidences draws."""
@@ -104,13 +109,12 @@ def _null(
             if progress is not None:
                 progress(done, draws)
         return float(value(resampling.observed_residuals(data.groups))[0]), null
-    observed = measure.value(data)
     for drawn in resampling.consistent_predictions(data, draws, seed, of_classes=measure.of_classes):
         null[done] = measure.value(drawn)
         done += 1
         if progress is not None:
             progress(done, draws)
-    return observed, null
+    return measure.value(data), null
 
 
 def confidence_interval(
@@ -126,36 +130,60 @@ def confidence_interval(
     progress: Progress | None = None,
     **given: Unpack[Given],
 ) -> Interval:
-    r"""Confidence interval of a metric: by the jackknife for ESD, MMCE and the gap, by the bootstrap for the rest.
+    r"""Confidence interval of a metric: how far chance may have moved it from its value for the population.
+
+    ESD, MMCE and the gap have all their leave-one-out values in closed form: the jackknife takes as long as one
+    sort. For ESD and MMCE the interval allows for a variance that grows with the value (as Wilson's does for a
+    proportion), which keeps it honest near 0, where the plain one covers 80 % instead of 95 %.
+
+    The rest is bootstrapped. Metrics such as ECE and KS are biased upward, by an amount between none and what the
+    bootstrap adds once more. So the lower end takes that bias off; the upper end, the bootstrap's own quantile, does
+    not; and the lower end is 0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``. The value itself, being
+    biased, may then lie outside.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or predictions already checked.
         correct: 1 or True where the prediction is right, same shape.
-        metric: As for :func:`calibration_test`; the gap keeps its sign.
+        metric: As for :func:`calibration_test`; here the gap keeps its sign.
         level: Probability with which such intervals should hold the value of the population.
-        draws: Of the bootstrap.
-        seed: Of the bootstrap.
+        draws: Of the bootstrap, and of the test.
+        seed: Of the draws: the same seed gives the same result.
         bins: As for :func:`calibration_test`.
         convention: As for :func:`calibration_test`.
-        progress: Called now and then with the number of draws done and ``draws``.
+        progress: Called now and then with the number of draws done and the number of all draws.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+
+    References:
+        Arvesen, "Jackknifing U-statistics", Annals of Mathematical Statistics 1969; Wilson, "Probable inference, the
+        law of succession, and statistical inference", JASA 1927; Efron, Tibshirani, "An Introduction to the
+        Bootstrap", 1993.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant import metrics
+        >>> generator = np.random.default_rng(0)
+        >>> confidence = generator.uniform(0.5, 1, 2000)
+        >>> right = generator.random(2000) < confidence - 0.05
+        >>> print(metrics.confidence_interval(confidence, right, metric="gap"))
+        gap 3.55 % (95 % interval 1.66 % to 5.43 %, jackknife)
     """
     measure = _measure(metric, draws, seed, bins, convention)
     _check_level(level)
-    jackknife = measure.without_each is not None
-    data = predictions(
-        confidence, correct, minimum=_minimum(measure), name=f"an interval of {label(measure.key)}", **given
-    )
+    name = f"an interval of {label(measure.key)}"
+    data = predictions(confidence, correct, minimum=measure.minimum + 1, name=name, **given)
+    if measure.jackknife is not None:
+        found = measure.jackknife(data)
+        return Interval(measure.key, found.value, *jackknife.interval(found, level), level, "jackknife")
     value = measure.value(data)
-    if measure.without_each is not None:
-        centre, spread = value, standard_error(measure.without_each(data))
-    else:
-        (drawn,) = _bootstrap((data,), measure, draws, seed, progress)
-        centre, spread = 2 * value - float(drawn.mean()), float(drawn.std())
-    reach = _quantile(level) * spread
-    floor = 0.0 if measure.positive else -np.inf
-    low, high = max(centre - reach, floor), max(centre + reach, floor)
-    return Interval(measure.key, value, low, high, level, "jackknife" if jackknife else "bootstrap")
+    total = 2 * draws if measure.vanishes else draws
+    (drawn,) = _bootstrap((data,), measure, draws, seed, progress and (lambda done, _: progress(done, total)))
+    high = float(np.quantile(drawn, (1 + level) / 2))
+    reach = NormalDist().inv_cdf((1 + level) / 2) * float(drawn.std())
+    low = min(2 * value - float(drawn.mean()) - reach, high)
+    if measure.vanishes:
+        null = _null(data, measure, draws, seed, progress and (lambda done, _: progress(draws + done, total)))
+        low = 0.0 if null.p_value > (1 - level) / 2 else max(low, 0.0)
+    return Interval(measure.key, value, low, high, level, "bootstrap")
 
 
 def _bootstrap(
@@ -163,15 +191,13 @@ def _bootstrap(
 ) -> tuple[Array, ...]:
     """The metric of each model on the same samples, drawn with replacement."""
     values = tuple(np.empty(draws) for _ in models)
+    on_rows = measure.rows and [(measure.rows(model), resampling.bootstrap_residuals(model)) for model in models]
     done = 0
-    rows = None
-    if measure.rows is not None:
-        rows = [(measure.rows(model), resampling.bootstrap_residuals(model)) for model in models]
     for chosen in resampling.bootstrap_indices(len(models[0]), draws, seed):
         block = slice(done, done + len(chosen))
-        if rows is not None:
+        if on_rows:
             counts = resampling.bootstrap_counts(chosen)
-            for into, (value, residuals) in zip(values, rows, strict=True):
+            for into, (value, residuals) in zip(values, on_rows, strict=True):
                 into[block] = value(residuals(counts))
         else:
             for into, model in zip(values, models, strict=True):
@@ -196,43 +222,65 @@ def compare(
 ) -> Comparison:
     """Compare two models on the same samples: is one better calibrated, or can the data not tell?
 
+    What makes a sample hard makes it hard for both models, so their errors are alike, and the difference is known
+    better than either value. For ESD, MMCE and the gap leave-one-out values of both, sample by sample, give its
+    standard error; for the rest both models are bootstrapped with the same samples. ECE and its kin are biased upward,
+    and more so for the less confident model: there the interval holds the difference with the bias taken off and with
+    the bias left in, and the p-value is the larger one.
+
     Args:
         a: Predictions of one model, as :func:`calibrant.metrics.predictions` makes them.
         b: Predictions of the other, of the same samples in the same order.
-        metric: As for :func:`calibration_test`.
-        level: Of the interval of the difference.
+        metric: As for :func:`calibration_test`; of the gap, its size.
+        level: Of the interval of the difference, ``a - b``.
         draws: Of the bootstrap.
-        seed: Of the bootstrap.
+        seed: Of the bootstrap: the same seed gives the same result.
         bins: As for :func:`calibration_test`.
         convention: As for :func:`calibration_test`.
         progress: Called now and then with the number of draws done and ``draws``.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant import metrics
+        >>> generator = np.random.default_rng(0)
+        >>> confidence = generator.uniform(0.5, 0.9, 2000)
+        >>> right = generator.random(2000) < confidence
+        >>> over, honest = metrics.predictions(confidence + 0.1, right), metrics.predictions(confidence, right)
+        >>> metrics.compare(over, honest).better
+        'b'
     """
     measure = _measure(metric, draws, seed, bins, convention)
     _check_level(level)
     _check_pair(a, b)
     for model in (a, b):
-        predictions(model, minimum=_minimum(measure), name=f"a comparison of {label(measure.key)}")
-    size = np.abs if measure.signed else np.asarray
-    first, second = float(size(measure.value(a))), float(size(measure.value(b)))
-    difference = first - second
-    if measure.without_each is not None:
-        method = "jackknife"
-        centre, spread = difference, standard_error(size(measure.without_each(a)) - size(measure.without_each(b)))
+        predictions(model, minimum=measure.minimum + 1, name=f"a comparison of {label(measure.key)}")
+    if measure.jackknife is not None:
+        of_a, of_b = measure.jackknife(a), measure.jackknife(b)
+        first, second = (abs(of.value) if measure.signed else of.value for of in (of_a, of_b))
+        found, method = jackknife.difference(of_a, of_b, level), "jackknife"
     else:
-        method = "bootstrap"
-        of_a, of_b = _bootstrap((a, b), measure, draws, seed, progress)
-        drawn = of_a - of_b
-        centre, spread = 2 * difference - float(drawn.mean()), float(drawn.std())
-    reach = _quantile(level) * spread
-    # If nothing varies, the models are the same where it counts, and the data cannot tell them apart.
-    p_value = 2 * NormalDist().cdf(-abs(centre) / spread) if spread > 0 else float(centre == 0)
-    return Comparison(measure.key, first, second, difference, centre - reach, centre + reach, p_value, level, method)
+        first, second = measure.value(a), measure.value(b)
+        drawn_a, drawn_b = _bootstrap((a, b), measure, draws, seed, progress)
+        found, method = _bootstrap_difference(first - second, drawn_a - drawn_b, level), "bootstrap"
+    return Comparison(measure.key, first, second, first - second, found.low, found.high, found.p_value, level, method)
+
+
+def _bootstrap_difference(observed: float, drawn: Array, level: float) -> Difference:
+    """Interval and p-value that hold whether the bias of the difference is none or what the bootstrap adds."""
+    spread = float(drawn.std())
+    as_is = normal_difference(observed, spread, level)
+    corrected = normal_difference(2 * observed - float(drawn.mean()), spread, level)
+    low, high = min(as_is.low, corrected.low), max(as_is.high, corrected.high)
+    agree = observed * (2 * observed - float(drawn.mean())) > 0
+    return Difference(low, high, max(as_is.p_value, corrected.p_value) if agree else 1.0)
 
 
 def _measure(metric: Metric, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Statistic:
     inputs.check_count("draws", draws)
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
+        raise TypeError(f"seed must be a whole number, got {type(seed).__name__}")
     if seed < 0:
-        raise ValueError(f"seed must not be negative, got {seed}")
+        raise ValueError(f"seed must be at least 0, got {seed}")
     return statistic(metric, bins, convention)
 
 
@@ -240,23 +288,15 @@ def _check_level(level: float) -> None:
     inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
 
 
-def _minimum(measure: Statistic) -> int:
-    """Leaving one sample out must leave enough."""
-    return measure.minimum + 1
-
-
 def _check_pair(a: Predictions, b: Predictions) -> None:
     for name, model in (("a", a), ("b", b)):
         if not isinstance(model, Predictions):
-            raise TypeError(
-                f"{name} must be Predictions, got {type(model).__name__}: call metrics.predictions(...) first"
-            )
+            got = type(model).__name__
+            raise TypeError(f"{name} must be Predictions, got {got}: call metrics.predictions(...) first")
     if len(a) != len(b):
-        raise ValueError(f"a and b must be predictions of the same samples, got {len(a)} and {len(b)}")
+        raise ValueError(f"a and b must be predictions of the same samples, got {len(a)} and {len(b)} of them")
     if a.target is not None and b.target is not None and not np.array_equal(a.target, b.target):
         differ = int((a.target != b.target).sum())
-        raise ValueError(f"a and b must have the same target, got {differ} that differ: bring both into the same order")
-
-
-def _quantile(level: float) -> float:
-    return NormalDist().inv_cdf((1 + level) / 2)
+        raise ValueError(
+            f"a and b must have the same target, got {differ} of {len(a)} that differ: bring both into the same order"
+        )

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from calibrant import inputs
-from calibrant.known_gradient import Array
-from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, resampling, smooth
+from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, rows, smooth
 from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.jackknife import Jackknife
 from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.resampling import RowStatistic
+from calibrant.metrics.rows import RowStatistic
 
 MetricName = Literal[
     "esd", "ks", "ece", "mmce", "gap", "ece_equal_mass", "ece_sweep", "smooth_ece", "debiased_l2", "mce",
@@ -26,21 +26,21 @@ class Statistic:
         key: Its name.
         value: The metric of any predictions.
         rows: The same from many rows of residuals at once, for predictions that differ in nothing else.
-        without_each: All leave-one-out values, if it is a U-statistic.
+        jackknife: The same with all leave-one-out values, if it is a U-statistic.
         minimum: How many samples it needs.
         signed: Whether it errs in two directions. Tests and comparisons ask for the size of the error only.
         of_classes: Whether it sees all classes where they are known, not only the predicted one.
-        positive: Whether neither the metric nor what it estimates can be negative.
+        vanishes: Whether what it estimates is 0 for a calibrated model, and positive for any other.
     """
 
     key: str
     value: Callable[[Predictions], float]
     rows: Callable[[Predictions], RowStatistic] | None = None
-    without_each: Callable[[Predictions], Array] | None = None
+    jackknife: Callable[[Predictions], Jackknife] | None = None
     minimum: int = 1
     signed: bool = False
     of_classes: bool = False
-    positive: bool = True
+    vanishes: bool = True
 
 
 def statistic(metric: Metric, bins: int | None, convention: ConventionName) -> Statistic:
@@ -49,7 +49,7 @@ def statistic(metric: Metric, bins: int | None, convention: ConventionName) -> S
         if not callable(metric):
             raise TypeError(f"metric must be a name or a function of Predictions, got {type(metric).__name__}")
         key = getattr(metric, "__name__", type(metric).__name__)
-        return Statistic(key, lambda given: float(metric(given)), of_classes=True, positive=False)
+        return Statistic(key, lambda given: float(metric(given)), of_classes=True, vanishes=False)
     inputs.check_choice("metric", metric, get_args(MetricName))
     inputs.check_choice("convention", convention, tuple(binned.CONVENTIONS))
     if bins is not None:
@@ -62,28 +62,26 @@ def _of_pairs() -> Iterator[Statistic]:
     yield Statistic(
         "esd",
         cumulative.esd,
-        lambda given: resampling.esd_rows(given.groups),
-        jackknife.esd_without_each,
+        lambda given: rows.esd_rows(given.groups),
+        jackknife.esd_jackknife,
         minimum=3,
-        positive=False,
     )
     yield Statistic(
         "mmce",
         kernel.mmce,
-        lambda given: resampling.mmce_rows(given.groups),
-        jackknife.mmce_without_each,
+        lambda given: rows.mmce_rows(given.groups),
+        jackknife.mmce_jackknife,
         minimum=2,
-        positive=False,
     )
     yield Statistic(
         "gap",
         proper.gap,
-        lambda given: resampling.gap_rows(given.groups),
-        jackknife.gap_without_each,
+        lambda given: rows.gap_rows(given.groups),
+        jackknife.gap_jackknife,
         signed=True,
-        positive=False,
+        vanishes=False,
     )
-    yield Statistic("ks", cumulative.ks_error, lambda given: resampling.ks_rows(given.groups))
+    yield Statistic("ks", cumulative.ks_error, lambda given: rows.ks_rows(given.groups))
     yield Statistic("smooth_ece", lambda given: smooth.smooth_ece_of(given).value)
 
 
@@ -91,7 +89,7 @@ def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Statistic
     yield Statistic(
         "ece",
         lambda given: binned.ece(given, bins=bins, convention=convention),
-        lambda given: resampling.ece_rows(given, bins, convention),
+        lambda given: rows.ece_rows(given, bins, convention),
     )
     yield Statistic("mce", lambda given: binned.mce(given, bins=bins, convention=convention))
     yield Statistic("ece_equal_mass", lambda given: binned.equal_mass_ece(given, bins=bins or 15))
@@ -104,5 +102,5 @@ def _of_classes(bins: int | None, convention: ConventionName) -> Iterator[Statis
         return float(binned.classwise_errors(given, bins=bins, convention=convention).mean())
 
     yield Statistic("classwise_ece", classwise_ece, of_classes=True)
-    yield Statistic("brier", proper.brier_of, of_classes=True)
-    yield Statistic("nll", proper.nll_of, of_classes=True)
+    yield Statistic("brier", proper.brier_of, of_classes=True, vanishes=False)
+    yield Statistic("nll", proper.nll_of, of_classes=True, vanishes=False)
