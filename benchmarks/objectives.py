@@ -4,21 +4,17 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 import calibrant as cal
 from benchmarks.measure import Job, machine, peak_extra_megabytes, take_turns
 from benchmarks.peers import esd_pseudocode, mmce_dense
+from benchmarks.tables import duration, finish, markdown, memory, show, status, times
 from calibrant.experiments.models.lenet import LeNet5
 
-RESULTS = Path(__file__).parent.parent / "results"
 SIZES = [64, 128, 256, 512, 1024, 4096, 16384, 65536]
 # Sixteen gigabytes of intermediate matrices are the point at which the dense forms stop being measured.
 LARGEST_DENSE = 16384
@@ -53,33 +49,6 @@ def forward_and_backward(objective: Objective, n: int) -> Job:
 def objective_job(name: str, which: int, n: int) -> Job:
     """The same by name, so that another process can make it."""
     return forward_and_backward(PEERS[name][which], n)
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the unit a reader would choose."""
-    return (
-        f"{seconds:.1f} s"
-        if seconds >= 1
-        else f"{seconds * 1e3:.2g} ms"
-        if seconds < 0.1
-        else f"{seconds * 1e3:.0f} ms"
-    )
-
-
-def times(ratio: float) -> str:
-    """A ratio, with no more digits than it deserves."""
-    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x"
-
-
-def memory(megabytes: float) -> str:
-    """Megabytes, with the noise of the measurement not shown as digits."""
-    return f"{megabytes:,.0f} MB" if megabytes >= 1 else "< 1 MB"
-
-
-def status(text: str) -> None:
-    """Say what is being measured, on a terminal, without a thread that would disturb the measurement."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def compare_sizes() -> tuple[list[list[str]], list[str]]:
@@ -164,22 +133,6 @@ def single_figures() -> tuple[list[list[str]], list[str]]:
     return rows, [f"{what}: {value}, promised {promised}" for what, value, promised, kept in figures if not kept]
 
 
-def markdown(heading: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def show(title: str, heading: list[str], rows: list[list[str]]) -> None:
-    """The same table for the terminal."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for index, name in enumerate(heading):
-        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
 def main() -> None:
     """Measure, print, write results/objectives.md, and fail if a promise is not kept."""
     heading = [
@@ -199,13 +152,7 @@ def main() -> None:
         "transcriptions of the ESD paper's pseudocode and of MMCE's definition (`benchmarks/peers.py`), not run above "
         f"N = {LARGEST_DENSE:,}.\n\n{markdown(heading, rows)}\n\n{markdown(single_heading, single_rows)}\n"
     )
-    RESULTS.mkdir(exist_ok=True)
-    whole = RESULTS / "objectives.md.part"  # renamed when complete: written whole or not at all
-    whole.write_text(text)
-    whole.replace(RESULTS / "objectives.md")
-    broken += more_broken
-    if broken:
-        sys.exit("Not kept:\n" + "\n".join(broken))
+    finish("objectives", text, broken + more_broken)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """What we measure against: transcriptions of published pseudocode, dense and in float32 as written there."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -22,3 +24,15 @@ def mmce_dense(confidence: Tensor, correct: Tensor, bandwidth: float = 0.4) -> T
     difference = correct.to(confidence.dtype) - confidence
     kernel = torch.exp(-(confidence.unsqueeze(1) - confidence.unsqueeze(0)).abs() / bandwidth)
     return (torch.outer(difference, difference) * kernel).sum() / confidence.shape[0] ** 2
+
+
+def ece_loop(confidence: Tensor, correct: Tensor, bins: int = 20) -> Tensor:
+    """ECE as published code computes it: a mask and two means for each right-closed bin."""
+    edges = torch.linspace(0, 1, bins + 1)
+    error = torch.zeros(1)
+    for low, high in pairwise(edges.tolist()):
+        inside = confidence.gt(low) * confidence.le(high)
+        share = inside.float().mean()
+        if share.item() > 0:
+            error += torch.abs(confidence[inside].mean() - correct[inside].float().mean()) * share
+    return error

@@ -82,7 +82,9 @@ def cumulative(keys: Keys) -> Cumulative:
         bits = runs >> one
         residual = (runs & one) - bits.view(kind).astype(np.float64)
         below = first.astype(np.float64)
-        samples = np.diff(below, append=len(block))
+        samples = np.empty_like(below)
+        np.subtract(below[1:], below[:-1], out=samples[:-1])
+        samples[-1] = len(block) - below[-1]
         sums = samples * residual
         ends = sums.cumsum()
         ends += prefix
