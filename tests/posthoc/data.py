@@ -1,0 +1,35 @@
+"""Data of known miscalibration, and what is measured on it."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+LOGITS_FILE = Path(__file__).parents[2] / "../shared/data/logits/nncal_densenet40_c10.npz"
+
+
+def overconfident(
+    samples: int, classes: int, temperature: float, seed: int, *, spread: float = 2.0
+) -> tuple[Tensor, Tensor]:
+    """Logits in float64 whose best temperature is close to the one given."""
+    generator = torch.Generator().manual_seed(seed)
+    honest = torch.randn(samples, classes, generator=generator, dtype=torch.float64) * spread
+    target = torch.multinomial(honest.softmax(1), 1, generator=generator).squeeze(1)
+    return honest * temperature, target
+
+
+def nll(probabilities: Tensor, target: Tensor) -> float:
+    """Mean negative log-likelihood."""
+    return float(-probabilities.double().gather(1, target.unsqueeze(1)).log().mean())
+
+
+def ece(probabilities: npt.NDArray[np.floating], target: npt.NDArray[np.integer]) -> float:
+    """Expected calibration error in 15 right-closed bins of equal width, in plain NumPy."""
+    confidence, right = probabilities.max(1).astype(np.float64), probabilities.argmax(1) == target
+    total = 0.0
+    for low in range(15):
+        inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+        total += abs(float((right[inside] - confidence[inside]).sum()))
+    return total / len(confidence)

@@ -1,0 +1,123 @@
+"""Sets cover as often as promised, and are what the definitions say."""
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from calibrant.posthoc import ConformalClassifier
+from tests.posthoc.data import overconfident
+
+SCORES: dict[str, dict[str, Any]] = {
+    "lac": {"score": "lac"},
+    "aps": {"score": "aps"},
+    "aps, not randomised": {"score": "aps", "randomized": False},
+    "raps": {"score": "raps", "penalty": 0.05, "rank": 2},
+    "raps, tuned": {"score": "raps", "penalty": "tune", "rank": "tune"},
+}
+
+
+def covered(conformal: ConformalClassifier, logits: Tensor, target: Tensor, seed: int) -> float:
+    return float(conformal.predict_set(logits, seed=seed).gather(1, target.unsqueeze(1)).double().mean())
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.3])
+@pytest.mark.parametrize("name", SCORES)
+def test_marginal_coverage(name: str, alpha: float) -> None:
+    rates = []
+    for seed in range(200):
+        logits, target = overconfident(300, 6, 2.0, seed, spread=1.0)
+        conformal = ConformalClassifier(alpha=alpha, seed=seed, **SCORES[name]).fit(logits[:100], target[:100])
+        rates.append(covered(conformal, logits[100:], target[100:], seed=1000 + seed))
+    # Over data sets the mean lies in [1 - alpha, 1 - alpha + 1/(n+1)]; its standard error here is below 0.004.
+    assert np.mean(rates) > 1 - alpha - 0.01
+    if name != "aps, not randomised":
+        assert np.mean(rates) < 1 - alpha + 1 / 71 + 0.01
+
+
+def scores_by_definition(row: list[float], name: str, u: float) -> list[float]:
+    total = sum(math.exp(value) for value in row)
+    p = [math.exp(value) / total for value in row]
+    found = []
+    for k in range(len(p)):
+        above = [j for j in range(len(p)) if p[j] > p[k]]
+        if name == "lac":
+            found.append(1 - p[k])
+        else:
+            penalty = 0.05 * max(0, len(above) + 1 - 2) if name == "raps" else 0.0
+            found.append(sum(p[j] for j in above) + u * p[k] + penalty)
+    return found
+
+
+@pytest.mark.parametrize("name", ["lac", "aps", "raps"])
+def test_sets_are_those_of_the_definition(name: str) -> None:
+    logits, target = overconfident(99, 5, 2.0, seed=0)
+    conformal = ConformalClassifier(name, 0.2, randomized=False, penalty=0.05, rank=2).fit(logits, target)  # type: ignore[arg-type]
+    scores = [scores_by_definition(row, name, 1.0) for row in logits.tolist()]
+    of_true = sorted(row[y] for row, y in zip(scores, target.tolist(), strict=True))
+    assert conformal.quantile_ == pytest.approx(of_true[79], rel=1e-12)  # ceil(100 * 0.8) = 80th
+    new = overconfident(50, 5, 2.0, seed=1)[0]
+    expected = [[s <= of_true[79] for s in scores_by_definition(row, name, 1.0)] for row in new.tolist()]
+    assert conformal.predict_set(new).tolist() == expected
+
+
+def test_too_few_samples_give_every_class() -> None:
+    logits, target = overconfident(8, 5, 2.0, seed=2)
+    conformal = ConformalClassifier("lac", 0.1).fit(logits, target)
+    assert conformal.quantile_ == math.inf
+    assert conformal.predict_set(logits).all()
+    nine, labels = overconfident(9, 5, 2.0, seed=2)
+    assert ConformalClassifier("lac", 0.1).fit(nine, labels).quantile_ < 1  # the ninth of nine
+
+
+def test_penalties_shorten_long_sets() -> None:
+    logits, target = overconfident(2000, 50, 1.0, seed=3, spread=1.0)
+    sizes = [
+        ConformalClassifier(alpha=0.1, **options).fit(logits, target).predict_set(logits).sum(1).max().item()
+        for options in ({"score": "aps"}, {"score": "raps", "penalty": 0.5, "rank": 5})
+    ]
+    assert sizes[1] < sizes[0]
+
+
+def test_randomness_is_named() -> None:
+    logits, target = overconfident(300, 10, 1.0, seed=4, spread=1.0)
+    one, same, other = (ConformalClassifier("aps", seed=seed).fit(logits, target) for seed in (0, 0, 1))
+    assert torch.equal(one.predict_set(logits), same.predict_set(logits))
+    assert torch.equal(one.predict_set(logits), one.predict_set(logits))
+    assert not torch.equal(one.predict_set(logits), other.predict_set(logits))
+    assert not torch.equal(one.predict_set(logits), one.predict_set(logits, seed=9))
+
+
+def test_state_and_binary_and_numpy() -> None:
+    logits, target = overconfident(300, 2, 2.0, seed=5)
+    one = logits[:, 1] - logits[:, 0]
+    conformal = ConformalClassifier("raps", penalty="tune", rank="tune").fit(one.numpy(), target.numpy())
+    assert conformal.predict_set(one).shape == (300, 2)
+    file = io.BytesIO()
+    torch.save(conformal.state_dict(), file)
+    file.seek(0)
+    other = ConformalClassifier("raps", penalty="tune", rank="tune")
+    with pytest.raises(RuntimeError, match="not fitted"):
+        other.predict_set(one)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other.predict_set(one.numpy()), conformal.predict_set(one))
+
+
+@pytest.mark.parametrize(("options", "error", "message"), [
+    ({"score": "thr"}, ValueError, "score must be one of 'lac', 'aps', 'raps'"),
+    ({"alpha": 0.0}, ValueError, "alpha must be above 0 and below 1"),
+    ({"penalty": "auto"}, ValueError, "penalty must be one of 'tune', got 'auto'"),
+    ({"rank": -1}, ValueError, "rank must be at least 0"),
+])  # fmt: skip
+def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ConformalClassifier(**options)
+
+
+def test_tuning_needs_two_samples() -> None:
+    with pytest.raises(ValueError, match="tuning needs at least 2 samples, got 1"):
+        ConformalClassifier("raps", penalty="tune").fit(torch.zeros(1, 3), torch.tensor([0]))

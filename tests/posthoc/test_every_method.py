@@ -1,0 +1,238 @@
+"""What every calibrator promises: rows that sum to one, repair, state that travels, errors that explain."""
+
+import copy
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from calibrant.posthoc import (
+    METHODS,
+    BetaCalibration,
+    Calibrator,
+    DirichletCalibration,
+    HistogramBinning,
+    IsotonicCalibration,
+    MatrixScaling,
+    PlattScaling,
+    SplineCalibration,
+    TemperatureScaling,
+    VectorScaling,
+    logits_from_probabilities,
+)
+from tests.posthoc.data import ece, nll, overconfident
+
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    **METHODS,
+    "matrix": lambda: MatrixScaling(0.1, 0.1),
+    "dirichlet": lambda: DirichletCalibration(0.1, 0.1),
+    "platt top-label": lambda: PlattScaling("top-label"),
+    "beta top-label": lambda: BetaCalibration("top-label"),
+    "spline class-wise": lambda: SplineCalibration(view="class-wise"),
+    "histogram class-wise": lambda: HistogramBinning(view="class-wise"),
+    "histogram equal-width": lambda: HistogramBinning(mode="equal-width"),
+    "isotonic top-label": lambda: IsotonicCalibration("top-label"),
+    "bbq top-label": lambda: METHODS["bbq"]("top-label"),  # type: ignore[call-arg]
+}
+WITH_LOGITS = ["temperature", "vector", "matrix", "dirichlet"]
+FIT, TARGET = overconfident(2000, 4, 2.5, seed=0)
+TEST, TEST_TARGET = overconfident(2000, 4, 2.5, seed=1)
+
+
+def fitted(name: str) -> Calibrator:
+    return CALIBRATORS[name]().fit(FIT.float(), TARGET)
+
+
+def test_methods_are_those_that_are_promised() -> None:
+    expected = "temperature vector matrix dirichlet ensemble-temperature platt beta spline histogram isotonic bbq"
+    assert " ".join(METHODS) == expected
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_rows_sum_to_one_and_calibration_improves(name: str) -> None:
+    after = fitted(name).predict_proba(TEST.float())
+    assert after.shape == TEST.shape
+    assert after.dtype == torch.float32
+    assert after.min() >= 0
+    assert (after.sum(1) - 1).abs().max() < 1e-6
+    before = TEST.softmax(1)
+    assert ece(after.numpy(), TEST_TARGET.numpy()) < 0.5 * ece(before.numpy(), TEST_TARGET.numpy())
+    if after.min() > 0:
+        assert nll(after, TEST_TARGET) < nll(before, TEST_TARGET) - 0.15
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_state_dict_goes_into_a_fresh_calibrator(name: str) -> None:
+    calibrator = fitted(name)
+    file = io.BytesIO()
+    torch.save(nn.Sequential(nn.Identity(), calibrator).state_dict(), file)
+    file.seek(0)
+    other = CALIBRATORS[name]()
+    nn.Sequential(nn.Identity(), other).load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other.predict_proba(TEST), calibrator.predict_proba(TEST))
+    smaller = CALIBRATORS[name]().fit(FIT[:300, :3], TARGET[:300].clamp_max(2))
+    smaller.load_state_dict(calibrator.state_dict())
+    assert torch.equal(smaller.predict_proba(TEST), calibrator.predict_proba(TEST))
+    copied = copy.deepcopy(calibrator)
+    assert torch.equal(copied.predict_proba(TEST), calibrator.predict_proba(TEST))
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_binary_logits_are_two_classes(name: str) -> None:
+    logits, target = overconfident(1000, 2, 2.0, seed=2)
+    one = (logits[:, 1] - logits[:, 0]).float()
+    two = torch.stack((torch.zeros_like(one), one), dim=1)
+    as_two = CALIBRATORS[name]().fit(two, target).predict_proba(two)
+    for binary in (one, one.unsqueeze(1)):
+        calibrator = CALIBRATORS[name]().fit(binary, target)
+        torch.testing.assert_close(calibrator.predict_proba(binary), as_two, rtol=0, atol=1e-6)
+        if name in WITH_LOGITS:
+            again = calibrator(binary)
+            assert again.shape == binary.shape
+            torch.testing.assert_close(again.sigmoid().flatten(), as_two[:, 1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_numpy_in_numpy_out(name: str) -> None:
+    logits, target = FIT.float().numpy(), TARGET.numpy().astype(np.uint8)
+    logits.flags.writeable = False
+    probabilities = CALIBRATORS[name]().fit(logits, target).predict_proba(logits)
+    assert isinstance(probabilities, np.ndarray)
+    assert probabilities.dtype == np.float32
+    np.testing.assert_array_equal(probabilities, fitted(name).predict_proba(FIT.float()).numpy())
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_precision_follows_the_logits_and_the_module_moves(name: str) -> None:
+    calibrator = fitted(name)
+    reference = calibrator.predict_proba(TEST)
+    assert reference.dtype == torch.float64
+    assert calibrator.predict_proba(TEST.half()).dtype == torch.float32
+    wide = calibrator.double()
+    assert all(buffer.dtype == torch.float64 for buffer in wide.buffers())
+    torch.testing.assert_close(wide.predict_proba(TEST), reference, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_ignored_samples_do_not_count(name: str) -> None:
+    logits, target = (
+        torch.cat((FIT, torch.full((5, 4), torch.nan))).float(),
+        torch.cat((TARGET, torch.full((5,), -100))),
+    )
+    assert torch.equal(
+        CALIBRATORS[name]().fit(logits, target).predict_proba(TEST), fitted(name).predict_proba(TEST)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_misuse_is_explained(name: str) -> None:
+    calibrator = CALIBRATORS[name]()
+    with pytest.raises(RuntimeError, match=r"is not fitted: call fit\(logits, target\)"):
+        calibrator.predict_proba(TEST)
+    calibrator.fit(FIT, TARGET)
+    with pytest.raises(ValueError, match=r"fitted on 4 classes, got 3 in logits of shape \(2000, 3\): use the model"):
+        calibrator.predict_proba(TEST[:, :3])
+    with pytest.raises(ValueError, match="fitted on 4 classes, got 2 in"):
+        calibrator.predict_proba(TEST[:, 0])
+    bad = TEST.clone()
+    bad[3, 1] = torch.nan
+    with pytest.raises(ValueError, match="logits must be finite, got NaN"):
+        calibrator.predict_proba(bad)
+    with pytest.raises(ValueError, match="logits must be finite, got NaN or infinity in 1 of 2000 samples"):
+        calibrator.fit(bad, TARGET)
+    with pytest.raises(ValueError, match=r"got labels from 1 to 4"):
+        calibrator.fit(FIT, TARGET + 1)
+    with pytest.raises(ValueError, match=r"needs at least 1 sample to fit, got 0 that count"):
+        calibrator.fit(FIT, torch.full_like(TARGET, -100))
+    with pytest.raises(ValueError, match=r"must have shape \(N, C\).* got \(2, 3, 4\): flatten"):
+        calibrator.predict_proba(torch.zeros(2, 3, 4))
+
+
+@pytest.mark.parametrize("name", [name for name in CALIBRATORS if name not in WITH_LOGITS])
+def test_methods_without_logits_say_so(name: str) -> None:
+    with pytest.raises(TypeError, match=r"has no calibrated logits, only probabilities: call predict_proba\(logits\)"):
+        fitted(name)(TEST)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_saturated_logits_give_finite_rows(name: str) -> None:
+    extreme = torch.tensor([[1e30, -1e30, 0.0, 0.0], [-1e30, -1e30, -1e30, 1e30], [0.0, 0.0, 0.0, 0.0], [3e38] * 4])
+    for logits in (extreme, extreme.double()):
+        rows = fitted(name).predict_proba(logits)
+        assert rows.isfinite().all()
+        assert (rows.sum(1) - 1).abs().max() < 1e-6
+
+
+class Probabilities(nn.Module):
+    """A calibrator's probabilities as a module's output."""
+
+    def __init__(self, calibrator: Calibrator) -> None:
+        super().__init__()
+        self.calibrator = calibrator
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return self.calibrator.predict_proba(logits)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_export_with_a_dynamic_batch(name: str) -> None:
+    torch.manual_seed(0)
+    last = fitted(name) if name in WITH_LOGITS else Probabilities(fitted(name))
+    model = nn.Sequential(nn.Linear(6, 4), last).eval()
+    batch = {0: torch.export.Dim("batch")}
+    program = torch.export.export(model, (torch.randn(3, 6),), dynamic_shapes=(batch,))
+    for samples in (1, 3, 17):
+        inputs = torch.randn(samples, 6) * 5
+        torch.testing.assert_close(program.module()(inputs), model(inputs))
+
+
+@pytest.mark.parametrize("name", ["temperature", "vector"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", [4, 1])
+def test_folded_layer_gives_calibrated_logits(name: str, bias: bool, outputs: int) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(6, outputs, bias=bias)
+    untouched = copy.deepcopy(linear.state_dict())
+    inputs = torch.randn(300, 6) * 3
+    target = torch.randint(2 if outputs == 1 else 4, (300,))
+    target[:200] = (
+        linear(inputs[:200]).detach().gt(0).long().squeeze(1) if outputs == 1 else linear(inputs[:200]).argmax(1)
+    )
+    calibrator = METHODS[name]().fit(linear(inputs).detach(), target)
+    assert isinstance(calibrator, TemperatureScaling | VectorScaling)
+    folded = calibrator.fold_into(linear)
+    assert folded is not linear
+    torch.testing.assert_close(folded(inputs), calibrator(linear(inputs)), rtol=1e-6, atol=1e-6)
+    assert all(torch.equal(value, untouched[key]) for key, value in linear.state_dict().items())
+    if name == "temperature" and not bias:
+        assert folded.bias is None
+
+
+def test_folding_into_the_wrong_layer_is_explained() -> None:
+    scaling = VectorScaling().fit(FIT, TARGET)
+    with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 7 outputs: pass the layer"):
+        scaling.fold_into(nn.Linear(3, 7))
+    with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 1 outputs"):
+        scaling.fold_into(nn.Linear(3, 1))
+    with pytest.raises(TypeError, match=r"folds into a torch.nn.Linear, got ReLU"):
+        scaling.fold_into(nn.ReLU())  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="not fitted"):
+        TemperatureScaling().fold_into(nn.Linear(3, 4))
+
+
+def test_probabilities_become_logits_and_come_back() -> None:
+    probabilities = FIT.softmax(1)
+    torch.testing.assert_close(logits_from_probabilities(probabilities).softmax(1), probabilities)
+    torch.testing.assert_close(logits_from_probabilities(probabilities.numpy()).softmax(1), probabilities)
+    one = torch.tensor([0.0, 1e-30, 0.3, 1.0])
+    torch.testing.assert_close(logits_from_probabilities(one).sigmoid(), one)
+    assert logits_from_probabilities(torch.tensor([[0.0, 1.0]])).isfinite().all()
+    with pytest.raises(ValueError, match="must sum to 1"):
+        logits_from_probabilities(FIT.softmax(1) / 2)
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        logits_from_probabilities(FIT[:, 0])
+    with pytest.raises(ValueError, match=r"shape \(N, C\) or \(N,\), got \(1, 2, 2\)"):
+        logits_from_probabilities(torch.full((1, 2, 2), 0.5))

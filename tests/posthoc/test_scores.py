@@ -1,0 +1,234 @@
+"""The maps of one score against slow transcriptions of their definitions."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor
+
+from calibrant.posthoc import (
+    BayesianBinning,
+    BetaCalibration,
+    HistogramBinning,
+    IsotonicCalibration,
+    PlattScaling,
+    SplineCalibration,
+)
+from calibrant.posthoc.scores import class_scores
+from calibrant.posthoc.spline import natural_cubic_basis
+from tests.posthoc.data import overconfident
+
+Array = npt.NDArray[np.float64]
+
+
+def binary(samples: int, seed: int, *, tied: bool = False) -> tuple[Tensor, Tensor]:
+    logits, target = overconfident(samples, 2, 2.0, seed, spread=1.0)
+    one = logits[:, 1] - logits[:, 0]
+    return (one.round() if tied else one), target
+
+
+def test_complements_are_exact_on_both_sides() -> None:
+    logits = torch.tensor([[40.0, 0.0, -3.0], [0.0, 0.1, 0.2], [-60.0, 0.0, -70.0]], dtype=torch.float64)
+    scores = class_scores(logits)
+    for row, values in enumerate(logits.tolist()):
+        for k in range(3):
+            others = sum(math.exp(value) for j, value in enumerate(values) if j != k)
+            exact = math.log(others) - math.log(others + math.exp(values[k]))
+            assert scores.log_not[row, k] == pytest.approx(exact, rel=1e-9)
+
+
+def test_platt_agrees_with_scikit_learn() -> None:
+    calibration = pytest.importorskip("sklearn.calibration")
+    logits, target = binary(800, seed=0)
+    slope, intercept = calibration._sigmoid_calibration(logits.numpy(), target.numpy())
+    fitted = PlattScaling().fit(logits, target)
+    assert fitted.slope.item() == pytest.approx(-slope, rel=1e-4)
+    assert fitted.intercept.item() == pytest.approx(-intercept, abs=1e-4)
+
+
+def test_beta_is_the_logistic_regression_of_two_logarithms() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    logits, target = binary(2000, seed=1)
+    z = logits.sigmoid().numpy()
+    features = np.column_stack((np.log(z), -np.log1p(-z)))
+    exact = linear_model.LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(features, target.numpy())
+    found = BetaCalibration().fit(logits, target).coefficients[0].numpy()
+    assert found == pytest.approx(np.append(exact.coef_[0], exact.intercept_), rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_beta_never_falls(sign: int) -> None:
+    # Hits at both ends: the unconstrained fit has one negative coefficient.
+    logits = torch.linspace(-4, 4, 2001, dtype=torch.float64)
+    target = (sign * logits > 1).long()
+    target[(sign * logits < -3)] = 1
+    fitted = BetaCalibration().fit(logits, target)
+    coefficients = fitted.coefficients[0]
+    assert coefficients[:2].min() == 0
+    assert fitted.predict_proba(logits)[:, 1].diff().min() >= -1e-12
+
+
+@pytest.mark.parametrize("calibrator", [PlattScaling(), BetaCalibration()], ids=lambda c: type(c).__name__)
+def test_regressions_of_separable_scores_stay_finite(calibrator: PlattScaling | BetaCalibration) -> None:
+    logits = torch.linspace(-4, 4, 200)
+    calibrator.fit(logits, (logits > 0).long())
+    assert all(buffer.abs().max() < 1000 for buffer in calibrator.buffers())
+    assert calibrator.predict_proba(torch.tensor([4.0]))[0, 1] > 0.9
+    constant = type(calibrator)().fit(torch.ones(8), torch.tensor([0, 1] * 4))
+    assert constant.predict_proba(torch.ones(1))[0, 1].item() == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_equal_width_bins_hold_the_rate_of_hits(tied: bool) -> None:
+    logits, target = binary(500, seed=2, tied=tied)
+    found = HistogramBinning(bins=7, mode="equal-width", view="class-wise").fit(logits, target)
+    z, after = logits.sigmoid(), found.predict_proba(logits)[:, 1]
+    for low in range(7):
+        inside = (z > low / 7) & (z <= (low + 1) / 7)
+        if inside.any():
+            rate = target[inside].double().mean().item()
+            assert after[inside].tolist() == pytest.approx([rate] * int(inside.sum()))
+
+
+def test_equal_mass_bins_are_runs_of_sorted_samples() -> None:
+    logits, target = binary(600, seed=3)
+    found = HistogramBinning(bins=6, view="class-wise").fit(logits, target)
+    after = found.predict_proba(logits)[:, 1]
+    for part in logits.argsort().chunk(6):
+        assert after[part].tolist() == pytest.approx([target[part].double().mean().item()] * 100)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 10])
+def test_more_bins_than_samples_are_no_trouble(samples: int) -> None:
+    logits, target = binary(10, seed=4)
+    for calibrator in (HistogramBinning(), BayesianBinning(), IsotonicCalibration(), SplineCalibration()):
+        rows = calibrator.fit(logits[:samples], target[:samples]).predict_proba(logits)
+        assert rows.isfinite().all()
+        assert (rows.sum(1) - 1).abs().max() < 1e-6
+
+
+def test_an_empty_bin_gives_its_middle() -> None:
+    binning = HistogramBinning(bins=4, mode="equal-width", view="class-wise")
+    after = binning.fit(torch.tensor([5.0, -5.0]), torch.tensor([1, 0])).predict_proba(torch.tensor([0.4, -0.4]))
+    assert after[:, 1].tolist() == pytest.approx([0.625, 0.375])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_isotonic_agrees_with_scikit_learn(tied: bool) -> None:
+    isotonic = pytest.importorskip("sklearn.isotonic")
+    logits, target = binary(500, seed=5, tied=tied)
+    exact = isotonic.IsotonicRegression(out_of_bounds="clip").fit(logits.sigmoid().numpy(), target.numpy())
+    new = torch.linspace(-9, 9, 301, dtype=torch.float64)
+    found = IsotonicCalibration().fit(logits, target).predict_proba(new)[:, 1]
+    np.testing.assert_allclose(found.numpy(), exact.predict(new.sigmoid().numpy()), atol=1e-12)
+
+
+def bayesian_binning(z: Array, hits: npt.NDArray[np.int64], new: Array) -> Array:
+    """Naeini et al. 2015, loop by loop: all models, none left out."""
+    n = len(z)
+    order = np.argsort(z)
+    z, hits = z[order], hits[order]
+    log_scores, predictions = [], []
+    for bins in range(max(1, math.floor(n ** (1 / 3) / 10)), min(n, math.ceil(10 * n ** (1 / 3))) + 1):
+        cuts = [round(i * n / bins) for i in range(bins + 1)]
+        edges = [0.0, *((z[c - 1] + z[c]) / 2 for c in cuts[1:-1]), 1.0]
+        score, prediction = 0.0, np.zeros(len(new))
+        for b in range(bins):
+            size, right = cuts[b + 1] - cuts[b], int(hits[cuts[b] : cuts[b + 1]].sum())
+            prior = 2 / bins
+            alpha = prior * (edges[b] + edges[b + 1]) / 2
+            score += math.lgamma(prior) - math.lgamma(size + prior)
+            score += math.lgamma(right + alpha) - math.lgamma(alpha)
+            score += math.lgamma(size - right + prior - alpha) - math.lgamma(prior - alpha)
+            prediction[(new > edges[b]) & (new <= edges[b + 1])] = (right + alpha) / (size + prior)
+        log_scores.append(score)
+        predictions.append(prediction)
+    weights = np.exp(np.array(log_scores) - max(log_scores))
+    return np.asarray(weights @ np.array(predictions) / weights.sum())
+
+
+@pytest.mark.parametrize("samples", [30, 400])
+def test_bayesian_binning_averages_the_histograms(samples: int) -> None:
+    logits, target = binary(samples, seed=6)
+    new = torch.linspace(-6, 6, 211, dtype=torch.float64)
+    expected = bayesian_binning(logits.sigmoid().numpy(), target.numpy(), new.sigmoid().numpy())
+    found = BayesianBinning().fit(logits, target).predict_proba(new)[:, 1].numpy()
+    np.testing.assert_allclose(found, expected, atol=3e-3)  # models below a thousandth are left out
+
+
+def test_spline_basis_is_natural_and_its_slopes_are_slopes() -> None:
+    t = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    values, slopes = natural_cubic_basis(t, 6)
+    assert torch.linalg.matrix_rank(values) == 6
+    numeric = (values[2:] - values[:-2]) / (t[2:] - t[:-2]).unsqueeze(1)
+    torch.testing.assert_close(numeric, slopes[1:-1], rtol=0, atol=1e-5)
+    bend = slopes.diff(dim=0) / t.diff().unsqueeze(1)
+    assert bend[0].abs().max() < 0.02  # second derivatives vanish at both ends
+    assert bend[-1].abs().max() < 0.02
+
+
+def test_spline_adds_the_slope_of_the_cumulated_gap() -> None:
+    interpolate = pytest.importorskip("scipy.interpolate")
+    optimize = pytest.importorskip("scipy.optimize")
+    logits, target = binary(900, seed=7)
+    z = logits.sigmoid().numpy()
+    order = z.argsort()
+    gap = np.concatenate(([0.0], np.cumsum(target.numpy()[order] - z[order]))) / 900
+    t, knots = np.arange(901) / 900, np.linspace(0, 1, 6)
+    columns = [interpolate.CubicSpline(knots, row, bc_type="natural") for row in np.eye(6)]
+    heights = optimize.lsq_linear(np.column_stack([column(t) for column in columns]), gap).x
+    slope = interpolate.CubicSpline(knots, heights, bc_type="natural").derivative()
+    expected = np.clip(z[order] + slope((np.arange(900) + 0.5) / 900), 0, 1)
+    found = SplineCalibration(view="class-wise").fit(logits, target).predict_proba(logits)[:, 1].numpy()[order]
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+def test_spline_does_not_depend_on_the_order_of_ties() -> None:
+    logits, target = binary(500, seed=8, tied=True)
+    shuffled = torch.randperm(500, generator=torch.Generator().manual_seed(0))
+    one, other = SplineCalibration(), SplineCalibration()
+    first = one.fit(logits, target).predict_proba(logits)
+    torch.testing.assert_close(other.fit(logits[shuffled], target[shuffled]).predict_proba(logits), first)
+
+
+def test_rows_in_which_all_is_zero_keep_their_probabilities() -> None:
+    logits = torch.tensor([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]]).repeat(4, 1)
+    # Low scores never hit, and a flat row has only low scores.
+    binning = HistogramBinning(bins=2, mode="equal-width", view="class-wise").fit(logits, torch.arange(12) % 3)
+    assert binning.values[:, 0].max() == 0
+    flat = torch.tensor([[0.2, 0.1, 0.0]])
+    torch.testing.assert_close(binning.predict_proba(flat), flat.softmax(1))
+
+
+def test_top_label_keeps_the_proportions_of_the_others() -> None:
+    logits, target = overconfident(500, 4, 2.0, seed=9)
+    before, after = logits.softmax(1), PlattScaling("top-label").fit(logits, target).predict_proba(logits)
+    others = torch.ones_like(before, dtype=torch.bool).scatter(1, before.argmax(1, keepdim=True), False)
+    for p in (before, after):
+        p /= (p * others).sum(1, keepdim=True)
+    torch.testing.assert_close(before[others], after[others])
+
+
+def test_a_thousand_classes_pass_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, target = overconfident(200, 12, 2.0, seed=10)
+    for kind in (PlattScaling, IsotonicCalibration, BayesianBinning):
+        whole = kind().fit(logits, target).predict_proba(logits)
+        with monkeypatch.context() as patch:
+            patch.setattr("calibrant.posthoc.scores.BLOCK", 1000)
+            torch.testing.assert_close(kind().fit(logits, target).predict_proba(logits), whole)
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: PlattScaling("top"),  # type: ignore[arg-type]
+     "view must be one of 'class-wise', 'top-label', got 'top'"),
+    (lambda: HistogramBinning(mode="equal"),  # type: ignore[arg-type]
+     "mode must be one of"),
+    (lambda: HistogramBinning(bins=0), "bins must be at least 1"),
+    (lambda: SplineCalibration(knots=1), "knots must be at least 2, got 1"),
+])  # fmt: skip
+def test_bad_options_are_named(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

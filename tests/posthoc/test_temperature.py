@@ -1,0 +1,132 @@
+"""The temperature is solved for, not approximated."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from calibrant.posthoc import EnsembleTemperatureScaling, TemperatureScaling
+from calibrant.posthoc import temperature as solver
+from calibrant.posthoc.ensemble import mixture_weights
+from tests.posthoc.data import LOGITS_FILE, ece, nll, overconfident
+
+
+def by_bisection(logits: Tensor, target: Tensor) -> float:
+    """Bisect on the sign of the slope of the NLL in 1/T, float64."""
+    true = logits.gather(1, target.unsqueeze(1)).squeeze(1)
+    low, high = -12.0, 12.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        slope = ((logits * (logits * math.exp(middle)).softmax(1)).sum(1) - true).mean()
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return math.exp(-low)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100, 1000])
+@pytest.mark.parametrize("temperature", [0.1, 0.3, 0.7, 1.0, 2.5, 8.0, 20.0])
+def test_temperature_is_the_optimum(temperature: float, classes: int) -> None:
+    logits, target = overconfident(1000 if classes < 1000 else 300, classes, temperature, seed=classes)
+    exact = by_bisection(logits, target)
+    assert exact == pytest.approx(temperature, rel=0.2)
+    for dtype in (torch.float64, torch.float32):
+        found = TemperatureScaling().fit(logits.to(dtype), target).temperature_
+        reference = exact if dtype == torch.float64 else by_bisection(logits.float().double(), target)
+        assert found == pytest.approx(reference, rel=1e-6)
+
+
+@pytest.mark.parametrize("misleading", [False, True])
+def test_many_samples_take_the_way_over_a_few_to_the_same_optimum(
+    misleading: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solver, "SAMPLE", 2**14)
+    logits, target = overconfident(5000, 10, 3.0, seed=0)
+    assert logits.numel() // 2**14 == 3
+    if misleading:  # every third row, which the search starts on, is right: alone they have no temperature
+        target[::3] = logits[::3].argmax(1)
+    assert TemperatureScaling().fit(logits, target).temperature_ == pytest.approx(
+        by_bisection(logits, target), rel=1e-7
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-3, 1e3, 1e20])
+def test_temperature_follows_the_scale_of_the_logits(scale: float) -> None:
+    logits, target = overconfident(500, 5, 1.0, seed=2)
+    one = TemperatureScaling().fit(logits, target).temperature_
+    assert TemperatureScaling().fit(logits * scale, target).temperature_ == pytest.approx(one * scale, rel=1e-6)
+
+
+def test_huge_and_ordinary_logits_together() -> None:
+    logits, target = overconfident(500, 5, 2.0, seed=3)
+    logits[0] = torch.tensor([3e38, -3e38, 0.0, 0.0, 0.0])
+    target[0] = 0
+    found = TemperatureScaling().fit(logits.float(), target)
+    assert found.temperature_ == pytest.approx(TemperatureScaling().fit(logits[1:], target[1:]).temperature_, rel=1e-6)
+
+
+def test_ordered_by_a_constant_shift_nothing_changes() -> None:
+    logits, target = overconfident(500, 5, 2.0, seed=3)
+    shifted = logits + torch.linspace(-500, 500, 500, dtype=torch.float64).unsqueeze(1)
+    one = TemperatureScaling().fit(logits, target).temperature_
+    assert TemperatureScaling().fit(shifted, target).temperature_ == pytest.approx(one, rel=1e-9)
+
+
+def test_no_finite_temperature_is_explained() -> None:
+    logits, _ = overconfident(200, 5, 1.0, seed=4)
+    with pytest.raises(ValueError, match=r"every held-out prediction is right, so the best temperature is 0 .* fit on"):
+        TemperatureScaling().fit(logits, logits.argmax(1))
+    with pytest.raises(ValueError, match=r"no better than chance, so the best temperature is infinite: check that"):
+        TemperatureScaling().fit(logits, logits.argmin(1))
+    with pytest.raises(ValueError, match="every held-out prediction is right"):
+        TemperatureScaling().fit(torch.zeros(10, 3), torch.arange(10) % 3)
+    with pytest.raises(ValueError, match=r"beyond exp\(80\)"):
+        TemperatureScaling().fit(overconfident(200, 5, 1e200, seed=4)[0], overconfident(200, 5, 1.0, seed=4)[1])
+
+
+def test_one_mistake_is_enough() -> None:
+    logits, _ = overconfident(200, 5, 1.0, seed=5)
+    target = logits.argmax(1)
+    target[7] = logits[7].argmin()
+    assert TemperatureScaling().fit(logits, target).temperature_ == pytest.approx(
+        by_bisection(logits, target), rel=1e-6
+    )
+
+
+def test_published_numbers_of_a_densenet() -> None:
+    if not LOGITS_FILE.exists():
+        pytest.skip("needs the logits of DenseNet-40 on CIFAR-10 beside the repository")
+    data = np.load(LOGITS_FILE)
+    logits, target = data["test_logits"], data["test_labels"].astype(np.int64)
+    before = torch.from_numpy(logits).double().softmax(1)
+    scaling = TemperatureScaling().fit(data["val_logits"], data["val_labels"])
+    after = scaling.predict_proba(logits.astype(np.float64))
+    assert ece(before.numpy(), target) == pytest.approx(0.055003, abs=2e-6)
+    assert ece(after, target) == pytest.approx(0.009464, abs=2e-6)
+    labels = torch.from_numpy(target)
+    # The published NLL floors probabilities at 1e-15; exactly it is 0.430059 before, and the same after.
+    assert nll(before.clamp_min(1e-15), labels) == pytest.approx(0.428207, abs=1e-6)
+    assert nll(before, labels) == pytest.approx(0.430059, abs=1e-6)
+    assert nll(torch.from_numpy(after), labels) == pytest.approx(0.225086, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ensemble_weights_are_the_optimum_on_the_simplex(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    likelihood = generator.beta(0.3, 1.0, size=(400, 3)) * generator.uniform(0.2, 1.0, 3) + 1e-9
+    weights = mixture_weights(likelihood)
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1)
+    gain = (likelihood / (likelihood @ weights)[:, None]).mean(0)
+    assert gain.max() <= 1 + 1e-7  # no component would help more than those that are there
+    assert gain[weights > 0] == pytest.approx(1, abs=1e-7)
+
+
+def test_ensemble_is_never_worse_than_its_parts() -> None:
+    logits, target = overconfident(2000, 10, 2.0, seed=6)
+    logits[::10] *= -1  # a tenth of the samples is misleading: room for the uniform part
+    ensemble = EnsembleTemperatureScaling().fit(logits, target)
+    mixed = nll(ensemble.predict_proba(logits), target)
+    assert ensemble.weights_[2] > 0.05
+    for part in (logits.softmax(1), TemperatureScaling().fit(logits, target).predict_proba(logits)):
+        assert mixed < nll(part, target)
