@@ -87,8 +87,8 @@ def audit(
         >>> logits = rng.normal(size=(2000, 4))
         >>> target = [rng.choice(4, p=row) for row in np.exp(logits) / np.exp(logits).sum(1, keepdims=True)]
         >>> found = report.audit("twice too sure", metrics.predictions(logits=2 * logits, target=target), draws=100)
-        >>> round(found.repair.temperature, 1), bool(found.repair.scores.ece < found.scores.ece)
-        (2.0, True)
+        >>> round(found.repair.temperature), bool(found.repair.scores.ece < found.scores.ece)
+        (2, True)
     """
     scores = metrics.evaluate(predictions, bins=bins, convention=convention)
     test = calibration_test(predictions, draws=draws, seed=seed, progress=_part(progress, 0.0))

@@ -28,8 +28,8 @@ def number(text: str) -> Markup:
     """A number as people write it: a true minus, and powers of ten.
 
     Example:
-        >>> print(number("-2.34e-03"), number("5.50 %"))
-        −2.34 × 10<sup>−3</sup> 5.50 %
+        >>> print(number("-2.34e-03"), number("0.1274"))
+        −2.34 × 10<sup>−3</sup> 0.1274
     """
     parts = POWER.fullmatch(text)
     if parts is not None:
@@ -38,11 +38,11 @@ def number(text: str) -> Markup:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in percent, or a dash where there is none.
+    r"""A share in percent, or a dash where there is none.
 
     Example:
-        >>> print(percent(0.1234), percent(float("nan")))
-        12.3 % –
+        >>> print(ascii(percent(0.1234)), percent(float("nan")))
+        '12.3\xa0%' –
     """
     return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 

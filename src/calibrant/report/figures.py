@@ -218,14 +218,10 @@ def classwise_plot(
         axes.plot(confidence, place, "D", color=PAPER, markersize=4.5, markeredgecolor=INK, markeredgewidth=1.2)
         axes.set(xlabel="of the samples predicted as this class", ylabel="class", ylim=(len(rows) - 0.4, -0.6))
         axes.set_yticks(place, [str(row.label) for row in rows])
-        found = np.concatenate((precision, confidence))
-        found = found[np.isfinite(found)]
-        least, most = float(found.min()), float(found.max())
-        room = max(0.04 * (most - least), 0.01)
-        axes.set_xlim(max(least - room, -0.02), min(most + room, 1.02))
+        low, high = _room(np.concatenate((precision, confidence)))
+        axes.set_xlim(low, high)
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        span = most - least + 2 * room
-        axes.xaxis.set_major_formatter(_percent(0 if span > 0.08 else 1))
+        axes.xaxis.set_major_formatter(_percent(0 if high - low > 0.08 else 1))
         axes.grid(visible=False, axis="y")
         _legend(
             figure,
@@ -235,6 +231,15 @@ def classwise_plot(
             Line2D([], [], color=GAP, linewidth=3, alpha=0.75, label="gap"),
         )  # fmt: skip
     return figure
+
+
+def _room(shares: Array) -> tuple[float, float]:
+    """Limits that show all shares, and no more of the axis than that takes."""
+    shares = shares[np.isfinite(shares)]
+    if not len(shares):
+        return 0.0, 1.0
+    margin = max(0.04 * float(np.ptp(shares)), 0.01)
+    return max(float(shares.min()) - margin, -0.02), min(float(shares.max()) + margin, 1.02)
 
 
 def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:

@@ -1,0 +1,190 @@
+import itertools
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from calibrant import metrics, report
+from calibrant.metrics.inference import compare
+from tests.report.data import EDGE_CASES, classifier, confidences
+
+HOSTILE = "<script>alert(1)</script>"
+VOID = {"meta", "link", "br"}
+
+
+class Checker(HTMLParser):
+    """Collects tags and texts, and fails on tags that do not nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, text: str) -> None:
+        self.texts.append(text.strip())
+
+    def values(self, attribute: str) -> list[str]:
+        return [value for _, attributes in self.tags if (value := attributes.get(attribute)) is not None]
+
+
+def page_of(names: Sequence[str] = ("model",), samples: int = 300) -> str:
+    given = [classifier(samples=samples, sharpness=1.0 + place) for place in range(len(names))]
+    audits = [report.audit(name, one, draws=30) for name, one in zip(names, given, strict=True)]
+    pairs = [(names[0], name, compare(given[0], one)) for name, one in zip(names[1:], given[1:], strict=True)]
+    return report.render(audits, pairs)
+
+
+@pytest.mark.parametrize("names", [("model",), ("a", "b", "c")])
+def test_a_page_is_well_formed_and_loads_nothing(names: tuple[str, ...]) -> None:
+    page = page_of(names)
+    found = Checker(page)
+    assert page.startswith("<!DOCTYPE html>")
+    assert "http:" not in page
+    assert "https:" not in page
+    assert {tag for tag, _ in found.tags} & {"script", "img", "iframe", "object", "image"} == set()
+    assert found.values("src") == []
+    assert all(link.startswith(("#", "data:")) for link in found.values("href"))
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+    assert len(page.encode()) < 330_000
+
+
+def test_ids_are_unique_and_every_reference_has_its_own() -> None:
+    found = Checker(page_of(("a", "b")))
+    ids = found.values("id")
+    assert len(ids) == len(set(ids))
+    used = {link[1:] for link in found.values("href") if link.startswith("#")}
+    used |= {
+        match
+        for _, each in found.tags
+        for value in each.values()
+        for match in re.findall(r"url\(#(.*?)\)", value or "")
+    }
+    used |= set(found.values("aria-labelledby"))
+    assert used <= set(ids)
+    assert len(used) > 10
+
+
+def test_headings_are_in_order_and_figures_say_what_they_show() -> None:
+    for names in (("model",), ("a", "b")):
+        found = Checker(page_of(names))
+        levels = [int(tag[1]) for tag, _ in found.tags if re.fullmatch("h[1-6]", tag)]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+        figures = [attributes for tag, attributes in found.tags if tag == "svg"]
+        assert len(figures) == 4 * len(names)
+        assert all(figure["role"] == "img" and names[0] in str(figures[0]["aria-label"]) for figure in figures)
+
+
+def test_colours_follow_the_scheme_of_the_page() -> None:
+    page = page_of()
+    figures = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
+    assert "var(--accent)" in figures
+    assert re.findall(r"#[0-9a-f]{6}\b", figures) == []
+    assert "font-family" not in figures
+
+
+def test_names_stay_text() -> None:
+    audits = [
+        report.audit(HOSTILE, classifier(samples=100), draws=10),
+        report.audit("b", classifier(samples=100), draws=10),
+    ]
+    pair = (HOSTILE, "b", compare(audits[0].predictions, audits[1].predictions))
+    page = report.render(audits, [pair], title=f"{HOSTILE} & \" onload='x'")
+    assert "<script" not in page
+    found = Checker(page)
+    assert found.texts.count(HOSTILE) >= 6
+    assert any(HOSTILE in label for label in found.values("aria-label"))
+    assert f"{HOSTILE} & \" onload='x'" in found.texts
+
+
+def test_the_same_audits_give_the_same_bytes() -> None:
+    first = page_of(("a", "b"))
+    with mpl.rc_context({"svg.hashsalt": "other", "font.size": 20}):
+        assert page_of(("a", "b")) == first
+
+
+@pytest.mark.parametrize("name", EDGE_CASES)
+def test_edge_cases_have_their_page(name: str) -> None:
+    given = EDGE_CASES[name]
+    page = report.render([report.audit(name, given, draws=20)])
+    Checker(page)
+    assert ("Which classes are the worst?" in page) == (given.classes is not None)
+    assert "nan" not in re.sub(r"<style>.*</style>", "", page, flags=re.DOTALL).lower()
+    if name == "a thousand classes":
+        assert "The 20 classes of 1,000 with the largest class-wise ECE" in page
+
+
+def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -> None:
+    found = report.audit("model", classifier(samples=500, sharpness=2.0), draws=30, seed=4)
+    texts = Checker(report.render([found])).texts
+    for entry in found.scores:
+        assert entry.label.strip() in texts
+        assert entry.convention in texts
+    assert found.repair is not None
+    assert f"{found.repair.temperature:.3g}" in texts
+    assert f"{found.repair.scores.nll:.4f}" in texts
+    assert any("30 data sets" in text and "seed 4" in text and "500 samples" in text for text in texts)
+
+
+def test_models_of_different_kinds_share_a_page() -> None:
+    audits = [
+        report.audit("all classes", classifier(samples=300), draws=20),
+        report.audit("pairs", confidences((0.9, 0.8, 200)), draws=20),
+    ]
+    texts = Checker(report.render(audits)).texts
+    assert (
+        "There is none to show: a temperature needs logits or probabilities, and only confidences were given." in texts
+    )
+    assert any("200 to 300 samples" in text for text in texts)
+
+
+def test_a_comparison_says_which_model_is_better() -> None:
+    sure, honest = classifier(sharpness=3.0), classifier()
+    audits = [report.audit(name, one, draws=20) for name, one in (("sure", sure), ("honest", honest))]
+    texts = Checker(report.render(audits, [("sure", "honest", compare(sure, honest))])).texts
+    assert texts[texts.index("better calibrated") :].index("honest") < 30
+    same = metrics.predictions(np.full(100, 0.8), np.arange(100) % 5 < 4)
+    audits = [report.audit(name, same, draws=20) for name in ("a", "b")]
+    assert "cannot be told" in report.render(audits, [("a", "b", compare(same, same))])
+
+
+def test_a_report_needs_an_audit() -> None:
+    with pytest.raises(ValueError, match="at least one audit"):
+        report.render([])
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    audits = [report.audit("model", confidences((0.9, 0.8, 50)), draws=10)]
+    path = tmp_path / "out.html"
+    report.write_report(path, audits)
+    assert path.read_text(encoding="utf-8") == report.render(audits)
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        report.write_report(path, audits, title="another")
+    assert path.read_text(encoding="utf-8") == report.render(audits)
+    assert list(tmp_path.iterdir()) == [path]
