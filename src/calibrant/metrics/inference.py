@@ -79,7 +79,7 @@ def calibration_test(
         >>> confidence = generator.uniform(0.5, 1, 2000)
         >>> right = generator.random(2000) < confidence - 0.05
         >>> print(metrics.calibration_test(confidence, right))
-        ESD 5.62e-04, p < 0.001 (1,000 draws): calibrated is rejected at 5 %
+        ESD 3.47e-04, p = 0.002 (1,000 draws): calibrated is rejected at 5 %
     """
     measure = _measure(metric, draws, seed, bins, convention)
     data = predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given)

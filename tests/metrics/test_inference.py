@@ -1,0 +1,371 @@
+"""Tests of calibration, intervals and comparisons: exact where they claim to be, and honest by simulation."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.known_gradient import Array, Marks
+from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, resampling, rows
+from calibrant.metrics.inference import MetricName, calibration_test, compare, confidence_interval
+from calibrant.metrics.named import statistic
+from calibrant.metrics.predictions import Predictions, predictions
+
+I = np.arange(1, 1001)  # noqa: E741
+U, V = (0.6180339887498949 * I) % 1, (0.7548776662466927 * I) % 1
+CONTINUOUS = 0.1 + 0.9 * U**0.2
+CORRECT = np.clip(CONTINUOUS + 0.12 * np.sin(3 * np.pi * CONTINUOUS) - 0.02, 0, 1) > V
+
+Draw = Callable[[np.random.Generator, int], Array]
+
+
+def spread(generator: np.random.Generator, n: int) -> Array:
+    return 0.5 + 0.45 * np.sqrt(generator.random(n))
+
+
+def saturated(generator: np.random.Generator, n: int) -> Array:
+    """As trained networks are: many very sure, some at exactly 1, some tied, and a few at 0.99999."""
+    z = (1 - 10 ** generator.uniform(-9, -0.3, n)).astype(np.float32)
+    z[: n // 5] = np.round(z[: n // 5] * 20) / 20
+    z[n // 5 : n // 3] = 0.99999
+    return z
+
+
+def sample(n: int, seed: int, shift: float = 0.0, draw: Draw = spread) -> Predictions:
+    """Confidences, and correctness as probable as they say less ``shift``."""
+    generator = np.random.default_rng((n, seed))
+    z = draw(generator, n)
+    return Predictions(z, generator.random(n) < z - shift)
+
+
+def pair(n: int, seed: int, a: float, b: float) -> tuple[Predictions, Predictions]:
+    """Two models on the same samples, over-confident by ``a`` and ``b``, that find mostly the same ones hard."""
+    generator = np.random.default_rng((n, seed))
+    za, zb, luck = spread(generator, n), spread(generator, n), generator.random(n)
+    zb = np.where(generator.random(n) < 0.5, za, zb)
+    return Predictions(za, luck < za - a), Predictions(zb, luck < zb - b)
+
+
+DATA: dict[str, tuple[Array, Marks]] = {
+    "continuous": (CONTINUOUS[:200], CORRECT[:200]),
+    "tied": (np.round(50 * CONTINUOUS[:200]) / 50, CORRECT[:200]),
+    "float32": (CONTINUOUS[:200].astype(np.float32), CORRECT[:200]),
+    "zeros and ones": (np.repeat([0.0, 0.25, 0.5, 1.0], 50), CORRECT[:200]),
+    "all tied": (np.full(9, 0.7), CORRECT[:9]),
+}
+ON_ROWS: tuple[MetricName, ...] = ("esd", "ks", "ece", "mmce", "gap")
+PLAIN: dict[str, Callable[[Array, Marks], float]] = {
+    "esd": cumulative.esd, "ks": cumulative.ks_error, "ece": binned.ece, "mmce": kernel.mmce, "gap": proper.gap,
+}  # fmt: skip
+
+
+def test_golden_consistency_resampling() -> None:
+    found = calibration_test(CONTINUOUS, CORRECT, draws=2000)
+    assert found.statistic == pytest.approx(6.344652845941e-04, rel=1e-10)
+    assert abs(found.null_mean) < 6e-6
+    assert found.critical_value == pytest.approx(1.9e-4, rel=0.1)
+    assert found.p_value == pytest.approx(0.0025, abs=0.0025)
+    assert found.rejected()
+    assert not found.rejected(level=1e-6)
+
+
+@pytest.mark.parametrize("metric", ON_ROWS)
+@pytest.mark.parametrize("name", DATA)
+def test_one_sort_serves_all_draws(name: str, metric: MetricName) -> None:
+    z, c = DATA[name]
+    data = predictions(z, c)
+    rows_of = statistic(metric, None, "paper").rows
+    assert rows_of is not None
+    value = rows_of(data)
+    assert value(resampling.observed_residuals(data.groups))[0] == pytest.approx(PLAIN[metric](z, c), abs=1e-14)
+    sizes = data.groups.samples.astype(int)
+    for block in resampling.consistent_residuals(data.groups, 20, seed=1):
+        right = np.rint(block + data.groups.samples * data.groups.confidence).astype(int)
+        for drawn, found in zip(right, value(block), strict=True):
+            correct = np.concatenate([np.arange(n) < r for n, r in zip(sizes, drawn, strict=True)])
+            expected = PLAIN[metric](np.sort(z), correct)
+            assert found == pytest.approx(expected, abs=1e-14)
+
+
+@pytest.mark.parametrize("convention", binned.CONVENTIONS)
+def test_rows_of_ece_follow_the_convention(convention: binned.ConventionName) -> None:
+    for z, c in DATA.values():
+        data = predictions(z, c)
+        found = rows.ece_rows(data, 10, convention)(resampling.observed_residuals(data.groups))[0]
+        assert found == pytest.approx(binned.ece(z, c, 10, convention), abs=1e-14)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_bootstrapped_rows_equal_the_metric_of_the_drawn_samples(name: str) -> None:
+    data = predictions(*DATA[name])
+    residuals = resampling.bootstrap_residuals(data)
+    ks, ece = rows.ks_rows(data.groups), rows.ece_rows(data, None, "paper")
+    for chosen in resampling.bootstrap_indices(len(data), 10, seed=2):
+        block = residuals(resampling.bootstrap_counts(chosen))
+        drawn = [resampling.take(data, row) for row in chosen]
+        np.testing.assert_allclose(ks(block), [cumulative.ks_error(each) for each in drawn], atol=1e-14)
+        np.testing.assert_allclose(ece(block), [binned.ece(each) for each in drawn], atol=1e-14)
+
+
+def test_draws_have_the_probability_of_the_confidence() -> None:
+    z = np.array([0.0, 1e-5, 0.3, 0.99999, 1 - 1e-9, 1.0])
+    data = predictions(np.concatenate((z, np.full(7, 0.9), np.full(5, 1 - 1e-4))), np.ones(18))
+    draws = 400_000
+    residual = sum(block.sum(0) for block in resampling.consistent_residuals(data.groups, draws, seed=0))
+    p, n = data.groups.confidence, data.groups.samples
+    error = np.sqrt(draws * n * p * (1 - p))
+    assert (np.abs(residual) <= 4 * error + 1e-3).all()
+    assert residual[0] == residual[-1] == 0
+    assert residual[1] != 0
+
+
+def test_the_size_of_blocks_does_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    for z, c in (DATA["tied"], DATA["continuous"]):
+        results = []
+        for cells in (1, 1000, 1 << 20):
+            monkeypatch.setattr(resampling, "CELLS", cells)
+            test = calibration_test(z, c, draws=50, seed=3)
+            results.append((test, confidence_interval(z, c, metric="ks", draws=50, seed=3)))
+        assert results[0] == results[1] == results[2]
+    assert calibration_test(z, c, draws=50, seed=4) != results[0][0]
+
+
+def test_memory_is_bounded() -> None:
+    data = sample(20_000, 0)
+    assert len(data.groups.samples) == 20_000
+    tracemalloc.start()
+    calibration_test(data, draws=1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6
+
+
+def test_targets_are_drawn_from_the_class_probabilities() -> None:
+    p = np.array([[0.6, 0.3, 0.1], [0.0, 0.2, 0.8]])
+    data = predictions(probabilities=p, target=[0, 2])
+    drawn = list(resampling.consistent_predictions(data, 20_000, 0, of_classes=True))
+    targets = np.stack([each.target for each in drawn if each.target is not None])
+    shares = np.stack([(targets == k).mean(0) for k in range(3)], 1)
+    np.testing.assert_allclose(shares, p, atol=0.015)
+    assert shares[1, 0] == 0
+    for each in drawn[:100]:
+        assert each.target is not None
+        assert (each.correct == (each.target == [0, 2])).all()
+
+
+def test_p_value_counts_the_data_as_one_draw() -> None:
+    values = iter([1.0, 2.0, 3.0, 0.0, 2.0])  # of four draws, then of the data
+    found = calibration_test([0.5, 0.6], [1, 0], metric=lambda _: next(values), draws=4)
+    assert (found.statistic, found.p_value) == (2.0, 3 / 5)
+    assert found.null_mean == 1.5
+
+
+@pytest.mark.parametrize(
+    ("metric", "draw"),
+    [(metric, spread) for metric in ("esd", "ks", "ece", "mmce")]
+    + [(metric, saturated) for metric in ("esd", "ks", "ece")],
+)
+def test_size(metric: MetricName, draw: Draw) -> None:
+    found = [calibration_test(sample(300, s, draw=draw), metric=metric, draws=199, seed=s) for s in range(800)]
+    assert 0.03 <= np.mean([each.rejected() for each in found]) <= 0.07
+
+
+def test_size_with_all_classes() -> None:
+    rejected = []
+    for seed in range(300):
+        generator = np.random.default_rng(seed)
+        p = generator.dirichlet((1.0, 0.5, 0.3), 100)
+        target = (p.cumsum(1) < generator.random((100, 1))).sum(1)
+        found = calibration_test(probabilities=p, target=target, metric="classwise_ece", draws=19, seed=seed)
+        rejected.append(found.rejected())
+    assert 0.025 <= np.mean(rejected) <= 0.08
+
+
+@pytest.mark.parametrize("metric", ["esd", "ks", "ece", "mmce", "gap"])
+def test_power_rises_with_miscalibration(metric: MetricName) -> None:
+    power = [
+        np.mean([calibration_test(sample(400, seed, shift), metric=metric, draws=99).rejected() for seed in range(100)])
+        for shift in (0.0, 0.02, 0.05, 0.1)
+    ]
+    assert power == sorted(power)
+    assert power[0] < 0.1
+    assert power[2] > 0.2
+    assert power[3] > 0.9
+
+
+@given(st.lists(st.tuples(st.sampled_from((0.0, 0.2, 0.5, 0.51, 0.9, 1.0)), st.booleans()), min_size=4, max_size=12))
+def test_leave_one_out_values_equal_brute_force(data: list[tuple[float, bool]]) -> None:
+    z, c = np.array([pair[0] for pair in data]), np.array([pair[1] for pair in data])
+    made = predictions(z, c)
+    for closed, plain in (
+        (jackknife.esd_jackknife, cumulative.esd),
+        (jackknife.mmce_jackknife, kernel.mmce),
+        (jackknife.gap_jackknife, proper.gap),
+    ):
+        found = closed(made)
+        each = [plain(np.delete(z, m), np.delete(c, m)) for m in range(len(z))]
+        np.testing.assert_allclose(found.without_each, each, atol=1e-13)
+        assert found.value == pytest.approx(plain(z, c), abs=1e-14)
+
+
+def test_biased_values_are_the_published_v_statistics() -> None:
+    data = predictions(CONTINUOUS, CORRECT)
+    assert jackknife.mmce_jackknife(data).biased == pytest.approx(1.751840776154e-03, rel=1e-10)
+    assert jackknife.esd_jackknife(data).biased == pytest.approx(6.924938038938e-04, rel=1e-10)
+
+
+def coverage(metric: MetricName, truth: float, shift: float, n: int, times: int, draws: int = 1) -> float:
+    found = [confidence_interval(sample(n, s, shift), metric=metric, draws=draws, seed=s) for s in range(times)]
+    return float(np.mean([each.low <= truth <= each.high for each in found]))
+
+
+# A constant shift s: the cumulated residual at the u-quantile is s u, whose square has mean s^2 / 3.
+@pytest.mark.parametrize("shift", [0.05, 0.1])
+@pytest.mark.parametrize(("metric", "truth"), [("esd", lambda s: s**2 / 3), ("gap", lambda s: s)])
+def test_jackknife_intervals_cover(metric: MetricName, truth: Callable[[float], float], shift: float) -> None:
+    assert 0.92 <= coverage(metric, truth(shift), shift, n=1000, times=1000) <= 0.98
+
+
+@pytest.mark.parametrize("shift", [0.05, 0.1])
+@pytest.mark.parametrize("metric", ["ks", "ece"])
+def test_bootstrap_intervals_cover(metric: MetricName, shift: float) -> None:
+    assert 0.91 <= coverage(metric, shift, shift, n=1000, times=250, draws=150) <= 0.99
+
+
+@pytest.mark.parametrize("metric", ["esd", "mmce", "ks", "ece"])
+def test_intervals_cover_at_perfect_calibration(metric: MetricName) -> None:
+    assert coverage(metric, 0.0, 0.0, n=500, times=300, draws=200) >= 0.94
+
+
+def test_interval_has_the_level_asked_for() -> None:
+    half, wide = (confidence_interval(CONTINUOUS, CORRECT, metric="gap", level=level) for level in (0.5, 0.99))
+    assert (wide.high - wide.low) / (half.high - half.low) == pytest.approx(2.575829 / 0.674490, rel=1e-5)
+    se = (CONTINUOUS - CORRECT).std(ddof=1) / np.sqrt(1000)
+    assert wide.high == pytest.approx((CONTINUOUS - CORRECT).mean() + 2.575829 * se, rel=1e-5)
+
+
+@pytest.mark.parametrize(("metric", "low", "high"), [("esd", 0.025, 0.075), ("mmce", 0.025, 0.075),
+                                                    ("gap", 0.025, 0.075), ("ks", 0.015, 0.075)])  # fmt: skip
+def test_size_of_the_comparison(metric: MetricName, low: float, high: float) -> None:
+    found = [compare(*pair(500, seed, 0.1, 0.1), metric=metric, draws=100, seed=seed) for seed in range(600)]
+    assert low <= np.mean([each.better is not None for each in found]) <= high
+
+
+@pytest.mark.parametrize("metric", ["esd", "mmce", "gap", "ks", "ece"])
+def test_power_of_the_comparison(metric: MetricName) -> None:
+    found = [compare(*pair(1000, seed, 0.02, 0.12), metric=metric, draws=100, seed=seed) for seed in range(60)]
+    assert np.mean([each.better == "a" for each in found]) > 0.9
+    assert not any(each.better == "b" for each in found)
+
+
+def test_interval_of_the_difference_covers() -> None:
+    truth = (0.02**2 - 0.1**2) / 3
+    found = [compare(*pair(1000, seed, 0.02, 0.1)) for seed in range(600)]
+    assert 0.92 <= np.mean([each.low <= truth <= each.high for each in found]) <= 0.98
+
+
+@pytest.mark.parametrize("metric", ["esd", "mmce", "gap", "ks", "ece", "brier"])
+def test_comparison_is_antisymmetric_and_agrees_with_its_interval(metric: MetricName) -> None:
+    for seed, shift in ((0, 0.0), (1, 0.05), (2, 0.1)):
+        a, b = pair(300, seed, 0.0, shift)
+        there, back = compare(a, b, metric=metric, draws=60), compare(b, a, metric=metric, draws=60)
+        assert (there.a, there.b) == (back.b, back.a)
+        assert there.difference == -back.difference == there.a - there.b
+        assert (there.low, there.high) == pytest.approx((-back.high, -back.low), rel=1e-4, abs=1e-9)
+        assert there.p_value == pytest.approx(back.p_value, abs=1e-9)
+        assert there.low <= there.difference <= there.high
+        assert (there.p_value <= 0.05) == (there.low > 0 or there.high < 0)
+
+
+@pytest.mark.parametrize("metric", ["esd", "mmce", "gap", "ks", "ece", "nll"])
+def test_a_model_does_not_differ_from_itself(metric: MetricName) -> None:
+    logits = np.random.default_rng(0).normal(size=(50, 3))
+    model = predictions(logits=logits, target=np.arange(50) % 3)
+    found = compare(model, model, metric=metric, draws=20)
+    assert (found.difference, found.p_value, found.better) == (0, 1, None)
+    assert (found.low, found.high) == pytest.approx((0, 0), abs=1e-12)
+    assert "the data cannot tell" in str(found)
+
+
+@pytest.mark.parametrize("metric", ["esd", "mmce", "gap", "ks", "ece"])
+def test_data_without_any_error(metric: MetricName) -> None:
+    perfect, other = predictions(np.ones(20), np.ones(20)), sample(20, 0)
+    test = calibration_test(perfect, metric=metric, draws=20)
+    assert (test.statistic, test.p_value) == (0, 1)
+    found = confidence_interval(perfect, metric=metric, draws=20)
+    assert (found.value, found.low, found.high) == (0, 0, 0)
+    assert np.isfinite(compare(perfect, other, metric=metric, draws=20).p_value)
+
+
+@pytest.mark.parametrize("metric", get_args(MetricName))
+def test_every_metric_by_name(metric: MetricName) -> None:
+    logits = 2 * np.random.default_rng(1).normal(size=(60, 4))
+    data = predictions(logits=logits, target=np.arange(60) % 4)
+    done: list[tuple[int, int]] = []
+    test = calibration_test(data, metric=metric, draws=9, progress=lambda *step: done.append(step))
+    assert test.metric == metric
+    assert test.p_value == 0.1  # predictions of noise are as bad as it gets
+    assert done[-1] == (9, 9)
+    assert test == calibration_test(logits=logits, target=np.arange(60) % 4, metric=metric, draws=9)
+    done.clear()
+    found = confidence_interval(data, metric=metric, draws=9, progress=lambda *step: done.append(step))
+    assert found.low <= found.high
+    assert found.method == "jackknife" or done[-1][0] == done[-1][1]
+    assert done == sorted(done)
+    assert str(found)
+    assert compare(data, data, metric=metric, draws=9).metric == metric
+
+
+def test_a_function_of_your_own() -> None:
+    def worst(given: Predictions) -> float:
+        return float(np.abs(given.correct - given.confidence).max())
+
+    found = calibration_test(CONTINUOUS, CORRECT, metric=worst, draws=30)
+    assert found.metric == "worst"
+    assert str(confidence_interval(CONTINUOUS, CORRECT, metric=worst, draws=30)).startswith("worst 0.")
+
+
+def test_verdicts_read_well() -> None:
+    assert str(calibration_test(CONTINUOUS, CORRECT)).endswith("(1,000 draws): calibrated is rejected at 5 %")
+    assert "is not rejected" in str(calibration_test(sample(300, 0), metric="ece", draws=99))
+    honest, over = pair(2000, 0, 0.0, 0.1)
+    assert ": a is better calibrated, p < 0.001" in str(compare(honest, over))
+    assert ": b is better calibrated, p < 0.001" in str(compare(over, honest, metric="gap"))
+
+
+A, B = predictions([0.9, 0.8, 0.7, 0.6, 0.5], [1, 0, 1, 1, 0]), predictions([0.9, 0.8, 0.7, 0.6], [1, 0, 1, 1])
+LABELLED = [predictions(probabilities=np.full(5, 0.7), target=target) for target in ([0, 1, 1, 0, 1], [0, 0, 1, 0, 1])]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: calibration_test(A, draws=0), "draws must be at least 1"),
+        (lambda: calibration_test(A, draws=2.5), "draws must be a whole number"),  # type: ignore[arg-type]
+        (lambda: calibration_test(A, seed=-1), "seed must be at least 0"),
+        (lambda: calibration_test(A, seed=1.5), "seed must be a whole number"),  # type: ignore[arg-type]
+        (lambda: calibration_test(A, metric="ace"), "metric must be one of 'esd'"),  # type: ignore[arg-type]
+        (lambda: calibration_test(A, metric=3), "metric must be a name or a function"),  # type: ignore[arg-type]
+        (lambda: calibration_test(A, convention="mine"), "convention must be one of"),  # type: ignore[arg-type]
+        (lambda: calibration_test(A, bins=0), "bins must be at least 1"),
+        (lambda: calibration_test([0.9, 0.8], [1, 0]), "ESD needs at least 3 samples, got 2"),
+        (lambda: calibration_test(A, metric="nll"), "NLL needs every class"),
+        (lambda: calibration_test(A).rejected(0), "level must be above 0"),
+        (lambda: confidence_interval(A, level=1.0), "level must be above 0 and below 1"),
+        (lambda: confidence_interval(A, level=95), "level must be above 0 and below 1"),
+        (lambda: confidence_interval([0.9, 0.8, 0.7], [1, 0, 1]), "an interval of ESD needs at least 4 samples"),
+        (lambda: confidence_interval([0.9], [1], metric="ece"), "an interval of ECE needs at least 2 samples"),
+        (lambda: compare(A, B), "same samples, got 5 and 4"),
+        (lambda: compare(A, [0.5]), "b must be Predictions, got list"),  # type: ignore[arg-type]
+        (lambda: compare(*LABELLED), "same target, got 1 of 5 that differ"),
+        (lambda: compare(A, A, level=0), "level must be above 0"),
+        (lambda: compare(*2 * [predictions([0.9] * 3, [1] * 3)]), "a comparison of ESD needs at least 4 samples"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_to_do(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
