@@ -27,6 +27,14 @@ __all__ = ["BinTable", "Columns", "Statistics", "statistics_duckdb", "statistics
 
 # What DuckDB wants for each thread that aggregates or sorts; more threads than that fight for the limit.
 MEGABYTES_PER_THREAD = 128
+# Errors only, for a Spark that we start ourselves.
+QUIET = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+"""
 UNKNOWN = "{}: expected a .parquet or .csv file: convert it, or rename it if it is one"
 
 
@@ -142,7 +150,7 @@ def statistics_spark(
         session: The session to use; by default the active one, else a local one that is stopped at the end.
         columns: What its columns are called.
         bins: Number of equal-width, right-closed bins of ECE and MCE.
-        partitions: Number of ranges of the confidence, from 1 to 256; by default one for each million rows.
+        partitions: Number of ranges of the confidence, from 2 to 256; by default one for each million rows.
 
     Raises:
         ValueError: If the data is not what it should be; the message names the source and the remedy.
@@ -157,7 +165,8 @@ def statistics_spark(
         raise ImportError('this needs Spark: pip install "calibrant[spark]"') from error
     inputs.check_count("bins", bins)
     if partitions is not None:
-        inputs.check_range("partitions", partitions, low=1, high=sql.MOST_RANGES)
+        inputs.check_count("partitions", partitions)
+        inputs.check_range("partitions", partitions, low=2, high=sql.MOST_RANGES)
     with _spark(source, session) as spark:
         if isinstance(source, str | Path):
             where = str(source)
@@ -190,7 +199,8 @@ def _statistics(
         if count:
             raise ValueError(f"{where}: {count:,} of {samples:,} rows {check.complaint}")
     report(0.3)
-    wanted = ranges or min(-(-samples // sql.ROWS_PER_RANGE), sql.MOST_RANGES)
+    # Spark warns of a window that is not partitioned, so there are two at the least.
+    wanted = ranges or min(max(2, -(-samples // sql.ROWS_PER_RANGE)), sql.MOST_RANGES)
     table_of_sums = rows(sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted)))
     sums = Sums(*np.array([tuple(row) for row in table_of_sums], np.float64).T)
     made = _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
@@ -230,7 +240,7 @@ def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | N
     # Parquet's statistics leave NaN out, and DuckDB 2.0 would conclude from them that there is none (its issue 25521).
     connection.execute("SET disabled_optimizers = 'statistics_propagation'")
     if threads is None:
-        (limit,) = connection.execute("SELECT current_setting('memory_limit')").fetchone() or ("",)
+        [(limit,)] = connection.execute("SELECT current_setting('memory_limit')").fetchall()
         number, unit = limit.split()
         megabytes = float(number) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10, "TiB": 2**20}.get(unit, 0)
         threads = max(1, min(os.cpu_count() or 1, int(megabytes / MEGABYTES_PER_THREAD)))
@@ -281,14 +291,18 @@ def _spark(source: object, session: "SparkSession | None") -> "Iterator[SparkSes
         yield given
         return
     cores = os.cpu_count() or 1
-    settings: dict[str, str | bool | int | float | None] = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "localhost",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": str(4 * cores),
-    }
-    started = SparkSession.builder.master(f"local[{cores}]").appName("calibrant").config(map=settings).getOrCreate()
+    with tempfile.TemporaryDirectory(prefix="calibrant-") as folder:
+        quiet = Path(folder, "log4j2.properties")
+        quiet.write_text(QUIET)
+        settings: dict[str, str | bool | int | float | None] = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.host": "localhost",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()}",
+            "spark.sql.shuffle.partitions": str(4 * cores),
+        }
+        started = SparkSession.builder.master(f"local[{cores}]").appName("calibrant").config(map=settings).getOrCreate()
     started.sparkContext.setLogLevel("ERROR")
     try:
         yield started

@@ -1,0 +1,161 @@
+"""`make bench`: calibration beyond memory, 50 million rows by DuckDB under 1 GB and 5 million by Spark."""
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.measure import machine
+from benchmarks.tables import duration, finish, markdown, memory, show, status
+from calibrant.metrics.scale import Statistics, statistics_duckdb, statistics_spark
+
+MEMORY_LIMIT = "1GB"
+# What the process needs besides: the interpreter, torch and DuckDB itself.
+PROMISED_MEGABYTES = 1500
+PROMISED_ERROR = 1e-9
+CORES = 2
+
+
+class Case(NamedTuple):
+    """An engine, how many rows it is given, and the SQL type of their confidence."""
+
+    engine: str
+    rows: int
+    type: str
+
+
+CASES = [
+    Case("DuckDB", 50_000_000, "FLOAT"),
+    Case("DuckDB", 50_000_000, "DOUBLE"),
+    Case("Spark", 5_000_000, "FLOAT"),
+]
+
+
+class Run(NamedTuple):
+    """What a fresh process measured."""
+
+    statistics: Statistics
+    seconds: float
+    megabytes: float
+
+
+def write_predictions(path: Path, case: Case) -> None:
+    """An over-confident classifier's predictions, mostly distinct and crowded towards 1."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.execute("SET preserve_insertion_order = false")
+        connection.execute("SET threads = 1")  # one thread draws the same numbers every time
+        connection.execute("SELECT setseed(0.5)").fetchall()
+        connection.sql(
+            f"SELECT CAST(z AS {case.type}) AS confidence, CAST(random() < z - 0.05 AS TINYINT) AS correct "  # noqa: S608
+            f"FROM (SELECT 0.1 + 0.9 * pow(random(), 0.2) AS z FROM range({case.rows}))"
+        ).write_parquet(str(path))
+
+
+def in_memory(path: Path) -> dict[str, float]:
+    """The same statistics by NumPy, from one sort of all rows."""
+    import duckdb
+
+    columns = duckdb.read_parquet(str(path)).fetchnumpy()
+    order = np.argsort(columns["confidence"])
+    z, c = columns["confidence"][order], columns["correct"][order].astype(np.float64)
+    exact: npt.NDArray[np.float64] = z.astype(np.float64)
+    n, d = len(z), c - exact
+    last = np.append(np.flatnonzero(z[1:] != z[:-1]), n - 1)
+    size = np.diff(last, prepend=-1)
+    # A_i is the sum over the others at or below i; sum_i B_i counts d_j^2 once for every other at or above j.
+    sums = d.cumsum()
+    others = np.repeat(sums[last], size) - d
+    above = n - 1 - np.repeat(last - size + 1, size)
+    edges = (np.arange(21) / 20).astype(z.dtype)
+    gaps = np.bincount(np.searchsorted(edges, z), d, 21)[1:]
+    return {
+        "accuracy": c.mean(),
+        "mean_confidence": exact.mean(),
+        "brier": (d * d).mean(),
+        "ece": np.abs(gaps).sum() / n,
+        "ks": np.abs(sums[last]).max() / n,
+        "esd": ((others * others).sum() - (d * d * above).sum()) / (n * (n - 1.0) * (n - 2.0)),
+    }
+
+
+def by_duckdb(path: Path) -> Run:
+    """Run DuckDB under the memory limit; to be called in a fresh process, whose peak memory it reports."""
+    start = time.perf_counter()
+    found = statistics_duckdb(path, memory_limit=MEMORY_LIMIT, threads=CORES)
+    seconds = time.perf_counter() - start
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return Run(found, seconds, next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024)
+
+
+def by_spark(path: Path) -> Run:
+    """Run Spark on this machine, the start of its session not counted; its memory is the JVM's affair."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.master(f"local[{CORES}]").config("spark.ui.enabled", "false").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        start = time.perf_counter()
+        found = statistics_spark(path, session=session)
+        return Run(found, time.perf_counter() - start, float("nan"))
+    finally:
+        session.stop()
+
+
+def in_fresh_process(job: Callable[[Path], Any], path: Path) -> Any:
+    """The result of a job in a process of its own, so that nobody else's memory is measured with it."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(job, (path,))
+
+
+def compare() -> tuple[list[list[str]], list[str]]:
+    """Rows of the table, and every promise that was not kept."""
+    rows, broken = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for case in CASES:
+            status(f"{case.engine}, {case.rows:,} rows of {case.type}")
+            path = Path(folder, "predictions.parquet")
+            write_predictions(path, case)
+            run: Run = in_fresh_process(by_duckdb if case.engine == "DuckDB" else by_spark, path)
+            expected: dict[str, float] = in_fresh_process(in_memory, path)
+            error = max(abs(getattr(run.statistics, name) / value - 1) for name, value in expected.items())
+            if not error <= PROMISED_ERROR:
+                broken.append(f"{case}: relative error {error:.1e}, promised {PROMISED_ERROR:g}")
+            if run.megabytes > PROMISED_MEGABYTES:
+                broken.append(f"{case}: {run.megabytes:.0f} MB, promised {PROMISED_MEGABYTES} MB")
+            peak = memory(run.megabytes) if run.megabytes == run.megabytes else ""
+            rows.append([
+                case.engine, f"{case.rows:,}", case.type, f"{path.stat().st_size / 1e6:,.0f} MB",
+                duration(run.seconds), peak, f"{error:.0e}",
+            ])  # fmt: skip
+    status("")
+    return rows, broken
+
+
+def main() -> None:
+    """Measure, print, write results/scale.md, and fail if a promise is not kept."""
+    title = "Calibration beyond memory"
+    heading = ["engine", "rows", "confidence", "file", "time", "peak memory", "largest relative error"]
+    rows, broken = compare()
+    show(title, heading, rows)
+    text = (
+        f"# {title}\n\n"
+        f"Measured by `make bench` on {machine()}, {os.cpu_count()} cores. Accuracy, mean confidence, "
+        "Brier score, ECE, KS error and ESD of a Parquet file of mostly distinct confidences, from opening the file to "
+        f'the result. DuckDB runs with `memory_limit="{MEMORY_LIMIT}"`; peak memory is that of the whole fresh '
+        f"process, promised to stay below {PROMISED_MEGABYTES:,} MB. Spark runs on {CORES} local cores, the start of "
+        "its session not counted. The error is the largest of the six figures against NumPy, which sorts all rows in "
+        f"memory; {PROMISED_ERROR:g} is promised.\n\n{markdown(heading, rows)}\n"
+    )
+    finish("scale", text, broken)
+
+
+if __name__ == "__main__":
+    main()
