@@ -1,5 +1,7 @@
 import itertools
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -188,3 +190,31 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
         report.write_report(path, audits, title="another")
     assert path.read_text(encoding="utf-8") == report.render(audits)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_that_is_no_text_does_not_stop_the_report(tmp_path: Path) -> None:
+    audits = [report.audit("caf\udce9", confidences((0.9, 0.8, 50)), draws=10)]
+    report.write_report(tmp_path / "out.html", audits)
+    assert "Calibration of caf?" in (tmp_path / "out.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("missing", "call", "message"),
+    [
+        ("jinja2", "report.render([found])", "a report needs jinja2: pip install"),
+        ("matplotlib", "report.render([found])", "a report needs matplotlib: pip install"),
+        ("matplotlib", "report.cumulative_plot", "figures need matplotlib: pip install"),
+    ],
+)
+def test_without_the_extra_a_verdict_works_and_the_rest_says_what_to_install(
+    missing: str, call: str, message: str
+) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from calibrant import metrics, report\n"
+        "found = report.audit('m', metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), draws=10)\n"
+        f"assert 'calibrated' in report.verdict(found)\n"
+        f"try:\n    {call}\nexcept ModuleNotFoundError as error:\n    print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(message)

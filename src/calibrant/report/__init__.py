@@ -27,7 +27,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # matplotlib is an extra, and a verdict does not need it.
     if name in FIGURES:
-        from calibrant.report import figures
-
+        try:
+            from calibrant.report import figures
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"figures need {error.name}: pip install 'calibrant[report]'") from error
         return getattr(figures, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

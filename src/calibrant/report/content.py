@@ -52,7 +52,7 @@ def _minus(text: str) -> str:
 
 
 def _points(share: float) -> str:
-    return f"{100 * share:+.1f}"
+    return f"{100 * share:+.{1 if abs(share) >= 0.001 else 2}f}"
 
 
 def _entries(audit: Audit) -> dict[str, Score]:
@@ -108,7 +108,11 @@ def _facts(audit: Audit) -> list[dict[str, str]]:
         {"label": "accuracy", "value": percent(scores.accuracy), "note": "of top labels"},
         {"label": "mean confidence", "value": percent(scores.confidence), "note": "in top labels"},
         {"label": "signed gap", "value": _points(scores.gap), "note": f"points, {lean}"},
-        {"label": "ECE", "value": percent(scores.ece), "note": f"{bins} bins ({audit.convention})"},
+        {
+            "label": "ECE",
+            "value": percent(scores.ece, 1 if scores.ece >= 0.01 else 2),
+            "note": f"{bins} bins ({audit.convention})",
+        },
         {"label": "ESD", "value": str(_entries(audit)["esd"]), "note": p_value(audit.test.p_value)},
     ]
 

@@ -11,6 +11,7 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter
@@ -126,6 +127,7 @@ def reliability_diagram(
         bottom.grid(visible=False, axis="x")
         _legend(
             figure,
+            title,
             Line2D([], [], color=ACCENT, marker="o", markersize=5.5, linewidth=0, label="accuracy"),
             Patch(color=ACCENT, alpha=0.18, linewidth=0, label="95 % interval"),
             Line2D([], [], color=GAP, linewidth=3, alpha=0.75, label="gap"),
@@ -176,6 +178,7 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
         bottom.set_xticklabels([f"{100 * tick:.0f} %\n({_short(z)})" for tick, z in zip(ticks, at, strict=True)])
         _legend(
             figure,
+            title,
             Line2D([], [], color=ACCENT, linewidth=1.8, label="accuracy"),
             Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (3, 1.5)), label="confidence"),
             Line2D([], [], color=GAP, linewidth=1.8, label="difference"),
@@ -225,6 +228,7 @@ def classwise_plot(
         axes.grid(visible=False, axis="y")
         _legend(
             figure,
+            title,
             Line2D([], [], color=ACCENT, marker="o", markersize=6, linewidth=0, label="accuracy"),
             Line2D([], [], color=PAPER, marker="D", markersize=4.5, markeredgecolor=INK, markeredgewidth=1.2,
                    linewidth=0, label="mean confidence"),
@@ -282,15 +286,19 @@ def house_style() -> Iterator[None]:
 @contextmanager
 def _figure(height: float, title: str | None) -> Iterator[Figure]:
     with house_style():
-        figure = Figure(figsize=(WIDTH, height + 0.3 * (title is not None)), facecolor=PAPER, layout="constrained")
-        if title is not None:
-            # A dollar sign in a name is a dollar sign, not mathematics.
-            figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=10.5, parse_math=False)
-        yield figure
+        yield Figure(figsize=(WIDTH, height + 0.3 * (title is not None)), facecolor=PAPER, layout="constrained")
 
 
-def _legend(figure: Figure, *handles: Line2D | Patch) -> None:
-    figure.legend(handles=list(handles), loc="outside upper left", ncols=len(handles), borderpad=0, borderaxespad=0.3)
+def _legend(figure: Figure, title: str | None, *handles: Line2D | Patch) -> None:
+    """The legend above the axes, where it hides nothing, under the title."""
+    legend = figure.legend(
+        handles=list(handles), loc="outside upper left", ncols=len(handles), alignment="left", borderpad=0,
+        borderaxespad=0.3,
+    )  # fmt: skip
+    if title is not None:
+        legend.set_title(title, prop=FontProperties(size=10.5, weight="bold"))
+        # A dollar sign in a name is a dollar sign, not mathematics.
+        legend.get_title().set_parse_math(False)
 
 
 def _percent(decimals: int = 0) -> PercentFormatter:

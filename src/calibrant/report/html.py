@@ -27,12 +27,22 @@ def write_report(
         audits: One for each model.
         comparisons: As for :func:`render`.
         title: As for :func:`render`.
+
+    Example:
+        >>> import tempfile
+        >>> from calibrant import metrics, report
+        >>> found = report.audit("model", metrics.predictions([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), draws=10)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report.write_report(f"{folder}/out.html", [found])
+        ...     print(Path(f"{folder}/out.html").read_text()[:15])
+        <!DOCTYPE html>
     """
     target = Path(path)
     page = render(audits, comparisons, title=title)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        part.write_text(page, encoding="utf-8", newline="\n")
+        # A name taken from a file's name may hold what UTF-8 does not.
+        part.write_bytes(page.encode("utf-8", "replace"))
         part.replace(target)
     except BaseException:
         with suppress(OSError):

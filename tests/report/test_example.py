@@ -1,0 +1,35 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from tests.report.data import classifier
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples/audit_figure.py"
+
+
+@pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no examples")
+def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
+    fit, audit = classifier(samples=300, sharpness=2.0), classifier(samples=300, sharpness=2.0, seed=1)
+    arrays = {
+        "val_logits": fit.logits,
+        "val_labels": fit.target,
+        "test_logits": audit.logits,
+        "test_labels": audit.target,
+    }
+    np.savez(tmp_path / "predictions.npz", **{name: np.asarray(array) for name, array in arrays.items()})
+    out = tmp_path / "audit.png"
+    subprocess.run([sys.executable, SCRIPT, tmp_path / "predictions.npz", "--out", out], check=True)
+    height, width = imread(out).shape[:2]
+    assert (width, height) == (1600, 863)
+    assert out.stat().st_size < 150_000
+
+
+@pytest.mark.skipif(not (ROOT / "docs/audit.png").exists(), reason="a source archive has no docs")
+def test_the_picture_of_the_readme_is_small_and_crisp() -> None:
+    assert imread(ROOT / "docs/audit.png").shape[1] == 1600
+    assert (ROOT / "docs/audit.png").stat().st_size < 150_000
