@@ -18,8 +18,8 @@ lint: .venv/dev.stamp  ## formatting, style and types
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-bench: .venv/dev.stamp  ## measure speed and memory against dense transcriptions; writes results/
-	$(BIN)/python -m benchmarks.objectives
+bench: .venv/peers.stamp  ## measure speed and memory against named peers; writes results/
+	for part in objectives metrics posthoc scale; do $(BIN)/python -m benchmarks.$$part || exit 1; done
 
 docs: .venv/dev.stamp  ## the documentation, into docs/_build
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
@@ -32,9 +32,13 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --editable '.[demo]'
 	@touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+.venv/peers.stamp: .venv/dev.stamp
+	$(BIN)/pip install --quiet --editable '.[dev,peers]'
 	@touch $@

@@ -39,8 +39,8 @@ def recalibrate_file(fit: Path, apply: Path, out: Path | None, method: str, name
         print_json({"method": method, **settings, "out": str(out), "before": before, "after": after})
         return
     console = Console()
-    words = ", ".join(f"{name} {value:.4g}" for name, value in settings.items())
-    console.print(f"[bold]{method}[/]{': ' + words if words else ''}, fitted on {plain(str(fit))}.", highlight=False)
+    found = f" {settings['temperature']:.4g}" if settings else ""
+    console.print(f"[bold]{method}{found}[/], fitted on {plain(str(fit))}.", highlight=False)
     if outcome.before is not None and outcome.after is not None:
         title = f"{plain(str(apply))}: {outcome.before.title}"
         console.print(score_table({"before": outcome.before, "after": outcome.after}, title=title))
