@@ -15,13 +15,14 @@ SCRIPT = ROOT / "examples/audit_figure.py"
 @pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no examples")
 def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
     fit, audit = classifier(samples=300, sharpness=2.0), classifier(samples=300, sharpness=2.0, seed=1)
-    arrays = {
-        "val_logits": fit.logits,
-        "val_labels": fit.target,
-        "test_logits": audit.logits,
-        "test_labels": audit.target,
-    }
-    np.savez(tmp_path / "predictions.npz", **{name: np.asarray(array) for name, array in arrays.items()})
+    assert fit.logits is not None
+    assert fit.target is not None
+    assert audit.logits is not None
+    assert audit.target is not None
+    np.savez(
+        tmp_path / "predictions.npz",
+        val_logits=fit.logits, val_labels=fit.target, test_logits=audit.logits, test_labels=audit.target,
+    )  # fmt: skip
     out = tmp_path / "audit.png"
     subprocess.run([sys.executable, SCRIPT, tmp_path / "predictions.npz", "--out", out], check=True)
     height, width = imread(out).shape[:2]

@@ -17,18 +17,16 @@ from tests.report.data import EDGE_CASES, classifier, confidences
 
 def drawn(figure: Figure) -> bytes:
     stream = io.BytesIO()
-    figure.savefig(stream, format="svg")
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(stream, format="svg")
     return stream.getvalue()
 
 
 @pytest.mark.parametrize("name", EDGE_CASES)
-def test_every_figure_draws_without_a_warning(name: str) -> None:
-    given = EDGE_CASES[name]
-    drawn(report.reliability_diagram(given))
-    drawn(report.reliability_diagram(given, convention="torchmetrics", title="$x^2 & <b>"))
-    drawn(report.cumulative_plot(given))
-    if given.classes is not None:
-        drawn(report.classwise_plot(given))
+def test_a_titled_diagram_draws_without_a_warning(name: str) -> None:
+    # The pages of the same cases, in test_html.py, draw all the other figures.
+    svg = drawn(report.reliability_diagram(EDGE_CASES[name], convention="torchmetrics", title="$x^2 & <b>"))
+    assert b"$x^2 &amp; &lt;b&gt;" in svg
 
 
 def dots(figure: Figure, line: int) -> np.ndarray:
