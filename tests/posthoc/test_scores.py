@@ -221,6 +221,14 @@ def test_a_thousand_classes_pass_in_blocks(monkeypatch: pytest.MonkeyPatch) -> N
             torch.testing.assert_close(kind().fit(logits, target).predict_proba(logits), whole)
 
 
+def test_state_of_another_view_is_refused() -> None:
+    logits, target = overconfident(200, 3, 2.0, seed=11)
+    other = PlattScaling("top-label")
+    other.load_state_dict(PlattScaling("class-wise").fit(logits, target).state_dict())
+    with pytest.raises(ValueError, match="fitted with another view than 'top-label': load the state_dict into"):
+        other.predict_proba(logits)
+
+
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: PlattScaling("top"),  # type: ignore[arg-type]
      "view must be one of 'class-wise', 'top-label', got 'top'"),

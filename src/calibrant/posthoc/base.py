@@ -62,8 +62,10 @@ class Fitted(nn.Module, ABC):
     def fit_rows(self, logits: Tensor, target: Tensor) -> None:
         """Set the buffers from validated ``(N, C)`` logits, float32 or float64, and ``(N,)`` labels."""
 
-    def rows(self, logits: Tensor) -> Tensor:
+    def rows(self, logits: Tensor | Array) -> Tensor:
         """Check logits that are to be calibrated and bring them to ``(N, C)``, float32 at the least."""
+        if isinstance(logits, np.ndarray):
+            logits = as_tensor(logits).to(next((buffer.device for buffer in self.buffers()), None))
         name = type(self).__name__
         if self.classes_ is None:
             raise RuntimeError(f"{name} is not fitted: call fit(logits, target) on held-out data, or load a state_dict")
@@ -140,9 +142,8 @@ class Calibrator(Fitted):
             logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. A NumPy array gives a NumPy array.
         """
         if isinstance(logits, np.ndarray):
-            device = next((buffer.device for buffer in self.buffers()), None)
             with torch.no_grad():
-                return self.probabilities(self.rows(as_tensor(logits).to(device))).cpu().numpy()
+                return self.probabilities(self.rows(logits)).cpu().numpy()
         return self.probabilities(self.rows(logits))
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:  # noqa: ARG002 (methods that have them use it)

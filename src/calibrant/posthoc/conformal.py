@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.numerics import accumulation_dtype
-from calibrant.posthoc.base import Array, Fitted, as_tensor
+from calibrant.posthoc.base import Array, Fitted
 
 ScoreName = Literal["lac", "aps", "raps"]
 # Penalties that are tried if RAPS is to choose, and the share of the data it chooses on.
@@ -139,7 +139,7 @@ class ConformalClassifier(Fitted):
                 same call gives the same sets. Give each batch another one if you predict batch by batch.
         """
         with torch.no_grad():
-            rows = self.rows(as_tensor(logits))
+            rows = self.rows(logits)
             return self._scores(rows, self.penalties, self.seed + 1 if seed is None else seed) <= self.quantile
 
     def _scores(self, logits: Tensor, penalties: Tensor, seed: int) -> Tensor:
