@@ -137,8 +137,8 @@ def main() -> None:
     single_rows, more_broken = single_figures()
     show("Single figures", single_heading, single_rows)
     text = (
-        f"# {title}\n\nMeasured by `make bench` on {machine()}. Float32 confidences. Medians, and medians of ratios, "
-        "of runs taken in turns. The difference is that of the two values: torchmetrics and the loop add up in float32, "
+        f"# {title}\n\nMeasured by `make bench` on {machine()}. Float32 confidences. Medians, and medians of "
+        "ratios, of runs taken in turns. The difference is that of the two values: torchmetrics and the loop add up in float32, "
         "relplot rounds to a coarser grid.\n\n"
         f"{markdown(heading, rows)}\n\n{markdown(single_heading, single_rows)}\n"
     )

@@ -153,8 +153,8 @@ def main() -> None:
     text = (
         f"# {title}\n\n"
         f"Measured by `make bench` on {machine()}, {os.cpu_count()} cores. Accuracy, mean confidence, Brier score, "
-        "ECE, KS error and ESD of a Parquet file of mostly distinct confidences, from opening the file to the result. CPU "
-        f'time is that of all threads. DuckDB runs with `memory_limit="{MEMORY_LIMIT}"`; memory is the peak of the '
+        "ECE, KS error and ESD of a Parquet file of mostly distinct confidences, from opening the file to the result. "
+        f'CPU time is that of all threads. DuckDB runs with `memory_limit="{MEMORY_LIMIT}"`; memory is the peak of the '
         f"whole fresh process, promised to stay below {PROMISED_MEGABYTES:,} MB. Spark runs on {CORES} local cores, "
         "the start of its session not counted. The error is the largest relative one of the six figures against NumPy, "
         f"which sorts all rows in memory; {PROMISED_ERROR:g} is promised.\n\n{markdown(heading, rows)}\n"

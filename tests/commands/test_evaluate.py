@@ -97,7 +97,7 @@ def test_report(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert run("evaluate", files["sharp"], "--report", report, "--draws", 100) == 0
     page = report.read_text(encoding="utf-8")
     assert page.lower().startswith("<!doctype html>")
-    assert "over-confident by" in page
+    assert "Over-confident by" in page
     assert f"Report: {report}" in capsys.readouterr().out
     assert [path.name for path in report.parent.iterdir()] == ["out.html"]
 

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
+from calibrant.files import whole_or_not_at_all
 from calibrant.metrics.inference import Comparison
 from calibrant.report.audit import Audit
 
@@ -37,17 +37,10 @@ def write_report(
         ...     print(Path(f"{folder}/out.html").read_text()[:15])
         <!DOCTYPE html>
     """
-    target = Path(path)
     page = render(audits, comparisons, title=title)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
+    with whole_or_not_at_all(Path(path)) as temporary:
         # A name taken from a file's name may hold what UTF-8 does not.
-        part.write_bytes(page.encode("utf-8", "replace"))
-        part.replace(target)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
+        temporary.write_bytes(page.encode("utf-8", "replace"))
 
 
 def render(audits: Sequence[Audit], comparisons: Sequence[Compared] = (), *, title: str | None = None) -> str:
