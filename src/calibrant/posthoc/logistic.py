@@ -36,14 +36,16 @@ def logistic_regression(features: Tensor, target: Tensor, centre: Tensor, pull: 
         curvature = (features * weight) @ features.mT
         curvature.diagonal(dim1=1, dim2=2).add_(pull)
         direction = -torch.linalg.solve(curvature, gradient)
-        if float((direction * gradient).sum(1).abs().max()) < 1e-12:  # twice what is left to gain
+        done = -(direction * gradient).sum(1) < 1e-12  # twice what is left to gain
+        if done.all():
             break
+        direction = direction.masked_fill(done.unsqueeze(1), 0.0)
         step = torch.ones_like(value)
         for _ in range(40):
             moved = coefficients + step.unsqueeze(1) * direction
             odds = log_odds(moved)
             reached = objective(moved, odds)
-            worse = reached > value
+            worse = (reached > value) & ~done
             if not worse.any():
                 break
             step = torch.where(worse, step / 2, step)
