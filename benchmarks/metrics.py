@@ -138,8 +138,8 @@ def main() -> None:
     show("Single figures", single_heading, single_rows)
     text = (
         f"# {title}\n\nMeasured by `make bench` on {machine()}. Float32 confidences. Medians, and medians of "
-        "ratios, of runs taken in turns. The difference is that of the two values: torchmetrics and the loop add up in float32, "
-        "relplot rounds to a coarser grid.\n\n"
+        "ratios, of runs taken in turns. The difference is that of the two values: torchmetrics and the loop add up in "
+        "float32, relplot rounds to a coarser grid.\n\n"
         f"{markdown(heading, rows)}\n\n{markdown(single_heading, single_rows)}\n"
     )
     finish("metrics", text, broken + more_broken)

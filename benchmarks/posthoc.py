@@ -102,7 +102,8 @@ def temperature_rows() -> tuple[list[list[str]], list[str]]:
             rows.append([
                 size, name, duration(seconds), duration(their_seconds), times(ratio), f"{best:.7f}", f"{reached:.7f}",
             ])  # fmt: skip
-            if ratio < 1:
+            # To be faster than one that stops before the optimum is no promise.
+            if ratio < 1 and reached < best + 1e-6:
                 broken.append(f"temperature at {size}: {ratio:.2f}x the speed of {name}, promised to be faster")
             if best > reached + 1e-9:
                 broken.append(f"temperature at {size}: NLL {best:.9f}, {name} has {reached:.9f}")
@@ -176,7 +177,8 @@ def main() -> None:
     text = (
         f"# {title}\n\nMeasured by `make bench` on {machine()}. Float32 logits. Medians, and medians of ratios, "
         "of fits taken in turns, checks of the input included; one fit only of a peer that needs more than "
-        f"{PATIENCE:g} s for it. NLL is that on the data of the fit, in float64.\n\n"
+        f"{PATIENCE:g} s for it. NLL is that on the data of the fit, in float64; "
+        "a peer with a higher one has stopped before the optimum, and its time says little.\n\n"
         f"{markdown(heading, rows)}\n\n{figure}.\n\n"
         "## Vector scaling\n\nAgainst torch's L-BFGS with strong Wolfe line search, on all data at once in float32.\n\n"
         f"{markdown(vector_heading, more_rows)}\n"
