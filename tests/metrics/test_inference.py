@@ -270,8 +270,8 @@ def test_interval_of_the_difference_covers() -> None:
 
 @pytest.mark.parametrize("metric", ["esd", "mmce", "gap", "ks", "ece", "brier"])
 def test_comparison_is_antisymmetric_and_agrees_with_its_interval(metric: MetricName) -> None:
-    for seed, shift in ((0, 0.0), (1, 0.05), (2, 0.1)):
-        a, b = pair(300, seed, 0.0, shift)
+    for seed in range(15):
+        a, b = pair(300, seed, 0.0, 0.02 * (seed % 5))
         there, back = compare(a, b, metric=metric, draws=60), compare(b, a, metric=metric, draws=60)
         assert (there.a, there.b) == (back.b, back.a)
         assert there.difference == -back.difference == there.a - there.b
@@ -318,6 +318,16 @@ def test_every_metric_by_name(metric: MetricName) -> None:
     assert done == sorted(done)
     assert str(found)
     assert compare(data, data, metric=metric, draws=9).metric == metric
+
+
+def test_the_gap_counts_in_both_directions_and_keeps_its_sign_in_the_interval() -> None:
+    under, over = sample(1000, 0, shift=-0.05), sample(1000, 0, shift=0.15)
+    test = calibration_test(under, metric="gap", draws=99)
+    assert test.rejected()
+    assert test.statistic == pytest.approx(-proper.gap(under))
+    assert confidence_interval(under, metric="gap").high < 0
+    assert compare(under, over, metric="gap").better == "a"
+    assert compare(under, over, metric="gap").a > 0
 
 
 def test_a_function_of_your_own() -> None:

@@ -30,8 +30,10 @@ def label(metric: str) -> str:
 def number(metric: str, value: float) -> str:
     """A value of a metric as people read it."""
     if LABELS.get(metric, (metric, False))[1]:
-        return f"{100 * value:.2f} %"
-    return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.2e}"
+        return f"{100 * value:z.2f} %"
+    if value == 0:
+        return "0"
+    return f"{value:.4f}" if abs(value) >= 0.01 else f"{value:.2e}"
 
 
 def _p(value: float) -> str:
