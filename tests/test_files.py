@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.files import FileError, Names, fits_in_memory, read_predictions, whole_or_not_at_all, write_predictions
+from calibrant.files import FileError, fits_in_memory, read_predictions, whole_or_not_at_all, write_predictions
+from calibrant.metrics.columns import Columns
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("pyarrow.parquet")
@@ -87,12 +88,12 @@ def test_parquet_lists(tmp_path: Path, kind: Any) -> None:
 def test_names_can_be_given_and_are_then_obeyed(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     np.savez(path, test_logits=LOGITS, labels=TARGET, probabilities=P[::-1])
-    read = read_predictions(path, Names(logits="test_logits", target="labels"))
+    read = read_predictions(path, Columns(logits="test_logits", target="labels"))
     assert np.array_equal(read.confidence, metrics.predictions(logits=LOGITS, target=TARGET).confidence)
     with pytest.raises(FileError, match="no 'nothing'; it has test_logits, labels, probabilities"):
-        read_predictions(path, Names(logits="nothing", target="labels"))
-    with pytest.raises(FileError, match="has no 'truth'"):
-        read_predictions(path, Names(logits="test_logits", target="truth"))
+        read_predictions(path, Columns(logits="nothing", target="labels"))
+    with pytest.raises(FileError, match="no 'truth'"):
+        read_predictions(path, Columns(logits="test_logits", target="truth"))
 
 
 def test_logits_say_more_than_probabilities(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from cyclopts import App, Parameter, validators
 from cyclopts.validators import Number
 
 from calibrant import __version__
-from calibrant.files import Names
 from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.columns import Columns
 
 app = App(
     name="calibrant",
@@ -29,7 +29,7 @@ Method = Literal[
     "isotonic", "bbq",
 ]  # fmt: skip
 File = Annotated[Path, Parameter(validator=validators.Path(dir_okay=False))]
-Columns = Annotated[Names, Parameter(name="*", group="Names in the files")]
+Names = Annotated[Columns, Parameter(name="*", group="Names in the files")]
 
 
 @app.command
@@ -70,7 +70,7 @@ def evaluate(
     seed: NotNegativeInteger = 0,
     engine: Engine = "auto",
     memory_limit: str = "1GB",
-    names: Columns = Names(),  # noqa: B008 (frozen)
+    names: Names = Columns(),  # noqa: B008 (frozen)
 ) -> None:
     """Tell how honest the predictions in a file are; several files are compared side by side.
 
@@ -105,7 +105,7 @@ def recalibrate(
     method: Method = "temperature",
     out: File | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
-    names: Columns = Names(),  # noqa: B008 (frozen)
+    names: Names = Columns(),  # noqa: B008 (frozen)
 ) -> None:
     """Fit a post-hoc method on one file of predictions and apply it to another.
 
@@ -133,6 +133,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments)
     except KeyboardInterrupt:
         sys.exit(130)
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, MemoryError) as error:
         sys.stderr.write(f"calibrant: {' '.join(str(error).split())}\n")
         sys.exit(2)

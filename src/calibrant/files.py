@@ -7,13 +7,14 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from calibrant.metrics import Predictions, predictions
+from calibrant.metrics.columns import Columns, Kind
 
 Column = np.ndarray[Any, Any]
 SUFFIXES = (".npz", ".csv", ".parquet")
@@ -27,33 +28,10 @@ class FileError(ValueError):
 
 
 @dataclass(frozen=True)
-class Names:
-    """What the arrays or columns are called in a file.
-
-    Attributes:
-        logits: Array, column, or prefix of the columns of logits.
-        probabilities: The same of probabilities.
-        target: Class indices.
-        confidence: Confidence in the prediction, where there are no classes.
-        correct: 1 where the prediction is right, where there are no classes.
-    """
-
-    logits: str = "logits"
-    probabilities: str = "probabilities"
-    target: str = "target"
-    confidence: str = "confidence"
-    correct: str = "correct"
-
-    def changed(self) -> set[str]:
-        """Which names the user has given."""
-        return {field.name for field in fields(self) if getattr(self, field.name) != field.default}
-
-
-@dataclass(frozen=True)
 class Source:
     """What a file holds: two of its arrays, by the names the metrics know them by."""
 
-    kind: str
+    kind: Kind
     values: Column
     labels: Column | None
 
@@ -65,7 +43,7 @@ class Source:
         return predictions(minimum=3, name="an evaluation", **given)
 
 
-def read_predictions(path: Path, names: Names | None = None) -> Predictions:
+def read_predictions(path: Path, names: Columns | None = None) -> Predictions:
     """Read a file of predictions.
 
     Args:
@@ -77,14 +55,15 @@ def read_predictions(path: Path, names: Names | None = None) -> Predictions:
     source = read_source(path, names)
     if source.labels is None:
         missing = "correct" if source.kind == "confidence" else "target"
-        raise FileError(path, f"has {source.kind} but no {missing!r}: add it, or name it with --{missing}")
+        called = getattr(names or Columns(), missing)
+        raise FileError(path, f"has {source.kind} but no {called!r}: add it, or name yours with --{missing}")
     with _naming(path):
         return source.predictions()
 
 
-def read_source(path: Path, names: Names | None = None) -> Source:
+def read_source(path: Path, names: Columns | None = None) -> Source:
     """Read logits, probabilities or confidences, and the target or correctness if there is one."""
-    names = names or Names()
+    names = names or Columns()
     if path.suffix.lower() not in SUFFIXES:
         raise FileError(path, f"expected one of {', '.join(SUFFIXES)}")
     if not path.is_file():
@@ -94,17 +73,14 @@ def read_source(path: Path, names: Names | None = None) -> Source:
     with closing(_open(path)) as opened:
         there = opened.groups()
         kind = _choose(path, there, names)
-        partner = "correct" if kind == "confidence" else "target"
-        partner_name = getattr(names, partner)
-        values = opened.read(getattr(names, kind))
-        labels = opened.read(partner_name) if partner_name in there else None
-    for array, name in ((values, getattr(names, kind)), (labels, partner_name)):
+        name, labels_name = names.of(kind)
+        values = opened.read(name)
+        labels = opened.read(labels_name) if labels_name in there else None
+    for array, called in ((values, name), (labels, labels_name)):
         if array is not None and array.ndim == 0:
-            raise FileError(path, f"{name!r} is a single number: it must have a row for each sample")
-    if labels is None and partner in names.changed():
-        raise FileError(path, f"has no {partner_name!r}; it has {', '.join(there)}")
+            raise FileError(path, f"{called!r} is a single number: it must have a row for each sample")
     if labels is not None and len(labels) != len(values):
-        raise FileError(path, f"{getattr(names, kind)!r} has {len(values)} rows but {partner_name!r} has {len(labels)}")
+        raise FileError(path, f"{name!r} has {len(values)} rows but {labels_name!r} has {len(labels)}")
     return Source(kind, values, labels)
 
 
@@ -118,14 +94,13 @@ def _open(path: Path) -> "_Npz | _Csv | _Parquet":
             return _Parquet(path)
 
 
-def _choose(path: Path, there: list[str], names: Names) -> str:
+def _choose(path: Path, there: list[str], names: Columns) -> Kind:
     """Which of the three kinds to read: the one the user named, else the one that says most."""
-    kinds = ("logits", "probabilities", "confidence")
-    wished = [kind for kind in kinds if kind in names.changed()]
-    for kind in wished or kinds:
-        if getattr(names, kind) in there:
-            return kind
-    looked_for = " or ".join(repr(getattr(names, kind)) for kind in wished or kinds)
+    with_labels = [kind for kind in names.kinds() if set(names.of(kind)) <= set(there)]
+    alone = [kind for kind in names.kinds() if names.of(kind)[0] in there]
+    for kind in with_labels + alone:
+        return kind
+    looked_for = " or ".join(repr(names.of(kind)[0]) for kind in names.kinds())
     raise FileError(
         path,
         f"has no {looked_for}; it has {', '.join(there) or 'no arrays'}: name yours with --logits, --probabilities "
@@ -305,8 +280,11 @@ class _Parquet(_Table):
 @contextmanager
 def whole_or_not_at_all(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path``, and rename it to that only when the block has ended well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}-", suffix=path.suffix, dir=path.parent)
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror}") from error
     os.close(handle)
     temporary = Path(name)
     try:

@@ -9,9 +9,10 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands.terminal import Advance, plain, print_json, progress_bar, score_table
-from calibrant.files import FileError, Names, fits_in_memory, read_predictions
+from calibrant.files import FileError, fits_in_memory, read_predictions
 from calibrant.metrics import Comparison, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
+from calibrant.metrics.columns import Columns
 from calibrant.report import Audit, audit, verdict
 
 Engine = Literal["auto", "memory", "duckdb", "spark"]
@@ -24,7 +25,7 @@ TABLES = (".csv", ".parquet")
 class Options:
     """How to evaluate: what the command line was told."""
 
-    names: Names
+    names: Columns
     bins: int | None
     convention: ConventionName
     draws: int
@@ -177,13 +178,12 @@ def _evaluate_beyond_memory(
 
 def _scores_beyond_memory(path: Path, engine: Engine, options: Options, progress: Advance) -> Scores:
     from calibrant.metrics import scale
-    from calibrant.metrics.scale_columns import Columns
 
     rule = CONVENTIONS[options.convention]
     if (rule.closed, rule.last) != ("right", "closed"):
         raise ValueError(f"--engine {engine} knows right-closed bins only: choose --convention paper or guo")
     bins = options.bins or rule.bins
-    columns = Columns(**asdict(options.names))
+    columns = options.names
     if engine == "memory":
         engine = "duckdb"  # one of several files is beyond memory: then all are read the same way
     if engine == "spark":

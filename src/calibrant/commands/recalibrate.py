@@ -8,8 +8,9 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands.terminal import plain, print_json, progress_bar, score_table
-from calibrant.files import Column, FileError, Names, Source, read_source, write_predictions
+from calibrant.files import Column, FileError, Source, read_source, write_predictions
 from calibrant.metrics import Scores, evaluate
+from calibrant.metrics.columns import Columns
 from calibrant.posthoc import METHODS, Calibrator, TemperatureScaling, logits_from_probabilities
 
 
@@ -23,7 +24,7 @@ class Outcome:
     after: Scores | None
 
 
-def recalibrate_file(fit: Path, apply: Path, out: Path | None, method: str, names: Names, *, as_json: bool) -> None:
+def recalibrate_file(fit: Path, apply: Path, out: Path | None, method: str, names: Columns, *, as_json: bool) -> None:
     """Fit, apply, write, and print before and after."""
     out = out or apply.with_name(f"{apply.stem}-calibrated{apply.suffix}")
     if out.resolve() in {fit.resolve(), apply.resolve()}:
@@ -50,7 +51,7 @@ def recalibrate_file(fit: Path, apply: Path, out: Path | None, method: str, name
 
 
 def _recalibrate(
-    fit: Path, apply: Path, method: str, names: Names, begin: Any
+    fit: Path, apply: Path, method: str, names: Columns, begin: Any
 ) -> tuple[Outcome, Column, Column | None]:
     training, new = read_source(fit, names), read_source(apply, names)
     if training.labels is None:

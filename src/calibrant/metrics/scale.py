@@ -16,7 +16,8 @@ import numpy as np
 from calibrant import inputs
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
-from calibrant.metrics.scale_columns import Column, Columns, Rows, find_pairs
+from calibrant.metrics.columns import Columns
+from calibrant.metrics.scale_columns import Column, Rows, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Sums
 
 if TYPE_CHECKING:

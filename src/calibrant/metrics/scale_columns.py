@@ -2,35 +2,14 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from calibrant.metrics.columns import Columns
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
 
 Rows = Callable[[str], Sequence[Sequence[Any]]]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What the columns of the source are called.
-
-    Either ``confidence`` and ``correct`` (0 or 1, or boolean), or ``target`` (class indices from 0) with
-    ``probabilities`` or ``logits``. These two are one column of lists; or one plain column for each class,
-    named ``probabilities_0``, ``probabilities_1`` and so on; or one plain column for the class 1 of two. If a
-    source has several of the three, the first in this order counts.
-
-    Example:
-        >>> Columns(confidence="score", correct="hit").target
-        'target'
-    """
-
-    confidence: str = "confidence"
-    correct: str = "correct"
-    probabilities: str = "probabilities"
-    logits: str = "logits"
-    target: str = "target"
 
 
 class Column(NamedTuple):
@@ -70,13 +49,13 @@ def find_pairs(
             raise ValueError(f"{where}: column {name} holds {column.type}, not numbers: convert it")
         return column
 
-    if columns.confidence in by_name and columns.correct in by_name:
-        correct = numbers(columns.correct, also_boolean=True)
-        return _pairs_of_confidence(dialect, table, numbers(columns.confidence), correct)
-    for name in (columns.probabilities, columns.logits):
-        names = [name] if name in by_name else _numbered(name, by_name, where)
-        if not names or columns.target not in by_name:
+    for kind in columns.kinds():
+        name, labels = columns.of(kind)
+        names = [name] if name in by_name else _numbered(name, by_name, where) if kind != "confidence" else []
+        if not names or labels not in by_name:
             continue
+        if kind == "confidence":
+            return _pairs_of_confidence(dialect, table, numbers(name), numbers(labels, also_boolean=True))
         scores = [numbers(name) for name in names]
         classes = len(scores)
         if scores[0].is_list:
@@ -85,9 +64,8 @@ def find_pairs(
             classes = first[0][0] if first else 1
             if classes == 0:
                 raise ValueError(f"{where}: column {name} holds empty lists: write a number for each class")
-        target = numbers(columns.target, also_boolean=True)
-        logits = name == columns.logits
-        return _pairs_of_scores(dialect, table, scores, target, classes, name=name, logits=logits)
+        target = numbers(labels, also_boolean=True)
+        return _pairs_of_scores(dialect, table, scores, target, classes, name=name, logits=kind == "logits")
     raise ValueError(
         f"{where}: needs the columns {columns.confidence} and {columns.correct}, or {columns.target} with "
         f"{columns.probabilities} or {columns.logits}; it has {', '.join(by_name)}: rename them, or say "
