@@ -75,7 +75,7 @@ def equal_width_bins(given: Predictions, *, bins: int | None = None, convention:
         bins: Number of bins; by default the convention's.
         convention: Which edges, and which side of them belongs to a bin.
     """
-    rule, count = _rule(convention, bins)
+    rule, count = rule_of(convention, bins)
     edges = rule.edges_like(given.confidence, count)
     samples, confidence, right = bin_sums(given.confidence, given.correct, edges, rule)
     slots = len(samples)
@@ -83,7 +83,8 @@ def equal_width_bins(given: Predictions, *, bins: int | None = None, convention:
     return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
 
 
-def _rule(convention: str, bins: int | None) -> tuple[Convention, int]:
+def rule_of(convention: str, bins: int | None) -> tuple[Convention, int]:
+    """The convention of this name, and how many bins it means."""
     inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
     if bins is not None:
@@ -91,7 +92,7 @@ def _rule(convention: str, bins: int | None) -> tuple[Convention, int]:
     return rule, int(rule.bins if bins is None else bins)
 
 
-def _slots(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
+def slots_of(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
     """The bin of each confidence; -1 for one that falls in no bin."""
     count = len(edges) - 1
     scaled = confidence * confidence.dtype.type(count)
@@ -111,7 +112,7 @@ def bin_sums(confidence: Array, correct: Any, edges: Array, rule: Convention) ->
     counts, total = np.zeros((slots + 1, 2), dtype=np.int64), np.zeros(slots + 1)
     for start in range(0, len(confidence), BLOCK):
         block = confidence[start : start + BLOCK]
-        slot = _slots(block, edges, rule)
+        slot = slots_of(block, edges, rule)
         slot += 1  # a confidence that falls in no bin is counted in front, and dropped
         total += np.bincount(slot, weights=block, minlength=slots + 1)
         slot *= 2
@@ -381,7 +382,7 @@ def classwise_ece(
 def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "guo") -> Array:
     """ECE of each class against the rest."""
     probabilities, target = given.of_classes("class-wise ECE")
-    rule, count = _rule(convention, bins)
+    rule, count = rule_of(convention, bins)
     edges = rule.edges_like(probabilities, count)
     errors = np.empty(probabilities.shape[1])
     for k in range(len(errors)):

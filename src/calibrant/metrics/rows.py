@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from calibrant.known_gradient import Array
-from calibrant.metrics.binned import ConventionName, _rule, _slots
+from calibrant.metrics.binned import ConventionName, rule_of, slots_of
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.sorting import TieGroups
 
@@ -57,10 +57,10 @@ def ks_rows(groups: TieGroups) -> RowStatistic:
 
 def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -> RowStatistic:
     """ECE of each row: groups of one bin stand next to each other."""
-    rule, count = _rule(convention, bins)
+    rule, count = rule_of(convention, bins)
     # Edges are compared in the type of the confidences as given.
     confidence = given.groups.confidence.astype(given.confidence.dtype)
-    slot = _slots(confidence, rule.edges_like(confidence, count), rule)
+    slot = slots_of(confidence, rule.edges_like(confidence, count), rule)
     starts = np.flatnonzero(np.diff(slot, prepend=-1))  # what falls in no bin, slot -1, comes before the first
 
     def value(residual: Array) -> Array:
