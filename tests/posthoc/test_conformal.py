@@ -17,6 +17,8 @@ SCORES: dict[str, dict[str, Any]] = {
     "aps": {"score": "aps"},
     "aps, not randomised": {"score": "aps", "randomized": False},
     "raps": {"score": "raps", "penalty": 0.05, "rank": 2},
+    "raps, rank tuned": {"score": "raps", "penalty": 0.05, "rank": "tune"},
+    "raps, penalty tuned": {"score": "raps", "penalty": "tune", "rank": 2},
     "raps, tuned": {"score": "raps", "penalty": "tune", "rank": "tune"},
 }
 

@@ -76,6 +76,7 @@ def test_state_dict_goes_into_a_fresh_calibrator(name: str) -> None:
     smaller = CALIBRATORS[name]().fit(FIT[:300, :3], TARGET[:300].clamp_max(2))
     smaller.load_state_dict(calibrator.state_dict())
     assert torch.equal(smaller.predict_proba(TEST), calibrator.predict_proba(TEST))
+    assert "classes_=4" in repr(calibrator)
     copied = copy.deepcopy(calibrator)
     assert torch.equal(copied.predict_proba(TEST), calibrator.predict_proba(TEST))
 

@@ -128,5 +128,6 @@ def test_ensemble_is_never_worse_than_its_parts() -> None:
     ensemble = EnsembleTemperatureScaling().fit(logits, target)
     mixed = nll(ensemble.predict_proba(logits), target)
     assert ensemble.weights_[2] > 0.05
+    assert ensemble.temperature_ == TemperatureScaling().fit(logits, target).temperature_
     for part in (logits.softmax(1), TemperatureScaling().fit(logits, target).predict_proba(logits)):
         assert mixed < nll(part, target)

@@ -10,8 +10,8 @@ from torch import Tensor
 Vector = npt.NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]
 
-# Elements of one chunk in float64: 16 MB.
-CHUNK = 2**21
+# Elements of one chunk: 1 MB in float64, which a core's cache holds.
+CHUNK = 2**17
 # How strongly every scale is pulled towards 1 and every shift towards 0. Far too weak to be seen in a fit that
 # has a finite optimum; on separable data, which has none, it is what keeps the numbers finite.
 PULL = 1e-8
