@@ -110,6 +110,21 @@ def test_csv_with_quotes_spaces_and_a_byte_order_mark(tmp_path: Path) -> None:
     assert read.correct.tolist() == [True, False, True]
 
 
+def test_a_row_that_begins_with_a_hash_is_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "hash.csv"
+    path.write_text("id,confidence,correct\n#a,0.9,1\nb,0.5,0\n#c,0.7,1\n")
+    assert len(read_predictions(path)) == 3
+
+
+def test_whole_and_decimal_numbers_in_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    decimal = pyarrow.array([0.5, 0.75, 1.0]).cast(pyarrow.decimal128(5, 2))
+    pyarrow.parquet.write_table(pyarrow.table({"confidence": decimal, "correct": [1, 0, 1]}), path)
+    assert read_predictions(path).confidence.tolist() == [0.5, 0.75, 1.0]
+    pyarrow.parquet.write_table(pyarrow.table({"logits": [1, -2, 3], "target": [1, 0, 1]}), path)
+    assert read_predictions(path).correct.all()
+
+
 def bad(name: str, content: bytes | Callable[[Path], None]) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         path = folder / name

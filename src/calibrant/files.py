@@ -218,8 +218,8 @@ class _Csv(_Table):
             convert = {places[0]: lambda text: truths[text.strip().lower()]}
         try:
             table: Column = np.loadtxt(
-                self.path, delimiter=",", skiprows=1, usecols=places, ndmin=2, quotechar='"', encoding="utf-8-sig",
-                converters=convert,
+                self.path, delimiter=",", skiprows=1, usecols=places, ndmin=2, quotechar='"', comments=None,
+                encoding="utf-8-sig", converters=convert,
             )  # fmt: skip
         except (ValueError, KeyError, IndexError) as error:
             detail = re.sub(r"\s+", " ", str(error)).rstrip(".")
@@ -271,6 +271,9 @@ class _Parquet(_Table):
                 raise FileError(self.path, f"lists in column {name!r} must have one length, got {sorted(lengths)[:5]}")
             values: Column = self._numbers(name, column.flatten()).reshape(len(column), lengths[0])
             return values
+        if pyarrow.types.is_decimal(kind):
+            column = column.cast(pyarrow.float64())
+            kind = column.type
         if not (pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_boolean(kind)):
             raise FileError(self.path, f"column {name!r} must hold numbers, got {kind}")
         array: Column = column.to_numpy(zero_copy_only=False)

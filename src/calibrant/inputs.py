@@ -136,12 +136,14 @@ def check_unit_interval(name: str, value: Tensor) -> None:
     require_between(
         value, 0, 1,
         lambda found: (
-            f"{name} must lie in [0, 1], got values{found}: pass probabilities, not logits, and check for NaN"
+            f"{name} must lie in [0, 1], got NaN"
+            if "nan" in found
+            else f"{name} must lie in [0, 1], got values{found}: pass probabilities, not logits, and check for NaN"
         ),
     )  # fmt: skip
 
 
-def check_probabilities(value: Tensor, mask: Tensor | None) -> None:
+def check_probabilities(value: Tensor, mask: Tensor | None, tolerance: float = 0.02) -> None:
     """Raise unless ``value`` holds probabilities of at least two classes along its last dimension."""
     check_float("probabilities", value)
     if value.dim() < 2 or value.shape[-1] < 2:
@@ -154,7 +156,7 @@ def check_probabilities(value: Tensor, mask: Tensor | None) -> None:
     total = value.detach().sum(-1, dtype=torch.float32)
     # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
     require(
-        ((total - 1).abs() < 0.02).all(),
+        ((total - 1).abs() < tolerance).all(),
         lambda: "probabilities must sum to 1 over the last dimension: pass the softmax of the logits",
     )
 

@@ -83,8 +83,8 @@ def test_evaluate_agrees_with_every_function() -> None:
         "ece_sweep": metrics.ece_sweep(**given).value,
         "smooth_ece": metrics.smooth_ece(**given).value,
         "debiased_l2": metrics.debiased_l2(**given),
-        "mce": metrics.mce(convention="paper", **given),
-        "classwise_ece": metrics.classwise_ece(convention="paper", **given),
+        "mce": metrics.mce(**given),
+        "classwise_ece": metrics.classwise_ece(**given),
         "ks": metrics.ks_error(**given),
         "esd": metrics.esd(**given),
         "mmce": metrics.mmce(**given),
@@ -97,6 +97,50 @@ def test_evaluate_agrees_with_every_function() -> None:
     assert scores.accuracy == scores["accuracy"]
     assert "ece" in scores
     assert "ece" in dir(scores)
+
+
+def test_checked_predictions_serve_every_metric() -> None:
+    data = metrics.predictions(logits=LOGITS, target=TARGET)
+    assert metrics.nll(data) == metrics.nll(logits=LOGITS, target=TARGET)
+    assert metrics.skce(data) == metrics.skce(logits=LOGITS, target=TARGET)
+    assert metrics.classwise_ece(data) == metrics.classwise_ece(logits=LOGITS, target=TARGET)
+    with pytest.raises(ValueError, match="pass checked predictions alone"):
+        metrics.ece(data, logits=LOGITS, target=TARGET)
+
+
+def test_whole_numbers_are_numbers() -> None:
+    assert metrics.ece([1, 0, 1], [1, 0, 0]) == metrics.ece([1.0, 0.0, 1.0], [1, 0, 0])
+    whole = np.round(LOGITS).astype(np.int16)
+    assert metrics.nll(logits=whole, target=TARGET) == metrics.nll(logits=whole.astype(float), target=TARGET)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_what_rounding_pushed_out_of_range_is_put_back(kind: type) -> None:
+    eps = np.finfo(kind).eps
+    z: Any = np.array([1 + eps, -eps, 0.5], dtype=kind)
+    assert metrics.ece(z, [1, 0, 1]) == metrics.ece(z.clip(0, 1), [1, 0, 1])
+
+
+def test_targets_of_binary_losses_are_taken() -> None:
+    logit, y = RNG.standard_normal((20, 1)), RNG.integers(2, size=(20, 1))
+    p = 1 / (1 + np.exp(-logit))
+    expected = metrics.nll(logits=logit[:, 0], target=y[:, 0])
+    for target in (y, y.astype(np.float32), y[:, 0]):
+        assert metrics.nll(logits=logit, target=target) == pytest.approx(expected)
+        assert metrics.nll(probabilities=p, target=target) == pytest.approx(expected)
+
+
+def test_numpy_may_be_told_to_raise() -> None:
+    with np.errstate(all="raise"):
+        metrics.evaluate(logits=np.array([[1e300, -1e300], [700.0, 0.0], [0.0, 1.0]]), target=[0, 0, 1])
+        metrics.evaluate(np.array([1e-300, 1.0, 0.5]), [0, 1, 1])
+
+
+def test_scores_are_a_mapping_of_their_values() -> None:
+    scores = metrics.evaluate([0.5, 0.7, 0.9], [0, 1, 1])
+    assert dict(scores)["ece"] == scores.ece
+    with pytest.raises(KeyError, match="no score 'ecce'; there are accuracy"):
+        _ = scores["ecce"]
 
 
 def test_pairs_alone_have_no_scores_of_classes() -> None:
@@ -135,6 +179,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"confidence": GOOD}, "needs correct"),
     ({"logits": P}, "needs target"),
     ({"confidence": GOOD, "correct": [1, 0, 1], "logits": P}, "got confidence and logits"),
+    ({"confidence": GOOD, "correct": [1, 0, 1], "target": [1, 0, 1]}, "leave out the other of correct and target"),
+    ({"confidence": np.ma.masked_less(GOOD, 0.6), "correct": [1, 0, 1]}, "masked array"),
+    ({"confidence": [0.5, 1 + 1e-5, 0.1], "correct": [1, 0, 1]}, "must lie in"),
+    ({"probabilities": P, "target": np.eye(2)[[0, 1, 1]]}, "argmax"),
+    ({"probabilities": P, "target": [0, 1, np.nan]}, "got NaN"),
     ({"confidence": GOOD, "correct": [1, 0]}, r"correct must have shape \(3,\)"),
     ({"confidence": [0.5, 1.2, 0.1], "correct": [1, 0, 1]}, r"confidence must lie in \[0, 1\]"),
     ({"confidence": [0.5, np.nan, 0.1], "correct": [1, 0, 1]}, "NaN"),
@@ -147,9 +196,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"probabilities": P, "target": [0, 1, 2]}, "target must lie in 0..1"),
     ({"probabilities": P, "target": [0, -1, 1]}, "target must lie in 0..1"),
     ({"probabilities": P, "target": [0, 1]}, "target must have shape"),
-    ({"probabilities": P, "target": [0.5, 1, 1]}, "integer class indices"),
+    ({"probabilities": P, "target": [0.5, 1, 1]}, "whole class indices, got fractions"),
     ({"probabilities": P[None], "target": [0, 1, 1]}, "shape"),
-    ({"logits": P * np.inf, "target": [0, 1, 1]}, "finite"),
+    ({"logits": P * np.inf, "target": [0, 1, 1]}, "NaN or infinity in 3 of 3 samples: drop them"),
     ({"logits": P, "target": [0, 1, 5]}, "target must lie in 0..1"),
     ({"logits": P[None], "target": [0, 1, 1]}, "flatten"),
     ({"confidence": GOOD, "correct": [1, 0, 1], "bins": 0}, "bins must be at least 1"),

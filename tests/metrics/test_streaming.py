@@ -83,9 +83,24 @@ def test_probabilities_and_confidence_are_taken_on_request() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_too_few_samples_for_esd() -> None:
-    with pytest.raises(ValueError, match="ESD needs at least 3 samples, got 0"):
-        metrics.StreamingESD().compute()
+@pytest.mark.parametrize("name", streaming())
+def test_before_the_first_sample_there_is_no_value(name: str) -> None:
+    assert streaming()[name][0].compute().isnan()
+
+
+def test_a_batch_too_short_for_esd_costs_nothing() -> None:
+    esd = metrics.StreamingESD()
+    esd.update(LOGITS[:-2], TARGET[:-2])
+    assert esd(LOGITS[-2:], TARGET[-2:]).isnan()
+    assert esd.compute().item() == pytest.approx(metrics.esd(logits=LOGITS, target=TARGET), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", streaming())
+def test_sums_keep_their_precision(name: str) -> None:
+    metric, expected = streaming()[name]
+    metric.update(LOGITS, TARGET)
+    metric.half().set_dtype(torch.float16)
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-9, abs=1e-14)
 
 
 def on_rank(rank: int, folder: str, share: int) -> None:

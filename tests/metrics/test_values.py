@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import calibrant as cal
 from calibrant import metrics
-from calibrant.metrics import sorting
+from calibrant.metrics import binned, sorting
 from tests.metrics import reference
 from tests.objectives.test_golden import CONTINUOUS, CORRECT, TIED
 
@@ -26,7 +26,7 @@ GOLDEN: dict[str, tuple[Callable[..., float], float, float, float]] = {
     "mmce": (lambda z, c: metrics.mmce(z, c, unbiased=False), 1.751840776154e-03, 1.728500021850e-03, 1e-10),
     "ece guo": (lambda z, c: metrics.ece(z, c, convention="guo"), 6.143280037420e-02, 6.126e-02, 1e-10),
     "ece paper": (metrics.ece, 6.257116286720e-02, 5.990e-02, 1e-10),
-    "mce": (metrics.mce, 3.760623270772e-01, 3.8e-01, 1e-10),
+    "mce": (lambda z, c: metrics.mce(z, c, convention="guo"), 3.760623270772e-01, 3.8e-01, 1e-10),
     "equal mass": (lambda z, c: metrics.equal_mass_ece(z, c, split_ties=True), 6.457707809452e-02, 6.482e-02, 1e-10),
     "debiased": (
         lambda z, c: metrics.debiased_l2(z, c, squared=True, split_ties=True), 4.334332248667e-03, 4.170191107400e-03,
@@ -48,6 +48,13 @@ def test_golden_value(name: str) -> None:
 
 def test_golden_bins_of_the_sweep() -> None:
     assert metrics.ece_sweep(Z, C).bins == 3 == metrics.ece_sweep(T, C).bins
+
+
+def test_the_sweep_ends_where_accuracy_never_falls() -> None:
+    z = np.linspace(0.5, 1, 100_000)
+    assert metrics.ece_sweep(z, np.ones(len(z))).value == pytest.approx(0.25, abs=1e-9)
+    assert metrics.ece_sweep(z, z > 0.7).bins == binned.MOST_SWEPT
+    assert metrics.ece_sweep(np.round(z[::1000], 1), np.ones(100)).bins == 6  # one for each tie group
 
 
 # Coarse confidences make ties and hit bin edges; 0 and 1 are the ends of the range.
@@ -173,8 +180,8 @@ def test_class_wise_ece_and_nll_and_brier_of_classes() -> None:
         )
         for k in range(5)
     ]
-    assert metrics.classwise_ece(logits=logits, target=y) == pytest.approx(np.mean(per_class), rel=1e-9)
-    assert metrics.classwise_ece(logits=logits, target=y, per_class=True) == pytest.approx(per_class, rel=1e-9)
+    assert metrics.classwise_ece(logits=logits, target=y, bins=15) == pytest.approx(np.mean(per_class), rel=1e-9)
+    assert metrics.classwise_ece(logits=logits, target=y, bins=15, per_class=True) == pytest.approx(per_class, rel=1e-9)
     assert metrics.nll(logits=logits, target=y) == pytest.approx(-np.log(p[np.arange(200), y]).mean(), rel=1e-12)
     assert metrics.brier(logits=logits, target=y) == pytest.approx(((p - np.eye(5)[y]) ** 2).sum(1).mean(), rel=1e-12)
     same = {

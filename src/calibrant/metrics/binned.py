@@ -10,6 +10,8 @@ from calibrant.known_gradient import Array, IndexArray
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.sorting import BLOCK
 
+# The most bins ECE-sweep tries.
+MOST_SWEPT = 4096
 ConventionName = Literal["paper", "guo", "torchmetrics", "netcal"]
 
 
@@ -131,25 +133,34 @@ def equal_mass_bins(given: Predictions, *, bins: int = 15, split_ties: bool = Fa
             together in the bin its first sample belongs to, and the result does not depend on the order.
     """
     inputs.check_count("bins", bins)
-    n = len(given)
-    size, larger = divmod(n, bins)
-    cuts = np.arange(1, bins) * size + np.minimum(np.arange(1, bins), larger)  # the first few hold one more
-    confidence: Array
-    samples: Array
-    right: Array
-    if split_ties:
-        order = np.argsort(given.confidence, kind="stable")
-        confidence, right = given.confidence[order].astype(np.float64), given.correct[order].astype(np.float64)
-        samples = np.ones(n)
-    else:
-        confidence, samples, right = given.groups
-        # A cut inside a group moves to the group's end.
-        cuts = np.searchsorted(samples.cumsum(), cuts, side="left") + 1
-    starts = np.unique(np.concatenate(([0], cuts)))
-    starts = starts[starts < len(confidence)]
-    lasts = np.append(starts[1:], len(confidence)) - 1
-    sums = (np.add.reduceat(values, starts) for values in (samples, samples * confidence, right))
-    return BinTable(confidence[starts], confidence[lasts], *sums)
+    return _Mass(given, split_ties).table(bins)
+
+
+class _Mass:
+    """Samples in order of confidence and their running sums, ready to be cut into any number of bins."""
+
+    def __init__(self, given: Predictions, split_ties: bool) -> None:
+        samples: Array
+        if split_ties:
+            order = np.argsort(given.confidence, kind="stable")
+            self.confidence: Array = given.confidence[order].astype(np.float64)
+            samples, right = np.ones(len(order)), given.correct[order]
+        else:
+            self.confidence, samples, right = given.groups
+        self.split_ties = split_ties
+        self.sums = np.zeros((3, len(samples) + 1))
+        for row, values in zip(self.sums, (samples, samples * self.confidence, right), strict=True):
+            np.cumsum(values, out=row[1:])
+
+    def table(self, bins: int) -> BinTable:
+        size, larger = divmod(int(self.sums[0, -1]), bins)
+        cuts = np.arange(1, bins) * size + np.minimum(np.arange(1, bins), larger)  # the first few hold one more
+        if not self.split_ties:
+            # A cut inside a group moves to the group's end.
+            cuts = np.searchsorted(self.sums[0], cuts, side="left")
+        edges = np.unique(np.concatenate(([0], cuts, [len(self.confidence)])))
+        samples, confidence, right = np.diff(self.sums[:, edges], axis=1)
+        return BinTable(self.confidence[edges[:-1]], self.confidence[edges[1:] - 1], samples, confidence, right)
 
 
 def ece_of(table: BinTable, samples: int, norm: float = 1.0) -> float:
@@ -210,7 +221,7 @@ def mce(
     confidence: Values | Predictions | None = None,
     correct: Values | None = None,
     bins: int | None = None,
-    convention: ConventionName = "guo",
+    convention: ConventionName = "paper",
     **given: Unpack[Given],
 ) -> float:
     """Maximum calibration error (MCE): the largest gap of a bin that is not empty.
@@ -324,7 +335,8 @@ def ece_sweep(
     """ECE with as many equal-mass bins as keep the bins' accuracies in ascending order.
 
     The number of bins rises from 2; the last one before accuracy first falls from one bin to the next is used, and
-    a single bin if 2 already fail.
+    a single bin if 2 already fail. It stops at 4,096: where accuracy never falls, as when every sample is right, more
+    bins would change nothing worth the wait.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
@@ -343,25 +355,31 @@ def ece_sweep(
     """
     inputs.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE-sweep", **given)
-    best = equal_mass_bins(data, bins=1, split_ties=split_ties)
-    bins = 1
-    for trial in range(2, len(data) + 1):
-        table = equal_mass_bins(data, bins=trial, split_ties=split_ties)
-        accuracy = table.right / table.samples
-        if (np.diff(accuracy) < 0).any():
+    mass = _Mass(data, split_ties)
+    best = mass.table(1)
+    for bins in range(2, min(len(data), MOST_SWEPT) + 1):
+        table = mass.table(bins)
+        if (np.diff(table.right / table.samples) < 0).any():
             break
-        best, bins = table, trial
-        if len(table.samples) == len(data.groups.samples):
+        best = table
+        if len(table.samples) == len(mass.confidence):
             break  # every tie group has a bin of its own: no more to come
-    return Sweep(ece_of(best, len(data), norm), bins)
+    return Sweep(ece_of(best, len(data), norm), len(best.samples))
 
 
 def classwise_ece(
-    *, bins: int | None = None, convention: ConventionName = "guo", per_class: bool = False, **given: Unpack[Given]
+    data: Predictions | None = None,
+    /,
+    *,
+    bins: int | None = None,
+    convention: ConventionName = "paper",
+    per_class: bool = False,
+    **given: Unpack[Given],
 ) -> Any:
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
     Args:
+        data: Predictions already checked, in place of the keywords.
         bins: Number of bins; by default the convention's.
         convention: As for :func:`ece`.
         per_class: Return one value per class, ``(C,)``, instead of their mean.
@@ -375,18 +393,26 @@ def classwise_ece(
         >>> round(metrics.classwise_ece(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
         0.15
     """
-    errors = classwise_errors(predictions(name="class-wise ECE", **given), bins=bins, convention=convention)
+    checked = predictions(data, name="class-wise ECE", **given)
+    errors = classwise_errors(checked, bins=bins, convention=convention)
     return errors if per_class else float(errors.mean())
 
 
-def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "guo") -> Array:
+def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
     """ECE of each class against the rest."""
-    probabilities, target = given.of_classes("class-wise ECE")
     rule, count = rule_of(convention, bins)
-    edges = rule.edges_like(probabilities, count)
-    errors = np.empty(probabilities.shape[1])
-    for k in range(len(errors)):
+    gaps = classwise_gaps(given, rule, count)
+    errors: Array = np.abs(gaps).sum(1) / len(given)
+    return errors
+
+
+def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:
+    """Confidence less right ones, summed over the samples of each class and bin: ``(classes, bins)``."""
+    probabilities, target = given.of_classes("class-wise ECE")
+    edges = rule.edges_like(probabilities, bins)
+    rows = []
+    for k in range(probabilities.shape[1]):
         column = np.ascontiguousarray(probabilities[:, k])
         _, confidence, right = bin_sums(column, target == k, edges, rule)
-        errors[k] = np.abs(confidence - right).sum() / len(target)
-    return errors
+        rows.append(confidence - right)
+    return np.stack(rows)

@@ -60,7 +60,13 @@ class Scores:
         self._values = {entry.key: entry.value for entry in entries}
 
     def __getitem__(self, key: str) -> float:
+        if key not in self._values:
+            raise KeyError(f"no score {key!r}; there are {', '.join(self._values)}")
         return self._values[key]
+
+    def keys(self) -> tuple[str, ...]:
+        """The scores' keys, so that ``dict(scores)`` is a plain dictionary of them."""
+        return tuple(self._values)
 
     def __getattr__(self, key: str) -> float:
         values = self.__dict__.get("_values", {})
@@ -152,7 +158,8 @@ def evaluate(
         1,000 samples, 5 classes
     """
     data = predictions(confidence, correct, minimum=3, name="evaluate", **given)
-    return Scores(len(data), data.classes, tuple(_scores(data, bins, convention)))
+    with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy was told to say to that
+        return Scores(len(data), data.classes, tuple(_scores(data, bins, convention)))
 
 
 def _scores(data: Predictions, bins: int | None, convention: binned.ConventionName) -> Iterator[Score]:
@@ -180,7 +187,13 @@ def _binned_scores(data: Predictions, bins: int | None, convention: binned.Conve
     value = binned.equal_mass_ece(data)
     yield Score("ece_equal_mass", "ECE, equal mass", value, "15 bins, ties together", percent=True)
     sweep = binned.ece_sweep(data)
-    yield Score("ece_sweep", "ECE-sweep", sweep.value, f"equal mass, {sweep.bins} bins chosen", percent=True)
+    yield Score(
+        "ece_sweep",
+        "ECE-sweep",
+        sweep.value,
+        f"equal mass, {sweep.bins} bin{'s'[: sweep.bins != 1]} chosen",
+        percent=True,
+    )
     value = smooth.smooth_ece_of(data).value
     yield Score("smooth_ece", "smooth ECE", value, "kernel as wide as the value", percent=True)
     value = binned.debiased_l2(data)
@@ -191,7 +204,9 @@ def _binned_scores(data: Predictions, bins: int | None, convention: binned.Conve
     yield Score("mce", "MCE", float(np.abs(table.gaps).max()), note, percent=True)
     if data.probabilities is not None:
         errors = binned.classwise_errors(data, bins=bins, convention=convention)
-        yield Score("classwise_ece", "class-wise ECE", float(errors.mean()), "mean over classes", percent=True)
+        yield Score(
+            "classwise_ece", "class-wise ECE", float(errors.mean()), "mean of classes, bins as ECE", percent=True
+        )
 
 
 def _proper_scores(data: Predictions) -> Iterator[Score]:

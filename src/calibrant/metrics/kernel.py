@@ -10,8 +10,8 @@ from calibrant.known_gradient import laplace_sums_of_array
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.numerics import exponential_is_safe, laplace_quadratic_form
 
-# Rows of the kernel matrix held at a time.
-ROWS = 512
+# Elements of the kernel matrix held at a time.
+BLOCK = 1 << 22
 
 
 def mmce(
@@ -46,8 +46,9 @@ def mmce(
     position, samples, right = data.groups
     weight = right - samples * position
     if exponential_is_safe(bandwidth, torch.float64):
-        below, tied, above = laplace_sums_of_array(position, weight, bandwidth)
-        total = float(weight @ (below + tied + above))
+        with np.errstate(under="ignore"):
+            below, tied, above = laplace_sums_of_array(position, weight, bandwidth)
+            total = float(weight @ (below + tied + above))
     else:
         total = float(laplace_quadratic_form(torch.from_numpy(position), torch.from_numpy(weight), bandwidth))
     n = len(data)
@@ -58,7 +59,12 @@ def mmce(
 
 
 def skce(
-    *, bandwidth: float = 1.0, estimator: Literal["quadratic", "linear"] = "quadratic", **given: Unpack[Given]
+    data: Predictions | None = None,
+    /,
+    *,
+    bandwidth: float = 1.0,
+    estimator: Literal["quadratic", "linear"] = "quadratic",
+    **given: Unpack[Given],
 ) -> float:
     r"""Squared kernel calibration error (SKCE) of whole probability vectors, unbiased.
 
@@ -69,6 +75,7 @@ def skce(
     MMCE squared at bandwidth :math:`\nu / \sqrt2`.
 
     Args:
+        data: Predictions already checked, in place of the keywords.
         bandwidth: Kernel width :math:`\nu`.
         estimator: Which pairs.
         **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
@@ -84,8 +91,8 @@ def skce(
     """
     inputs.check_range("bandwidth", bandwidth, low=1e-6)
     inputs.check_choice("estimator", estimator, ("quadratic", "linear"))
-    data = predictions(minimum=2, name="SKCE", **given)
-    probabilities, target = data.of_classes("SKCE")
+    checked = predictions(data, minimum=2, name="SKCE", **given)
+    probabilities, target = checked.of_classes("SKCE")
     p = probabilities.astype(np.float64)
     residual = -p
     residual[np.arange(len(p)), target] += 1
@@ -97,8 +104,10 @@ def skce(
     from scipy.spatial.distance import cdist
 
     total = 0.0
-    for start in range(0, len(p), ROWS):
-        kernel = np.exp(-cdist(p[start : start + ROWS], p) / bandwidth)
-        total += float((kernel * (residual[start : start + ROWS] @ residual.T)).sum())
+    rows = max(BLOCK // len(p), 1)
+    for start in range(0, len(p), rows):
+        with np.errstate(under="ignore"):
+            kernel = np.exp(-cdist(p[start : start + rows], p) / bandwidth)
+        total += float((kernel * (residual[start : start + rows] @ residual.T)).sum())
     total -= float((residual**2).sum())
     return total / (len(p) * (len(p) - 1))

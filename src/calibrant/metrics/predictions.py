@@ -12,10 +12,15 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.known_gradient import Array, IndexArray, Marks
 from calibrant.metrics.sorting import Keys, TieGroups, pack, tie_groups
+from calibrant.numerics import at_least_float32
 
 Values = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 # Rows of logits turned into probabilities at a time: float64 of a thousand classes then fits the caches' size class.
 ROWS = 4096
+
+
+# How far from 1 the probabilities of a sample may add up: more than rounding to three digits, less than a defect.
+TOLERANCE = 0.005
 
 
 class Given(TypedDict, total=False):
@@ -28,7 +33,7 @@ class Given(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Checked predictions of one model on N samples.
+    """Checked predictions of one model on N samples: views of the arrays given, which must not change meanwhile.
 
     Attributes:
         confidence: Confidence in the predicted class, ``(N,)``, float32 or float64 as given.
@@ -91,6 +96,8 @@ def predictions(
         target: Class indices, ``(N,)``, with logits or probabilities.
     """
     if isinstance(confidence, Predictions):
+        if any(value is not None for value in (correct, logits, probabilities, target)):
+            raise ValueError("pass checked predictions alone, without arrays beside them")
         made = confidence
     else:
         sources = {"confidence": confidence, "logits": logits, "probabilities": probabilities}
@@ -101,6 +108,9 @@ def predictions(
         partner, value = ("correct", correct) if confidence is not None else ("target", target)
         if value is None:
             raise ValueError(f"{named[0]} needs {partner}: pass {partner}= too")
+        stray = target if confidence is not None else correct
+        if stray is not None:
+            raise ValueError(f"{named[0]} goes with {partner}: leave out the other of correct and target")
         if confidence is not None:
             made = _from_pairs(confidence, value)
         elif probabilities is not None:
@@ -117,6 +127,8 @@ def as_tensor(name: str, value: Values) -> Tensor:
     """A CPU tensor of whatever array the user has; no copy where none is needed."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: leave masked samples out first")
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}")
@@ -130,18 +142,38 @@ def as_tensor(name: str, value: Values) -> Tensor:
     return torch.from_numpy(native if native.flags.writeable else native.copy())
 
 
+def _numbers(name: str, value: Values) -> Tensor:
+    """The same as floating point: whole numbers in a list or an array are numbers too."""
+    tensor = as_tensor(name, value)
+    if not isinstance(value, Tensor) and not tensor.is_floating_point():
+        return tensor.double()
+    return tensor
+
+
+def _rounded_into_unit_interval(tensor: Tensor) -> Tensor:
+    """Put back what rounding has pushed past 0 or 1, as a softmax or a sum of probabilities may."""
+    slack = 8 * torch.finfo(tensor.dtype).eps
+    array = tensor.numpy()
+    if len(array) and (array.max() > 1 or array.min() < 0) and array.min() >= -slack and array.max() <= 1 + slack:
+        return tensor.clamp(0, 1)
+    return tensor
+
+
 def _from_pairs(confidence: Values, correct: Values) -> Predictions:
-    z = as_tensor("confidence", confidence)
+    z = _numbers("confidence", confidence)
+    inputs.check_float("confidence", z)
     if z.dim() != 1:
         raise ValueError(f"confidence must have shape (N,), got {tuple(z.shape)}: pass probabilities= for (N, C)")
+    z = _rounded_into_unit_interval(at_least_float32(z))
     pairs = inputs.pairs(z, as_tensor("correct", correct), None, name="this metric", minimum=0)
     return Predictions(pairs.confidence.numpy(), pairs.correct.bool().numpy())
 
 
 def _from_probabilities(probabilities: Values, target: Values) -> Predictions:
-    p = as_tensor("probabilities", probabilities)
+    p = _numbers("probabilities", probabilities)
     y = _labels(target)
     inputs.check_float("probabilities", p)
+    p = _rounded_into_unit_interval(at_least_float32(p))
     if p.dim() == 2 and p.shape[1] == 1:
         p = p.squeeze(1)
     if p.dim() == 1:
@@ -149,17 +181,22 @@ def _from_probabilities(probabilities: Values, target: Values) -> Predictions:
         p = torch.stack((1 - p, p), 1)
     if p.dim() != 2:
         raise ValueError(f"probabilities must have shape (N, C) or (N,), got {tuple(p.shape)}")
-    p = p.float() if p.element_size() == 2 else p
-    inputs.check_probabilities(p, None)
-    _check_target(y, p)
+    inputs.check_probabilities(p, None, TOLERANCE)
+    _check_target(y, p.shape[:1], p.shape[1], "probabilities")
     confidence, predicted = p.numpy().max(1), p.numpy().argmax(1)
     return Predictions(confidence, predicted == y.numpy(), p.numpy(), None, y.numpy())
 
 
 def _from_logits(logits: Values, target: Values) -> Predictions:
-    raw, y = as_tensor("logits", logits), _labels(target)
+    raw, y = _numbers("logits", logits), _labels(target)
     if raw.dim() > 2:
         raise ValueError(f"logits must have shape (N, C) or (N,), got {tuple(raw.shape)}: flatten dense predictions")
+    inputs.check_float("logits", raw)
+    unusable = int((~raw.isfinite()).reshape(len(raw), -1).any(1).sum()) if raw.dim() else 0
+    if unusable:
+        raise ValueError(f"logits must be finite, got NaN or infinity in {unusable} of {len(raw)} samples: drop them")
+    classes = raw.shape[1] if raw.dim() == 2 and raw.shape[1] > 1 else 2
+    _check_target(y, raw.shape[:1], classes, "logits")
     data = inputs.classification(raw, y, ignore_index=None)
     rows = data.logits.numpy()
     probabilities = np.empty_like(rows)
@@ -167,29 +204,33 @@ def _from_logits(logits: Values, target: Values) -> Predictions:
     for start in range(0, len(rows), ROWS):
         block = rows[start : start + ROWS]
         # float64, rounded back at the end: rows that hold the same logits in another order must stay tied.
-        powers = np.exp(block.astype(np.float64) - block.max(1, keepdims=True))
+        with np.errstate(over="ignore", under="ignore"):  # the power of a vast negative logit is 0
+            powers = np.exp(block.astype(np.float64) - block.max(1, keepdims=True))
         terms = np.sort(powers, 1) if rows.dtype == np.float64 else powers
         totals = terms.sum(1, keepdims=True)
         confidence[start : start + ROWS] = 1 / totals[:, 0]
-        probabilities[start : start + ROWS] = powers / totals
+        with np.errstate(under="ignore"):
+            probabilities[start : start + ROWS] = powers / totals
     predicted, labels = rows.argmax(1), data.target.numpy()
     return Predictions(confidence, predicted == labels, probabilities, rows, labels)
 
 
 def _labels(target: Values) -> Tensor:
     labels = as_tensor("target", target)
-    if labels.is_floating_point():
-        if labels.dim() != 1 or not bool((labels == labels.round()).all()):
-            raise TypeError(
-                f"target must hold integer class indices, got {labels.dtype} of shape {tuple(labels.shape)}"
-            )
-        labels = labels.long()
+    if labels.dim() == 2 and labels.shape[1] == 1:
+        labels = labels.squeeze(1)
+    if labels.dim() == 2:
+        raise ValueError(
+            f"target must have shape (N,), got {tuple(labels.shape)}: call target.argmax(1) if it is one-hot"
+        )
+    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+        kind = "NaN" if bool(labels.isnan().any()) else "fractions"
+        raise TypeError(f"target must hold whole class indices, got {kind}")
     return labels.long()
 
 
-def _check_target(target: Tensor, probabilities: Tensor) -> None:
-    inputs.check_shape("target", target, probabilities.shape[:1], "probabilities")
-    classes = probabilities.shape[1]
+def _check_target(target: Tensor, expected: torch.Size, classes: int, like: str) -> None:
+    inputs.check_shape("target", target, expected, like)
     inputs.require_between(
         target, 0, classes - 1,
         lambda found: f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}",

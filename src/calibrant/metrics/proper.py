@@ -5,7 +5,7 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from calibrant.known_gradient import Array
-from calibrant.metrics.binned import BinTable, ConventionName, equal_mass_bins, equal_width_bins
+from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
 
 
@@ -34,13 +34,15 @@ def gap(confidence: Values | Predictions | None = None, correct: Values | None =
     return float(data.confidence.mean(dtype=np.float64) - data.correct.mean())
 
 
-def nll(**given: Unpack[Given]) -> float:
+def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
     """Mean negative log-likelihood of the target, in nats.
 
     From logits it is exact. A probability of 0, which a saved softmax may hold where the network meant very
-    little, counts as the smallest normal number of its type, so that one sample does not make the mean infinite.
+    little, counts as the smallest normal number of float32, or of float64 if given in it, so that one sample does not
+    make the mean infinite.
 
     Args:
+        data: Predictions already checked, in place of the keywords.
         **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
 
     Example:
@@ -48,7 +50,7 @@ def nll(**given: Unpack[Given]) -> float:
         >>> round(metrics.nll(probabilities=[[0.5, 0.5], [0.25, 0.75]], target=[0, 1]), 4)
         0.4904
     """
-    return nll_of(predictions(name="NLL", **given))
+    return nll_of(predictions(data, name="NLL", **given))
 
 
 def nll_of(given: Predictions) -> float:
@@ -62,7 +64,8 @@ def nll_of(given: Predictions) -> float:
     for start in range(0, len(rows), ROWS):
         block = given.logits[start : start + ROWS].astype(np.float64)
         largest = block.max(1)
-        total += float(np.log(np.exp(block - largest[:, np.newaxis]).sum(1)).sum())
+        with np.errstate(over="ignore", under="ignore"):  # the power of a vast negative logit is 0
+            total += float(np.log(np.exp(block - largest[:, np.newaxis]).sum(1)).sum())
         total += float((largest - block[np.arange(len(block)), target[start : start + ROWS]]).sum())
     return total / len(rows)
 
@@ -244,8 +247,3 @@ def aurc(
     _, samples, right = (field[::-1] for field in data.groups)
     rate = np.repeat(1 - right / samples, samples.astype(np.intp))
     return float((rate.cumsum() / np.arange(1, len(data) + 1)).mean())
-
-
-def reliability_bins(given: Predictions, *, bins: int = 20, equal_mass: bool = False) -> BinTable:
-    """The bins of a reliability diagram: equal width right-closed, or equal mass."""
-    return equal_mass_bins(given, bins=bins) if equal_mass else equal_width_bins(given, bins=bins)

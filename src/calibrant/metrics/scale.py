@@ -268,10 +268,10 @@ def _columns_of_file(connection: "DuckDBPyConnection", where: str) -> list[Colum
 
     if suffix != ".csv":
         return describe(f"read_parquet({_text(pattern)})")
-    found = describe(f"read_csv({_text(pattern)}, header = true)")
+    found = describe(f"read_csv({_text(pattern)}, header = true, delim = ',')")
     # A column that begins with whole numbers may well go on with others.
     wide = ", ".join(f"{_text(column.name)}: 'DOUBLE'" for column in found if column.type == "BIGINT")
-    return describe(f"read_csv({_text(pattern)}, header = true, types = {{{wide}}})") if wide else found
+    return describe(f"read_csv({_text(pattern)}, header = true, delim = ',', types = {{{wide}}})") if wide else found
 
 
 def _text(value: str) -> str:

@@ -75,6 +75,8 @@ def find_pairs(
 
 def _numbered(name: str, by_name: dict[str, Column], where: str) -> list[str]:
     """The columns ``name_0``, ``name_1`` and so on."""
+    if f"{name}_0" not in by_name:
+        return []
     count = sum(re.fullmatch(rf"{re.escape(name)}_\d+", other) is not None for other in by_name)
     names = [f"{name}_{i}" for i in range(count)]
     for absent in (other for other in names if other not in by_name):

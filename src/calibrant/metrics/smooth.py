@@ -53,8 +53,9 @@ def smooth_ece_of(given: Predictions) -> SmoothECE:
     spectrum = dct(_residuals_on_grid(given), type=2)
 
     def error(width: float) -> float:
-        damping = np.exp(-0.5 * (np.pi * width * np.arange(CELLS)) ** 2)
-        return float(np.abs(idct(spectrum * damping, type=2)).sum())
+        with np.errstate(under="ignore"):
+            damped = spectrum * np.exp(-0.5 * (np.pi * width * np.arange(CELLS)) ** 2)
+        return float(np.abs(idct(damped, type=2)).sum())
 
     low, high = SMALLEST_WIDTH, 1.0
     if error(low) <= low:

@@ -4,14 +4,15 @@ The binned ones keep a few sums per bin, whatever the number of samples. Those t
 for each: confidence, rounded to float32, and correctness packed into one integer.
 """
 
-from typing import Any, Literal
+import math
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import inputs
-from calibrant.metrics.binned import CONVENTIONS, BinTable, ConventionName, bin_sums, ece_of
+from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, classwise_gaps, ece_of, rule_of
 from calibrant.metrics.cumulative import Cumulative, cumulative
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.sorting import pack
@@ -41,6 +42,11 @@ class StreamingMetric(Metric):
         super().__init__(**options)
         inputs.check_choice("takes", takes, ("logits", "probabilities", "confidence"))
         self.takes = takes
+
+    def set_dtype(self, dst_type: Any) -> Self:
+        """Leave sums in float64 and keys in int32: in any other type they would be wrong."""
+        del dst_type
+        return self
 
     def batch(self, first: Tensor, second: Tensor) -> Predictions:
         """Check a batch."""
@@ -81,11 +87,7 @@ class StreamingECE(StreamingMetric):
         **options: Any,
     ) -> None:
         super().__init__(takes, **options)
-        inputs.check_choice("convention", convention, tuple(CONVENTIONS))
-        self.rule = CONVENTIONS[convention]
-        if bins is not None:
-            inputs.check_count("bins", bins)
-        self.bins = int(self.rule.bins if bins is None else bins)
+        self.rule, self.bins = rule_of(convention, bins)
         slots = self.bins + (self.rule.last == "extra")
         # Rows: samples, sum of confidence, right ones.
         self.add_state("sums", torch.zeros(3, slots, dtype=torch.float64), dist_reduce_fx="sum")
@@ -107,8 +109,9 @@ class StreamingECE(StreamingMetric):
         return BinTable(edges[: len(samples)], upper, samples, confidence, right)
 
     def compute(self) -> Tensor:
-        """ECE of all batches."""
-        return torch.tensor(ece_of(self.table(), max(int(self.samples), 1)), dtype=torch.float64, device=self.device)
+        """ECE of all batches; NaN before the first."""
+        value = ece_of(self.table(), int(self.samples)) if self.samples else math.nan
+        return torch.tensor(value, dtype=torch.float64, device=self.device)
 
 
 class StreamingMCE(StreamingECE):
@@ -116,7 +119,8 @@ class StreamingMCE(StreamingECE):
 
     def compute(self) -> Tensor:
         """MCE of all batches."""
-        return torch.tensor(np.abs(self.table().gaps).max(), dtype=torch.float64, device=self.device)
+        value = np.abs(self.table().gaps).max() if self.samples else math.nan
+        return torch.tensor(value, dtype=torch.float64, device=self.device)
 
 
 class StreamingGap(StreamingECE):
@@ -132,7 +136,7 @@ class StreamingGap(StreamingECE):
 
     def compute(self) -> Tensor:
         """The gap of all batches."""
-        gap: Tensor = (self.sums[1] - self.sums[2]).sum() / self.samples.clamp_min(1)
+        gap: Tensor = (self.sums[1] - self.sums[2]).sum() / self.samples
         return gap
 
 
@@ -154,18 +158,14 @@ class StreamingClasswiseECE(StreamingMetric):
         self,
         classes: int,
         bins: int | None = None,
-        convention: ConventionName = "guo",
+        convention: ConventionName = "paper",
         takes: Literal["logits", "probabilities"] = "logits",
         **options: Any,
     ) -> None:
         super().__init__(takes, **options)
         inputs.check_choice("takes", takes, ("logits", "probabilities"))
-        inputs.check_choice("convention", convention, tuple(CONVENTIONS))
         inputs.check_count("classes", classes)
-        if bins is not None:
-            inputs.check_count("bins", bins)
-        self.rule = CONVENTIONS[convention]
-        self.bins = int(self.rule.bins if bins is None else bins)
+        self.rule, self.bins = rule_of(convention, bins)
         slots = self.bins + (self.rule.last == "extra")
         # Confidence less right ones of each class and bin: all that class-wise ECE needs.
         self.add_state("sums", torch.zeros(classes, slots, dtype=torch.float64), dist_reduce_fx="sum")
@@ -173,21 +173,15 @@ class StreamingClasswiseECE(StreamingMetric):
 
     def update(self, first: Tensor, second: Tensor) -> None:
         """Add a batch."""
-        probabilities, target = self.batch(first, second).of_classes("class-wise ECE")
-        if probabilities.shape[1] != len(self.sums):
-            raise ValueError(f"expected {len(self.sums)} classes, got {probabilities.shape[1]}")
-        edges = self.rule.edges_like(probabilities, self.bins)
-        gaps = np.empty(self.sums.shape)
-        for k in range(len(gaps)):
-            column = np.ascontiguousarray(probabilities[:, k])
-            _, confidence, right = bin_sums(column, target == k, edges, self.rule)
-            gaps[k] = confidence - right
-        self.sums += torch.from_numpy(gaps).to(self.sums)
-        self.samples += len(target)
+        data = self.batch(first, second)
+        if data.classes != len(self.sums):
+            raise ValueError(f"expected {len(self.sums)} classes, got {data.classes}")
+        self.sums += torch.from_numpy(classwise_gaps(data, self.rule, self.bins)).to(self.sums)
+        self.samples += len(data)
 
     def compute(self) -> Tensor:
         """Mean over classes of the ECE of all batches."""
-        return self.sums.abs().sum(1).mean() / self.samples.clamp_min(1)
+        return self.sums.abs().sum(1).mean() / self.samples
 
 
 class _Sorted(StreamingMetric):
@@ -209,13 +203,11 @@ class _Sorted(StreamingMetric):
             added = torch.cat((self.keys.pop(), added))
         self.keys.append(added)
 
-    def cumulative(self, name: str, minimum: int) -> Cumulative:
-        """ESD and KS of all batches."""
+    def cumulative(self) -> Cumulative:
+        """ESD and KS of all batches; NaN where there are too few samples, as a short batch may have."""
         state: Any = self.keys  # after synchronisation torchmetrics leaves one tensor
         parts = [state] if isinstance(state, Tensor) else list(state)
         keys = torch.cat(parts).cpu().numpy().view(np.uint32) if parts else np.zeros(0, dtype=np.uint32)
-        if len(keys) < minimum:
-            raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(keys)}")
         return cumulative(np.sort(keys))
 
 
@@ -229,7 +221,7 @@ class StreamingESD(_Sorted):
 
     def compute(self) -> Tensor:
         """ESD of all batches."""
-        return torch.tensor(self.cumulative("ESD", 3).esd, dtype=torch.float64, device=self.device)
+        return torch.tensor(self.cumulative().esd, dtype=torch.float64, device=self.device)
 
 
 class StreamingKS(_Sorted):
@@ -242,4 +234,4 @@ class StreamingKS(_Sorted):
 
     def compute(self) -> Tensor:
         """KS error of all batches."""
-        return torch.tensor(self.cumulative("the KS error", 1).ks, dtype=torch.float64, device=self.device)
+        return torch.tensor(self.cumulative().ks, dtype=torch.float64, device=self.device)
