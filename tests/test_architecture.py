@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"functional", "objectives", "metrics", "posthoc", "report"},
     "metrics": {"numerics", "known_gradient", "inputs"},
     "posthoc": {"numerics", "inputs"},
-    "report": {"files", "metrics", "posthoc"},
+    "report": {"files", "known_gradient", "metrics", "posthoc"},
     "files": {"metrics", "inputs"},
     "commands": {"files", "metrics", "posthoc", "report"},
     "experiments": {"__init__", "numerics", "inputs", "objectives", "functional", "files", "metrics"},

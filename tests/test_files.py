@@ -1,6 +1,7 @@
 """Files of predictions: every format and shape that is read, every defect that is named, nothing half-written."""
 
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,19 @@ def single_array(path: Path) -> None:
     path.with_suffix(".npy").rename(path)
 
 
+def text_member(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("logits", "no array")
+
+
+def vast(path: Path) -> None:
+    """A header that claims a thousand billion rows."""
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 10), }"
+    header += b" " * (63 - (len(header) + 10) % 64) + b"\n"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("logits.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+
+
 def saved(**arrays: Any) -> Callable[[Path], None]:
     return lambda path: np.savez(path, **arrays)
 
@@ -172,7 +186,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "pickle": (bad("pickle.npz", b"\x80\x04K\x01."), "is not an .npz file"),
     "single array": (bad("one.npz", single_array), "holds a single array"),
     "cut short": (bad("cut.npz", cut_short), "is not an .npz file"),
-    "damaged": (bad("damaged.npz", damaged), "cannot be read"),
+    "damaged": (bad("damaged.npz", damaged), "damaged or cut short"),
     "no arrays": (bad("none.npz", lambda path: zipfile.ZipFile(path, "w").close()), "no arrays"),
     "objects": (bad("o.npz", saved(logits=OBJECTS, target=TARGET)), "holds Python objects"),
     "no kind": (bad("k.npz", saved(scores=P, target=TARGET)), "has no 'logits' or"),
@@ -189,10 +203,22 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "two samples": (bad("two.npz", saved(confidence=Z[:2], correct=C[:2])), "at least 3 samples, got 2"),
     "binary file as csv": (bad("b.csv", bytes(range(256))), "is not a text file"),
     "header only": (bad("h.csv", b"confidence,correct\n"), "no rows below its header"),
-    "words": (bad("w.csv", b"confidence,correct\n0.5,1\nhigh,0\n0.2,1\n"), "must hold a number in every row"),
+    "words": (bad("w.csv", b"confidence,correct\n0.5,1\nhigh,0\n0.2,1\n"), "row 2 has 'high'"),
     "hole": (bad("w.csv", b"confidence,correct\n0.5,1\n,0\n0.2,1\n"), "must hold a number in every row"),
     "short row": (bad("w.csv", b"confidence,correct\n0.5,1\n0.3\n0.2,1\n"), "must hold a number in every row"),
-    "classes": (bad("c.csv", ROW), "no 'logits_1': number classes from 0"),
+    "semicolons": (bad("s.csv", b"confidence;correct\n0.5;1\n"), "separate them with commas"),
+    "no header": (bad("n.csv", b"0.5,1\n0.7,0\n"), "first line must hold the names"),
+    "blank": (bad("n.csv", b"\n\n"), "holds no line"),
+    "twice": (bad("t.csv", b"confidence,correct,correct\n0.5,1,1\n"), "has 2 columns 'correct'"),
+    "long cell": (bad("l.csv", b"confidence,correct\n" + b"1" * 200_000 + b",1\n"), "cannot be read as CSV"),
+    "pipe": (bad("p.npz", lambda path: os.mkfifo(path)), "is not a regular file"),
+    "not arrays": (bad("z.npz", text_member), "is not an array"),
+    "vast": (bad("v.npz", vast), "does not fit into memory"),
+    "lists and plain": (
+        bad("m.parquet", saved_parquet(logits_0=[[1.0], [2.0], [3.0]], logits_1=[1.0, 2.0, 3.0], target=[0, 1, 1])),
+        "must hold plain numbers",
+    ),
+    "classes": (bad("c.csv", ROW), "no 'logits_1': number them from 0"),
     "not parquet": (bad("p.parquet", b"PAR1 but no"), "is not a Parquet file"),
     "nulls": (bad("p.parquet", saved_parquet(confidence=[0.5, None, 0.2], correct=[1, 0, 1])), "1 empty values"),
     "ragged": (bad("p.parquet", saved_parquet(logits=[[1.0], [1.0, 2], [3.0]], target=[0, 0, 1])), "one length"),
@@ -210,7 +236,7 @@ def test_a_defect_is_named_in_one_line(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("suffix", [*WRITERS, ".NPZ", ".CSV", ".PARQUET"])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_probabilities_survive_a_round_trip(tmp_path: Path, suffix: str, kind: type) -> None:
     path = tmp_path / "new folder" / f"out{suffix}"
@@ -238,6 +264,45 @@ def test_nothing_is_left_of_a_write_that_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_link_is_followed_and_a_device_refused(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target.npz", tmp_path / "link.npz", tmp_path / "pipe.npz"
+    target.write_text("before")
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    write_predictions(link, P, TARGET)
+    assert link.is_symlink()
+    assert len(read_predictions(target)) == 40
+    with pytest.raises(FileError, match="is not a regular file"):
+        write_predictions(pipe, P, TARGET)
+    assert pipe.is_fifo()
+
+
+def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "full.txt"
+
+    def full() -> None:
+        with whole_or_not_at_all(path):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(FileError, match=r"full\.txt: cannot be written: No space left on device"):
+        full()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_is_the_default_still_chooses(tmp_path: Path) -> None:
+    path = tmp_path / "all.npz"
+    np.savez(path, logits=LOGITS, probabilities=P[:, ::-1], target=TARGET, confidence=Z, correct=C)
+    assert read_predictions(path).logits is not None
+    assert read_predictions(path, Columns(confidence="confidence")).classes is None
+    assert read_predictions(path, Columns(probabilities="probabilities")).logits is None
+
+
+def test_headers_may_be_quoted_over_lines_and_follow_blank_ones(tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    path.write_text('\n"a\nnote",confidence,correct\n1,0.9,true\n2,0.5,1\n3,0.7,0\n')
+    assert read_predictions(path).correct.tolist() == [True, True, False]
+
+
 def test_a_written_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
     (tmp_path / "usual").write_text("")
     with whole_or_not_at_all(tmp_path / "ours") as temporary:
@@ -250,5 +315,10 @@ def test_what_fits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / "p.parquet"
     write_parquet(path, {"confidence": Z, "correct": C})
     assert fits_in_memory(path)
-    monkeypatch.setattr("calibrant.files._free_memory", lambda: 4 * 40 * 2 * 8)
+    lists = tmp_path / "lists.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"logits": LOGITS.tolist(), "target": TARGET}), lists)
+    monkeypatch.setattr("calibrant.files.reading.free_memory", lambda: 4 * 40 * 2 * 8)
     assert not fits_in_memory(path)
+    monkeypatch.setattr("calibrant.files.reading.free_memory", lambda: 4 * 40 * 4 * 8)
+    assert fits_in_memory(path)
+    assert not fits_in_memory(lists)  # three numbers in a list are three numbers

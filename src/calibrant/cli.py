@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter, validators
+from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from calibrant import __version__
+from calibrant.commands import Engine
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.columns import Columns
 
@@ -23,12 +24,11 @@ NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=float("inf")
 
 
 NotNegativeInteger = Annotated[int, Parameter(validator=Number(gte=0))]
-Engine = Literal["auto", "memory", "duckdb", "spark"]
 Method = Literal[
     "temperature", "vector", "matrix", "dirichlet", "ensemble-temperature", "platt", "beta", "spline", "histogram",
     "isotonic", "bbq",
 ]  # fmt: skip
-File = Annotated[Path, Parameter(validator=validators.Path(dir_okay=False))]
+Draws = Annotated[int, Parameter(validator=Number(gte=19))]  # with fewer, no p-value is ever below 5 %
 Names = Annotated[Columns, Parameter(name="*", group="Names in the files")]
 
 
@@ -61,12 +61,12 @@ def demo(
 
 @app.command
 def evaluate(
-    *files: File,
-    report: File | None = None,
+    *files: Path,
+    report: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
     bins: Positive | None = None,
     convention: ConventionName = "paper",
-    draws: Positive = 1000,
+    draws: Draws = 1000,
     seed: NotNegativeInteger = 0,
     engine: Engine = "auto",
     memory_limit: str = "1GB",
@@ -100,10 +100,10 @@ def evaluate(
 @app.command
 def recalibrate(
     *,
-    fit: File,
-    apply: File,
+    fit: Path,
+    apply: Path,
     method: Method = "temperature",
-    out: File | None = None,
+    out: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
     names: Names = Columns(),  # noqa: B008 (frozen)
 ) -> None:
@@ -134,5 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except (ValueError, ImportError, OSError, MemoryError) as error:
-        sys.stderr.write(f"calibrant: {' '.join(str(error).split())}\n")
+        from calibrant.commands.terminal import printable
+
+        sys.stderr.write(f"calibrant: {printable(' '.join(str(error).split()))}\n")
         sys.exit(2)

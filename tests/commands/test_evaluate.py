@@ -1,15 +1,19 @@
 """`calibrant evaluate`, as a user runs it."""
 
+import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from calibrant import metrics
 from calibrant.cli import main
 from calibrant.commands.evaluate import model_names
+from calibrant.commands.terminal import print_scores
 
 RNG = np.random.default_rng(0)
 TARGET = RNG.integers(4, size=600)
@@ -81,7 +85,38 @@ def test_different_samples_are_not_compared(
     other = tmp_path / "other.npz"
     np.savez(other, confidence=RNG.random(50), correct=RNG.integers(2, size=50))
     assert run("evaluate", files["sharp"], other, "--draws", 100) == 0
-    assert "Not compared" in capsys.readouterr().out
+    assert "other is not compared: it holds other samples than sharp." in " ".join(capsys.readouterr().out.split())
+
+
+def test_three_samples_are_evaluated_but_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        np.savez(tmp_path / f"{name}.npz", confidence=[0.5, 0.6, 0.7], correct=[1, 0, 1])
+    assert run("evaluate", tmp_path / "a.npz", tmp_path / "b.npz", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["not_compared"] == {"b": "has fewer than 4 samples"}
+    assert found["comparisons"] == []
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_numbers_are_never_cut(width: int) -> None:
+    screen = io.StringIO()
+    scores = {f"model_{k}_with_a_long_name": metrics.evaluate(logits=logits(2.0 + k), target=TARGET) for k in range(9)}
+    print_scores(Console(file=screen, width=width), scores)
+    shown = screen.getvalue()
+    assert "…" not in shown
+    assert max(len(line) for line in shown.splitlines()) <= width
+    for found in scores.values():
+        assert all(str(entry) in shown for entry in found)
+
+
+def test_a_name_that_no_encoding_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / os.fsdecode(b"bad\xff\x1b[31m.npz")
+    np.savez(path, logits=logits(2.0), target=TARGET)
+    assert run("evaluate", path, "--json", "--draws", 50) == 0
+    assert (
+        json.loads(capsys.readouterr().out)["models"][0]["name"]
+        == "bad\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[31m"
+    )
 
 
 def test_a_name_that_looks_like_markup_stays_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +167,7 @@ def test_a_table_beyond_memory_goes_to_duckdb(
     pytest.importorskip("duckdb", reason="duckdb is not installed")
     path = tmp_path / "pairs.csv"
     path.write_text("confidence,correct\n" + "0.9,1\n0.8,0\n0.7,1\n" * 100)
-    monkeypatch.setattr("calibrant.files._free_memory", lambda: 1000)
+    monkeypatch.setattr("calibrant.files.reading.free_memory", lambda: 1000)
     assert run("evaluate", path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["models"][0]["engine"] == "duckdb"
 
@@ -142,7 +177,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "missing": (["nope.npz"], "nope.npz: no such file"),
     "twice": (["sharp.npz", "./sharp.npz"], "the same file is given twice"),
     "overwrite": (["sharp.npz", "--report", "sharp.npz"], "would overwrite"),
-    "engine": (["sharp.npz", "--engine", "duckdb"], "reads .csv and .parquet files only"),
+    "engine": (["sharp.npz", "--engine", "duckdb"], "reads .csv and .parquet only"),
     "report beyond memory": (
         ["pairs.csv", "--engine", "duckdb", "--report", "x.html"],
         "--report needs the samples in memory",

@@ -88,6 +88,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "all right": (["--fit", "right.npz", "--apply", "test.npz"], "right.npz: "),
     "pairs": (["--fit", "val.npz", "--apply", "pairs.npz"], "pairs.npz: holds confidences only"),
     "nan": (["--fit", "val.npz", "--apply", "nan.npz"], "nan.npz: "),
+    "text without target": (["--fit", "val.npz", "--apply", "text.npz"], "text.npz: logits must hold numbers"),
+    "sums without target": (["--fit", "val.npz", "--apply", "sum.npz"], "sum.npz: probabilities must sum to 1"),
     "overwrite": (["--fit", "val.npz", "--apply", "test.npz", "--out", "val.npz"], "val.npz: would be overwritten"),
     "suffix": (["--fit", "val.npz", "--apply", "test.npz", "--out", "x.txt"], "x.txt: expected one of"),
 }
@@ -102,6 +104,8 @@ def test_bad_input_is_one_line_status_2_and_writes_nothing(
     np.savez("two.npz", logits=logits[:, :2], target=target % 2)
     np.savez("right.npz", logits=logits, target=logits.argmax(1))
     np.savez("pairs.npz", confidence=RNG.random(50), correct=target > 0)
+    np.savez("text.npz", logits=logits.astype(str))
+    np.savez("sum.npz", probabilities=np.full((50, 3), 0.3))
     np.savez("nan.npz", logits=np.where(logits > 3, np.nan, logits))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     arguments, message = BAD[name]

@@ -1,24 +1,25 @@
 """`calibrant evaluate`: how honest are the predictions in these files?"""
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands.terminal import Advance, plain, print_json, progress_bar, score_table
-from calibrant.files import FileError, fits_in_memory, read_predictions
+from calibrant.commands import Engine
+from calibrant.commands.terminal import Advance, plain, print_json, print_scores, printable, progress_bar
+from calibrant.files import FileError, fits_in_memory, naming, read_predictions
 from calibrant.metrics import Comparison, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
 from calibrant.report import Audit, audit, verdict
 
-Engine = Literal["auto", "memory", "duckdb", "spark"]
-# Names of two models, and what their comparison gave.
-Pair = tuple[str, str, Comparison]
 TABLES = (".csv", ".parquet")
+# Of samples that two models must share to be compared.
+FEWEST_COMPARED = 4
 
 
 @dataclass(frozen=True)
@@ -34,33 +35,46 @@ class Options:
     memory_limit: str
 
 
+class Compared(NamedTuple):
+    """Every later model against the first: those that could be compared, and those that could not, with the reason."""
+
+    pairs: list[tuple[str, str, Comparison]]
+    left_out: dict[str, str]
+
+
 def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | None, as_json: bool) -> None:
     """Evaluate each file, compare them, print, and write the report if one is asked for."""
-    if len({path.resolve() for path in paths}) < len(paths):
+    real = [os.path.realpath(path) for path in paths]
+    if len(set(real)) < len(real):
         raise ValueError("the same file is given twice")
-    if report is not None and report.resolve() in {path.resolve() for path in paths}:
+    if report is not None and os.path.realpath(report) in real:
         raise FileError(report, "the report would overwrite a file of predictions")
     names = model_names(paths)
-    engines = [_engine_for(path, options.engine) for path in paths]
+    engines = _engines(paths, options.engine)
     if any(engine != "memory" for engine in engines):
         _evaluate_beyond_memory(paths, names, engines, options, report=report, as_json=as_json)
         return
     if report is not None:
-        _check_report_can_be_made()
+        from calibrant.report import require_report_packages
+
+        require_report_packages()
     with progress_bar("reading") as begin:
         audits = [_audit(path, name, options, begin) for path, name in zip(paths, names, strict=True)]
-        comparisons = list(_comparisons(audits, options))
+        begin("comparing")
+        compared = _compare(audits, options)
         if report is not None:
             begin("writing the report")
             from calibrant.report import write_report
 
-            write_report(report, audits, comparisons)
+            write_report(report, audits, compared.pairs)
     if as_json:
-        print_json(
-            {"models": [_plain(one) for one in audits], "comparisons": [_plain_pair(*pair) for pair in comparisons]}
-        )
+        print_json({
+            "models": [_plain(one) for one in audits],
+            "comparisons": [{"names": [a, b], **asdict(found)} for a, b, found in compared.pairs],
+            "not_compared": compared.left_out,
+        })  # fmt: skip
         return
-    _show(audits, comparisons, Console())
+    _show(audits, compared, Console())
     if report is not None:
         Console().print(f"Report: {plain(str(report))}", soft_wrap=True, highlight=False)
 
@@ -68,19 +82,10 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
 def model_names(paths: Sequence[Path]) -> list[str]:
     """Short names that tell the files apart: their stems, or as much of their paths as it takes."""
     for named in (lambda path: path.stem, lambda path: path.name, str):
-        names = [named(path) for path in paths]
+        names = [printable(named(path)) for path in paths]
         if len(set(names)) == len(names):
             return names
-    return [str(path) for path in paths]
-
-
-def _check_report_can_be_made() -> None:
-    try:
-        import jinja2
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ValueError(f'a report needs {error.name}: pip install "calibrant[report]"') from error
-    del jinja2
+    return [f"{k}: {printable(str(path))}" for k, path in enumerate(paths, 1)]
 
 
 def _audit(path: Path, name: str, options: Options, begin: Callable[[str], Advance]) -> Audit:
@@ -92,35 +97,43 @@ def _audit(path: Path, name: str, options: Options, begin: Callable[[str], Advan
     )  # fmt: skip
 
 
-def _comparisons(audits: list[Audit], options: Options) -> Iterator[Pair]:
-    """Every later model against the first, where they predict the same samples."""
+def _compare(audits: list[Audit], options: Options) -> Compared:
+    found = Compared([], {})
+    first = audits[0].predictions
     for other in audits[1:]:
-        a, b = audits[0].predictions, other.predictions
-        same_target = a.target is None or b.target is None or np.array_equal(a.target, b.target)
-        if len(a) == len(b) and same_target:
-            found = compare(a, b, metric="esd", draws=options.draws, seed=options.seed)
-            yield audits[0].name, other.name, found
+        a, b = first, other.predictions
+        known = a.target is not None and b.target is not None
+        if len(a) != len(b) or (known and not np.array_equal(np.asarray(a.target), np.asarray(b.target))):
+            found.left_out[other.name] = f"holds other samples than {audits[0].name}"
+        elif len(a) < FEWEST_COMPARED:
+            found.left_out[other.name] = f"has fewer than {FEWEST_COMPARED} samples"
+        else:
+            result = compare(a, b, metric="esd", draws=options.draws, seed=options.seed)
+            found.pairs.append((audits[0].name, other.name, result))
+    return found
 
 
-def _show(audits: list[Audit], comparisons: list[Pair], console: Console) -> None:
+def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
     for one in audits:
         console.print(f"[bold]{plain(one.name)}[/]: {plain(verdict(one))}.", highlight=False)
-    first = audits[0]
     if len(audits) > 1:
-        console.print(score_table({one.name: one.scores for one in audits}))
-        for a, b, comparison in comparisons:
+        print_scores(console, {one.name: one.scores for one in audits})
+        for a, b, comparison in compared.pairs:
             console.print(f"{plain(a)} (a) and {plain(b)} (b): {plain(str(comparison))}.", highlight=False)
-        if not comparisons:
-            console.print("Not compared: the files hold different samples.")
+        for name, reason in compared.left_out.items():
+            console.print(f"{plain(name)} is not compared: it {plain(reason)}.", highlight=False)
+        if compared.pairs and any(one.predictions.target is None for one in audits):
+            console.print("Where there is no target, rows are taken for the same samples.", highlight=False)
         return
-    columns = {"value": first.scores}
-    if first.repair is not None:
-        columns["after temperature"] = first.repair.scores
-    console.print(score_table(columns, title=first.scores.title))
-    console.print(f"Test of calibration: {plain(str(first.test))}.", highlight=False)
-    if first.repair is not None:
+    (only,) = audits
+    columns = {"value": only.scores}
+    if only.repair is not None:
+        columns["after temperature"] = only.repair.scores
+    print_scores(console, columns, title=only.scores.title)
+    console.print(f"Test of calibration: {plain(str(only.test))}.", highlight=False)
+    if only.repair is not None:
         console.print(
-            f"Temperature {first.repair.temperature:.4g}, fitted on all samples; the column after it comes from halves "
+            f"Temperature {only.repair.temperature:.4g}, fitted on all samples; the column after it comes from halves "
             "that each other's temperature was fitted on.",
             highlight=False,
         )
@@ -134,17 +147,22 @@ def _plain(one: Audit) -> dict[str, Any]:
     return {"name": one.name, "verdict": verdict(one), **one.scores.to_dict(), "test": test, "repair": repair}
 
 
-def _plain_pair(a: str, b: str, comparison: Comparison) -> dict[str, Any]:
-    return {"names": [a, b], **asdict(comparison)}
-
-
-def _engine_for(path: Path, engine: Engine) -> Engine:
-    if engine in ("duckdb", "spark") and path.suffix.lower() not in TABLES:
-        raise FileError(path, f"--engine {engine} reads {' and '.join(TABLES)} files only")
-    if engine != "auto":
-        return engine
-    beyond = path.suffix.lower() in TABLES and path.is_file() and path.stat().st_size and not fits_in_memory(path)
-    return "duckdb" if beyond else "memory"
+def _engines(paths: Sequence[Path], wished: Engine) -> list[Engine]:
+    """How to read each file: all in memory, or all where they lie."""
+    if wished == "memory":
+        return ["memory" for _ in paths]
+    tables = [path.suffix.lower() in TABLES for path in paths]
+    if wished == "auto":
+        beyond = [
+            table and path.is_file() and not fits_in_memory(path) for path, table in zip(paths, tables, strict=True)
+        ]
+        if not any(beyond):
+            return ["memory" for _ in paths]
+        wished = "duckdb"
+    for path, table in zip(paths, tables, strict=True):
+        if not table:
+            raise FileError(path, f"{wished} reads {' and '.join(TABLES)} only: evaluate it apart from the others")
+    return [wished for _ in paths]
 
 
 def _evaluate_beyond_memory(
@@ -158,7 +176,9 @@ def _evaluate_beyond_memory(
 ) -> None:
     """Exact scores from SQL; neither the test of calibration nor the report, which need the samples."""
     if report is not None:
-        raise ValueError("--report needs the samples in memory: leave it out, or choose --engine memory")
+        raise ValueError(
+            f"--report needs the samples in memory, not in {engines[0]}: leave it out, or choose --engine memory"
+        )
     with progress_bar("reading") as begin:
         found = {
             name: _scores_beyond_memory(path, engine, options, begin(f"{name}: {engine}"))
@@ -172,8 +192,7 @@ def _evaluate_beyond_memory(
         print_json({"models": models, "comparisons": []})
         return
     title = ", ".join(f"{plain(name)}: {scores.title}" for name, scores in found.items())
-    columns = {"value": next(iter(found.values()))} if len(found) == 1 else found
-    Console().print(score_table(columns, title=title))
+    print_scores(Console(), {"value": next(iter(found.values()))} if len(found) == 1 else found, title=title)
 
 
 def _scores_beyond_memory(path: Path, engine: Engine, options: Options, progress: Advance) -> Scores:
@@ -181,16 +200,15 @@ def _scores_beyond_memory(path: Path, engine: Engine, options: Options, progress
 
     rule = CONVENTIONS[options.convention]
     if (rule.closed, rule.last) != ("right", "closed"):
-        raise ValueError(f"--engine {engine} knows right-closed bins only: choose --convention paper or guo")
+        raise ValueError(f"{engine} knows right-closed bins only: choose --convention paper or guo, or --engine memory")
     bins = options.bins or rule.bins
     columns = options.names
-    if engine == "memory":
-        engine = "duckdb"  # one of several files is beyond memory: then all are read the same way
-    if engine == "spark":
-        found = scale.statistics_spark(path, columns=columns, bins=bins)
-    else:
-        limit = options.memory_limit
-        found = scale.statistics_duckdb(path, columns=columns, bins=bins, memory_limit=limit, progress=progress)
+    with naming(path):
+        if engine == "spark":
+            found = scale.statistics_spark(path, columns=columns, bins=bins)
+        else:
+            limit = options.memory_limit
+            found = scale.statistics_duckdb(path, columns=columns, bins=bins, memory_limit=limit, progress=progress)
     words = f"{options.convention}: {rule.describe(bins)}"
     gap = found.mean_confidence - found.accuracy
     return Scores(found.samples, None, (

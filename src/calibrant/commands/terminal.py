@@ -9,42 +9,77 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from calibrant.metrics import Score, Scores
 
 Advance = Callable[[float], None]
+# Characters of a heading that count for the width of its column, and the least room a convention is worth.
+MOST_HEADING = 17
+LEAST_CONVENTION = 28
 
 
-def score_table(columns: dict[str, Scores], *, title: str = "") -> Table:
-    """Scores side by side, one column each, and the convention of every row.
+def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "") -> None:
+    """Scores side by side, one column each, with the convention of every row where there is room for it.
+
+    Where the columns do not fit beside each other they become several tables: a number is never cut.
 
     Args:
+        console: Where to print.
         columns: Heading and scores of each column. A score that one of them lacks is left blank there.
-        title: Above the table.
+        title: Above the first table.
     """
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("score", no_wrap=True)
-    for heading in columns:
-        table.add_column(plain(heading), justify="right", no_wrap=len(columns) <= 3)
-    table.add_column("convention", style="dim")
     rows: dict[str, Score] = {}
     for scores in columns.values():
         for entry in scores:
             rows.setdefault(entry.key, entry)
+    labels = 1 + max(len(entry.label) for entry in rows.values())
+    widths = {
+        heading: 3 + max(min(len(heading), MOST_HEADING), *(len(str(entry)) for entry in scores))
+        for heading, scores in columns.items()
+    }
+    while columns:
+        fitting: dict[str, Scores] = {}
+        room = console.width - labels
+        for heading, scores in columns.items():
+            room -= widths[heading]
+            if fitting and room < 0:
+                room += widths[heading]
+                break
+            fitting[heading] = scores
+        console.print(_score_table(rows, fitting, widths, title, with_convention=room >= LEAST_CONVENTION))
+        columns = {heading: scores for heading, scores in columns.items() if heading not in fitting}
+        title = ""
+
+
+def _score_table(
+    rows: dict[str, Score], columns: dict[str, Scores], widths: dict[str, int], title: str, *, with_convention: bool
+) -> Table:
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("score", no_wrap=True)
+    for heading in columns:
+        table.add_column(plain(heading), justify="right", width=widths[heading] - 3, overflow="fold")
+    if with_convention:
+        table.add_column("convention", style="dim")
     for key, first in rows.items():
         found = [next((str(entry) for entry in scores if entry.key == key), "") for scores in columns.values()]
         # A convention that differs between columns, such as the number of bins a sweep chose, is nobody's.
         said = {entry.convention for scores in columns.values() for entry in scores if entry.key == key}
         convention = first.convention if len(said) == 1 else first.convention.split(",")[0].split(";")[0]
-        table.add_row(first.label, *found, convention)
+        table.add_row(first.label, *found, *([plain(convention)] if with_convention else []))
     return table
 
 
 def plain(text: str) -> str:
     """Text as it stands: rich would read what is in square brackets."""
-    return text.replace("[", r"\[")
+    return escape(printable(text))
+
+
+def printable(text: str) -> str:
+    """Text that does nothing to a terminal or a file but appear in it, whatever a file may be called."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 @contextmanager
@@ -57,24 +92,25 @@ def progress_bar(what: str) -> Iterator[Callable[[str], Advance]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TaskProgressColumn(),
+        TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(plain(what), total=1.0)
+        task = progress.add_task(plain(what), total=None)
 
         def begin(name: str) -> Advance:
-            progress.reset(task, description=plain(name), total=1.0)
-            return lambda share: progress.update(task, completed=share)
+            # Until the first share is known, the bar only shows that something is going on.
+            progress.reset(task, description=plain(name), total=None)
+            return lambda share: progress.update(task, completed=share, total=1.0)
 
         yield begin
 
 
 def print_json(data: Any) -> None:
     """Plain data for machines, on standard output; numbers that JSON does not know become null."""
-    json.dump(_finite(data), sys.stdout, indent=2, allow_nan=False, ensure_ascii=False)
-    sys.stdout.write("\n")
+    text = json.dumps(_finite(data), indent=2, allow_nan=False, ensure_ascii=False)
+    sys.stdout.write(text + "\n")
 
 
 def _finite(data: Any) -> Any:

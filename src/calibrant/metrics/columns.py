@@ -1,6 +1,6 @@
 """What the arrays or columns of a source of predictions are called, and which of them to read."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["logits", "probabilities", "confidence"]
@@ -16,8 +16,10 @@ class Columns:
     named ``logits_0``, ``logits_1`` and so on; or one plain column for class 1 of two. If a source has several of the
     three, the one you have named counts, else the first in this order, which says most.
 
+    A name that is not given is the attribute's own.
+
     Attributes:
-        logits: Array, column, or prefix of the columns of logits.
+        logits: Array, column, or prefix of the columns of logits, if not called logits.
         probabilities: The same of probabilities.
         target: Class indices.
         confidence: Confidence in the prediction, where there are no classes.
@@ -28,20 +30,17 @@ class Columns:
         ('confidence',)
     """
 
-    logits: str = "logits"
-    probabilities: str = "probabilities"
-    target: str = "target"
-    confidence: str = "confidence"
-    correct: str = "correct"
-
-    def changed(self) -> set[str]:
-        """Which names the user has given."""
-        return {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+    logits: str | None = None
+    probabilities: str | None = None
+    target: str | None = None
+    confidence: str | None = None
+    correct: str | None = None
 
     def kinds(self) -> tuple[Kind, ...]:
         """What to look for, the first choice first: those the user has named, else all three."""
-        return tuple(kind for kind in KINDS if kind in self.changed()) or KINDS
+        return tuple(kind for kind in KINDS if getattr(self, kind) is not None) or KINDS
 
     def of(self, kind: Kind) -> tuple[str, str]:
         """What values of this kind, and the labels that belong to them, are called."""
-        return getattr(self, kind), self.correct if kind == "confidence" else self.target
+        labels = (self.correct or "correct") if kind == "confidence" else (self.target or "target")
+        return getattr(self, kind) or kind, labels

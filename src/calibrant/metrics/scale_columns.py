@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from calibrant.metrics.columns import Columns
+from calibrant.metrics.predictions import TOLERANCE
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
@@ -66,11 +67,8 @@ def find_pairs(
                 raise ValueError(f"{where}: column {name} holds empty lists: write a number for each class")
         target = numbers(labels, also_boolean=True)
         return _pairs_of_scores(dialect, table, scores, target, classes, name=name, logits=kind == "logits")
-    raise ValueError(
-        f"{where}: needs the columns {columns.confidence} and {columns.correct}, or {columns.target} with "
-        f"{columns.probabilities} or {columns.logits}; it has {', '.join(by_name)}: rename them, or say "
-        "what they are called with columns=Columns(...)"
-    )
+    wanted = ", or ".join(" and ".join(columns.of(kind)) for kind in columns.kinds())
+    raise ValueError(f"{where}: needs the columns {wanted}; it has {', '.join(by_name)}: rename them, or name yours")
 
 
 def _numbered(name: str, by_name: dict[str, Column], where: str) -> list[str]:
@@ -170,7 +168,7 @@ def _of_probabilities(dialect: Dialect, kind: str, classes: int, name: str) -> t
     # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
     total = dialect.total.format("s")
     checks.append(
-        Check(f"abs({total} - 1) > 0.02", f"have {name} that do not sum to 1: write the softmax of the logits")
+        Check(f"abs({total} - 1) > {TOLERANCE}", f"have {name} that do not sum to 1: write the softmax of the logits")
     )
     return "top", f"{dialect.position.format('s', 'top')} - 1", checks
 
