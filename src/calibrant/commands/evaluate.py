@@ -215,7 +215,7 @@ def _scores_beyond_memory(path: Path, engine: Engine, options: Options, progress
         Score("accuracy", "accuracy", found.accuracy, "top label", percent=True),
         Score("confidence", "mean confidence", found.mean_confidence, "top label", percent=True),
         Score("gap", "signed gap", gap, "confidence - accuracy", percent=True, signed=True),
-        Score("ece", "ECE", found.ece, words, percent=True),
+        Score("ece", f"ECE, {options.convention}", found.ece, words, percent=True),
         Score("mce", "MCE", found.mce, "as ECE", percent=True),
         Score("ks", "KS error", found.ks, "cumulative, ties grouped", percent=True),
         Score("esd", "ESD", found.esd, "unbiased, may be below 0"),

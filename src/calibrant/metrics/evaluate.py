@@ -179,11 +179,11 @@ def _binned_scores(data: Predictions, bins: int | None, convention: binned.Conve
     table = binned.equal_width_bins(data, bins=bins, convention=convention)
     rule = binned.CONVENTIONS[convention]
     words = rule.describe(rule.bins if bins is None else bins)
-    yield Score("ece", "ECE", binned.ece_of(table, len(data)), f"{convention}: {words}", percent=True)
+    yield Score("ece", f"ECE, {convention}", binned.ece_of(table, len(data)), f"{convention}: {words}", percent=True)
     if convention != "guo" or bins is not None:
         guo = binned.CONVENTIONS["guo"]
         value = binned.ece(data, convention="guo")
-        yield Score("ece_guo", "ECE", value, f"guo: {guo.describe(guo.bins)}", percent=True)
+        yield Score("ece_guo", "ECE, guo", value, f"guo: {guo.describe(guo.bins)}", percent=True)
     value = binned.equal_mass_ece(data)
     yield Score("ece_equal_mass", "ECE, equal mass", value, "15 bins, ties together", percent=True)
     sweep = binned.ece_sweep(data)
