@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc.lookup import SortedHits, bin_middles, step_lookup
-from calibrant.posthoc.scores import ScoreCalibrator, Scores, View
+from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
 # Weight of the prior of a binning, in samples (N' in the paper), and how far around the cube root of N to look.
 PRIOR_SAMPLES = 2.0
 SPREAD = 10
 # Binnings with less than this share of the best one's posterior change nothing that can be seen.
 LEAST_SHARE = 1e-3
+# How finely values are kept, and how near to 0 and 1 they may come: what float32 can still tell from 1.
+GRAIN = 2.0**-23
 
 
 class BayesianBinning(ScoreCalibrator):
@@ -24,9 +26,10 @@ class BayesianBinning(ScoreCalibrator):
 
     .. math:: \frac{m_b + \alpha_b}{n_b + 2/B}, \qquad \alpha_b = \frac{2}{B}\, p_b
 
-    with :math:`m_b` hits among :math:`n_b` samples and the middle :math:`p_b`. So no value is ever exactly 0 or 1.
-    Models with less than a thousandth of the best one's posterior are left out. The average is kept as one
-    table, in which a prediction is one look-up.
+    with :math:`m_b` hits among :math:`n_b` samples and the middle :math:`p_b`. So no value is ever 0 or 1, and
+    none is kept that is nearer to them than :math:`2^{-23}`, the precision of the table. Models with less than a
+    thousandth of the best one's posterior are left out. The average is kept as one table, in which a prediction
+    is one look-up.
 
     Args:
         view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
@@ -61,9 +64,9 @@ class BayesianBinning(ScoreCalibrator):
         share = torch.where(share < LEAST_SHARE, 0.0, share)
         return _average(sample, list(sizes), share / share.sum(1, keepdim=True))
 
-    def map_scores(self, scores: Scores) -> Tensor:
+    def map_scores(self, scores: Scores) -> Mapped:
         """Look up the table."""
-        return step_lookup(self.edges, self.values, scores.probability)
+        return with_complement(step_lookup(self.edges, self.values, scores.probability))
 
 
 def _prior(edges: Tensor) -> Tensor:
@@ -84,20 +87,34 @@ def _log_evidence(sample: SortedHits, bins: int) -> Tensor:
 
 def _average(sample: SortedHits, sizes: list[int], share: Tensor) -> tuple[Tensor, Tensor]:
     """One table of the weighted models: all their edges together, and between them the weighted mean."""
-    used = [(bins, share[:, index : index + 1]) for index, bins in enumerate(sizes) if bool(share[:, index].any())]
-    models = []
-    for bins, weight in used:
-        edges = sample.equal_mass_edges(bins)
-        counts, hits = sample.count(edges)
-        models.append((edges, (hits + _prior(edges)) / (counts + PRIOR_SAMPLES / bins), weight))
-    # A row has no use for the edges of models that are not its own: they move to the end, beyond every score.
-    all_edges = torch.cat([torch.where(weight > 0, edges, torch.inf) for edges, _, weight in models], dim=1)
-    all_edges = all_edges.sort(1).values
-    needed = int(all_edges.isfinite().sum(1).max()) if all_edges.shape[1] else 0
-    all_edges = all_edges[:, :needed]
-    # A right-closed bin is known by its right edge; that of the last is 1.
-    ends = torch.nn.functional.pad(all_edges.clamp_max(1.0), (0, 1), value=1.0)
-    values = torch.zeros_like(ends, dtype=torch.float64)
-    for edges, table, weight in models:
-        values += weight * table.gather(1, torch.searchsorted(edges.contiguous(), ends))
-    return all_edges, values
+    rows = len(share)
+    first = share.new_zeros(rows, 1)
+    edges, jumps = [sample.ascending.new_zeros(rows, 0)], [share.new_zeros(rows, 0)]
+    for bins, weight in zip(sizes, share.split(1, dim=1), strict=True):
+        if not bool(weight.any()):
+            continue
+        cuts = sample.equal_mass_edges(bins)
+        counts, hits = sample.count(cuts)
+        rates = (hits + _prior(cuts)) / (counts + PRIOR_SAMPLES / bins)
+        first += weight * rates[:, :1]
+        # A row has no use for the edges of models that are not its own: they move to the end, beyond every score.
+        edges.append(torch.where(weight > 0, cuts, torch.inf))
+        jumps.append(weight * rates.diff(dim=1))
+    # The mean is known by where it starts and how far it jumps at each edge.
+    all_edges, order = torch.cat(edges, dim=1).sort(1)
+    rises = torch.cat(jumps, dim=1).gather(1, order).cumsum(1)
+    values = torch.cat((first, first + rises), dim=1)
+    values = ((values / GRAIN).round() * GRAIN).clamp(GRAIN, 1 - GRAIN)
+    repeated = all_edges.diff(dim=1, prepend=all_edges.new_full((rows, 1), -1.0)) == 0
+    all_edges, values = _without(repeated | all_edges.isinf(), all_edges, values)
+    return _without(values.diff(dim=1) == 0, all_edges, values)
+
+
+def _without(dropped: Tensor, edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The table without some edges and the bins to their left; rows with fewer edges end in infinite ones."""
+    width = int((~dropped).sum(1).max()) if dropped.shape[1] else 0
+    order = dropped.byte().sort(stable=True, dim=1).indices[:, :width]
+    last = values[:, -1:]
+    edges = edges.masked_fill(dropped, torch.inf).gather(1, order)
+    values = torch.where(dropped, last, values[:, :-1]).gather(1, order)
+    return edges, torch.cat((values, last), dim=1)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc.logistic import logistic_regression
-from calibrant.posthoc.scores import ScoreCalibrator, Scores, View
+from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, from_log_odds
 
 
 class BetaCalibration(ScoreCalibrator):
@@ -58,10 +58,10 @@ class BetaCalibration(ScoreCalibrator):
             found = found.masked_fill(dropped, 0.0)
         return (found,)
 
-    def map_scores(self, scores: Scores) -> Tensor:
+    def map_scores(self, scores: Scores) -> Mapped:
         """Apply the regressions."""
         features = _features(scores)
-        return torch.einsum("rd,rdn->rn", self.coefficients.to(features.dtype), features).sigmoid()
+        return from_log_odds(torch.einsum("rd,rdn->rn", self.coefficients.to(features.dtype), features))
 
 
 def _features(scores: Scores) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.posthoc.lookup import SortedHits, bin_middles, step_lookup
-from calibrant.posthoc.scores import ScoreCalibrator, Scores, View
+from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
 Mode = Literal["equal-mass", "equal-width"]
 
@@ -59,6 +59,6 @@ class HistogramBinning(ScoreCalibrator):
         counts, right = sample.count(edges)
         return edges, torch.where(counts > 0, right / counts.clamp_min(1), bin_middles(edges))
 
-    def map_scores(self, scores: Scores) -> Tensor:
+    def map_scores(self, scores: Scores) -> Mapped:
         """Look up the bins."""
-        return step_lookup(self.edges, self.values, scores.probability)
+        return with_complement(step_lookup(self.edges, self.values, scores.probability))

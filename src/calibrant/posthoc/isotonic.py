@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc.lookup import linear_lookup
-from calibrant.posthoc.scores import ScoreCalibrator, Scores, View
+from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
 
 class IsotonicCalibration(ScoreCalibrator):
@@ -51,6 +51,6 @@ class IsotonicCalibration(ScoreCalibrator):
             tables.append(torch.from_numpy(rows).to(scores.log_p))
         return tuple(tables)
 
-    def map_scores(self, scores: Scores) -> Tensor:
+    def map_scores(self, scores: Scores) -> Mapped:
         """Follow the lines between the knots."""
-        return linear_lookup(self.knots, self.values, scores.probability)
+        return with_complement(linear_lookup(self.knots, self.values, scores.probability))

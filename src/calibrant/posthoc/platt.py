@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc.logistic import logistic_regression
-from calibrant.posthoc.scores import ScoreCalibrator, Scores, View
+from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, from_log_odds
 
 
 class PlattScaling(ScoreCalibrator):
@@ -50,10 +50,11 @@ class PlattScaling(ScoreCalibrator):
         found = logistic_regression(features, soft, odds.new_tensor([1.0, 0.0]))
         return found[:, 0], found[:, 1]
 
-    def map_scores(self, scores: Scores) -> Tensor:
+    def map_scores(self, scores: Scores) -> Mapped:
         """Apply the regressions."""
         odds = _log_odds(scores)
-        return (odds * self.slope.to(odds.dtype).unsqueeze(1) + self.intercept.to(odds.dtype).unsqueeze(1)).sigmoid()
+        slope, intercept = (part.to(odds.dtype).unsqueeze(1) for part in (self.slope, self.intercept))
+        return from_log_odds(odds * slope + intercept)
 
 
 def _log_odds(scores: Scores) -> Tensor:

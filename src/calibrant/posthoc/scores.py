@@ -14,6 +14,15 @@ from calibrant.posthoc.base import Calibrator
 View = Literal["class-wise", "top-label"]
 # Scores that are fitted at one time: what one method needs for them stays in the tens of megabytes.
 BLOCK = 2**21
+# Log-odds beyond these would be a probability below float32's smallest normal number.
+FARTHEST_ODDS = 87.0
+
+
+class Mapped(NamedTuple):
+    """Calibrated probabilities and their complements, ``(rows, N)``: next to 1 only the complement is exact."""
+
+    probability: Tensor
+    complement: Tensor
 
 
 class Scores(NamedTuple):
@@ -39,7 +48,8 @@ def class_scores(logits: Tensor) -> Scores:
     if logits.shape[1] == 2:
         return Scores(log_p, log_p.flip(1))
     top = logits.argmax(1, keepdim=True)
-    log_not = torch.log1p(-log_p.exp())
+    # All but the top are at most a half; at the top, which is replaced, a slope without bound would be NaN times 0.
+    log_not = torch.log1p(-log_p.exp().clamp_max(0.5))
     return Scores(log_p, log_not.scatter(1, top, _log_not_top(logits, log_p, top)))
 
 
@@ -62,8 +72,12 @@ class ScoreCalibrator(Calibrator):
 
     With ``view="class-wise"`` every class has its own map, fitted one-vs-rest; the mapped probabilities of a row
     are divided by their sum, and a row in which all are 0 keeps the probabilities it had. Two classes need one
-    map only, that of class 1. With ``view="top-label"`` one map recalibrates the confidence in the predicted
-    class, and the other classes share what is left in their old proportions.
+    map only, that of class 1.
+
+    With ``view="top-label"`` one map recalibrates the confidence in the predicted class, and the other classes
+    share what is left in their old proportions. Where one of them would thereby overtake the predicted class, the
+    shares are mixed with equal ones, just enough that none does: the prediction stays, and its confidence is what
+    was fitted. Only a confidence below 1/C, with which no class can be the predicted one, gives the prediction up.
 
     Args:
         view: ``"class-wise"`` or ``"top-label"``.
@@ -88,8 +102,8 @@ class ScoreCalibrator(Calibrator):
         """
 
     @abstractmethod
-    def map_scores(self, scores: Scores) -> Tensor:
-        """Return the calibrated probabilities of ``(rows, N)`` scores."""
+    def map_scores(self, scores: Scores) -> Mapped:
+        """Return the calibrated probabilities of ``(rows, N)`` scores, and their complements."""
 
     def fit_rows(self, logits: Tensor, target: Tensor) -> None:
         """Fit the maps, a block of classes at a time."""
@@ -120,17 +134,48 @@ class ScoreCalibrator(Calibrator):
             )
         if self.view == "top-label":
             scores, top = top_scores(logits)
-            confidence = self.map_scores(scores).T
-            others = logits.scatter(1, top, -torch.inf).softmax(1) * (1 - confidence)
-            return others.scatter(1, top, confidence)
+            confidence, left = (part.T for part in self.map_scores(scores))
+            shares = logits.scatter(1, top, -torch.inf).softmax(1)
+            return _divided(shares, left, confidence).scatter(1, top, confidence)
         everything = class_scores(logits)
         if logits.shape[1] == 2:
-            one = self.map_scores(Scores(everything.log_p[:, 1:].T, everything.log_not[:, 1:].T)).T
-            return torch.cat((1 - one, one), dim=1)
-        mapped = self.map_scores(Scores(everything.log_p.T, everything.log_not.T)).T
+            one = self.map_scores(Scores(everything.log_p[:, 1:].T, everything.log_not[:, 1:].T))
+            return torch.cat((one.complement.T, one.probability.T), dim=1)
+        mapped = self.map_scores(Scores(everything.log_p.T, everything.log_not.T)).probability.T
         total = mapped.sum(1, keepdim=True)
         some = total > torch.finfo(total.dtype).tiny
         return torch.where(some, mapped / torch.where(some, total, 1.0), everything.probability)
+
+
+def with_complement(probability: Tensor) -> Mapped:
+    """Probabilities out of a table, where the difference from 1 is all that is known of the complement."""
+    return Mapped(probability, 1 - probability)
+
+
+def from_log_odds(odds: Tensor) -> Mapped:
+    """Probabilities and complements of log-odds, neither of them ever 0 in float32."""
+    odds = odds.clamp(-FARTHEST_ODDS, FARTHEST_ODDS)
+    return Mapped(odds.sigmoid(), (-odds).sigmoid())
+
+
+def _divided(shares: Tensor, left: Tensor, confidence: Tensor) -> Tensor:
+    """Divide what the top class leaves among the others, none of which may overtake it if that can be avoided.
+
+    Args:
+        shares: Proportions of the others, ``(N, C)`` with rows that sum to one.
+        left: What there is to divide, ``(N, 1)``.
+        confidence: What the top class has, ``(N, 1)``.
+    """
+    classes = shares.shape[1]
+    # A hair below, so that a tie goes to the top class wherever it stands.
+    ceiling = confidence * (1 - 2 * torch.finfo(confidence.dtype).eps)
+    kept = confidence >= 1 / classes
+    largest = shares.amax(1, keepdim=True)
+    excess, room = left * largest - ceiling, left * (largest - 1 / (classes - 1))
+    mixed = kept & (excess > 0) & (room > 0)
+    level = torch.where(mixed, excess / torch.where(mixed, room, 1.0), 0.0).clamp(0, 1)
+    others = left * torch.lerp(shares, torch.full_like(shares, 1 / (classes - 1)), level)
+    return torch.where(kept, torch.minimum(others, ceiling), others)
 
 
 def _stack(pieces: list[Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.numerics import tie_bounds
 from calibrant.posthoc.lookup import SortedHits, linear_lookup
-from calibrant.posthoc.scores import ScoreCalibrator, Scores, View
+from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
 # Points of the table: the distribution of the scores is known to a tenth of a percent between them.
 TABLE = 1024
@@ -73,9 +73,9 @@ class SplineCalibration(ScoreCalibrator):
         slope = torch.cat((slope[:, :1], slope, slope[:, -1:]), dim=1)
         return position, (position + slope).clamp(0, 1)
 
-    def map_scores(self, scores: Scores) -> Tensor:
+    def map_scores(self, scores: Scores) -> Mapped:
         """Look up the table."""
-        return linear_lookup(self.positions, self.values, scores.probability)
+        return with_complement(linear_lookup(self.positions, self.values, scores.probability))
 
 
 def natural_cubic_basis(position: Tensor, knots: int) -> tuple[Tensor, Tensor]:
