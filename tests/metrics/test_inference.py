@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibrant import metrics
 from calibrant.known_gradient import Array, Marks
 from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, resampling, rows
 from calibrant.metrics.inference import MetricName, calibration_test, compare, confidence_interval
@@ -42,12 +43,40 @@ def sample(n: int, seed: int, shift: float = 0.0, draw: Draw = spread) -> Predic
     return Predictions(z, generator.random(n) < z - shift)
 
 
-def pair(n: int, seed: int, a: float, b: float) -> tuple[Predictions, Predictions]:
+Pair = tuple[Predictions, Predictions]
+
+
+def pair(n: int, seed: int, a: float, b: float) -> Pair:
     """Two models on the same samples, over-confident by ``a`` and ``b``, that find mostly the same ones hard."""
     generator = np.random.default_rng((n, seed))
     za, zb, luck = spread(generator, n), spread(generator, n), generator.random(n)
     zb = np.where(generator.random(n) < 0.5, za, zb)
     return Predictions(za, luck < za - a), Predictions(zb, luck < zb - b)
+
+
+def shifted(n: int, seed: int, a: float, b: float) -> Pair:
+    """One model whose confidences are shifted by ``a`` and ``b`` from the truth: their errors move together."""
+    generator = np.random.default_rng((n, seed))
+    truth = generator.uniform(0.55, 0.9, n)
+    right = generator.random(n) < truth
+    return Predictions(truth + a, right), Predictions(truth + b, right)
+
+
+def tempered(n: int, seed: int, a: float, b: float) -> Pair:
+    """One network at two temperatures; at 1 it is calibrated."""
+    generator = np.random.default_rng((n, seed))
+    logits = 2 * generator.normal(size=(n, 5))
+    p = np.exp(logits)
+    shares = p.cumsum(1) / p.sum(1, keepdims=True)
+    target = np.minimum((shares < generator.random((n, 1))).sum(1), 4)
+    return predictions(logits=logits / a, target=target), predictions(logits=logits / b, target=target)
+
+
+def unlike(n: int, seed: int, a: float, b: float) -> Pair:
+    """Two calibrated models with confidences from ``1 - a`` and from ``1 - b`` up to 1."""
+    generator = np.random.default_rng((n, seed))
+    za, zb = 1 - a * generator.random(n), 1 - b * generator.random(n)
+    return Predictions(za, generator.random(n) < za), Predictions(zb, generator.random(n) < zb)
 
 
 DATA: dict[str, tuple[Array, Marks]] = {
@@ -57,7 +86,9 @@ DATA: dict[str, tuple[Array, Marks]] = {
     "zeros and ones": (np.repeat([0.0, 0.25, 0.5, 1.0], 50), CORRECT[:200]),
     "all tied": (np.full(9, 0.7), CORRECT[:9]),
 }
-ON_ROWS: tuple[MetricName, ...] = ("esd", "ks", "ece", "mmce", "gap")
+CLOSED: tuple[MetricName, ...] = ("esd", "mmce", "gap")
+BOOTSTRAPPED: tuple[MetricName, ...] = ("ks", "ece")
+ON_ROWS = CLOSED + BOOTSTRAPPED
 PLAIN: dict[str, Callable[[Array, Marks], float]] = {
     "esd": cumulative.esd, "ks": cumulative.ks_error, "ece": binned.ece, "mmce": kernel.mmce, "gap": proper.gap,
 }  # fmt: skip
@@ -158,7 +189,7 @@ def test_targets_are_drawn_from_the_class_probabilities() -> None:
 
 
 def test_p_value_counts_the_data_as_one_draw() -> None:
-    values = iter([1.0, 2.0, 3.0, 0.0, 2.0])  # of four draws, then of the data
+    values = iter([2.0, 1.0, 2.0, 3.0, 0.0])  # of the data, then of four draws
     found = calibration_test([0.5, 0.6], [1, 0], metric=lambda _: next(values), draws=4)
     assert (found.statistic, found.p_value) == (2.0, 3 / 5)
     assert found.null_mean == 1.5
@@ -255,6 +286,35 @@ def test_size_of_the_comparison(metric: MetricName, low: float, high: float) -> 
     assert low <= np.mean([each.better is not None for each in found]) <= high
 
 
+# Equally wrong, or both calibrated: whoever is found better is found so by chance.
+NO_DIFFERENCE: dict[str, tuple[Callable[[int, int, float, float], Pair], int, float, float]] = {
+    "shift 0.005, 200": (shifted, 200, 0.005, -0.005),
+    "shift 0.01, 500": (shifted, 500, 0.01, -0.01),
+    "shift 0.05, 500": (shifted, 500, 0.05, -0.05),
+    "two temperatures": (tempered, 500, 0.97, 1.03),
+    "over and under": (pair, 500, 0.05, -0.05),
+    "calibrated": (pair, 500, 0.0, 0.0),
+    "one far more confident": (unlike, 500, 0.5, 0.02),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_DIFFERENCE)
+def test_no_difference_is_found_where_there_is_none(name: str) -> None:
+    draw, n, a, b = NO_DIFFERENCE[name]
+    pairs = [draw(n, seed, a, b) for seed in range(500)]
+    for metric in CLOSED:
+        assert np.mean([compare(*each, metric=metric).better is not None for each in pairs]) <= 0.075, metric
+    for metric in BOOTSTRAPPED:
+        found = [compare(*each, metric=metric, draws=80, seed=seed) for seed, each in enumerate(pairs[:200])]
+        assert np.mean([each.better is not None for each in found]) <= 0.085, metric
+
+
+def test_the_worse_of_two_models_that_move_together_is_seldom_found_better() -> None:
+    pairs = [shifted(100, seed, 0.0, -0.02) for seed in range(400)]
+    for metric in CLOSED:
+        assert np.mean([compare(*each, metric=metric).better == "b" for each in pairs]) <= 0.035, metric
+
+
 @pytest.mark.parametrize("metric", ["esd", "mmce", "gap", "ks", "ece"])
 def test_power_of_the_comparison(metric: MetricName) -> None:
     found = [compare(*pair(1000, seed, 0.02, 0.12), metric=metric, draws=100, seed=seed) for seed in range(60)]
@@ -262,13 +322,37 @@ def test_power_of_the_comparison(metric: MetricName) -> None:
     assert not any(each.better == "b" for each in found)
 
 
+def covered(metric: MetricName, truth: float, pairs: list[Pair]) -> float:
+    found = [compare(*each, metric=metric) for each in pairs]
+    return float(np.mean([each.low <= truth <= each.high for each in found]))
+
+
 def test_interval_of_the_difference_covers() -> None:
-    truth = (0.02**2 - 0.1**2) / 3
-    found = [compare(*pair(1000, seed, 0.02, 0.1)) for seed in range(600)]
-    assert 0.92 <= np.mean([each.low <= truth <= each.high for each in found]) <= 0.98
+    pairs = [pair(1000, seed, 0.02, 0.1) for seed in range(600)]
+    assert 0.92 <= covered("esd", (0.02**2 - 0.1**2) / 3, pairs) <= 0.98
+    assert 0.92 <= covered("gap", 0.02 - 0.1, pairs) <= 0.98
 
 
-@pytest.mark.parametrize("metric", ["esd", "mmce", "gap", "ks", "ece", "brier"])
+@pytest.mark.parametrize(("a", "b"), [(0.05, -0.05), (0.0, 0.05), (-0.1, 0.05)])
+def test_interval_of_the_difference_of_sizes_covers(a: float, b: float) -> None:
+    # Where one of the two is 0, each of its ends may err: 7.5 % in the worst case.
+    assert covered("gap", abs(a) - abs(b), [shifted(500, seed, a, b) for seed in range(600)]) >= 0.92
+
+
+def test_difference_of_sizes_equals_a_search_over_all_differences_and_sums() -> None:
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        a, b = generator.normal(0, 0.1, (2, 30)) + generator.normal(0, 0.03, (2, 1))
+        made = [jackknife.Jackknife(each.mean(), (each.sum() - each) / 29, 0.0) for each in (a, b)]
+        found = jackknife.difference_of_sizes(made[0], made[1], 0.9)
+        ends = [(x.mean(), 1.644854 * x.std(ddof=1) / np.sqrt(30)) for x in (a - b, a + b)]
+        d, s = np.meshgrid(*(np.linspace(centre - reach, centre + reach, 401) for centre, reach in ends))
+        sizes = np.abs(s + d) / 2 - np.abs(s - d) / 2
+        assert (found.low, found.high) == pytest.approx((sizes.min(), sizes.max()), abs=1e-3)
+        assert (found.p_value <= 0.1) == (found.low > 0 or found.high < 0)
+
+
+@pytest.mark.parametrize("metric", ["esd", "mmce", "gap", "ks", "ece", "brier", "accuracy"])
 def test_comparison_is_antisymmetric_and_agrees_with_its_interval(metric: MetricName) -> None:
     for seed in range(15):
         a, b = pair(300, seed, 0.0, 0.02 * (seed % 5))
@@ -301,6 +385,28 @@ def test_data_without_any_error(metric: MetricName) -> None:
     assert np.isfinite(compare(perfect, other, metric=metric, draws=20).p_value)
 
 
+@pytest.mark.parametrize("metric", ["esd", "mmce"])
+def test_the_least_spread_is_that_of_calibrated_models(metric: MetricName) -> None:
+    made = statistic(metric, None, "paper")
+    for z in (spread(np.random.default_rng(0), 300), np.round(spread(np.random.default_rng(0), 300), 1)):
+        data = predictions(z, np.arange(300) % 2)
+        assert made.rows is not None
+        assert made.jackknife is not None
+        values = [made.rows(data)(block) for block in resampling.consistent_residuals(data.groups, 4000, seed=0)]
+        assert made.jackknife(data).least_spread == pytest.approx(np.concatenate(values).std(), rel=0.1)
+
+
+@pytest.mark.parametrize("metric", ["esd", "mmce", "gap", "accuracy"])
+def test_samples_that_are_all_alike_do_not_make_an_interval_a_point(metric: MetricName) -> None:
+    level = confidence_interval(np.full(1000, 0.5), np.arange(1000) % 2, metric=metric)
+    assert level.low <= max(level.value, 0) < level.high < level.value + 0.04
+    sure = confidence_interval(np.full(1000, 0.99), np.ones(1000), metric=metric)
+    assert sure.high - sure.low > abs(sure.value) * (0.5 if metric != "accuracy" else 0.003)
+    few = confidence_interval([0.9, 0.1, 0.9, 0.9, 0.1], [0, 0, 0, 0, 1], metric=metric)
+    low, high = statistic(metric, None, "paper").span
+    assert low <= few.low < few.high <= high
+
+
 @pytest.mark.parametrize("metric", get_args(MetricName))
 def test_every_metric_by_name(metric: MetricName) -> None:
     logits = 2 * np.random.default_rng(1).normal(size=(60, 4))
@@ -308,7 +414,8 @@ def test_every_metric_by_name(metric: MetricName) -> None:
     done: list[tuple[int, int]] = []
     test = calibration_test(data, metric=metric, draws=9, progress=lambda *step: done.append(step))
     assert test.metric == metric
-    assert test.p_value == 0.1  # predictions of noise are as bad as it gets
+    # Predictions of noise are as bad as it gets.
+    assert test.p_value == (0.2 if metric in ("brier", "nll", "accuracy", "aurc") else 0.1)
     assert done[-1] == (9, 9)
     assert test == calibration_test(logits=logits, target=np.arange(60) % 4, metric=metric, draws=9)
     done.clear()
@@ -324,10 +431,54 @@ def test_the_gap_counts_in_both_directions_and_keeps_its_sign_in_the_interval() 
     under, over = sample(1000, 0, shift=-0.05), sample(1000, 0, shift=0.15)
     test = calibration_test(under, metric="gap", draws=99)
     assert test.rejected()
-    assert test.statistic == pytest.approx(-proper.gap(under))
+    assert test.statistic == pytest.approx(proper.gap(under))
+    assert str(test).startswith("gap -")
+    assert 0 < test.null_mean < test.critical_value < -test.statistic
     assert confidence_interval(under, metric="gap").high < 0
     assert compare(under, over, metric="gap").better == "a"
     assert compare(under, over, metric="gap").a > 0
+
+
+@pytest.mark.parametrize("metric", ["nll", "brier", "accuracy"])
+def test_what_is_better_than_promised_is_not_calibrated(metric: MetricName) -> None:
+    _, timid = tempered(1000, 0, 1.0, 2.0)
+    honest, _ = tempered(1000, 0, 1.0, 2.0)
+    assert calibration_test(timid, metric=metric, draws=99).p_value == 0.02
+    assert calibration_test(honest, metric=metric, draws=99).p_value > 0.1
+
+
+def test_size_of_a_two_sided_test() -> None:
+    found = [calibration_test(sample(200, s), metric="brier", draws=39, seed=s) for s in range(400)]
+    assert 0.025 <= np.mean([each.rejected() for each in found]) <= 0.075
+
+
+OURS = (metrics.esd, metrics.ks_error, metrics.mmce, metrics.skce, metrics.gap, metrics.ece, metrics.mce,
+        metrics.equal_mass_ece, metrics.ece_sweep, metrics.smooth_ece, metrics.debiased_l2, metrics.classwise_ece,
+        metrics.brier, metrics.nll, metrics.accuracy, metrics.aurc)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", OURS, ids=lambda function: str(function.__name__))
+def test_a_function_of_ours_is_the_metric_of_its_name(function: Callable[..., Any]) -> None:
+    a, b = tempered(60, 0, 0.5, 1.0)
+    value = function(a)
+    name: Any = function.__name__
+    for infer in (calibration_test, confidence_interval):
+        assert infer(a, metric=function, draws=9) == infer(a, metric=name, draws=9)
+    assert confidence_interval(a, metric=function, draws=9).value == pytest.approx(getattr(value, "value", value))
+    assert compare(a, b, metric=function, draws=9) == compare(a, b, metric=name, draws=9)
+
+
+def test_accuracy_is_better_when_larger() -> None:
+    generator = np.random.default_rng(0)
+    a, b = (Predictions(np.full(500, 0.8), generator.random(500) < share) for share in (0.9, 0.7))
+    assert ": a is better, p < 0.001" in str(compare(a, b, metric="accuracy"))
+    assert compare(b, a, metric="accuracy").better == "b"
+    assert compare(b, a, metric="aurc", draws=100).better == "b"
+
+
+def test_results_that_say_more_than_their_value() -> None:
+    found = calibration_test(CONTINUOUS, CORRECT, metric=lambda given: binned.ece_sweep(given), draws=9)
+    assert found.statistic == binned.ece_sweep(CONTINUOUS, CORRECT).value
 
 
 def test_a_function_of_your_own() -> None:
@@ -347,6 +498,12 @@ def test_verdicts_read_well() -> None:
     assert ": b is better calibrated, p < 0.001" in str(compare(over, honest, metric="gap"))
 
 
+def failing(call: int) -> Callable[[Predictions], float]:
+    """A metric that is not a number when it is called for the ``call``-th time."""
+    calls = iter(range(1, 1000))
+    return lambda _: np.nan if next(calls) == call else 1.0
+
+
 A, B = predictions([0.9, 0.8, 0.7, 0.6, 0.5], [1, 0, 1, 1, 0]), predictions([0.9, 0.8, 0.7, 0.6], [1, 0, 1, 1])
 LABELLED = [predictions(probabilities=np.full(5, 0.7), target=target) for target in ([0, 1, 1, 0, 1], [0, 0, 1, 0, 1])]
 
@@ -359,6 +516,12 @@ LABELLED = [predictions(probabilities=np.full(5, 0.7), target=target) for target
         (lambda: calibration_test(A, seed=-1), "seed must be at least 0"),
         (lambda: calibration_test(A, seed=1.5), "seed must be a whole number"),  # type: ignore[arg-type]
         (lambda: calibration_test(A, metric="ace"), "metric must be one of 'esd'"),  # type: ignore[arg-type]
+        (lambda: calibration_test(A, metric=lambda _: np.nan), "must be a finite number, got nan for the data"),
+        (lambda: calibration_test(A, metric=failing(3), draws=9), "every draw, got 1 of 9 that are not"),
+        (lambda: confidence_interval(A, metric=lambda _: np.inf), "must be a finite number, got inf for the data"),
+        (lambda: confidence_interval(A, metric=failing(3), draws=9), "every draw, got 1 of 9 that are not"),
+        (lambda: compare(A, A, metric=lambda _: np.nan), "must be a finite number, got nan for the data"),
+        (lambda: compare(A, A, metric=failing(4), draws=9), "every draw, got 1 of 9 that are not"),
         (lambda: calibration_test(A, metric=3), "metric must be a name or a function"),  # type: ignore[arg-type]
         (lambda: calibration_test(A, convention="mine"), "convention must be one of"),  # type: ignore[arg-type]
         (lambda: calibration_test(A, bins=0), "bins must be at least 1"),

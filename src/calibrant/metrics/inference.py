@@ -1,5 +1,6 @@
 """Is it real? A test of calibration, confidence intervals, and the comparison of two models on the same samples."""
 
+import math
 import numbers
 from statistics import NormalDist
 from typing import Unpack
@@ -54,12 +55,17 @@ def calibration_test(
     cases. For ESD, KS, ECE, MMCE and the gap one sort serves all draws. Metrics that see all classes, and functions
     of your own, get targets drawn from the class probabilities where those are known.
 
+    Some metrics tell miscalibration by being off in either direction. The gap counts by its size. Brier, NLL, accuracy
+    and AURC are compared with what the confidences promise: a model that is right more often than it says scores
+    lower than that in NLL, yet is not calibrated. There p is twice the smaller one of the two sides.
+
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or predictions already checked.
         correct: 1 or True where the prediction is right, same shape.
-        metric: One of ``"esd"``, ``"ks"``, ``"ece"``, ``"mmce"``, ``"gap"`` (its size), ``"smooth_ece"``,
-            ``"ece_equal_mass"``, ``"ece_sweep"``, ``"debiased_l2"``, ``"mce"``, ``"classwise_ece"``, ``"brier"``,
-            ``"nll"``; or a function of :class:`~calibrant.metrics.Predictions` that grows as calibration gets worse.
+        metric: One of ``"esd"``, ``"ks"``, ``"ece"``, ``"mmce"``, ``"gap"``, ``"smooth_ece"``, ``"ece_equal_mass"``,
+            ``"ece_sweep"``, ``"debiased_l2"``, ``"mce"``, ``"classwise_ece"``, ``"skce"``, ``"brier"``, ``"nll"``,
+            ``"accuracy"``, ``"aurc"``; the function of :mod:`calibrant.metrics` itself, which is the same; or a
+            function of your own, of :class:`~calibrant.metrics.Predictions`, that grows as calibration gets worse.
         draws: How many data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
         seed: Of the draws: the same seed gives the same result.
         bins: Of the binned metrics; by default the convention's, or 15 of equal mass.
@@ -88,10 +94,12 @@ def calibration_test(
 
 def _null(data: Predictions, measure: Statistic, draws: int, seed: int, progress: Progress | None) -> CalibrationTest:
     observed, null = _draw_null(data, measure, draws, seed, progress)
-    if measure.signed:
-        observed, null = abs(observed), np.abs(null)
-    extreme = null >= observed - ROUNDING * max(abs(observed), float(np.abs(null).max()))
-    p_value = (1 + int(extreme.sum())) / (1 + draws)
+    size = abs(observed) if measure.signed else observed
+    null = np.abs(null) if measure.signed else null
+    slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
+    p_value = (1 + int((null >= size - slack).sum())) / (1 + draws)
+    if measure.two_sided:
+        p_value = min(2 * min(p_value, (1 + int((null <= size + slack).sum())) / (1 + draws)), 1.0)
     return CalibrationTest(measure.key, observed, p_value, draws, float(null.mean()), float(np.quantile(null, 0.95)))
 
 
@@ -99,6 +107,7 @@ def _draw_null(
     data: Predictions, measure: Statistic, draws: int, seed: int, progress: Progress | None
 ) -> tuple[float, Array]:
     """The metric of the data, and of what a calibrated model with the same confidences draws."""
+    observed = _value(data, measure)
     null = np.empty(draws)
     done = 0
     if measure.rows is not None:
@@ -108,13 +117,14 @@ def _draw_null(
             done += len(block)
             if progress is not None:
                 progress(done, draws)
-        return float(value(resampling.observed_residuals(data.groups))[0]), null
+        # By the same sums as the draws: what equals the data must tie with it.
+        return float(value(resampling.observed_residuals(data.groups))[0]), _check_draws(null, measure)
     for drawn in resampling.consistent_predictions(data, draws, seed, of_classes=measure.of_classes):
         null[done] = measure.value(drawn)
         done += 1
         if progress is not None:
             progress(done, draws)
-    return measure.value(data), null
+    return observed, _check_draws(null, measure)
 
 
 def confidence_interval(
@@ -134,7 +144,8 @@ def confidence_interval(
 
     ESD, MMCE and the gap have all their leave-one-out values in closed form: the jackknife takes as long as one
     sort. For ESD and MMCE the interval allows for a variance that grows with the value (as Wilson's does for a
-    proportion), which keeps it honest near 0, where the plain one covers 80 % instead of 95 %.
+    proportion), which keeps it honest near 0, where the plain one covers 80 % instead of 95 %. It is cut off at 0.
+    No interval is narrower than chance alone would make that of a calibrated model, even if all samples are alike.
 
     The rest is bootstrapped. Metrics such as ECE and KS are biased upward, by an amount between none and what the
     bootstrap adds once more. So the lower end takes that bias off; the upper end, the bootstrap's own quantile, does
@@ -173,16 +184,16 @@ def confidence_interval(
     data = predictions(confidence, correct, minimum=measure.minimum + 1, name=name, **given)
     if measure.jackknife is not None:
         found = measure.jackknife(data)
-        return Interval(measure.key, found.value, *jackknife.interval(found, level), level, "jackknife")
-    value = measure.value(data)
-    total = 2 * draws if measure.vanishes else draws
-    (drawn,) = _bootstrap((data,), measure, draws, seed, progress and (lambda done, _: progress(done, total)))
-    high = float(np.quantile(drawn, (1 + level) / 2))
+        low, high = np.clip(jackknife.interval(found, level), *measure.span).tolist()
+        return Interval(measure.key, found.value, low, high, level, "jackknife")
+    value = _value(data, measure)
+    parts = 2 if measure.vanishes else 1
+    (drawn,) = _bootstrap((data,), measure, draws, seed, _part(progress, 0, parts))
     reach = NormalDist().inv_cdf((1 + level) / 2) * float(drawn.std())
-    low = min(2 * value - float(drawn.mean()) - reach, high)
-    if measure.vanishes:
-        null = _null(data, measure, draws, seed, progress and (lambda done, _: progress(draws + done, total)))
-        low = 0.0 if null.p_value > (1 - level) / 2 else max(low, 0.0)
+    ends = 2 * value - float(drawn.mean()) - reach, float(np.quantile(drawn, (1 + level) / 2))
+    low, high = np.clip((min(ends), ends[1]), *measure.span).tolist()
+    if measure.vanishes and _null(data, measure, draws, seed, _part(progress, 1, parts)).p_value > (1 - level) / 2:
+        low = 0.0
     return Interval(measure.key, value, low, high, level, "bootstrap")
 
 
@@ -205,7 +216,7 @@ def _bootstrap(
         done += len(chosen)
         if progress is not None:
             progress(done, draws)
-    return values
+    return tuple(_check_draws(drawn, measure) for drawn in values)
 
 
 def compare(
@@ -223,21 +234,24 @@ def compare(
     """Compare two models on the same samples: is one better calibrated, or can the data not tell?
 
     What makes a sample hard makes it hard for both models, so their errors are alike, and the difference is known
-    better than either value. For ESD, MMCE and the gap leave-one-out values of both, sample by sample, give its
-    standard error; for the rest both models are bootstrapped with the same samples. ECE and its kin are biased upward,
-    and more so for the less confident model: there the interval holds the difference with the bias taken off and with
-    the bias left in, and the p-value is the larger one.
+    better than either value. For ESD, MMCE, accuracy and the gap leave-one-out values of both, sample by sample, give
+    its standard error. The sizes of two gaps differ only if both their difference and their sum are not 0: the
+    p-value is the larger one of those two.
+
+    For the rest both models are bootstrapped with the same samples. ECE and its kin are biased upward, and more so for
+    the less confident model: there the interval holds the bootstrap's percentiles, the difference as it is, and the
+    difference less the bias that calibrated models with these confidences would have; the p-value is the largest one.
 
     Args:
         a: Predictions of one model, as :func:`calibrant.metrics.predictions` makes them.
         b: Predictions of the other, of the same samples in the same order.
         metric: As for :func:`calibration_test`; of the gap, its size.
         level: Of the interval of the difference, ``a - b``.
-        draws: Of the bootstrap.
+        draws: Of the bootstrap, and of each calibrated model. The smallest p-value is ``2 / (1 + draws)``.
         seed: Of the bootstrap: the same seed gives the same result.
         bins: As for :func:`calibration_test`.
         convention: As for :func:`calibration_test`.
-        progress: Called now and then with the number of draws done and ``draws``.
+        progress: Called now and then with the number of draws done and the number of all draws.
 
     Example:
         >>> import numpy as np
@@ -257,22 +271,72 @@ def compare(
     if measure.jackknife is not None:
         of_a, of_b = measure.jackknife(a), measure.jackknife(b)
         first, second = (abs(of.value) if measure.signed else of.value for of in (of_a, of_b))
-        found, method = jackknife.difference(of_a, of_b, level), "jackknife"
+        difference = jackknife.difference_of_sizes if measure.signed else jackknife.difference
+        found, method = difference(of_a, of_b, level), "jackknife"
     else:
-        first, second = measure.value(a), measure.value(b)
-        drawn_a, drawn_b = _bootstrap((a, b), measure, draws, seed, progress)
-        found, method = _bootstrap_difference(first - second, drawn_a - drawn_b, level), "bootstrap"
+        first, second = _value(a, measure), _value(b, measure)
+        parts = 3 if measure.vanishes else 1
+        drawn_a, drawn_b = _bootstrap((a, b), measure, draws, seed, _part(progress, 0, parts))
+        bias = float(drawn_a.mean() - drawn_b.mean()) - (first - second)
+        if measure.vanishes:
+            _, null_a = _draw_null(a, measure, draws, seed, _part(progress, 1, parts))
+            _, null_b = _draw_null(b, measure, draws, seed, _part(progress, 2, parts))
+            bias = float(null_a.mean() - null_b.mean())
+        found, method = _bootstrap_difference(first - second, drawn_a - drawn_b, bias, level), "bootstrap"
     return Comparison(measure.key, first, second, first - second, found.low, found.high, found.p_value, level, method)
 
 
-def _bootstrap_difference(observed: float, drawn: Array, level: float) -> Difference:
-    """Interval and p-value that hold whether the bias of the difference is none or what the bootstrap adds."""
+def _bootstrap_difference(observed: float, drawn: Array, bias: float, level: float) -> Difference:
+    """Interval and p-value that hold by the percentiles, and whether the difference has this bias or none."""
     spread = float(drawn.std())
-    as_is = normal_difference(observed, spread, level)
-    corrected = normal_difference(2 * observed - float(drawn.mean()), spread, level)
-    low, high = min(as_is.low, corrected.low), max(as_is.high, corrected.high)
-    agree = observed * (2 * observed - float(drawn.mean())) > 0
-    return Difference(low, high, max(as_is.p_value, corrected.p_value) if agree else 1.0)
+    found = (
+        _percentiles(drawn, level),
+        normal_difference(observed, spread, level),
+        normal_difference(observed - bias, spread, level),
+    )
+    low, high = min(each.low for each in found), max(each.high for each in found)
+    # If they do not even agree on which is larger, none of them has found anything.
+    agree = len({math.copysign(1, centre) for centre in (float(np.median(drawn)), observed, observed - bias)}) == 1
+    return Difference(low, high, max(each.p_value for each in found) if agree else 1.0)
+
+
+def _percentiles(drawn: Array, level: float) -> Difference:
+    """What the share of draws on either side of 0 tells, the data counted as one more on each side.
+
+    It is the same for any growing function of the metric. So it does not matter that errors of two models that err by
+    a constant move together.
+    """
+    ascending, draws = np.sort(drawn), len(drawn)
+    fewer = min(int((ascending <= 0).sum()), int((ascending >= 0).sum()))
+    rank = math.floor((1 - level) / 2 * (1 + draws)) - 1
+    low, high = float(ascending[max(rank, 0)]), float(ascending[draws - 1 - max(rank, 0)])
+    if rank < 0:  # so few draws cannot exclude 0
+        low, high = min(low, 0.0), max(high, 0.0)
+    return Difference(low, high, min(2 * (1 + fewer) / (1 + draws), 1.0))
+
+
+def _value(data: Predictions, measure: Statistic) -> float:
+    value = measure.value(data)
+    if not math.isfinite(value):
+        raise ValueError(f"{label(measure.key)} must be a finite number, got {value} for the data: correct the metric")
+    return value
+
+
+def _check_draws(drawn: Array, measure: Statistic) -> Array:
+    if not np.isfinite(drawn).all():
+        bad = int((~np.isfinite(drawn)).sum())
+        raise ValueError(
+            f"{label(measure.key)} must be a finite number for every draw, got {bad:,} of {len(drawn):,} that are not: "
+            "use more samples or fewer bins, or correct the metric"
+        )
+    return drawn
+
+
+def _part(progress: Progress | None, part: int, parts: int) -> Progress | None:
+    """Progress of one of several parts with the same number of draws, told as progress of the whole."""
+    if progress is None:
+        return None
+    return lambda done, draws: progress(part * draws + done, parts * draws)
 
 
 def _measure(metric: Metric, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Statistic:

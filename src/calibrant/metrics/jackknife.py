@@ -4,8 +4,10 @@ ESD and squared MMCE estimate a squared length, and near calibration, where that
 interval :math:`U \pm z \cdot \mathrm{se}` fails: when U comes out small, so does its standard error. But the variance
 is nearly proportional to the V-statistic, :math:`\mathrm{se}^2 = a V`, where V is U plus the bias b that U is rid of.
 So an interval holds those :math:`\theta` that U is within z standard errors *of their own* from,
-:math:`(U - \theta)^2 \le z^2 a (\theta + b)`, as Wilson's interval does for a proportion. And two models are compared
-by the lengths, the roots of V, whose errors are nearly normal and do not depend on how long they are.
+:math:`(U - \theta)^2 \le z^2 a (\theta + b)`, as Wilson's interval does for a proportion.
+
+Two models are compared by the plain difference of U, never by roots: two temperatures of one network err by nearly the
+same curve plus a constant, so their roots move together, and a difference of roots hides how far both may be off.
 """
 
 import math
@@ -17,9 +19,6 @@ import numpy as np
 from calibrant.known_gradient import Array, IndexArray, laplace_sums_of_array, tie_bounds_of_array
 from calibrant.metrics.predictions import Predictions
 
-# Points on an ellipse whose extreme values are sought: enough for six digits.
-ANGLES = np.linspace(0, 2 * np.pi, 2048, endpoint=False)
-
 
 class Jackknife(NamedTuple):
     """A statistic, and what its leave-one-out values tell.
@@ -27,11 +26,13 @@ class Jackknife(NamedTuple):
     Attributes:
         value: The U-statistic U.
         without_each: Its value on all samples but m, for every m in the order given.
+        least_spread: The standard error not to go below, however alike the leave-one-out values are.
         biased: The V-statistic V, positive but for data without any error; None for a mean, whose error is normal.
     """
 
     value: float
     without_each: Array
+    least_spread: float
     biased: float | None = None
 
 
@@ -62,10 +63,15 @@ def esd_jackknife(given: Predictions) -> Jackknife:
     total = float(own.sum())
     without = np.empty(n)
     without[order] = total - own - 2 * residual * (above - residual * (n - 1 - first))
+    chance = ascending * (1 - ascending)
+    # Two samples meet wherever a third lies at or above both: in that share of cases.
+    pairs = 2 * float((chance * ((n - first) / n) ** 2 * (chance.cumsum() - chance)).sum())
+    biased = float(np.square(below).sum()) / (n * (n - 1.0) ** 2)
     return Jackknife(
         total / (n * (n - 1.0) * (n - 2.0)),
         without / ((n - 1.0) * (n - 2.0) * (n - 3.0)),
-        float(np.square(below).sum()) / (n * (n - 1.0) ** 2),
+        _least_spread(given, pairs, biased),
+        biased,
     )
 
 
@@ -78,18 +84,48 @@ def mmce_jackknife(given: Predictions, bandwidth: float = 0.4) -> Jackknife:
     total = float(pairs.sum())
     without = np.empty(n)
     without[order] = total - 2 * pairs
+    chance = ascending * (1 - ascending)
+    squared_kernel = laplace_sums_of_array(ascending, chance, bandwidth / 2)
+    biased = (total + float(np.square(residual).sum())) / n**2
     return Jackknife(
         total / (n * (n - 1.0)),
         without / ((n - 1.0) * (n - 2.0)),
-        (total + float(np.square(residual).sum())) / n**2,
+        _least_spread(given, float((chance * (sum(squared_kernel) - chance)).sum()), biased),
+        biased,
     )
 
 
 def gap_jackknife(given: Predictions) -> Jackknife:
     """The signed gap with all its leave-one-out values."""
-    residual: Array = given.confidence.astype(np.float64) - given.correct
-    total = float(residual.sum())
-    return Jackknife(total / len(given), (total - residual) / (len(given) - 1.0))
+    return _mean(given.confidence.astype(np.float64) - given.correct, given)
+
+
+def accuracy_jackknife(given: Predictions) -> Jackknife:
+    """The share of right samples with all its leave-one-out values."""
+    return _mean(given.correct.astype(np.float64), given)
+
+
+def _mean(each: Array, given: Predictions) -> Jackknife:
+    total, n = float(each.sum()), len(given)
+    return Jackknife(total / n, (total - each) / (n - 1.0), math.sqrt(_untold(given) / n))
+
+
+def _untold(given: Predictions) -> float:
+    """Variance of correctness that the data cannot tell, as all are right or all wrong: what the confidences say."""
+    if given.correct.any() and not given.correct.all():
+        return 0.0
+    confidence = given.confidence.astype(np.float64)
+    return float((confidence * (1 - confidence)).mean())
+
+
+def _least_spread(given: Predictions, pairs: float, biased: float) -> float:
+    r"""The standard error of a squared length if the model is calibrated.
+
+    It is :math:`\sqrt{2 \sum_{i \ne j} h_{ij}^2} / N^2`, where :math:`h_{ij}` is the part of a pair of samples. If all
+    are right or all wrong, which shows no spread at all, the largest that a length of this size can have comes on top.
+    """
+    n = len(given)
+    return math.sqrt(2 * max(pairs, 0.0) / n**4 + 4 * max(biased, 0.0) * _untold(given) / n)
 
 
 def _sorted_residuals(given: Predictions) -> tuple[IndexArray, Array, Array]:
@@ -98,51 +134,56 @@ def _sorted_residuals(given: Predictions) -> tuple[IndexArray, Array, Array]:
     return order, ascending, given.correct[order] - ascending
 
 
-def covariance(*without_each: Array) -> Array:
-    """The jackknife's covariance matrix of statistics, from the leave-one-out values of each."""
-    values = np.stack(without_each)
-    values -= values.mean(1, keepdims=True)
-    n = values.shape[1]
-    found: Array = np.einsum("im,jm->ij", values, values) * ((n - 1) / n)
-    return found
+def spread(without_each: Array, least: float) -> float:
+    """The jackknife's standard error of a statistic, from its leave-one-out values; at least ``least``."""
+    n = len(without_each)
+    return max(math.sqrt((n - 1) / n * float(np.square(without_each - without_each.mean()).sum())), least)
 
 
 def interval(found: Jackknife, level: float) -> tuple[float, float]:
     """Confidence interval of a statistic."""
     z = NormalDist().inv_cdf((1 + level) / 2)
-    reach = z * math.sqrt(covariance(found.without_each)[0, 0])
-    if not found.biased:
+    reach = z * spread(found.without_each, found.least_spread)
+    if found.biased is None:
         return found.value - reach, found.value + reach
-    shift = reach**2 / (2 * found.biased)
-    reach = math.hypot(shift, reach)
-    return max(found.value + shift - reach, 0.0), max(found.value + shift + reach, 0.0)
+    # Where V came out below what it is by chance, b, its small size tells nothing about the variance.
+    scale = max(found.biased, found.biased - found.value)
+    if scale <= 0:
+        return found.value, found.value
+    shift = reach**2 / (2 * scale)
+    reach = math.sqrt(shift**2 + 2 * shift * max(found.biased, 0.0))
+    return found.value + shift - reach, found.value + shift + reach
 
 
 def difference(a: Jackknife, b: Jackknife, level: float) -> Difference:
-    """Confidence interval and test of the difference of two models' statistics; of sizes, if they have a sign.
+    """Confidence interval and test of the difference of two models' statistics.
 
-    Squared lengths are lifted by the mean of their biases, so that the difference stays what it is, and rooted. The
-    test asks whether the two lengths differ. The interval holds the differences of squares over all pairs of lengths
-    in the ellipse that their standard errors and correlation draw, so the two agree on whether it can be 0.
+    A difference of two errors varies at least as much as one of them varies more than the other. That matters if both
+    models are calibrated and one is much more confident: leave-one-out values then come out too much alike.
     """
-    if a.biased is None or b.biased is None:
-        spread = math.sqrt(covariance(np.abs(a.without_each) - np.abs(b.without_each))[0, 0])
-        return normal_difference(abs(a.value) - abs(b.value), spread, level)
-    lift = (a.biased - a.value + b.biased - b.value) / 2
-    lengths = np.sqrt(np.maximum([a.value + lift, b.value + lift], 0.0))
-    errors = covariance(*(of.without_each * _slope_of_root(of) for of in (a, b)))
-    spread = math.sqrt(max(errors[0, 0] + errors[1, 1] - 2 * errors[0, 1], 0.0))
-    _, _, p_value = normal_difference(float(lengths[0] - lengths[1]), spread, level)
-    scales, axes = np.linalg.eigh(errors)
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    circle = z * np.sqrt(np.maximum(scales, 0.0))[:, np.newaxis] * np.stack((np.cos(ANGLES), np.sin(ANGLES)))
-    ellipse = np.maximum(lengths[:, np.newaxis] + np.einsum("ij,jk->ik", axes, circle), 0.0)
-    differences = ellipse[0] ** 2 - ellipse[1] ** 2
-    return Difference(float(differences.min()), float(differences.max()), p_value)
+    least = abs(a.least_spread - b.least_spread)
+    return normal_difference(a.value - b.value, spread(a.without_each - b.without_each, least), level)
 
 
-def _slope_of_root(found: Jackknife) -> float:
-    return 0.5 / math.sqrt(found.biased) if found.biased else 0.0
+def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
+    r"""The same for the absolute values of statistics that have a sign.
+
+    With d and s the difference and the sum of a and b,
+
+    .. math:: |a| - |b| = \max(\min(d, s), \min(-d, -s)).
+
+    So it is 0 only if d or s is, and the p-value is the larger one of the two (an intersection-union test). The
+    interval holds this for all d and s in their intervals, so it agrees with the p-value on whether it can be 0.
+
+    References:
+        Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 1982.
+    """
+    d = difference(a, b, level)
+    of_sum = spread(a.without_each + b.without_each, a.least_spread + b.least_spread)
+    s = normal_difference(a.value + b.value, of_sum, level)
+    high = max(min(d.high, s.high), min(-d.low, -s.low))
+    low = -max(min(d.high, -s.low), min(-d.low, s.high))
+    return Difference(low, high, max(d.p_value, s.p_value))
 
 
 def normal_difference(centre: float, spread: float, level: float) -> Difference:

@@ -17,9 +17,15 @@ LABELS: dict[str, tuple[str, bool]] = {
     "debiased_l2": ("debiased L2", True),
     "ece_sweep": ("ECE-sweep", True),
     "classwise_ece": ("class-wise ECE", True),
+    "skce": ("SKCE", False),
     "brier": ("Brier", False),
     "nll": ("NLL", False),
+    "accuracy": ("accuracy", True),
+    "aurc": ("AURC", False),
 }
+# Scores of more than calibration; of the first, more is better.
+MORE_IS_BETTER = ("accuracy",)
+NOT_ONLY_CALIBRATION = (*MORE_IS_BETTER, "aurc", "brier", "nll")
 
 
 def label(metric: str) -> str:
@@ -50,11 +56,11 @@ class CalibrationTest:
 
     Attributes:
         metric: Name of the metric.
-        statistic: Its value on the data.
+        statistic: Its value on the data; the gap with its sign.
         p_value: Share of the draws, the data counted as one of them, that are at least as badly calibrated.
         draws: How many data sets were drawn from a calibrated model.
-        null_mean: Mean of the metric over the draws: what a calibrated model scores by chance.
-        critical_value: What a calibrated model exceeds in 5 % of the draws.
+        null_mean: Mean of the metric over the draws: what a calibrated model scores by chance; of the gap, its size.
+        critical_value: What a calibrated model exceeds in 5 % of the draws; for the gap, in size.
 
     Example:
         >>> print(CalibrationTest("esd", 6.34e-4, 0.002, 1000, 0.0, 1.9e-4))
@@ -115,7 +121,7 @@ class Comparison:
         metric: Name of the metric.
         a: Its value for the first model.
         b: Its value for the second.
-        difference: ``a - b``: above 0, the second is better calibrated.
+        difference: ``a - b``: above 0, the second is better; of accuracy, the first.
         low: Lower end of the confidence interval of the difference.
         high: Its upper end.
         p_value: Of the hypothesis that the two do not differ, two-sided.
@@ -139,13 +145,14 @@ class Comparison:
 
     @property
     def better(self) -> str | None:
-        """``"a"`` or ``"b"`` if one is better calibrated at this level, None if the data cannot tell."""
+        """``"a"`` or ``"b"`` if one is better by this metric at this level, None if the data cannot tell."""
         if self.p_value > 1 - self.level:
             return None
-        return "b" if self.difference > 0 else "a"
+        return "b" if (self.difference > 0) != (self.metric in MORE_IS_BETTER) else "a"
 
     def __str__(self) -> str:
         found = f"{label(self.metric)} {number(self.metric, self.a)} (a), {number(self.metric, self.b)} (b)"
-        verdict = f"{self.better} is better calibrated" if self.better else "the data cannot tell which is better"
+        better = "better" if self.metric in NOT_ONLY_CALIBRATION else "better calibrated"
+        verdict = f"{self.better} is {better}" if self.better else "the data cannot tell which is better"
         interval = _interval(self.metric, self.low, self.high, self.level).replace("interval", "interval of a - b")
         return f"{found}: {verdict}, {_p(self.p_value)} ({interval})"
