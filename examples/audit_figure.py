@@ -49,9 +49,17 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path("audit.png"), help="picture to write (default: %(default)s)")
     given = options.parse_args()
 
-    with np.load(given.predictions) as arrays:
-        logits, target = arrays[given.logits], arrays[given.target].astype(np.int64)
-        scaling = TemperatureScaling().fit(arrays[given.fit_logits], arrays[given.fit_target].astype(np.int64))
+    wanted = (given.logits, given.target, given.fit_logits, given.fit_target)
+    try:
+        with np.load(given.predictions) as arrays:
+            missing = [name for name in wanted if name not in arrays]
+            if missing:
+                options.error(f"{given.predictions} has no {' and no '.join(missing)}; it holds {', '.join(arrays)}")
+            logits, target, fit_logits, fit_target = (arrays[name] for name in wanted)
+    except OSError as error:
+        options.error(str(error))
+    target = target.astype(np.int64)
+    scaling = TemperatureScaling().fit(fit_logits, fit_target.astype(np.int64))
     before = metrics.predictions(logits=logits, target=target)
     after = metrics.predictions(probabilities=scaling.predict_proba(logits), target=target)
     pictures = [

@@ -4,6 +4,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from calibrant import metrics, report
+from calibrant.posthoc import TemperatureScaling
 from tests.report.data import classifier, confidences, two_classes
 
 
@@ -60,19 +61,73 @@ def test_progress_rises_to_one(given: metrics.Predictions) -> None:
     assert all(0 <= share <= 1 for share in seen)
 
 
+SUREST_WHERE_WRONG = "the model is surest where it is wrong (the best one is infinite)"
+
+
+def surest_where_wrong(accuracy: float, samples: int = 2000) -> metrics.Predictions:
+    """Three classes; the top logit is 1 where the prediction is right and 8 where it is wrong."""
+    right = np.arange(samples) < accuracy * samples
+    logits = np.zeros((samples, 3))
+    logits[:, 0] = np.where(right, 1.0, 8.0)
+    return metrics.predictions(logits=logits, target=np.where(right, 0, 1))
+
+
+def true_class_far_below() -> metrics.Predictions:
+    """Never sure where it is wrong, but sure of what is not so."""
+    logits = np.tile([5.0, 0.0, 0.0], (100, 1))
+    logits[80:] = (1.0, 1.0, -40.0)
+    target = np.where(np.arange(100) < 80, 0, 2)
+    return metrics.predictions(logits=logits, target=target)
+
+
+def test_a_half_that_cannot_be_fitted_says_why() -> None:
+    given = surest_where_wrong(0.9, samples=10)
+    assert given.logits is not None
+    halves = np.random.default_rng(0).permutation(10)
+    # One right and one wrong in each half; in the second the model is far surer where it is wrong.
+    logits, target = given.logits[:10], np.zeros(10, dtype=int)
+    logits[:] = (2.0, 0.0, 0.0)
+    target[[halves[0], halves[5]]] = 1
+    logits[halves[5]] = (20.0, 0.0, 0.0)
+    logits[halves[:5]] *= 40
+    found = report.audit("model", metrics.predictions(logits=logits, target=target), draws=10)
+    assert found.problem == f"no temperature can be checked on halves, as in one of them {SUREST_WHERE_WRONG}"
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         (confidences((0.9, 0.8, 50)), "a temperature needs logits or probabilities, and only confidences were given"),
         (two_classes((0.9, 1.0, 50)), "no temperature can be fitted, as every prediction is right"),
         (two_classes((0.9, 0.2, 50)), "no temperature can be fitted, as predictions are no better than chance"),
-        (two_classes((0.9, 0.9, 10)), "10 samples are too few to check a temperature on halves"),
+        (two_classes((0.9, 0.9, 10)), "only 1 prediction is wrong, too few to check a temperature on halves"),
+        (
+            two_classes((0.9, 0.8, 10)),
+            "only 2 predictions are wrong, too few to check a temperature on halves",
+        ),
+        (two_classes((0.9, 0.9995, 2000)), "only 1 prediction is wrong, too few to check a temperature on halves"),
+        (surest_where_wrong(0.8), f"no temperature can be fitted, as {SUREST_WHERE_WRONG}"),
+        (surest_where_wrong(0.3), "no temperature can be fitted, as predictions are no better than chance"),
+        (
+            true_class_far_below(),
+            "no temperature can be fitted, as the true classes' logits are no higher than the others' on average "
+            "(the best one is infinite)",
+        ),
     ],
 )
 def test_where_there_is_no_repair_the_audit_says_why(given: metrics.Predictions, problem: str) -> None:
     found = report.audit("model", given, draws=10)
     assert found.repair is None
     assert found.problem == problem
+
+
+def test_any_other_reason_is_the_fitters_own_without_its_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("the search went nowhere: use more data")
+
+    monkeypatch.setattr(TemperatureScaling, "fit", fail)
+    found = report.audit("model", classifier(samples=100), draws=10)
+    assert found.problem == "no temperature can be fitted, as the search went nowhere"
 
 
 def test_too_few_samples_are_refused() -> None:

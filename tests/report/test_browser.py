@@ -33,7 +33,7 @@ def browser() -> Iterator["Browser"]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("report")
     sure, honest = classifier(samples=300, classes=30, sharpness=2.0), classifier(samples=300, classes=30)
-    long = "a-model-with-a-name-that-is-rather-long-and-has-no-space-in-it-at-all"
+    long = "a-model-with-a-name-that-has-no-space-" + 202 * "x"
     audits = [report.audit(name, one, draws=20) for name, one in ((HOSTILE, sure), (long, honest))]
     written = {name: folder / f"{name}.html" for name in ("one", "several", "pairs")}
     report.write_report(written["one"], audits[:1])
@@ -75,6 +75,11 @@ def test_the_page_opens_cleanly(
         boxes = page.evaluate("[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().width)")
         assert boxes
         assert all(200 < box <= width for box in boxes)
+        # A long name is broken, and widens no table: at most 14 rem.
+        names = page.evaluate(
+            "[...document.querySelectorAll('th bdi, td bdi')].map(n => n.getBoundingClientRect().width)"
+        )
+        assert all(name <= 14 * 16 for name in names)
     finally:
         page.close()
 

@@ -30,6 +30,18 @@ def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
     assert out.stat().st_size < 150_000
 
 
+@pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no examples")
+def test_a_file_without_the_arrays_ends_in_one_line(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", logits=np.zeros((3, 2)))
+    ended = subprocess.run(
+        [sys.executable, SCRIPT, tmp_path / "other.npz"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert "has no test_logits and no test_labels" in ended.stderr
+    assert ended.stderr.splitlines()[-1].endswith("it holds logits")
+
+
 @pytest.mark.skipif(not (ROOT / "docs/audit.png").exists(), reason="a source archive has no docs")
 def test_the_picture_of_the_readme_is_small_and_crisp() -> None:
     assert imread(ROOT / "docs/audit.png").shape[1] == 1600

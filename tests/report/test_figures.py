@@ -1,5 +1,6 @@
 import io
 from typing import Any
+from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
@@ -10,8 +11,8 @@ from scipy.stats import binomtest
 
 from calibrant import metrics, report
 from calibrant.metrics.predictions import Predictions
+from calibrant.report.chance import wilson_interval
 from calibrant.report.classes import class_rows
-from calibrant.report.figures import wilson_interval
 from tests.report.data import EDGE_CASES, classifier, confidences
 
 
@@ -27,6 +28,12 @@ def test_a_titled_diagram_draws_without_a_warning(name: str) -> None:
     # The pages of the same cases, in test_html.py, draw all the other figures.
     svg = drawn(report.reliability_diagram(EDGE_CASES[name], convention="torchmetrics", title="$x^2 & <b>"))
     assert b"$x^2 &amp; &lt;b&gt;" in svg
+
+
+def test_a_title_loses_what_would_turn_or_break_the_text_around_it() -> None:
+    svg = drawn(report.cumulative_plot(EDGE_CASES["three samples"], title="a\u202e\x1bb\ufffe"))
+    assert "a b\ufffd".encode() in svg
+    ElementTree.fromstring(svg)  # noqa: S314 (we have just written it ourselves)
 
 
 def dots(figure: Figure, line: int) -> np.ndarray:

@@ -2,6 +2,8 @@ import itertools
 import re
 import subprocess
 import sys
+import unicodedata
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +13,10 @@ import numpy as np
 import pytest
 
 from calibrant import metrics, report
+from calibrant.files import FileError
 from calibrant.metrics.inference import compare
+from calibrant.report import content
+from calibrant.report.meanings import meanings
 from tests.report.data import EDGE_CASES, classifier, confidences
 
 HOSTILE = "<script>alert(1)</script>"
@@ -163,13 +168,80 @@ def test_models_of_different_kinds_share_a_page() -> None:
 
 
 def test_a_comparison_says_which_model_is_better() -> None:
-    sure, honest = classifier(sharpness=3.0), classifier()
+    sure, honest = classifier(1000, sharpness=3.0), classifier(1000)
     audits = [report.audit(name, one, draws=20) for name, one in (("sure", sure), ("honest", honest))]
     texts = Checker(report.render(audits, [("sure", "honest", compare(sure, honest))])).texts
     assert texts[texts.index("better calibrated") :].index("honest") < 30
     same = metrics.predictions(np.full(100, 0.8), np.arange(100) % 5 < 4)
     audits = [report.audit(name, same, draws=20) for name in ("a", "b")]
-    assert "cannot be told" in report.render(audits, [("a", "b", compare(same, same))])
+    assert "the data cannot tell" in report.render(audits, [("a", "b", compare(same, same))])
+
+
+def test_models_that_are_not_compared_are_named() -> None:
+    given = {"a": classifier(90), "b": classifier(90, sharpness=2.0), "c": classifier(60), "d": classifier(90, seed=1)}
+    audits = [report.audit(name, one, draws=10) for name, one in given.items()]
+    reason = "it holds other samples"
+
+    def found(chosen: list[report.Audit], pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        return [(other["name"], other["reason"]) for other in content.not_compared(chosen, pairs)]
+
+    assert found(audits, [("a", "b")]) == found(audits, [("b", "a")]) == [("c", reason), ("d", reason)]
+    assert found(audits[:2], []) == []  # nobody asked for a comparison of these two
+    assert found(audits[:3], [("b", "c")]) == [("b", ""), ("c", reason)]
+
+
+def test_a_page_without_comparisons_says_so() -> None:
+    audits = [report.audit(name, confidences((0.9, 0.8, size)), draws=10) for name, size in (("a", 20), ("b", 30))]
+    page = report.render(audits)
+    assert "<bdi>b</bdi> is not compared with <bdi>a</bdi>: it holds other samples.</p>" in page
+    assert "<h1>Calibration of 2 models</h1>" in page
+
+
+def test_names_lose_what_would_turn_or_break_the_text_around_them() -> None:
+    found = [report.audit(name, EDGE_CASES["three samples"], draws=10) for name in ("a\u202eb", "c\x00\x1bd\u2066")]
+    page = report.render(found, title="t\u202e")
+    assert not {character for character in page if unicodedata.category(character) in ("Cc", "Cf", "Cs")} - {
+        "\n",
+        "\xad",
+    }
+    assert page.count("<bdi>ab</bdi>") >= 4
+    assert page.count("<bdi>c d</bdi>") >= 4
+    assert "<h1><bdi>t</bdi></h1>" in page
+
+
+def test_a_number_has_the_same_digits_wherever_it_stands() -> None:
+    given = metrics.predictions(np.full(2000, 0.99996), np.arange(2000) < 1391)
+    found = report.audit("a", given, draws=50)
+    same = report.audit("b", given, draws=50)
+    compared = replace(compare(given, given), p_value=0.4351)
+    page = report.render([found, same], [("a", "b", compared)])
+    text = " ".join(Checker(page).texts).replace("\xa0", " ")
+    assert "Over-confident by 30.45 points" in text
+    for value in ("69.55 %", "100.00 %", "+30.45 %"):
+        assert text.count(value) >= 2, value
+    assert not re.findall(r"\b\d+\.\d %", text)
+    esd = str(content.number(metrics.verdicts.number("esd", found.scores.esd)))
+    assert page.count(f"<dd>{esd}<") == 2
+    assert page.count(f"<td>{esd}<") >= 4
+    assert "<td>0.435</td>" in page
+
+
+def test_every_score_is_explained_once() -> None:
+    found = report.audit("model", classifier(samples=300), draws=10)
+    page = report.render([found])
+    labels = re.findall("<dt>(.*?)</dt>", page[page.index("What the scores mean") :])
+    assert labels == [entry.label.strip() for entry in found.scores]
+    assert meanings([*found.scores, *found.scores]) == meanings(found.scores)
+
+
+def test_saturated_input_is_remarked_on_beside_its_temperature() -> None:
+    said = np.arange(100) % 4
+    given = metrics.predictions(
+        probabilities=np.eye(4)[said], target=np.where(np.arange(100) < 80, said, (said + 1) % 4)
+    )
+    page = report.render([report.audit("model", given, draws=10)])
+    assert '<p class="aside">Most confidences are exactly 1' in page
+    assert "exactly 1" not in page_of("model")
 
 
 def test_a_report_needs_an_audit() -> None:
@@ -181,22 +253,23 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     audits = [report.audit("model", confidences((0.9, 0.8, 50)), draws=10)]
     path = tmp_path / "out.html"
     report.write_report(path, audits)
-    assert path.read_text(encoding="utf-8") == report.render(audits)
+    page = path.read_text(encoding="utf-8")
+    assert page == report.render(audits)
 
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(FileError, match="disk full"):
         report.write_report(path, audits, title="another")
-    assert path.read_text(encoding="utf-8") == report.render(audits)
+    assert path.read_text(encoding="utf-8") == page
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_name_that_is_no_text_does_not_stop_the_report(tmp_path: Path) -> None:
     audits = [report.audit("caf\udce9", confidences((0.9, 0.8, 50)), draws=10)]
     report.write_report(tmp_path / "out.html", audits)
-    assert "Calibration of caf?" in (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "<title>Calibration of caf\ufffd</title>" in (tmp_path / "out.html").read_text(encoding="utf-8")
 
 
 def test_without_the_extra_a_verdict_works_and_the_rest_says_what_to_install() -> None:
@@ -205,11 +278,12 @@ def test_without_the_extra_a_verdict_works_and_the_rest_says_what_to_install() -
         "from calibrant import metrics, report\n"
         "found = report.audit('m', metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), draws=10)\n"
         "assert 'calibrated' in report.verdict(found)\n"
-        "for use in (lambda: report.render([found]), lambda: report.cumulative_plot):\n"
+        "for use in (report.require_report_packages, lambda: report.render([found]), lambda: report.cumulative_plot):\n"
         "    try:\n        use()\n    except ModuleNotFoundError as error:\n        print(error)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == [
+        "a report needs jinja2: pip install 'calibrant[report]'",
         "a report needs jinja2: pip install 'calibrant[report]'",
         "figures need matplotlib: pip install 'calibrant[report]'",
     ]

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.report.audit import Audit, Repair, audit
 from calibrant.report.html import render, write_report
+from calibrant.report.packages import require_report_packages
 from calibrant.report.verdict import verdict
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "cumulative_plot",
     "reliability_diagram",
     "render",
+    "require_report_packages",
     "verdict",
     "write_report",
 ]

@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from calibrant import metrics
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.inference import CalibrationTest, calibration_test
 from calibrant.metrics.predictions import Predictions
-from calibrant.posthoc import TemperatureScaling, logits_from_probabilities
+from calibrant.report.temperature import cross_fitted
 
 Progress = Callable[[float], None]
 
@@ -93,9 +91,9 @@ def audit(
     scores = metrics.evaluate(predictions, bins=bins, convention=convention)
     test = calibration_test(predictions, draws=draws, seed=seed, progress=_part(progress, 0.0))
     try:
-        temperature, repaired = _cross_fitted(predictions, seed)
+        temperature, repaired = cross_fitted(predictions, seed)
     except ValueError as error:
-        repair, problem = None, str(error).split(":")[0]
+        repair, problem = None, str(error)
     else:
         problem = ""
         repair = Repair(
@@ -112,26 +110,3 @@ def audit(
 def _part(progress: Progress | None, start: float) -> Callable[[int, int], None] | None:
     """Progress of one of the two tests, which take nearly all the time, as progress of the audit."""
     return None if progress is None else lambda done, total: progress(start + done / total / 2)
-
-
-def _cross_fitted(predictions: Predictions, seed: int) -> tuple[float, Predictions]:
-    """The temperature of all samples, and each half scaled by the other's; ``ValueError`` if one is out of reach."""
-    if predictions.probabilities is None or predictions.target is None:
-        raise ValueError("a temperature needs logits or probabilities, and only confidences were given")
-    if predictions.correct.all():
-        raise ValueError("no temperature can be fitted, as every prediction is right")
-    given, target = predictions.logits, predictions.target
-    logits = logits_from_probabilities(predictions.probabilities).numpy() if given is None else given
-    try:
-        temperature = TemperatureScaling().fit(logits, target).temperature_
-    except ValueError:
-        raise ValueError("no temperature can be fitted, as predictions are no better than chance") from None
-    order = np.random.default_rng(seed).permutation(len(target))
-    halves = order[: len(order) // 2], order[len(order) // 2 :]
-    scaled = np.empty_like(logits)
-    try:
-        for fit, apply in (halves, halves[::-1]):
-            scaled[apply] = logits[apply] / TemperatureScaling().fit(logits[fit], target[fit]).temperature_
-    except ValueError:
-        raise ValueError(f"{len(target):,} samples are too few to check a temperature on halves") from None
-    return temperature, metrics.predictions(logits=scaled, target=target)

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from calibrant.metrics import CONVENTIONS, Score
 from calibrant.metrics.inference import Comparison
+from calibrant.metrics.verdicts import label as measure
+from calibrant.metrics.verdicts import number as measured
 from calibrant.report.audit import Audit
+from calibrant.report.chance import chance_gap
 from calibrant.report.classes import MOST_ROWS, class_rows
 from calibrant.report.figures import classwise_plot, cumulative_plot, reliability_diagram
 from calibrant.report.svg import inline_svg
-from calibrant.report.verdict import chance_gap, p_value, verdict
+from calibrant.report.verdict import caveat, p_value, verdict
 
-MEASURES = {"esd": "ESD", "ks": "KS error", "ece": "ECE", "mmce": "MMCE²"}
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
 # Where a line must not break: inside "p < 0.001", "temperature 1.74" and "3.1 points".
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")
@@ -37,22 +40,28 @@ def number(text: str) -> Markup:
     return Markup("{}").format(_minus(text).replace(" %", "\N{NO-BREAK SPACE}%"))
 
 
-def percent(share: float, digits: int = 1) -> str:
+def percent(share: float) -> str:
     r"""A share in percent, or a dash where there is none.
 
     Example:
         >>> print(ascii(percent(0.1234)), percent(float("nan")))
-        '12.3\xa0%' –
+        '12.34\xa0%' –
     """
-    return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
+    return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.2f}\N{NO-BREAK SPACE}%"
 
 
 def _minus(text: str) -> str:
     return f"\N{MINUS SIGN}{text[1:]}" if text.startswith("-") else text
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:+.{1 if abs(share) >= 0.001 else 2}f}"
+def isolated(name: str) -> Markup:
+    """A name that keeps its direction of writing to itself.
+
+    Example:
+        >>> print(isolated("a & b"))
+        <bdi>a &amp; b</bdi>
+    """
+    return Markup("<bdi>{}</bdi>").format(name)
 
 
 def _entries(audit: Audit) -> dict[str, Score]:
@@ -63,13 +72,23 @@ def _count(several: int, word: str) -> str:
     return f"{several:,} {word}{'s' if several != 1 else ''}"
 
 
-def lead(audits: Sequence[Audit]) -> str:
+def title(audits: Sequence[Audit], *, compared: bool) -> tuple[str, Markup]:
+    """What the page is about, as text and as a heading."""
+    if len(audits) > 1:
+        words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
+        return words, Markup("{}").format(words)
+    start, name = "Calibration of ", audits[0].name
+    return start + name, Markup("{}{}").format(start, isolated(name))
+
+
+def lead(audits: Sequence[Audit]) -> Markup:
     """What was audited, under the title."""
     sizes = {audit.scores.title for audit in audits}
     if len(audits) == 1:
-        return audits[0].scores.title
-    names = f"{', '.join(audit.name for audit in audits[:-1])} and {audits[-1].name}"
-    return f"{names}; {sizes.pop()} each" if len(sizes) == 1 else names
+        return Markup("{}").format(audits[0].scores.title)
+    *others, last = (isolated(audit.name) for audit in audits)
+    names = Markup("{} and {}").format(Markup(", ").join(others), last)
+    return Markup("{}; {} each").format(names, sizes.pop()) if len(sizes) == 1 else names
 
 
 def footer(audits: Sequence[Audit]) -> str:
@@ -99,21 +118,17 @@ def model(audit: Audit, name: str) -> dict[str, Any]:
 
 
 def _facts(audit: Audit) -> list[dict[str, str]]:
-    scores = audit.scores
+    scores, shown = audit.scores, _entries(audit)
     lean = f"{'over' if scores.gap > 0 else 'under'}-confident"
     if abs(scores.gap) <= chance_gap(audit.predictions):
         lean = "within chance"
     bins = audit.bins or CONVENTIONS[audit.convention].bins
     return [
-        {"label": "accuracy", "value": percent(scores.accuracy), "note": "of top labels"},
-        {"label": "mean confidence", "value": percent(scores.confidence), "note": "in top labels"},
-        {"label": "signed gap", "value": _points(scores.gap), "note": f"points, {lean}"},
-        {
-            "label": "ECE",
-            "value": percent(scores.ece, 1 if scores.ece >= 0.01 else 2),
-            "note": f"{bins} bins ({audit.convention})",
-        },
-        {"label": "ESD", "value": str(_entries(audit)["esd"]), "note": p_value(audit.test.p_value)},
+        {"label": "accuracy", "value": str(shown["accuracy"]), "note": "of top labels"},
+        {"label": "mean confidence", "value": str(shown["confidence"]), "note": "in top labels"},
+        {"label": "signed gap", "value": str(shown["gap"]).removesuffix(" %"), "note": f"points, {lean}"},
+        {"label": "ECE", "value": str(shown["ece"]), "note": f"{bins:,} bins ({audit.convention})"},
+        {"label": "ESD", "value": str(shown["esd"]), "note": p_value(audit.test.p_value)},
     ]
 
 
@@ -129,7 +144,7 @@ def _reliability(audit: Audit, name: str) -> Markup:
 def _cumulative(audit: Audit, name: str) -> Markup:
     label = (
         f"Cumulative accuracy and confidence of {audit.name}: "
-        f"they differ by at most {100 * audit.scores.ks:.1f} points, the KS error"
+        f"they differ by at most {100 * audit.scores.ks:.2f} points, the KS error"
     )
     return inline_svg(cumulative_plot(audit.predictions), name, label)
 
@@ -162,30 +177,46 @@ def _repair(audit: Audit, name: str) -> dict[str, Any] | None:
     rows.append({"label": "p of calibration", **dict(zip(("before", "after"), p_values, strict=True))})
     figure = reliability_diagram(repair.predictions, bins=audit.bins, convention=audit.convention)
     label = f"Reliability diagram of {audit.name} after temperature scaling: ECE {percent(repair.scores.ece)}"
-    return {"temperature": f"{repair.temperature:.3g}", "rows": rows, "figure": inline_svg(figure, name, label)}
+    note = caveat(audit)
+    return {
+        "temperature": f"{repair.temperature:.3g}",
+        "rows": rows,
+        "figure": inline_svg(figure, name, label),
+        "note": note and f"{note[0].upper()}{note[1:]}. Audit the logits to be sure.",
+    }
 
 
 def comparison(first: str, second: str, compared: Comparison) -> dict[str, str]:
     """One row of the table of comparisons."""
-    told = compared.p_value <= 1 - compared.level
-    better = (second if compared.difference > 0 else first) if told else "cannot be told"
-    return {
-        "measure": MEASURES.get(compared.metric, compared.metric),
+    better = {"a": isolated(first), "b": isolated(second), None: "the data cannot tell"}[compared.better]
+    values = ("a", "b", "difference", "low", "high")
+    shown = {key: measured(compared.metric, getattr(compared, key)) for key in values}
+    return shown | {
+        "measure": measure(compared.metric),
         "first": first,
         "second": second,
-        "first_value": _significant(compared.a),
-        "second_value": _significant(compared.b),
-        "difference": _significant(compared.difference),
-        "low": _significant(compared.low),
-        "high": _significant(compared.high),
         "interval": f"{100 * compared.level:g} %, {compared.method}",
         "p": p_value(compared.p_value).removeprefix("p ").removeprefix("= "),
         "better": better,
     }
 
 
-def _significant(value: float) -> str:
-    return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
+def not_compared(audits: Sequence[Audit], pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """Models that no pair sets against the first, and why; none if nobody wanted pairs of those that could be."""
+    first = audits[0]
+    found = []
+    for other in audits[1:]:
+        reason = "it holds other samples" if _other_samples(first, other) else ""
+        if (reason or pairs) and not {(first.name, other.name), (other.name, first.name)} & set(pairs):
+            found.append({"name": other.name, "first": first.name, "reason": reason})
+    return found
+
+
+def _other_samples(a: Audit, b: Audit) -> bool:
+    one, other = a.predictions, b.predictions
+    if len(one) != len(other):
+        return True
+    return one.target is not None and other.target is not None and not np.array_equal(one.target, other.target)
 
 
 def score_rows(audits: Sequence[Audit]) -> list[dict[str, Any]]:

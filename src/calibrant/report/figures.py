@@ -18,7 +18,9 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter
 
 from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.predictions import Predictions
+from calibrant.report.chance import ERRORS, wilson_interval
 from calibrant.report.classes import MOST_ROWS, class_rows
+from calibrant.report.names import clean
 
 Array = npt.NDArray[Any]
 
@@ -55,8 +57,6 @@ STYLE: dict[Any, Any] = {
 }
 # 4.7 inches are 338 points, about the width of a phone: letters keep their size there.
 WIDTH = 4.7
-# Two-sided 95 % of a normal distribution, in standard errors.
-ERRORS = 1.959964
 # More points than this no eye and no page can tell apart.
 MOST_POINTS = 400
 
@@ -78,7 +78,7 @@ def reliability_diagram(
         predictions: From ``metrics.predictions``.
         bins: Number of bins of equal width; by default the convention's.
         convention: As for :func:`calibrant.metrics.ece`.
-        title: Over the figure; taken as it stands.
+        title: Over the figure; taken as it stands, without control characters.
 
     References:
         Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Niculescu-Mizil,
@@ -146,7 +146,7 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
 
     Args:
         predictions: From ``metrics.predictions``.
-        title: Over the figure; taken as it stands.
+        title: Over the figure; taken as it stands, without control characters.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -203,7 +203,7 @@ def classwise_plot(
         predictions: From ``metrics.predictions``, with probabilities or logits.
         bins: Of class-wise ECE; by default the convention's.
         convention: Of class-wise ECE.
-        title: Over the figure; taken as it stands.
+        title: Over the figure; taken as it stands, without control characters.
 
     Example:
         >>> from calibrant import metrics, report
@@ -246,20 +246,6 @@ def _room(shares: Array) -> tuple[float, float]:
     return max(float(shares.min()) - margin, -0.02), min(float(shares.max()) + margin, 1.02)
 
 
-def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
-    """The 95 % interval of a share, from counts.
-
-    Example:
-        >>> low, high = wilson_interval(np.array([10.0]), np.array([10.0]))
-        >>> round(float(low[0]), 3), float(high[0])
-        (0.722, 1.0)
-    """
-    share, square = right / samples, ERRORS**2 / samples
-    centre = (share + square / 2) / (1 + square)
-    half = np.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
-    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
-
-
 def _cumulated(predictions: Predictions) -> tuple[Array, ...]:
     """Share of samples, threshold, cumulative accuracy and confidence, and the 95 % point of chance, thinned."""
     confidence, samples, right = predictions.groups
@@ -296,7 +282,7 @@ def _legend(figure: Figure, title: str | None, *handles: Line2D | Patch) -> None
         borderaxespad=0.3,
     )  # fmt: skip
     if title is not None:
-        legend.set_title(title, prop=FontProperties(size=10.5, weight="bold"))
+        legend.set_title(clean(title), prop=FontProperties(size=10.5, weight="bold"))
         # A dollar sign in a name is a dollar sign, not mathematics.
         legend.get_title().set_parse_math(False)
 

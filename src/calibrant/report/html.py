@@ -2,12 +2,16 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from calibrant.files import whole_or_not_at_all
 from calibrant.metrics.inference import Comparison
 from calibrant.report.audit import Audit
+from calibrant.report.meanings import meanings
+from calibrant.report.names import clean
+from calibrant.report.packages import require_report_packages
 
 # Two names, and how they compare.
 Compared = tuple[str, str, Comparison]
@@ -39,8 +43,7 @@ def write_report(
     """
     page = render(audits, comparisons, title=title)
     with whole_or_not_at_all(Path(path)) as temporary:
-        # A name taken from a file's name may hold what UTF-8 does not.
-        temporary.write_bytes(page.encode("utf-8", "replace"))
+        temporary.write_bytes(page.encode())
 
 
 def render(audits: Sequence[Audit], comparisons: Sequence[Compared] = (), *, title: str | None = None) -> str:
@@ -56,28 +59,35 @@ def render(audits: Sequence[Audit], comparisons: Sequence[Compared] = (), *, tit
         >>> from calibrant import metrics, report
         >>> given = metrics.predictions(np.full(1000, 0.9), np.arange(1000) % 5 < 4)
         >>> page = report.render([report.audit("a & b", given)])
-        >>> "<h1>Calibration of a &amp; b</h1>" in page, "Over-confident by 10.0" in page
+        >>> "<h1>Calibration of <bdi>a &amp; b</bdi></h1>" in page, "Over-confident by 10.00" in page
         (True, True)
     """
     if not audits:
         raise ValueError("a report needs at least one audit, got none: pass report.audit(name, predictions)")
-    try:
-        from jinja2 import Environment, StrictUndefined
-        from markupsafe import Markup
+    require_report_packages()
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
 
-        from calibrant.report import content
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"a report needs {error.name}: pip install 'calibrant[report]'") from error
+    from calibrant.report import content
+
+    audits = [replace(audit, name=clean(audit.name)) for audit in audits]
+    comparisons = [(clean(first), clean(second), found) for first, second, found in comparisons]
+    text, heading = content.title(audits, compared=bool(comparisons))
+    if title is not None:
+        text, heading = clean(title), content.isolated(clean(title))
     files = resources.files("calibrant.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": content.number, "percent": content.percent}
+    environment.filters |= {"number": content.number, "percent": content.percent, "isolated": content.isolated}
     page = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     return page.render(
-        title=title or (f"Calibration of {audits[0].name}" if len(audits) == 1 else f"{len(audits)} models compared"),
+        title=text,
+        heading=heading,
         css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
         lead=content.lead(audits),
         models=[content.model(audit, f"m{place}") for place, audit in enumerate(audits, start=1)],
         comparisons=[content.comparison(*compared) for compared in comparisons],
+        not_compared=content.not_compared(audits, [(first, second) for first, second, _ in comparisons]),
         scores=content.score_rows(audits),
+        meanings=meanings(score for audit in audits for score in audit.scores),
         footer=content.footer(audits),
     )

@@ -1,0 +1,45 @@
+"""What chance alone does to shares and averages: its 95 % points."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrant.metrics.predictions import Predictions
+
+Array = npt.NDArray[Any]
+
+# Two-sided 95 % of a normal distribution, in standard errors.
+ERRORS = 1.959964
+
+
+def chance_gap(predictions: Predictions) -> float:
+    """How large an average gap chance alone gives a calibrated model."""
+    confidence = predictions.confidence.astype(np.float64)
+    return ERRORS * math.sqrt(float((confidence * (1 - confidence)).sum())) / len(confidence)
+
+
+def chance_accuracy(samples: int, classes: int) -> float:
+    """How large an accuracy guessing reaches.
+
+    Example:
+        >>> round(chance_accuracy(10_000, 10), 3)
+        0.106
+    """
+    share = 1 / classes
+    return share + ERRORS * math.sqrt(share * (1 - share) / samples)
+
+
+def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
+    """The interval of a share, from counts.
+
+    Example:
+        >>> low, high = wilson_interval(np.array([10.0]), np.array([10.0]))
+        >>> round(float(low[0]), 3), float(high[0])
+        (0.722, 1.0)
+    """
+    share, square = right / samples, ERRORS**2 / samples
+    centre = (share + square / 2) / (1 + square)
+    half = np.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
+    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
