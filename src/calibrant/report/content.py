@@ -20,6 +20,7 @@ from calibrant.report.figures import classwise_plot, cumulative_plot, reliabilit
 from calibrant.report.svg import inline_svg
 from calibrant.report.verdict import caveat, p_value, verdict
 
+SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
 # Where a line must not break: inside "p < 0.001", "temperature 1.74" and "3.1 points".
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")
@@ -28,12 +29,14 @@ REPAIRED = ("gap", "ece", "ece_equal_mass", "smooth_ece", "ks", "esd", "classwis
 
 
 def number(text: str) -> Markup:
-    """A number as people write it: a true minus, and powers of ten.
+    """A number as people write it: a true minus, powers of ten, and no sign before what rounds to 0.
 
     Example:
-        >>> print(number("-2.34e-03"), number("0.1274"))
-        −2.34 × 10<sup>−3</sup> 0.1274
+        >>> print(number("-2.34e-03"), number("0.1274"), number("-0.00"))
+        −2.34 × 10<sup>−3</sup> 0.1274 0.00
     """
+    if SIGNED_ZERO.fullmatch(text):
+        text = text[1:]
     parts = POWER.fullmatch(text)
     if parts is not None:
         return Markup("{} × 10<sup>{}</sup>").format(_minus(parts[1]), _minus(str(int(parts[2]))))  # noqa: RUF001
@@ -97,8 +100,8 @@ def footer(audits: Sequence[Audit]) -> str:
     samples = _count(sizes[0], "sample") if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} samples"
     test = audits[0].test
     return (
-        f"Made by Calibrant {metadata.version('calibrant')} from {samples}. p-values of calibration: "
-        f"ESD of {_count(test.draws, 'data set')} drawn from a calibrated model, seed {audits[0].seed}."
+        f"Made by Calibrant {metadata.version('calibrant')} from {samples}. "
+        f"p\N{NON-BREAKING HYPHEN}values of calibration: ESD of {_count(test.draws, 'data set')} drawn from a calibrated model, seed {audits[0].seed}."
     )
 
 

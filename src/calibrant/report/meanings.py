@@ -24,7 +24,7 @@ MEANINGS = {
     "nll": "Mean negative logarithm of the probability of the true class: accuracy and calibration in one number.",
     "brier": "Squared distance between probabilities and the truth, summed over classes: accuracy and calibration "
     "in one number.",
-    "brier_top": "Squared distance between confidence and being right: MCB \N{MINUS SIGN} DSC + UNC.",
+    "brier_top": "Squared distance between confidence and being right: MCB\xa0\N{MINUS SIGN}\xa0DSC\xa0+\xa0UNC.",
     "brier_miscalibration": "Miscalibration: what the best increasing map of confidences takes off the Brier score.",
     "brier_discrimination": "Discrimination: how well confidence tells right from wrong. More is better.",
     "brier_uncertainty": "Uncertainty: the Brier score of always being as sure as the accuracy says.",
