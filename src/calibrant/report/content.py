@@ -101,7 +101,8 @@ def footer(audits: Sequence[Audit]) -> str:
     test = audits[0].test
     return (
         f"Made by Calibrant {metadata.version('calibrant')} from {samples}. "
-        f"p\N{NON-BREAKING HYPHEN}values of calibration: ESD of {_count(test.draws, 'data set')} drawn from a calibrated model, seed {audits[0].seed}."
+        f"p\N{NON-BREAKING HYPHEN}values of calibration: "
+        f"ESD of {_count(test.draws, 'data set')} drawn from a calibrated model, seed {audits[0].seed}."
     )
 
 
