@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc import ConformalClassifier
+from calibrant.posthoc.conformal import _uniform
 from tests.posthoc.data import overconfident
 
 SCORES: dict[str, dict[str, Any]] = {
@@ -85,6 +86,96 @@ def test_penalties_shorten_long_sets() -> None:
     assert sizes[1] < sizes[0]
 
 
+def test_rows_one_by_one_have_the_sets_of_the_batch() -> None:
+    logits, target = overconfident(400, 10, 2.0, seed=6, spread=1.0)
+    for dtype in (torch.float32, torch.float64):
+        new = logits[200:].to(dtype)
+        conformal = ConformalClassifier("aps").fit(logits[:200].to(dtype), target[:200])
+        batch = conformal.predict_set(new)
+        assert torch.equal(torch.cat([conformal.predict_set(row) for row in new.split(1)]), batch)
+        assert torch.equal(conformal.predict_set(new.flip(0)).flip(0), batch)
+
+
+@pytest.mark.parametrize("score", ["aps", "raps"])
+def test_coverage_one_by_one_is_nominal_for_every_seed(score: str) -> None:
+    logits, target = overconfident(12_000, 6, 2.0, seed=7, spread=1.0)
+    for seed in range(8):  # as many U as samples: with one U for all, coverage would depend on the seed
+        conformal = ConformalClassifier(score, 0.1, seed=seed).fit(logits[:6000], target[:6000])  # type: ignore[arg-type]
+        hits = conformal.predict_set(logits[6000:]).gather(1, target[6000:].unsqueeze(1))
+        assert hits.double().mean().item() == pytest.approx(0.9, abs=0.02)
+
+
+def test_repeated_rows_are_covered_for_every_seed() -> None:
+    few, _ = overconfident(5, 4, 1.0, seed=8, spread=1.0)
+    generator = torch.Generator().manual_seed(9)
+    logits = few[torch.randint(5, (4000,), generator=generator)]
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    for seed in range(10):
+        conformal = ConformalClassifier("aps", 0.2, seed=seed).fit(logits[:2000], target[:2000])
+        hits = conformal.predict_set(logits[2000:]).gather(1, target[2000:].unsqueeze(1))
+        assert hits.double().mean() > 0.8 - 0.03
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_hashed_numbers_are_uniform_and_unrelated(dtype: torch.dtype, classes: int) -> None:
+    logits = torch.linspace(-3, 3, 5000, dtype=dtype).unsqueeze(1) * torch.arange(classes, dtype=dtype)  # in a line
+    one, other = (_uniform(logits, seed).squeeze(1).double() for seed in (3, 4))
+    even = (torch.arange(5000, dtype=torch.float64) + 0.5) / 5000
+    assert (one.sort().values - even).abs().max() < 0.03
+    for pair in (
+        torch.stack((one, other)),
+        torch.stack((one[1:], one[:-1])),
+        torch.stack((one, logits[:, 1].double())),
+    ):
+        assert torch.corrcoef(pair)[0, 1].abs() < 0.06
+    assert torch.equal(_uniform(torch.zeros(1, 2), 0), _uniform(-torch.zeros(1, 2), 0))
+
+
+@pytest.mark.parametrize("cast", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_cast_does_not_void_coverage_where_scores_tie(cast: torch.dtype) -> None:
+    logits = torch.tensor([[0.3, 0.0, 0.1], [0.0, 0.7, 0.2], [0.1, 0.2, 0.9]], dtype=torch.float64).repeat(10, 1)
+    target = torch.arange(30) % 3
+    conformal = ConformalClassifier("lac", 0.1).fit(logits, target)
+    before = conformal.predict_set(logits)
+    assert conformal.to(cast).quantile.dtype == torch.float64
+    assert torch.equal(conformal.predict_set(logits), before)
+
+
+def test_a_device_without_float64_rounds_the_quantile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(20):
+        conformal = ConformalClassifier("lac", 0.1).fit(*overconfident(50, 3, 1.0, seed=seed))
+        exact = conformal.quantile_
+        with monkeypatch.context() as patch:
+            patch.setattr("calibrant.posthoc.base.accumulation_dtype", lambda _: torch.float32)
+            conformal.to("cpu")
+        assert conformal.quantile.dtype == torch.float32
+        assert exact <= conformal.quantile_ <= exact * (1 + 3e-7)
+
+
+@pytest.mark.parametrize("options", [
+    {"score": "aps"}, {"alpha": 0.2}, {"randomized": False},
+])  # fmt: skip
+def test_state_of_other_options_is_refused(options: dict[str, Any]) -> None:
+    saved = ConformalClassifier("lac", 0.1).fit(*overconfident(50, 3, 1.0, seed=0)).state_dict()
+    (name,) = options
+    with pytest.raises(RuntimeError, match=f"with {name}=.* got one with {name}=.*: make it with the same options"):
+        ConformalClassifier(**options).load_state_dict(saved)
+
+
+def test_nothing_is_told_before_fitting() -> None:
+    conformal, logits = ConformalClassifier(), torch.zeros(1, 3)
+    for use in (lambda: conformal.quantile_, lambda: conformal(logits), lambda: conformal.predict_set(logits)):
+        with pytest.raises(RuntimeError, match=r"ConformalClassifier is not fitted: call fit\(logits, target\)"):
+            use()
+
+
+def test_alpha_next_to_one_takes_the_smallest_score() -> None:
+    logits, target = overconfident(50, 3, 1.0, seed=0)
+    smallest = (1 - logits.softmax(1).gather(1, target.unsqueeze(1))).min().item()
+    assert ConformalClassifier("lac", 1 - 1e-12).fit(logits, target).quantile_ == smallest
+
+
 def test_randomness_is_named() -> None:
     logits, target = overconfident(300, 10, 1.0, seed=4, spread=1.0)
     one, same, other = (ConformalClassifier("aps", seed=seed).fit(logits, target) for seed in (0, 0, 1))
@@ -106,7 +197,10 @@ def test_state_and_binary_and_numpy() -> None:
     with pytest.raises(RuntimeError, match="not fitted"):
         other.predict_set(one)
     other.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(other.predict_set(one.numpy()), conformal.predict_set(one))
+    sets = other.predict_set(one.numpy())
+    assert isinstance(sets, np.ndarray)
+    np.testing.assert_array_equal(sets, conformal.predict_set(one).numpy())
+    assert torch.equal(conformal(one), conformal.predict_set(one))
 
 
 @pytest.mark.parametrize(("options", "error", "message"), [
@@ -114,6 +208,8 @@ def test_state_and_binary_and_numpy() -> None:
     ({"alpha": 0.0}, ValueError, "alpha must be above 0 and below 1"),
     ({"penalty": "auto"}, ValueError, "penalty must be one of 'tune', got 'auto'"),
     ({"rank": -1}, ValueError, "rank must be at least 0"),
+    ({"rank": 2.5}, TypeError, "rank must be a whole number, got 2.5"),
+    ({"seed": 1.7}, TypeError, "seed must be a whole number, got 1.7"),
 ])  # fmt: skip
 def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

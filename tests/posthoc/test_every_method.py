@@ -14,6 +14,7 @@ from calibrant.posthoc import (
     BetaCalibration,
     Calibrator,
     DirichletCalibration,
+    EnsembleTemperatureScaling,
     HistogramBinning,
     IsotonicCalibration,
     MatrixScaling,
@@ -188,6 +189,120 @@ def test_export_with_a_dynamic_batch(name: str) -> None:
     for samples in (1, 3, 17):
         inputs = torch.randn(samples, 6) * 5
         torch.testing.assert_close(program.module()(inputs), model(inputs))
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_no_cast_loses_what_was_fitted(name: str) -> None:
+    calibrator = fitted(name)
+    before = calibrator.predict_proba(TEST)
+    for cast in (torch.float16, torch.bfloat16):
+        assert torch.equal(calibrator.to(cast).predict_proba(TEST), before)
+    wide = CALIBRATORS[name]().fit(FIT, TARGET)
+    before = wide.predict_proba(TEST)
+    nn.Sequential(wide).float()
+    assert torch.equal(wide.predict_proba(TEST), before)
+    narrow = fitted(name)
+    narrow.load_state_dict(wide.state_dict())
+    assert torch.equal(narrow.predict_proba(TEST), before)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_autocast_changes_nothing(name: str) -> None:
+    calibrator = fitted(name)
+    with torch.autocast("cpu", torch.bfloat16):
+        probabilities = calibrator.predict_proba(TEST.float())
+        again = CALIBRATORS[name]().fit(FIT.float(), TARGET)
+    assert torch.equal(probabilities, calibrator.predict_proba(TEST.float()))
+    assert all(torch.equal(one, other) for one, other in zip(again.buffers(), calibrator.buffers(), strict=True))
+    if name in WITH_LOGITS:
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = calibrator(TEST.float())
+        assert torch.equal(logits, calibrator(TEST.float()))
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_what_was_fitted_in_inference_mode_can_be_trained_through(name: str) -> None:
+    with torch.inference_mode():
+        calibrator = CALIBRATORS[name]().fit(FIT.float() * 1.0, TARGET * 1)
+    rows = TEST[:5].float().requires_grad_()
+    (calibrator.predict_proba(rows)[:, 0].sum() + 0 * rows.sum()).backward()
+    assert rows.grad is not None
+    assert rows.grad.isfinite().all()
+
+
+def test_the_state_of_another_kind_or_view_is_refused_and_nothing_is_lost() -> None:
+    binary = TEST[:, 1] - TEST[:, 0]
+    for mine, theirs, message in [
+        (
+            PlattScaling("top-label"),
+            PlattScaling("class-wise"),
+            "PlattScaling with view='class-wise', got one with view",
+        ),
+        (
+            DirichletCalibration(1.0, 1.0),
+            MatrixScaling(1.0, 1.0),
+            "state of a MatrixScaling, got a DirichletCalibration",
+        ),
+        (HistogramBinning(), HistogramBinning(view="class-wise"), "make it with the same options"),
+    ]:
+        mine.fit(binary, TEST_TARGET % 2)
+        before = mine.predict_proba(binary)
+        with pytest.raises(RuntimeError, match=message):
+            mine.load_state_dict(theirs.fit(binary, TEST_TARGET % 2).state_dict())
+        assert torch.equal(mine.predict_proba(binary), before)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_load_that_fails_leaves_the_calibrator_as_it_was(strict: bool) -> None:
+    calibrator = fitted("vector")
+    before = calibrator.predict_proba(TEST)
+    with pytest.raises(RuntimeError, match="state of a VectorScaling that is not fitted: save it after fit"):
+        calibrator.load_state_dict(VectorScaling().state_dict(), strict=strict)
+    for lost in ("shift", "_extra_state"):
+        state = CALIBRATORS["vector"]().fit(FIT[:100], TARGET[:100]).state_dict()
+        del state[lost]
+        if strict:
+            with pytest.raises(RuntimeError, match=f'Missing key.*"{lost}"'):
+                calibrator.load_state_dict(state)
+        else:
+            calibrator.load_state_dict(state, strict=False)
+        assert torch.equal(calibrator.predict_proba(TEST), before)
+    VectorScaling().load_state_dict(VectorScaling().state_dict(), strict=strict)
+
+
+def test_nothing_is_told_before_fitting() -> None:
+    for unfitted, attribute in [
+        (TemperatureScaling(), "temperature_"), (EnsembleTemperatureScaling(), "temperature_"),
+        (EnsembleTemperatureScaling(), "weights_"),
+    ]:  # fmt: skip
+        with pytest.raises(RuntimeError, match=r"is not fitted: call fit\(logits, target\)"):
+            getattr(unfitted, attribute)
+
+
+@pytest.mark.parametrize("name", WITH_LOGITS)
+def test_numpy_logits_give_numpy_logits(name: str) -> None:
+    calibrator = fitted(name)
+    logits = calibrator(TEST.float().numpy())
+    assert isinstance(logits, np.ndarray)
+    np.testing.assert_array_equal(logits, calibrator(TEST.float()).numpy())
+    binary = CALIBRATORS[name]().fit(FIT[:, 1] - FIT[:, 0], TARGET % 2)
+    assert binary(TEST[:, :1].numpy()).shape == (2000, 1)
+
+
+@pytest.mark.parametrize("name", ["temperature", "vector"])
+def test_folding_draws_nothing_and_keeps_what_is_frozen(name: str) -> None:
+    calibrator = fitted(name)
+    assert isinstance(calibrator, TemperatureScaling | VectorScaling)
+    linear = nn.Linear(6, 4)
+    linear.weight.requires_grad_(False)
+    state = torch.get_rng_state()
+    folded = calibrator.fold_into(linear)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not folded.weight.requires_grad
+    assert folded.bias.requires_grad
+    half = calibrator.fold_into(nn.Linear(6, 4).requires_grad_(False).half())
+    assert half.weight.dtype == torch.float16
+    assert not any(parameter.requires_grad for parameter in half.parameters())
 
 
 @pytest.mark.parametrize("name", ["temperature", "vector"])

@@ -93,12 +93,32 @@ def test_separable_data_stays_finite(kind: type[VectorScaling] | type[MatrixScal
     assert calibrator.predict_proba(logits).isfinite().all()
 
 
+@pytest.mark.parametrize("kind", [VectorScaling, MatrixScaling, DirichletCalibration])
+def test_logits_that_overflow_are_refused(kind: type[VectorScaling] | type[MatrixScaling]) -> None:
+    logits, target = overconfident(50, 3, 1.0, seed=8)
+    with pytest.raises(ValueError, match="overflows: scale the logits to a sensible range"):
+        (kind() if kind is VectorScaling else kind(1.0, 1.0)).fit(logits * 1e300, target)  # type: ignore[call-arg]
+
+
+def test_chosen_penalties_travel_with_the_state() -> None:
+    logits, target = overconfident(90, 3, 2.0, seed=8)
+    fitted, other = MatrixScaling().fit(logits, target), MatrixScaling()
+    other.load_state_dict(fitted.state_dict())
+    assert fitted.chosen_penalties_ is not None
+    assert other.chosen_penalties_ == fitted.chosen_penalties_
+
+
 def test_a_class_that_never_occurs_stays_finite() -> None:
     logits, target = overconfident(500, 4, 2.0, seed=9)
     target = target.clamp_max(2)
     scaling = VectorScaling().fit(logits, target)
     assert scaling.scale.abs().max() < 100
     assert scaling.predict_proba(logits)[:, 3].max() < 0.01
+
+
+def test_a_seed_is_a_whole_number() -> None:
+    with pytest.raises(TypeError, match=r"seed must be a whole number, got 1\.7"):
+        MatrixScaling(seed=1.7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -1,6 +1,9 @@
 """What the post-hoc methods share: checked input, state that travels, and the two ways out."""
 
+import numbers
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self, overload
 
 import numpy as np
@@ -23,8 +26,26 @@ def as_tensor(value: Tensor | Array) -> Tensor:
     return torch.from_numpy(np.require(native, requirements=["C", "W"]))
 
 
+def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Switch autocast off: eight bits of precision, in which it multiplies matrices, cannot hold a confidence."""
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+def check_whole(name: str, value: int, low: int | None = None) -> None:
+    """Raise unless ``value`` is a whole number, and at least ``low`` if that is given."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if low is not None and value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
+
+
 class Fitted(nn.Module, ABC):
     """Base of what is fitted on held-out logits: buffers of any shape, the number of classes, and their checks."""
+
+    # Options without which the buffers mean something else, and what a fit finds beside its buffers.
+    decisive: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +59,11 @@ class Fitted(nn.Module, ABC):
             target: Integer class indices, ``(N,)``.
             ignore_index: Label whose samples do not count; None if there is none.
         """
-        logits, target = as_tensor(logits), as_tensor(target)
+        # What is made in inference mode could never be part of a graph, and a calibrator may be put before a loss.
+        with torch.inference_mode(False), torch.no_grad():
+            return self._fit(as_tensor(logits), as_tensor(target), ignore_index)
+
+    def _fit(self, logits: Tensor, target: Tensor, ignore_index: int | None) -> Self:
         _check_dimensions(logits)
         data = inputs.classification(logits, target, ignore_index=ignore_index)
         rows, labels = data.logits.detach(), data.target
@@ -51,7 +76,7 @@ class Fitted(nn.Module, ABC):
         device = rows.device
         if accumulation_dtype(rows) != torch.float64:  # such a device cannot solve in float64: the CPU does
             rows, labels = rows.cpu(), labels.cpu()
-        with torch.no_grad():
+        with full_precision(rows):
             self.fit_rows(rows, labels)
         if device != rows.device:
             self.to(device, torch.float32)
@@ -66,16 +91,14 @@ class Fitted(nn.Module, ABC):
         """Check logits that are to be calibrated and bring them to ``(N, C)``, float32 at the least."""
         if isinstance(logits, np.ndarray):
             logits = as_tensor(logits).to(next((buffer.device for buffer in self.buffers()), None))
-        name = type(self).__name__
-        if self.classes_ is None:
-            raise RuntimeError(f"{name} is not fitted: call fit(logits, target) on held-out data, or load a state_dict")
+        self.require_fitted()
         inputs.check_float("logits", logits)
         _check_dimensions(logits)
         binary = logits.dim() == 1 or logits.shape[1] == 1
         classes = 2 if binary else logits.shape[1]
         if classes != self.classes_:
             raise ValueError(
-                f"{name} was fitted on {self.classes_} classes, got {classes} in logits of shape "
+                f"{type(self).__name__} was fitted on {self.classes_} classes, got {classes} in logits of shape "
                 f"{tuple(logits.shape)}: use the model it was fitted for, or fit again"
             )
         logits = at_least_float32(logits)
@@ -90,21 +113,86 @@ class Fitted(nn.Module, ABC):
             logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
         return logits
 
-    def get_extra_state(self) -> Tensor:
-        """Return the number of classes, 0 before fitting: the part of the state that is no buffer."""
-        return torch.tensor(self.classes_ or 0)
+    def require_fitted(self) -> None:
+        """Raise ``RuntimeError`` before ``fit``."""
+        if self.classes_ is None:
+            raise RuntimeError(
+                f"{type(self).__name__} is not fitted: call fit(logits, target) on held-out data, or load a state_dict"
+            )
 
-    def set_extra_state(self, state: Tensor) -> None:
-        """Take the number of classes from a state_dict."""
-        self.classes_ = int(state) or None
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Let buffers follow the module to other devices and wider dtypes, but never lose what was fitted."""
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A fresh calibrator has no buffers yet, and one fitted on other data may have them in other shapes.
-        for name, buffer in self._buffers.items():
-            saved = state_dict.get(prefix + name)
-            if saved is not None and (buffer is None or buffer.shape != saved.shape):
-                self._buffers[name] = torch.empty_like(saved, device=None if buffer is None else buffer.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        def careful(buffer: Tensor) -> Tensor:
+            there = fn(buffer.new_empty(0, dtype=torch.float32))
+            if buffer.dtype == torch.float64 and accumulation_dtype(there) != torch.float64:
+                return self.narrowed(buffer).to(there.device)
+            moved = fn(buffer)
+            return moved if moved.itemsize >= buffer.itemsize else buffer.to(moved.device)
+
+        super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def narrowed(self, buffer: Tensor) -> Tensor:
+        """Return a float64 buffer in float32, for a device that has no other."""
+        return buffer.float()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the part of the state that is no buffer: what was fitted, on how many classes, and how."""
+        state = {name: getattr(self, name) for name in self.decisive + self.found}
+        return {"method": type(self).__name__, "classes": self.classes_ or 0, **state}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take what is no buffer from a state_dict."""
+        self.classes_ = state["classes"] or None
+        for name in self.found:
+            setattr(self, name, state[name])
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load all of a state that fits, or nothing of one that does not."""
+        saved = state_dict.get(prefix + "_extra_state")
+        needed = ["_extra_state", *(self._buffers if saved is None or self.classes_ or saved["classes"] else ())]
+        missing = [prefix + name for name in needed if prefix + name not in state_dict]
+        refused = None if saved is None else self._refusal(saved)
+        if refused is not None:
+            error_msgs.append(refused)
+        elif missing:
+            missing_keys.extend(missing if strict else ())
+        else:
+            # A fresh calibrator has no buffers yet, and one fitted on other data may have them in other shapes.
+            for name, buffer in self._buffers.items():
+                new = state_dict.get(prefix + name)
+                if new is not None and (buffer is None or (buffer.shape, buffer.dtype) != (new.shape, new.dtype)):
+                    self._buffers[name] = torch.empty_like(new, device=None if buffer is None else buffer.device)
+            super()._load_from_state_dict(
+                state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+            )
+
+    def _refusal(self, saved: dict[str, Any]) -> str | None:
+        """Why a state cannot be taken, if it cannot."""
+        mine = self.get_extra_state()
+        if saved["method"] != mine["method"]:
+            return (
+                f"this is the state of a {saved['method']}, got a {mine['method']} to load it into: make the same kind"
+            )
+        for name in self.decisive:
+            if saved[name] != mine[name]:
+                return (
+                    f"this is the state of a {mine['method']} with {name}={saved[name]!r}, got one with "
+                    f"{name}={mine[name]!r} to load it into: make it with the same options"
+                )
+        if self.classes_ is not None and not saved["classes"]:
+            return f"this is the state of a {mine['method']} that is not fitted: save it after fit"
+        return None
 
     def extra_repr(self) -> str:
         """Show the options and the number of classes, as torch's own modules show theirs."""
@@ -117,19 +205,35 @@ class Calibrator(Fitted):
 
     ``fit`` solves for the few numbers of the method; ``predict_proba`` gives calibrated probabilities, and
     calling the module gives calibrated logits, where the method has them. Sums are accumulated in float64;
-    what was fitted is kept in the dtype and on the device of the logits, and follows ``.to()``.
+    what was fitted is kept in the dtype and on the device of the logits. It follows ``.to()`` to other devices and
+    to wider dtypes; ``.half()`` leaves it as it is, and so does ``torch.autocast``.
     """
 
-    def forward(self, logits: Tensor) -> Tensor:
+    @overload
+    def __call__(self, logits: Tensor) -> Tensor: ...
+    @overload
+    def __call__(self, logits: Array) -> Array: ...
+    def __call__(self, logits: Tensor | Array) -> Tensor | Array:
+        """Call ``forward``, as every module does: here for the types alone."""
+        return super().__call__(logits)  # type: ignore[no-any-return]
+
+    def forward(self, logits: Tensor | Array) -> Tensor | Array:
         """Return calibrated logits in the shape given; a ``TypeError`` if the method only has probabilities.
 
         Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``.
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. A NumPy array gives a NumPy array.
         """
-        calibrated = self.calibrated_logits(self.rows(logits))
-        if logits.dim() == 2 and logits.shape[1] > 1:
+        if isinstance(logits, np.ndarray):
+            with torch.no_grad():
+                return self._logits(self.rows(logits), logits.shape).cpu().numpy()
+        return self._logits(self.rows(logits), logits.shape)
+
+    def _logits(self, rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+        with full_precision(rows):
+            calibrated = self.calibrated_logits(rows)
+        if len(shape) == 2 and shape[1] > 1:
             return calibrated
-        return (calibrated[:, 1] - calibrated[:, 0]).reshape(logits.shape)
+        return (calibrated[:, 1] - calibrated[:, 0]).reshape(shape)
 
     @overload
     def predict_proba(self, logits: Tensor) -> Tensor: ...
@@ -143,8 +247,12 @@ class Calibrator(Fitted):
         """
         if isinstance(logits, np.ndarray):
             with torch.no_grad():
-                return self.probabilities(self.rows(logits)).cpu().numpy()
-        return self.probabilities(self.rows(logits))
+                return self._probabilities(self.rows(logits)).cpu().numpy()
+        return self._probabilities(self.rows(logits))
+
+    def _probabilities(self, rows: Tensor) -> Tensor:
+        with full_precision(rows):
+            return self.probabilities(rows)
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:  # noqa: ARG002 (methods that have them use it)
         """Return calibrated logits of validated ``(N, C)`` logits."""

@@ -1,7 +1,7 @@
 """Split conformal prediction: sets of classes that contain the right one as often as promised."""
 
 import math
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -9,12 +9,15 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.numerics import accumulation_dtype
-from calibrant.posthoc.base import Array, Fitted
+from calibrant.posthoc.base import Array, Fitted, check_whole
 
 ScoreName = Literal["lac", "aps", "raps"]
 # Penalties that are tried if RAPS is to choose, and the share of the data it chooses on.
 PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)
 TUNING_SHARE = 0.3
+LOW_32_BITS = 2**32 - 1
+# 2^32 over the golden ratio, made odd: to multiply by it modulo 2^32 loses nothing and spreads every bit upwards.
+GOLDEN = 2654435769
 
 
 class ConformalClassifier(Fitted):
@@ -31,6 +34,10 @@ class ConformalClassifier(Fitted):
     - ``"aps"``: :math:`\sum_{j < r} p_j + U p_r`; sets that grow where the sample is hard;
     - ``"raps"``: the same plus :math:`\lambda \max(r - k, 0)`, which keeps sets of many classes small.
 
+    U is not drawn anew at each call but follows from the sample's logits and the seed, by a hash that is as good as
+    random: the same sample has the same set whatever else is in its batch, and samples that come one by one are
+    covered as often as a batch. Samples with exactly the same logits share their U; where many do, sets cover more.
+
     Calibrate the logits first if you like, on other data than the sets: any calibrator's
     ``predict_proba`` goes in by way of :func:`logits_from_probabilities`.
 
@@ -42,7 +49,7 @@ class ConformalClassifier(Fitted):
         rank: k of RAPS, or ``"tune"``: the rank that the right class exceeds with probability at most alpha.
             What is tuned is tuned on 30 % of the data, drawn by ``seed``, which then does not count for
             :math:`\hat q`.
-        seed: Of U, and of what is drawn for tuning.
+        seed: Which U the samples have, and what is drawn for tuning.
 
     References:
         Sadinle, Lei, Wasserman, "Least Ambiguous Set-Valued Classifiers with Bounded Error Levels", JASA 2019;
@@ -60,6 +67,7 @@ class ConformalClassifier(Fitted):
         0.637
     """
 
+    decisive = ("score", "alpha", "randomized")
     quantile: Tensor
     penalties: Tensor
 
@@ -83,7 +91,8 @@ class ConformalClassifier(Fitted):
         if isinstance(rank, str):
             inputs.check_choice("rank", rank, ("tune",))
         else:
-            inputs.check_range("rank", rank, low=0)
+            check_whole("rank", rank, low=0)
+        check_whole("seed", seed)
         self.score = score
         self.alpha = float(alpha)
         self.randomized = bool(randomized)
@@ -96,7 +105,13 @@ class ConformalClassifier(Fitted):
     @property
     def quantile_(self) -> float:
         """The largest score that a class in a set may have."""
+        self.require_fitted()
         return float(self.quantile)
+
+    def narrowed(self, buffer: Tensor) -> Tensor:
+        """Round up: a threshold rounded down would leave out the samples that are at it."""
+        near = buffer.float()
+        return torch.where(near < buffer, near.nextafter(near.new_tensor(torch.inf)), near)
 
     def fit_rows(self, logits: Tensor, target: Tensor) -> None:
         """Tune the penalties where asked to, and take the quantile of the scores."""
@@ -130,33 +145,61 @@ class ConformalClassifier(Fitted):
             sizes.append(float((scores <= quantile).sum()))
         return PENALTIES[int(np.argmin(sizes))], rank
 
-    def predict_set(self, logits: Tensor | Array, *, seed: int | None = None) -> Tensor:
+    @overload
+    def predict_set(self, logits: Tensor, *, seed: int | None = None) -> Tensor: ...
+    @overload
+    def predict_set(self, logits: Array, *, seed: int | None = None) -> Array: ...
+    def predict_set(self, logits: Tensor | Array, *, seed: int | None = None) -> Tensor | Array:
         """Return which classes are in the set of each sample: boolean, ``(N, C)``; ``(N, 2)`` for binary logits.
 
         Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. Torch or NumPy.
-            seed: Of U, for scores that are randomised; by default one that follows from the classifier's, so that the
-                same call gives the same sets. Give each batch another one if you predict batch by batch.
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. A NumPy array gives a NumPy array.
+            seed: Gives the samples another U, if scores are randomised. By default it is the classifier's, with which
+                the promise holds even for samples that have the same logits.
         """
+        if seed is not None:
+            check_whole("seed", seed)
         with torch.no_grad():
             rows = self.rows(logits)
-            return self._scores(rows, self.penalties, self.seed + 1 if seed is None else seed) <= self.quantile
+            sets = self._scores(rows, self.penalties, self.seed if seed is None else seed) <= self.quantile
+        return sets.cpu().numpy() if isinstance(logits, np.ndarray) else sets
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return the sets, as ``predict_set`` does."""
+        return self.predict_set(logits)
 
     def _scores(self, logits: Tensor, penalties: Tensor, seed: int) -> Tensor:
         """Score of every class of every sample, ``(N, C)``, float64 where the device has it."""
-        probability = logits.to(accumulation_dtype(logits)).softmax(1)
+        logits = logits.to(accumulation_dtype(logits))
+        probability = logits.softmax(1)
         if self.score == "lac":
             return 1 - probability
         above, rank = _ranks(probability)
-        uniform = probability.new_ones(len(logits), 1)
-        if self.randomized:
-            generator = torch.Generator().manual_seed(seed)
-            uniform = torch.rand(len(logits), 1, dtype=probability.dtype, generator=generator).to(logits.device)
-        scores = above + uniform * probability
+        scores = above + (_uniform(logits, seed) if self.randomized else 1.0) * probability
         if self.score == "raps":
             penalty, free = penalties.to(scores)
             scores = scores + penalty * (rank - free).clamp_min(0)
         return scores
+
+
+def _uniform(logits: Tensor, seed: int) -> Tensor:
+    """A number in (0, 1) for each row, ``(N, 1)``, that depends on its bits and on the seed alone.
+
+    Multilinear hashing: the words of a row, each times a random number, are added up modulo 2^64, and the upper half of
+    the sum is taken. Over the seeds it is uniform, and independent for any two rows that differ (Lemire and
+    Kaser, "Strongly Universal String Hashing is Fast", The Computer Journal, 2014). For one seed, rows at equal
+    distances would still have numbers at equal distances: shifts and products that permute the 32 bits end that.
+    """
+    words = (logits + 0.0).contiguous().view(torch.int32)  # plus 0: the two zeros have different bits
+    generator = torch.Generator().manual_seed(seed)
+    factors = torch.randint(-(2**63), 2**63 - 1, (words.shape[1] + 1,), generator=generator).to(words.device)
+    total = (words.long() * factors[1:]).sum(1, keepdim=True) + factors[0]
+    half = (total >> 32) & LOW_32_BITS
+    for _ in range(3):
+        half = half ^ (half >> 15)
+        half = (half * GOLDEN) & LOW_32_BITS
+    half = half ^ (half >> 15)
+    return (half.to(logits.dtype) + 0.5) / 2**32
 
 
 def _ranks(probability: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,5 +213,5 @@ def _ranks(probability: Tensor) -> tuple[Tensor, Tensor]:
 def _conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
     """The ceil((n + 1)(1 - alpha))-th smallest score, infinity if there are fewer."""
     # A rounding error must not turn 0.9 * 10 = 9.000000000000002 into the tenth.
-    place = math.ceil((len(scores) + 1) * (1 - alpha) - 1e-9)
+    place = max(1, math.ceil((len(scores) + 1) * (1 - alpha) - 1e-9))
     return scores.sort().values[place - 1] if place <= len(scores) else scores.new_tensor(torch.inf)

@@ -44,11 +44,13 @@ class EnsembleTemperatureScaling(Calibrator):
     @property
     def temperature_(self) -> float:
         """The fitted temperature."""
+        self.require_fitted()
         return float(self.temperature)
 
     @property
     def weights_(self) -> tuple[float, ...]:
         """The fitted weights of the scaled, the original and the uniform prediction."""
+        self.require_fitted()
         return tuple(self.weights.tolist())
 
     def fit_rows(self, logits: Tensor, target: Tensor) -> None:

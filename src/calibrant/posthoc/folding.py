@@ -13,8 +13,7 @@ def check_layer(linear: nn.Linear, calibrator: Fitted) -> None:
         raise TypeError(
             f"{name} folds into a torch.nn.Linear, got {type(linear).__name__}: pass the model's last layer"
         )
-    if calibrator.classes_ is None:
-        raise RuntimeError(f"{name} is not fitted: call fit(logits, target) first")
+    calibrator.require_fitted()
     if linear.out_features != calibrator.classes_ and not (linear.out_features == 1 and calibrator.classes_ == 2):
         raise ValueError(
             f"{name} was fitted on {calibrator.classes_} classes, got a layer with {linear.out_features} outputs: "
@@ -23,11 +22,16 @@ def check_layer(linear: nn.Linear, calibrator: Fitted) -> None:
 
 
 def layer_like(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return a new layer with these weights, in the dtype and on the device of the old one."""
+    """Return a new layer with these weights, frozen, and in the dtype and on the device, as the old one was."""
     old = linear.weight
-    layer = nn.Linear(linear.in_features, linear.out_features, bias is not None, device=old.device, dtype=old.dtype)
+    # Without the usual start, which would draw from the user's random numbers.
+    layer: nn.Linear = nn.utils.skip_init(
+        nn.Linear, linear.in_features, linear.out_features, bias is not None, device=old.device, dtype=old.dtype
+    )
     with torch.no_grad():
         layer.weight.copy_(weight)
         if bias is not None:
             layer.bias.copy_(bias)
+            layer.bias.requires_grad_((old if linear.bias is None else linear.bias).requires_grad)
+    layer.weight.requires_grad_(old.requires_grad)
     return layer.train(linear.training)

@@ -17,10 +17,15 @@ CHUNK = 2**17
 PULL = 1e-8
 
 
+def row_pieces(features: Tensor, target: Tensor, elements: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows and their labels in pieces of about so many elements."""
+    rows = max(1, elements // features.shape[1])
+    yield from zip(features.split(rows), target.split(rows), strict=True)
+
+
 def chunks(features: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows in pieces, in float64."""
-    rows = max(1, CHUNK // features.shape[1])
-    for part, labels in zip(features.split(rows), target.split(rows), strict=True):
+    for part, labels in row_pieces(features, target, CHUNK):
         yield part.double(), labels
 
 
@@ -39,7 +44,7 @@ def nll_and_residual(logits: Tensor, target: Tensor) -> tuple[float, Tensor]:
 def minimise(
     objective: Objective, start: Vector, scale: Vector, *, gradient_tolerance: float = 1e-8, steps: int = 1000
 ) -> Vector:
-    """Minimise a smooth convex function by L-BFGS.
+    """Minimise a smooth convex function by L-BFGS, or raise ``ValueError`` where its values overflow.
 
     Args:
         objective: Gives value and gradient.
@@ -57,4 +62,10 @@ def minimise(
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "gtol": gradient_tolerance, "ftol": 1e-14}
     found = minimize(scaled, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options)
-    return np.asarray(start + scale * found.x)
+    best = np.asarray(start + scale * found.x)
+    if not (np.isfinite(found.fun) and np.isfinite(best).all() and (scale > 0).all()):
+        raise ValueError(
+            "the likelihood of the held-out logits overflows: scale the logits to a sensible range, "
+            "or leave out the samples with huge ones"
+        )
+    return best

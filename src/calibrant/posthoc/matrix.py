@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.numerics import log_softmax
-from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.base import Calibrator, check_whole
 from calibrant.posthoc.likelihood import PULL, Vector, chunks, minimise, nll_and_residual
 from calibrant.posthoc.temperature import temperature_or_one
 
@@ -36,7 +36,8 @@ class MatrixScaling(Calibrator):
 
     Args:
         off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the value among 1000, 100, 10, 1, 0.1, 0.01 with the lowest
-            NLL in cross-validation.
+            NLL in cross-validation, tried in that order, by fits of at most 50 steps each that go on from one
+            another; once two more have not lowered the NLL the rest is left out.
         bias_penalty: :math:`\mu`, or ``"cv"``. If both are, :math:`\lambda` is chosen first, with :math:`\mu` at 1.
         folds: Parts of the cross-validation.
         seed: Which samples go to which part.
@@ -56,6 +57,7 @@ class MatrixScaling(Calibrator):
         tensor(True)
     """
 
+    found = ("chosen_penalties_",)
     matrix: Tensor
     shift: Tensor
 
@@ -79,6 +81,7 @@ class MatrixScaling(Calibrator):
         self.off_diagonal_penalty = off_diagonal_penalty
         self.bias_penalty = bias_penalty
         self.folds = int(folds)
+        check_whole("seed", seed)
         self.seed = int(seed)
         self.chosen_penalties_: tuple[float, float] | None = None
         self.register_buffer("matrix", None)

@@ -83,6 +83,7 @@ class ScoreCalibrator(Calibrator):
         view: ``"class-wise"`` or ``"top-label"``.
     """
 
+    decisive = ("view",)
     state: tuple[str, ...]
 
     def __init__(self, view: View) -> None:
@@ -126,12 +127,6 @@ class ScoreCalibrator(Calibrator):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Map the scores and make rows of them again."""
-        maps = 1 if self.view == "top-label" or logits.shape[1] == 2 else logits.shape[1]
-        if len(getattr(self, self.state[0])) != maps:
-            raise ValueError(
-                f"{type(self).__name__} was fitted with another view than {self.view!r}: "
-                "load the state_dict into a calibrator made with the same options"
-            )
         if self.view == "top-label":
             scores, top = top_scores(logits)
             confidence, left = (part.T for part in self.map_scores(scores))

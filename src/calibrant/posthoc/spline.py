@@ -25,7 +25,9 @@ class SplineCalibration(ScoreCalibrator):
 
     Args:
         knots: Knots of the spline, at equal steps of t.
-        view: ``"top-label"``, as in the paper; or ``"class-wise"``, one-vs-rest. See :class:`ScoreCalibrator`.
+        view: ``"top-label"``, as in the paper; or ``"class-wise"``, one-vs-rest, which helps little with many classes:
+            a few knots at equal steps of t all stand among the scores near 0, of which there are most, and the few
+            high ones are hardly corrected. See :class:`ScoreCalibrator`.
 
     References:
         Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley, "Calibration of Neural Networks using Splines",

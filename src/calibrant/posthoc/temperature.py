@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
+from calibrant.posthoc.likelihood import row_pieces
 
 # Elements of one chunk: few enough to stay in a core's cache, enough to keep Python's share of the time small.
 CHUNK = 2**16
@@ -27,8 +28,9 @@ class TemperatureScaling(Calibrator):
     :math:`\mathrm{mean}_i(\sum_k l_{ik} \hat p_{ik} - l_{iy_i})`: its root is found by safeguarded Newton steps
     on :math:`\log\beta`, so T is always positive and needs no learning rate. The last steps are in float64.
 
-    There is no such root if every held-out prediction is right (T tends to 0) or if predictions are no better
-    than chance (T tends to infinity); ``fit`` then raises a ``ValueError`` that says so.
+    There is no such root if every held-out label has the largest logit, alone or tied (T tends to 0), if
+    predictions are no better than chance (T tends to infinity), or if the logits of a sample are all the same;
+    ``fit`` then raises a ``ValueError`` that says so.
 
     References:
         Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -53,6 +55,7 @@ class TemperatureScaling(Calibrator):
     @property
     def temperature_(self) -> float:
         """The fitted temperature."""
+        self.require_fitted()
         return float(self.temperature)
 
     def fit_rows(self, logits: Tensor, target: Tensor) -> None:
@@ -67,7 +70,8 @@ class TemperatureScaling(Calibrator):
         """Return a new last layer that gives the calibrated logits itself.
 
         Args:
-            linear: The classifier's last layer, with one output a class (or one, if binary). It is not changed.
+            linear: The classifier's last layer, with one output a class (or one, if binary). It is not changed. The
+                new one has its dtype: in float16 the outputs agree to about 5e-4 only, relative to their size.
         """
         check_layer(linear, self)
         scale = 1 / self.temperature.double()
@@ -111,22 +115,27 @@ def temperature_or_one(logits: Tensor, target: Tensor) -> float:
 
 def _chunks(logits: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows in pieces, as logits relative to the largest of their row and the label as a column."""
-    rows = max(1, CHUNK // logits.shape[1])
-    for part, labels in zip(logits.split(rows), target.split(rows), strict=True):
+    for part, labels in row_pieces(logits, target, CHUNK):
         yield part - part.amax(1, keepdim=True), labels.unsqueeze(1)
 
 
 def _check_solvable(logits: Tensor, target: Tensor) -> None:
     """The slope of the NLL in 1/T must be negative at 0 and positive at infinity."""
-    at_zero = at_infinity = 0.0
+    at_zero = at_infinity = spread = 0.0
     for below, labels in _chunks(logits, target):
         true = below.gather(1, labels).sum(dtype=torch.float64)
         at_zero += float(below.mean(1).sum(dtype=torch.float64) - true)
         at_infinity -= float(true)
+        spread = max(spread, -float(below.amin()))
+    if spread == 0:
+        raise ValueError(
+            "the logits of every held-out sample are all the same, and no temperature changes that: "
+            "check that the model is trained and that these are its logits"
+        )
     if at_infinity <= 0:
         raise ValueError(
-            "every held-out prediction is right, so the best temperature is 0 and confidences would all be 1: "
-            "fit on more data, or on data the model was not trained on"
+            "every held-out prediction is right or tied for the top, so the best temperature is 0 and confidences "
+            "would all be 1: fit on more data, or on data the model was not trained on"
         )
     if at_zero >= 0:
         raise ValueError(

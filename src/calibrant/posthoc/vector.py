@@ -55,7 +55,8 @@ class VectorScaling(Calibrator):
         """Return a new last layer, always with a bias, that gives the calibrated logits itself.
 
         Args:
-            linear: The classifier's last layer, with one output a class (or one, if binary). It is not changed.
+            linear: The classifier's last layer, with one output a class (or one, if binary). It is not changed. The
+                new one has its dtype: in float16 the outputs agree to about 5e-4 only, relative to their size.
         """
         check_layer(linear, self)
         scale, shift = self.scale.double(), self.shift.double()
