@@ -7,8 +7,8 @@ import pytest
 from calibrant import metrics, report
 from calibrant.metrics import Scores
 from calibrant.metrics.predictions import Predictions
+from calibrant.metrics.verdicts import p_value
 from calibrant.report.chance import chance_gap
-from calibrant.report.verdict import p_value
 from tests.report.data import classifier, confidences, two_classes
 
 ONLY_CONFIDENCES = "a temperature needs logits or probabilities, and only confidences were given"

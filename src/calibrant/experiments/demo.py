@@ -17,8 +17,8 @@ import calibrant as cal
 from calibrant.experiments.models.lenet import LeNet5
 from calibrant.files import write_predictions
 
-TEST_IMAGES = 500
-VALIDATION_IMAGES = 200
+TEST_IMAGES = 350
+VALIDATION_IMAGES = 150
 CALIBRATION_FRACTION = 0.1
 BATCH_SIZE = 128
 ECE_BINS = 20

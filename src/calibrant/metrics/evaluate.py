@@ -40,7 +40,7 @@ class Score:
         if not math.isfinite(self.value):
             return str(self.value)
         if self.percent:
-            return f"{100 * self.value:+.2f} %" if self.signed else f"{100 * self.value:.2f} %"
+            return f"{100 * self.value:+z.2f} %" if self.signed else f"{100 * self.value:z.2f} %"
         return f"{self.value:.4f}" if abs(self.value) >= 0.01 or self.value == 0 else f"{self.value:.2e}"
 
 

@@ -42,7 +42,13 @@ def number(metric: str, value: float) -> str:
     return f"{value:.4f}" if abs(value) >= 0.01 else f"{value:.2e}"
 
 
-def _p(value: float) -> str:
+def p_value(value: float) -> str:
+    """A p-value for people.
+
+    Example:
+        >>> p_value(0.000999), p_value(0.0123), p_value(0.4128)
+        ('p < 0.001', 'p = 0.012', 'p = 0.413')
+    """
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
@@ -80,8 +86,8 @@ class CalibrationTest:
         return self.p_value <= level
 
     def __str__(self) -> str:
-        found = f"{label(self.metric)} {number(self.metric, self.statistic)}, {_p(self.p_value)} ({self.draws:,} draws)"
-        return f"{found}: calibrated is {'' if self.rejected() else 'not '}rejected at 5 %"
+        found = f"{label(self.metric)} {number(self.metric, self.statistic)}, {p_value(self.p_value)}"
+        return f"{found} ({self.draws:,} draws): calibrated is {'' if self.rejected() else 'not '}rejected at 5 %"
 
 
 @dataclass(frozen=True)
@@ -155,4 +161,4 @@ class Comparison:
         better = "better" if self.metric in NOT_ONLY_CALIBRATION else "better calibrated"
         verdict = f"{self.better} is {better}" if self.better else "the data cannot tell which is better"
         interval = _interval(self.metric, self.low, self.high, self.level).replace("interval", "interval of a - b")
-        return f"{found}: {verdict}, {_p(self.p_value)} ({interval})"
+        return f"{found}: {verdict}, {p_value(self.p_value)} ({interval})"

@@ -13,12 +13,13 @@ from calibrant.metrics import CONVENTIONS, Score
 from calibrant.metrics.inference import Comparison
 from calibrant.metrics.verdicts import label as measure
 from calibrant.metrics.verdicts import number as measured
+from calibrant.metrics.verdicts import p_value
 from calibrant.report.audit import Audit
 from calibrant.report.chance import chance_gap
 from calibrant.report.classes import MOST_ROWS, class_rows
 from calibrant.report.figures import classwise_plot, cumulative_plot, reliability_diagram
 from calibrant.report.svg import inline_svg
-from calibrant.report.verdict import caveat, p_value, verdict
+from calibrant.report.verdict import caveat, verdict
 
 SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")

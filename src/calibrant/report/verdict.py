@@ -1,6 +1,7 @@
 """The verdict: what the numbers of an audit come to, in one sentence."""
 
 from calibrant.metrics.predictions import Predictions
+from calibrant.metrics.verdicts import p_value
 from calibrant.report.audit import Audit, Repair
 from calibrant.report.chance import chance_gap
 from calibrant.report.temperature import is_saturated
@@ -35,16 +36,6 @@ def verdict(audit: Audit) -> str:
         return f"not distinguishable from calibrated, {p}{_blind_spot(audit.predictions)}"
     start = f"{lean};" if lean else "neither over- nor under-confident on average, but"
     return f"{start} calibrated is rejected, {p}; {_hope(audit)}"
-
-
-def p_value(value: float) -> str:
-    """A p-value for people.
-
-    Example:
-        >>> p_value(0.000999), p_value(0.0123), p_value(0.4128)
-        ('p < 0.001', 'p = 0.012', 'p = 0.413')
-    """
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
 def caveat(audit: Audit) -> str:
