@@ -48,9 +48,9 @@ def scikit_learn(logits: Tensor, target: Tensor) -> Fit:
 
 
 def netcal(logits: Tensor, target: Tensor) -> Fit:
-    """Takes probabilities, which are made beforehand."""
+    """Takes probabilities, made beforehand in float64: its finite differences vanish in float32, and T stays 1."""
     fitter = importlib.import_module("netcal.scaling").TemperatureScaling
-    probabilities, labels = logits.softmax(1).numpy(), target.numpy()
+    probabilities, labels = logits.double().softmax(1).numpy(), target.numpy()
 
     def fit() -> float:
         with warnings.catch_warnings():
@@ -65,6 +65,13 @@ def probmetrics(logits: Tensor, target: Tensor) -> Fit:
     fitter = importlib.import_module("probmetrics.calibrators.temperature_scaling").TemperatureScalingCalibrator
     given = importlib.import_module("probmetrics.distributions").CategoricalLogits(logits)
     return lambda: 1 / float(fitter().fit_torch(given, target).invtemp_)
+
+
+def missing(peer: str, error: ImportError | AttributeError) -> str:
+    """Why there is nothing to compare with: the peer is not there, or what we call is not where it was."""
+    package = {"scikit-learn": "sklearn"}.get(peer, peer)
+    absent = isinstance(error, ModuleNotFoundError) and error.name == package
+    return "not installed" if absent else f"could not be called: {error}"
 
 
 PEERS = {"scikit-learn": scikit_learn, "netcal": netcal, "probmetrics": probmetrics}
@@ -94,8 +101,9 @@ def temperature_rows() -> tuple[list[list[str]], list[str]]:
             status(f"temperature, {size}, {name}")
             try:
                 theirs = peer(logits, target)
-            except (ImportError, AttributeError):
-                rows.append([size, name, "", "not installed", "", f"{best:.7f}", ""])
+            except (ImportError, AttributeError) as error:
+                reason = missing(name, error)
+                rows.append([size, name, "", reason, "", f"{best:.7f}", ""])
                 continue
             seconds, their_seconds, ratio, temperature = compare(mine, theirs)
             reached = nll(logits, target, 1 / temperature) if temperature > 0 else math.inf
@@ -175,8 +183,10 @@ def main() -> None:
     if extra > given:
         broken.append(f"{figure}, promised less than the logits")
     text = (
-        f"# {title}\n\nMeasured by `make bench` on {machine()}. Float32 logits. Medians, and medians of ratios, "
-        "of fits taken in turns, checks of the input included; one fit only of a peer that needs more than "
+        f"# {title}\n\nMeasured by `make bench` on {machine()}. Float32 logits; netcal, which takes "
+        "probabilities, is given them in float64, as in float32 its finite differences vanish. "
+        "Medians, and medians of ratios, of fits taken in turns, checks of the input included; one fit only "
+        "of a peer that needs more than "
         f"{PATIENCE:g} s for it. NLL is that on the data of the fit, in float64; "
         "a peer with a higher one has stopped before the optimum, and its time says little.\n\n"
         f"{markdown(heading, rows)}\n\n{figure}.\n\n"
