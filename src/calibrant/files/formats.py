@@ -55,7 +55,7 @@ class Npz:
 
     def read(self, name: str) -> Column:
         """One array."""
-        damage = (ValueError, zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError)
+        damage = (ValueError, zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError)
         try:
             array: Any = self.file[name]
         except damage as error:
