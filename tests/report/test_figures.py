@@ -96,7 +96,7 @@ def test_class_rows_agree_with_counting_one_by_one() -> None:
 def test_of_many_classes_the_worst_twenty_are_shown_worst_first() -> None:
     given: Predictions = EDGE_CASES["a thousand classes"]
     rows = class_rows(given)
-    errors = np.sort(metrics.binned.classwise_errors(given, convention="paper"))[::-1]
+    errors = np.sort(metrics.classwise.classwise_errors(given, convention="paper"))[::-1]
     np.testing.assert_allclose([row.error for row in rows], errors[:20])
     labels = report.classwise_plot(given).axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == [str(row.label) for row in rows]

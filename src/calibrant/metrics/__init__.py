@@ -10,7 +10,6 @@ from calibrant.metrics.binned import (
     BinTable,
     Convention,
     Sweep,
-    classwise_ece,
     debiased_l2,
     ece,
     ece_sweep,
@@ -19,6 +18,7 @@ from calibrant.metrics.binned import (
     equal_width_bins,
     mce,
 )
+from calibrant.metrics.classwise import classwise_ece
 from calibrant.metrics.cumulative import esd, ks_error
 from calibrant.metrics.evaluate import Score, Scores, evaluate
 from calibrant.metrics.inference import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from calibrant.metrics import binned, kernel, proper, smooth
+from calibrant.metrics import binned, classwise, kernel, proper, smooth
 from calibrant.metrics.cumulative import cumulative
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 
@@ -203,7 +203,7 @@ def _binned_scores(data: Predictions, bins: int | None, convention: binned.Conve
     note = f"as ECE; its bin holds {count:,} sample{'s'[: count != 1]}"
     yield Score("mce", "MCE", float(np.abs(table.gaps).max()), note, percent=True)
     if data.probabilities is not None:
-        errors = binned.classwise_errors(data, bins=bins, convention=convention)
+        errors = classwise.classwise_errors(data, bins=bins, convention=convention)
         yield Score(
             "classwise_ece", "class-wise ECE", float(errors.mean()), "mean of classes, bins as ECE", percent=True
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from calibrant import inputs
-from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, rows, smooth
+from calibrant.metrics import binned, classwise, cumulative, jackknife, kernel, proper, rows, smooth
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.jackknife import Jackknife
 from calibrant.metrics.predictions import Predictions
@@ -74,7 +74,7 @@ def _name_of(metric: Callable[..., Any]) -> str | None:
     """The name of a metric that is one of this package's own functions."""
     ours: tuple[Callable[..., Any], ...] = (
         cumulative.esd, cumulative.ks_error, kernel.mmce, kernel.skce, smooth.smooth_ece,
-        binned.ece, binned.mce, binned.equal_mass_ece, binned.debiased_l2, binned.ece_sweep, binned.classwise_ece,
+        binned.ece, binned.mce, binned.equal_mass_ece, binned.debiased_l2, binned.ece_sweep, classwise.classwise_ece,
         proper.gap, proper.brier, proper.nll, proper.accuracy, proper.aurc,
     )  # fmt: skip
     return ALIASES.get(metric.__name__, metric.__name__) if metric in ours else None
@@ -127,7 +127,7 @@ def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Statistic
 
 def _of_classes(bins: int | None, convention: ConventionName) -> Iterator[Statistic]:
     def classwise_ece(given: Predictions) -> float:
-        return float(binned.classwise_errors(given, bins=bins, convention=convention).mean())
+        return float(classwise.classwise_errors(given, bins=bins, convention=convention).mean())
 
     yield Statistic("classwise_ece", classwise_ece, of_classes=True)
     yield Statistic("skce", kernel.skce, minimum=2, of_classes=True, span=(0.0, 2.0))

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
-from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, classwise_gaps, ece_of, rule_of
+from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, ece_of, rule_of
+from calibrant.metrics.classwise import classwise_gaps
 from calibrant.metrics.cumulative import Cumulative, cumulative
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.sorting import pack

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.metrics.binned import ConventionName, classwise_errors
+from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.classwise import classwise_errors
 from calibrant.metrics.predictions import Predictions
 
 # More rows than this nobody reads; the worst ones are what is looked for.

@@ -1,0 +1,60 @@
+"""Class-wise ECE: every class's probability against whether it is the class, not the predicted one alone."""
+
+from typing import Any, Unpack
+
+import numpy as np
+
+from calibrant.known_gradient import Array
+from calibrant.metrics.binned import Convention, ConventionName, bin_sums, rule_of
+from calibrant.metrics.predictions import Given, Predictions, predictions
+
+
+def classwise_ece(
+    data: Predictions | None = None,
+    /,
+    *,
+    bins: int | None = None,
+    convention: ConventionName = "paper",
+    per_class: bool = False,
+    **given: Unpack[Given],
+) -> Any:
+    r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
+
+    Args:
+        data: Predictions already checked, in place of the keywords.
+        bins: Number of bins; by default the convention's.
+        convention: As for :func:`calibrant.metrics.ece`.
+        per_class: Return one value per class, ``(C,)``, instead of their mean.
+        **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
+
+    References:
+        Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling", NeurIPS 2019.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.classwise_ece(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
+        0.15
+    """
+    checked = predictions(data, name="class-wise ECE", **given)
+    errors = classwise_errors(checked, bins=bins, convention=convention)
+    return errors if per_class else float(errors.mean())
+
+
+def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
+    """ECE of each class against the rest."""
+    rule, count = rule_of(convention, bins)
+    gaps = classwise_gaps(given, rule, count)
+    errors: Array = np.abs(gaps).sum(1) / len(given)
+    return errors
+
+
+def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:
+    """Confidence less right ones, summed over the samples of each class and bin: ``(classes, bins)``."""
+    probabilities, target = given.of_classes("class-wise ECE")
+    edges = rule.edges_like(probabilities, bins)
+    rows = []
+    for k in range(probabilities.shape[1]):
+        column = np.ascontiguousarray(probabilities[:, k])
+        _, confidence, right = bin_sums(column, target == k, edges, rule)
+        rows.append(confidence - right)
+    return np.stack(rows)
