@@ -14,7 +14,7 @@ from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
 from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
 
 if TYPE_CHECKING:
-    from calibrant import metrics, posthoc, report
+    from calibrant import metrics, posthoc, report, training
 
 __version__ = "0.1.0"
 
@@ -37,12 +37,13 @@ __all__ = [
     "metrics",
     "posthoc",
     "report",
+    "training",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # Rooms that training does not need are loaded when first used.
-    if name in ("metrics", "posthoc", "report"):
+    if name in ("metrics", "posthoc", "report", "training"):
         import importlib
 
         return importlib.import_module(f"calibrant.{name}")

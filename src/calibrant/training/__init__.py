@@ -1,0 +1,44 @@
+"""Interleaved training: the NLL on one part of the training data, a calibration objective on another, jointly."""
+
+from typing import TYPE_CHECKING, Any
+
+from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, interleave
+from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.split import interleaved_split
+
+if TYPE_CHECKING:
+    from calibrant.training.huggingface import CalibratedTrainer
+    from calibrant.training.lightning import CalibratedClassifier, InterleavedDataModule
+
+__all__ = [
+    "CalibratedClassifier",
+    "CalibratedTrainer",
+    "InterleavedBatch",
+    "InterleavedDataModule",
+    "InterleavedLoader",
+    "freeze_batchnorm_statistics",
+    "interleave",
+    "interleaved_split",
+    "random_state",
+    "set_random_state",
+]
+
+_HOMES = {
+    "CalibratedClassifier": ("lightning", "lightning"),
+    "InterleavedDataModule": ("lightning", "lightning"),
+    "CalibratedTrainer": ("huggingface", "hf"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Lightning and transformers take seconds to import: only those who use them wait.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module, extra = _HOMES[name]
+    try:
+        return getattr(importlib.import_module(f"calibrant.training.{module}"), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{name} needs the package {error.name}: pip install 'calibrant[{extra}]'") from error

@@ -1,0 +1,207 @@
+"""Training batches and calibration batches, side by side."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import islice
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from calibrant.training.randomness import RandomState, random_state, set_random_state
+
+
+class InterleavedBatch(NamedTuple):
+    """One step: a batch for the NLL, and one for the objective or None where ``calibration_every`` skips it."""
+
+    train: Any
+    calibration: Any
+
+
+def interleave(
+    train_loader: Iterable[Any],
+    calibration_loader: Iterable[Any],
+    *,
+    calibration_every: int = 1,
+    minimum_samples: int = 3,
+) -> "InterleavedLoader":
+    """Pair every training batch with a calibration batch.
+
+    One pass over the result is one pass over ``train_loader``, whose length it has. The calibration loader is cycled:
+    when it ends it is started again, so that it reshuffles if it shuffles, and it goes on from one pass to the next.
+    Its workers, persistent or not, are its own.
+
+    Args:
+        train_loader: Batches for the NLL: a ``DataLoader`` or anything that can be iterated again and again.
+        calibration_loader: Batches for the calibration objective, of any size.
+        calibration_every: Give a calibration batch at every k-th step only, and None at the others.
+        minimum_samples: Leave out calibration batches with fewer samples, as the last of a pass may be; 3 for ESD.
+
+    Returns:
+        A loader of :class:`InterleavedBatch`. Its ``state_dict()`` tells where it is and holds the state of the random
+        numbers; after ``load_state_dict()`` the next pass goes on from there.
+
+    Example:
+        >>> train, calibration = [1, 2, 3], ["a", "b"]
+        >>> [tuple(batch) for batch in interleave(train, calibration)]
+        [(1, 'a'), (2, 'b'), (3, 'a')]
+        >>> [tuple(batch) for batch in interleave(train, calibration, calibration_every=2)]
+        [(1, 'a'), (2, None), (3, 'b')]
+    """
+    return InterleavedLoader(train_loader, calibration_loader, calibration_every, minimum_samples)
+
+
+class InterleavedLoader:
+    """What :func:`interleave` returns.
+
+    A pass is picked up again by drawing it anew from the random numbers it was begun with, and leaving out what was
+    already seen. That is exact for every loader that takes its order from torch's global generator or from a sampler
+    with ``set_epoch``, which is called here. Random transforms in persistent workers are the exception: those
+    workers' generators outlive a pass and cannot be put back.
+    """
+
+    def __init__(
+        self, train_loader: Iterable[Any], calibration_loader: Iterable[Any], calibration_every: int, minimum: int
+    ) -> None:
+        if calibration_every < 1:
+            raise ValueError(f"calibration_every must be at least 1, got {calibration_every}")
+        for name, loader in (("train", train_loader), ("calibration", calibration_loader)):
+            if isinstance(loader, Iterator) or not isinstance(loader, Iterable):
+                raise TypeError(f"the {name} loader must be iterable again and again, got {type(loader).__name__}")
+            if isinstance(loader, Sized) and _known_length(loader) == 0:
+                raise ValueError(f"the {name} loader has no batches: give it more data or set drop_last=False")
+        self.train_loader = train_loader
+        self.calibration_loader = calibration_loader
+        self.calibration_every = calibration_every
+        self.minimum_samples = minimum
+        self._train = _Place(train_loader)
+        self._calibration = _Place(calibration_loader)
+        self._steps = 0
+        self._calibration_batches: Iterator[Any] | None = None
+        self._resumes_from: RandomState | None = None
+
+    def __len__(self) -> int:
+        """Steps in a pass: those of the train loader."""
+        return len(self.train_loader)  # type: ignore[arg-type]  # its own error says that it has no length
+
+    def __iter__(self) -> Iterator[InterleavedBatch]:
+        """Go through the train loader once, or through what is left of it after ``load_state_dict``."""
+        for train_batch in self._begin():
+            due = self._steps % self.calibration_every == 0
+            calibration_batch = self._next_calibration_batch() if due else None
+            self._train.batches += 1
+            self._steps += 1
+            yield InterleavedBatch(train_batch, calibration_batch)
+        self._train.ended = True
+
+    def _begin(self) -> Iterator[Any]:
+        if self._resumes_from is None:
+            return self._train.begin()
+        if self._calibration.is_inside:
+            self._calibration_batches = self._calibration.resume()
+        rest = self._train.resume() if self._train.is_inside else None
+        set_random_state(self._resumes_from)
+        self._resumes_from = None
+        return self._train.begin() if rest is None else rest
+
+    def _next_calibration_batch(self) -> Any:
+        for batches in (self._calibration_batches, None):  # what is left of this pass, then a new one
+            if batches is None:
+                batches = self._calibration_batches = self._calibration.begin()
+            for batch in batches:
+                self._calibration.batches += 1
+                if _is_large_enough(batch, self.minimum_samples):
+                    return batch
+        raise ValueError(
+            f"the calibration loader gave no batch of at least {self.minimum_samples} samples, which the objective "
+            "needs: raise its batch size or hold out more data"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader is, and the state of the random numbers now, in values that load with weights_only."""
+        return {
+            "train": self._train.state_dict(),
+            "calibration": self._calibration.state_dict(),
+            "steps": self._steps,
+            "random": random_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass go on from a state; the random numbers are put back when it begins."""
+        self._train.load_state_dict(state["train"])
+        self._calibration.load_state_dict(state["calibration"])
+        self._steps = state["steps"]
+        self._calibration_batches = None
+        self._resumes_from = state["random"]
+
+
+class _Place:
+    """How far one loader has been read, and from which random numbers its pass was begun."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = loader
+        self.passes = 0
+        self.batches = 0
+        self.ended = True
+        self.begun_from: RandomState | None = None
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a pass was begun and has batches left, as far as can be known."""
+        return not self.ended and self.batches != _known_length(self.loader)
+
+    def begin(self) -> Iterator[Any]:
+        self.begun_from = random_state()
+        self.passes += 1
+        self.batches = 0
+        self.ended = False
+        return self._iterate()
+
+    def resume(self) -> Iterator[Any]:
+        assert self.begun_from is not None  # noqa: S101 (a place inside a pass was begun)
+        set_random_state(self.begun_from)
+        rest = self._iterate()
+        for _ in islice(rest, self.batches):
+            pass
+        return rest
+
+    def _iterate(self) -> Iterator[Any]:
+        _set_epoch(self.loader, self.passes - 1)
+        return iter(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "passes": self.passes, "batches": self.batches, "ended": self.ended, "begun_from": self.begun_from,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.passes, self.batches = state["passes"], state["batches"]
+        self.ended, self.begun_from = state["ended"], state["begun_from"]
+
+
+def _known_length(loader: Iterable[Any]) -> int | None:
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except TypeError:  # none, or that of a DataLoader over an IterableDataset
+        return None
+
+
+def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
+    """Tell samplers such as DistributedSampler to reshuffle, which they do not by themselves."""
+    for part in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
+        if callable(set_epoch := getattr(part, "set_epoch", None)):
+            set_epoch(epoch)
+
+
+def _is_large_enough(batch: Any, minimum: int) -> bool:
+    samples = _samples_in(batch)
+    return samples is None or samples >= minimum
+
+
+def _samples_in(batch: Any) -> int | None:
+    """Length of the first tensor in a batch of any structure; None if there is none to go by."""
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.dim() else None
+    if isinstance(batch, Mapping):
+        batch = tuple(batch.values())
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        return next((samples for part in batch if (samples := _samples_in(part)) is not None), None)
+    return None

@@ -1,0 +1,116 @@
+"""Hold out a part of the training data for the calibration objective."""
+
+from collections.abc import Sequence, Sized
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+Labels = Tensor | Sequence[int]
+
+
+@overload
+def interleaved_split(
+    data: int,
+    calibration_fraction: float = 0.1,
+    seed: int = 0,
+    *,
+    stratify: Labels | None = None,
+    minimum_samples: int = 3,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def interleaved_split(
+    data: Dataset[Any],
+    calibration_fraction: float = 0.1,
+    seed: int = 0,
+    *,
+    stratify: Labels | None = None,
+    minimum_samples: int = 3,
+) -> tuple[Subset[Any], Subset[Any]]: ...
+
+
+def interleaved_split(
+    data: Dataset[Any] | int,
+    calibration_fraction: float = 0.1,
+    seed: int = 0,
+    *,
+    stratify: Labels | None = None,
+    minimum_samples: int = 3,
+) -> tuple[Tensor, Tensor] | tuple[Subset[Any], Subset[Any]]:
+    """Split training data into the part the NLL sees and the part the calibration objective sees.
+
+    The two are disjoint and together everything. The same seed gives the same split, on every machine and whatever
+    the state of the global random numbers, which are left alone.
+
+    Args:
+        data: A dataset with a length, or that length.
+        calibration_fraction: Share of the samples to hold out; the paper's is 0.1.
+        seed: Of the split.
+        stratify: The label of every sample, to hold out the same share of every class, to within one sample.
+        minimum_samples: The fewest samples the objective is defined for: 3 for ESD.
+
+    Returns:
+        ``(train, calibration)``: two ``Subset`` of the dataset, or for a length two tensors of ascending indices.
+
+    References:
+        Karandikar, Cain, Tran, Lakshminarayanan, Shlens, Mozer, Roelofs, "Soft Calibration Objectives for Neural
+        Networks", NeurIPS 2021.
+
+    Example:
+        >>> train, calibration = interleaved_split(20, calibration_fraction=0.2, seed=0)
+        >>> len(train), len(calibration), bool(torch.isin(train, calibration).any())
+        (16, 4, False)
+    """
+    length = _length_of(data)
+    if not 0 < calibration_fraction < 1:
+        raise ValueError(f"calibration_fraction must be between 0 and 1, got {calibration_fraction}")
+    held_out = round(calibration_fraction * length)
+    if held_out < minimum_samples:
+        raise ValueError(
+            f"a fraction of {calibration_fraction:g} holds out {held_out} of {length} samples, and the objective needs "
+            f"at least {minimum_samples}: raise calibration_fraction or give more data"
+        )
+    if held_out == length:
+        raise ValueError(
+            f"a fraction of {calibration_fraction:g} leaves none of {length} samples for training: "
+            "lower calibration_fraction or give more data"
+        )
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    chosen = order[:held_out] if stratify is None else _stratified(order, stratify, held_out)
+    is_held_out = torch.zeros(length, dtype=torch.bool)
+    is_held_out[chosen] = True
+    train, calibration = (~is_held_out).nonzero().flatten(), is_held_out.nonzero().flatten()
+    if isinstance(data, int):
+        return train, calibration
+    return Subset(data, train.tolist()), Subset(data, calibration.tolist())
+
+
+def _length_of(data: Dataset[Any] | int) -> int:
+    if isinstance(data, bool) or not isinstance(data, int | Sized):
+        raise TypeError(f"expected a dataset with a length, or a length, got {type(data).__name__}")
+    length = data if isinstance(data, int) else len(data)
+    if length < 0:
+        raise ValueError(f"a length cannot be negative, got {length}")
+    return length
+
+
+def _stratified(order: Tensor, stratify: Labels, held_out: int) -> Tensor:
+    """The first of every class in a random order; the samples left by rounding go to the largest remainders."""
+    labels = torch.as_tensor(stratify)
+    if labels.shape != order.shape:
+        raise ValueError(f"stratify must hold one label for each of {len(order)} samples, got {tuple(labels.shape)}")
+    if labels.is_floating_point():
+        raise TypeError(f"stratify must hold integer labels, got {labels.dtype}")
+    _, inverse, counts = labels.unique(return_inverse=True, return_counts=True)
+    exact = counts.double() * (held_out / len(order))
+    quota = exact.floor().long()
+    left = held_out - int(quota.sum())
+    quota[(exact - quota).argsort(descending=True, stable=True)[:left]] += 1
+    by_class = inverse[order]
+    grouped = order[by_class.argsort(stable=True)]
+    starts = counts.cumsum(0) - counts
+    place = torch.arange(len(order)) - starts.repeat_interleave(counts)
+    return grouped[place < quota.repeat_interleave(counts)]
