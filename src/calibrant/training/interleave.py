@@ -142,6 +142,7 @@ class _Place:
         self.batches = 0
         self.ended = True
         self.begun_from: RandomState | None = None
+        self.was_opened = False
 
     @property
     def is_inside(self) -> bool:
@@ -164,6 +165,12 @@ class _Place:
         return rest
 
     def _iterate(self) -> Iterator[Any]:
+        if self.passes > 1 and not self.was_opened and getattr(self.loader, "persistent_workers", False):
+            # The first pass of such a loader starts its workers and draws their seed; a later one, as this is, does not.
+            now = random_state()
+            iter(self.loader)
+            set_random_state(now)
+        self.was_opened = True
         _set_epoch(self.loader, self.passes - 1)
         return iter(self.loader)
 

@@ -1,0 +1,186 @@
+"""One pass of the train loader, the calibration loader cycled, and exactly where it was after a resume."""
+
+import io
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from calibrant.training import interleave, random_state, set_random_state
+from calibrant.training.interleave import InterleavedLoader
+
+Drawn = list[tuple[list[int], list[int] | None]]
+
+
+class Noisy(Dataset[Tensor]):
+    """Every sample is its index plus random digits of torch, Python and NumPy."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        noise = int(torch.randint(1000, ())) + 10**3 * random.randrange(1000) + 10**6 * np.random.randint(1000)  # noqa: NPY002, S311
+        return torch.tensor(index + 1000 * noise)
+
+
+class Stream(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(torch.randperm(10))
+
+
+def loaders(workers: int = 0, **options: Any) -> InterleavedLoader:
+    common: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": workers > 0}
+    return interleave(DataLoader(Noisy(23), 4, **common), DataLoader(Noisy(11), 4, **common), **options)
+
+
+def draw(batches: Iterator[Any], count: int) -> Drawn:
+    """Batches as lists; after each the loop draws random numbers of its own, as dropout does."""
+    drawn: Drawn = []
+    for _, (train, held) in zip(range(count), batches, strict=False):
+        drawn.append((train.tolist(), None if held is None else held.tolist()))
+        torch.rand(3)
+        random.random()  # noqa: S311
+    return drawn
+
+
+def indices(batch: Tensor) -> list[int]:
+    return (batch % 1000).tolist()
+
+
+def test_a_pass_is_a_pass_of_the_train_loader_and_has_its_length() -> None:
+    both = loaders()
+    train = [index for batch in both for index in indices(batch.train)]
+    assert len(both) == 6
+    assert sorted(train) == list(range(23))
+
+
+def test_the_calibration_loader_is_cycled_reshuffled_and_goes_on_in_the_next_pass() -> None:
+    both = interleave(DataLoader(TensorDataset(torch.arange(20)), 4), DataLoader(Noisy(12), 4, shuffle=True))
+    held = [index for _ in range(3) for batch in both for index in indices(batch.calibration)]
+    passes = [held[start : start + 12] for start in range(0, 60, 12)]
+    assert len(held) == 60
+    assert all(sorted(one) == list(range(12)) for one in passes)
+    assert len({tuple(one) for one in passes}) == 5
+
+
+def test_batches_too_small_for_the_objective_are_left_out() -> None:
+    both = interleave(DataLoader(TensorDataset(torch.arange(40)), 4), DataLoader(Noisy(10), 4), minimum_samples=3)
+    assert [len(batch.calibration) for batch in both] == [4] * 10
+    both = interleave(DataLoader(TensorDataset(torch.arange(40)), 4), DataLoader(Noisy(11), 4), minimum_samples=3)
+    assert [len(batch.calibration) for batch in both] == [4, 4, 3] * 3 + [4]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"name": "x", "input_ids": torch.zeros(2, 5)},
+        [torch.zeros(2, 1), torch.zeros(2)],
+        ("x", {"deep": (torch.tensor(1.0), torch.zeros(2))}),
+    ],
+)
+def test_a_batch_of_any_structure_is_counted(batch: Any) -> None:
+    assert next(iter(interleave([1], [batch], minimum_samples=2))).calibration is batch
+    with pytest.raises(ValueError, match="no batch of at least 3 samples"):
+        next(iter(interleave([1], [batch])))
+
+
+def test_calibration_at_every_kth_step_counts_across_passes() -> None:
+    both = interleave(range(3), range(10), calibration_every=2)
+    assert [batch.calibration for _ in range(3) for batch in both] == [0, None, 1, None, 2, None, 3, None, 4]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("done", [0, 1, 5, 6, 7, 12, 14])
+def test_a_resumed_loader_goes_on_as_if_nothing_had_happened(done: int, workers: int) -> None:
+    def endless(both: InterleavedLoader) -> Iterator[Any]:
+        while True:
+            yield from both
+
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    first = loaders(workers, calibration_every=2)
+    stream = endless(first)
+    draw(stream, done)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    expected = draw(stream, 9)
+
+    torch.manual_seed(99)
+    file.seek(0)
+    resumed = loaders(workers, calibration_every=2)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    again = draw(endless(resumed), 9)
+    if workers == 0:
+        assert again == expected
+    else:  # the order is the same; what persistent workers draw cannot be put back in their second pass
+        assert [[index % 1000 for index in train] for train, _ in again] == [
+            [index % 1000 for index in train] for train, _ in expected
+        ]
+
+
+def test_a_resumed_pass_that_has_no_length_ends_where_it_ended() -> None:
+    both = interleave(DataLoader(Stream(), 4), [0])
+    torch.manual_seed(0)
+    whole = [batch.train.tolist() for batch in both]
+    torch.manual_seed(0)
+    batches = iter(both)
+    next(batches)
+    state = both.state_dict()
+    resumed = interleave(DataLoader(Stream(), 4), [0])
+    resumed.load_state_dict(state)
+    assert [batch.train.tolist() for batch in resumed] == whole[1:]
+    assert len([batch.train for batch in resumed]) == 3
+
+
+def test_a_distributed_sampler_reshuffles_without_being_told() -> None:
+    data = TensorDataset(torch.arange(16))
+    sampler: Callable[[], DistributedSampler[Any]] = lambda: DistributedSampler(data, num_replicas=1, rank=0)  # noqa: E731
+    both = interleave(DataLoader(data, 8, sampler=sampler()), DataLoader(data, 16, sampler=sampler()))
+    first, second = ([batch.train[0].tolist() for batch in both] for _ in range(2))
+    held = [batch.calibration[0].tolist() for batch in both]
+    assert first != second
+    assert held[0] != held[1]
+
+
+def test_leaving_a_pass_early_begins_a_new_one() -> None:
+    both = interleave(range(4), range(4))
+    for _ in both:
+        break
+    assert [batch.train for batch in both] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("train", "calibration", "options", "error", "message"),
+    [
+        ([1], [1], {"calibration_every": 0}, ValueError, "at least 1, got 0"),
+        ([], [1], {}, ValueError, "the train loader has no batches"),
+        ([1], [], {}, ValueError, "the calibration loader has no batches"),
+        (iter([1]), [1], {}, TypeError, "the train loader must be iterable again and again"),
+        ([1], 3, {}, TypeError, "the calibration loader must be iterable again and again, got int"),
+    ],
+)
+def test_bad_loaders_say_why(train, calibration, options, error, message) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(error, match=message):
+        interleave(train, calibration, **options)
+
+
+def test_the_state_of_the_random_numbers_comes_back() -> None:
+    torch.rand(1), random.gauss(0, 1), np.random.randn()  # noqa: NPY002 (leaves half a pair of normals)
+    state = random_state()
+
+    def drawn() -> list[float]:
+        return [torch.rand(1).item(), random.gauss(0, 1), random.random(), np.random.randn(), np.random.rand()]  # noqa: NPY002, S311
+
+    expected = drawn()
+    set_random_state(state)
+    assert drawn() == expected

@@ -1,0 +1,71 @@
+"""Disjoint, complete, seeded, stratified; and what too small a fraction says."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+from calibrant.training import interleaved_split
+
+
+@given(length=st.integers(40, 400), fraction=st.floats(0.1, 0.9), seed=st.integers(0, 2**31))
+def test_the_parts_are_disjoint_and_together_everything(length: int, fraction: float, seed: int) -> None:
+    train, calibration = interleaved_split(length, fraction, seed)
+    assert sorted([*train.tolist(), *calibration.tolist()]) == list(range(length))
+    assert len(calibration) == round(fraction * length)
+
+
+def test_the_seed_names_the_split_and_the_global_generator_is_left_alone() -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = interleaved_split(1000, seed=3)[1]
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert torch.equal(first, interleaved_split(1000, seed=3)[1])
+    assert not torch.equal(first, interleaved_split(1000, seed=4)[1])
+
+
+def test_a_dataset_is_split_like_its_length() -> None:
+    train, calibration = interleaved_split(TensorDataset(torch.arange(50)), 0.2, seed=5)
+    indices = interleaved_split(50, 0.2, seed=5)
+    assert [int(sample[0]) for sample in train] == indices[0].tolist()
+    assert [int(sample[0]) for sample in calibration] == indices[1].tolist()
+
+
+@given(counts=st.lists(st.integers(1, 60), min_size=1, max_size=6), seed=st.integers(0, 1000))
+def test_every_class_gives_its_share_to_within_one_sample(counts: list[int], seed: int) -> None:
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    if round(0.25 * len(labels)) < 3:
+        return
+    calibration = interleaved_split(len(labels), 0.25, seed, stratify=labels.tolist())[1]
+    held_out = labels[calibration].bincount(minlength=len(counts))
+    share = round(0.25 * len(labels)) / len(labels)
+    assert len(calibration) == round(0.25 * len(labels))
+    assert all(abs(int(held_out[k]) - share * count) < 1 for k, count in enumerate(counts))
+
+
+def test_stratified_splits_are_random_within_a_class() -> None:
+    labels = torch.arange(200) % 2
+    one, other = (interleaved_split(200, 0.1, seed, stratify=labels)[1] for seed in (0, 1))
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((20, 0.1), {}, ValueError, "holds out 2 of 20 samples, and the objective needs at least 3"),
+        ((4, 0.9), {}, ValueError, "leaves none of 4 samples for training"),
+        ((100, 0.0), {}, ValueError, "between 0 and 1, got 0.0"),
+        ((100, 1.0), {}, ValueError, "between 0 and 1, got 1.0"),
+        ((100, float("nan")), {}, ValueError, "between 0 and 1, got nan"),
+        ((-5,), {}, ValueError, "cannot be negative"),
+        ((100,), {"minimum_samples": 50}, ValueError, "needs at least 50"),
+        ((100,), {"stratify": [0, 1]}, ValueError, r"one label for each of 100 samples, got \(2,\)"),
+        ((100,), {"stratify": torch.rand(100)}, TypeError, "integer labels"),
+        ((iter([1, 2]),), {}, TypeError, "a dataset with a length"),
+    ],
+)
+def test_what_cannot_be_split_says_why(arguments, options, error, message) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(error, match=message):
+        interleaved_split(*arguments, **options)
