@@ -1,0 +1,71 @@
+"""Where data sets come from: finding their official files, checking them, and saying what is missing."""
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from calibrant.files import FileError
+
+
+class Source(NamedTuple):
+    """Where a data set is to be had."""
+
+    name: str
+    files: str  # what a user puts into the data folder
+    site: str
+    hub: str  # its id on the Hugging Face hub
+
+    def lacking(self, folder: Path, problem: str) -> FileError:
+        """The error for a folder without the files."""
+        return FileError(
+            folder,
+            f"{problem if folder.is_dir() else 'no such folder'}: put {self.files} there, from {self.site}, or leave "
+            f"out --data-dir to fetch {self.hub} from the Hugging Face hub",
+        )
+
+
+def find_files(
+    folder: Path, below: Sequence[str], names: Sequence[str], source: Source, suffixes: Sequence[str] = ("", ".gz")
+) -> list[Path]:
+    """The files of these names, in the folder itself or in one of those below it."""
+    places = [folder, *(folder / name for name in below)]
+    found: list[Path] = []
+    missing: list[str] = []
+    for name in names:
+        there = [place / f"{name}{suffix}" for place in places for suffix in suffixes]
+        first = next((path for path in there if path.is_file()), None)
+        if first is None:
+            missing.append(name)
+        else:
+            found.append(first)
+    if missing:
+        or_packed = " (or .gz)" if len(suffixes) > 1 else ""
+        raise source.lacking(folder, f"has no {', '.join(missing)}{or_packed}, looked in {', '.join(map(str, places))}")
+    return found
+
+
+def unpacked(path: Path, content: bytes, source: Source) -> bytes:
+    """What a file holds, after gunzip if its name ends in ``.gz``."""
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(path, f"is damaged or cut short ({error}): get it again from {source.site}") from error
+
+
+def md5(content: bytes) -> str:
+    """The checksum publishers give: it finds damage, and is no protection against malice."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def wrong_checksum(path: Path, expected: str, found: str, source: Source) -> FileError:
+    """The error for a file that is not the published one."""
+    return FileError(
+        path,
+        f"has md5 {found}, but the published file has {expected}: it is damaged or not the original; delete it and "
+        f"get it again from {source.site}",
+    )
