@@ -1,0 +1,164 @@
+"""Residual networks of four stages: with a stem for 32 x 32 images, or the one for ImageNet."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut around them; the first convolution takes the stride."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _projection(inputs, width * self.expansion, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Feature maps of ``width`` channels."""
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        out = self.bn2(self.conv2(out))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)), inplace=True)
+
+
+class Bottleneck(nn.Module):
+    """A 3 x 3 convolution between two 1 x 1 ones, and a shortcut around them; the middle one takes the stride."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.downsample = _projection(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Feature maps of ``4 * width`` channels."""
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        out = F.relu(self.bn2(self.conv2(out)), inplace=True)
+        out = self.bn3(self.conv3(out))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)), inplace=True)
+
+
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """The shortcut where shapes change; None where the input itself fits."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+class ResNet(nn.Module):
+    """Residual network of four stages, 64 to 512 wide, with global average pooling; returns logits.
+
+    Modules carry the names that torchvision gave them, so state dicts of the ImageNet stem are
+    interchangeable with torchvision's. Weights start as there: convolutions from a normal distribution
+    scaled by fan-out, batch normalisation from 1 and 0.
+
+    Args:
+        block: :class:`BasicBlock` (ResNet18, 34) or :class:`Bottleneck` (ResNet50); in the latter the 3 x 3
+            convolution takes the stride, as in torchvision.
+        depths: Blocks in each of the four stages.
+        stem: ``"cifar"`` is a 3 x 3 convolution of stride 1, for images of about 32 x 32; ``"imagenet"`` a
+            7 x 7 convolution of stride 2 and max-pooling, for images of about 224 x 224.
+        classes: How many logits come out.
+        channels: 3 for colour, 1 for grey.
+
+    References:
+        He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
+
+    Example:
+        >>> import torch
+        >>> model = ResNet(BasicBlock, (2, 2, 2, 2), stem="cifar", classes=10)
+        >>> model(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock | Bottleneck],
+        depths: Sequence[int],
+        *,
+        stem: Literal["cifar", "imagenet"],
+        classes: int,
+        channels: int = 3,
+    ) -> None:
+        super().__init__()
+        if stem not in ("cifar", "imagenet"):
+            raise ValueError(f"stem must be 'cifar' or 'imagenet', got {stem!r}")
+        if len(depths) != 4:
+            raise ValueError(f"depths must hold the blocks of four stages, got {len(depths)}: {tuple(depths)}")
+        small = stem == "cifar"
+        self.conv1 = nn.Conv2d(channels, 64, 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, padding=1)
+        self.layer1 = _stage(block, depths[0], inputs=64, width=64, stride=1)
+        self.layer2 = _stage(block, depths[1], inputs=64 * block.expansion, width=128, stride=2)
+        self.layer3 = _stage(block, depths[2], inputs=128 * block.expansion, width=256, stride=2)
+        self.layer4 = _stage(block, depths[3], inputs=256 * block.expansion, width=512, stride=2)
+        self.fc = nn.Linear(512 * block.expansion, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``(N, classes)`` of images ``(N, channels, height, width)``."""
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x)), inplace=True))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
+        return logits
+
+
+def _stage(block: type[BasicBlock | Bottleneck], depth: int, *, inputs: int, width: int, stride: int) -> nn.Sequential:
+    rest = [block(width * block.expansion, width, 1) for _ in range(depth - 1)]
+    return nn.Sequential(block(inputs, width, stride), *rest)
+
+
+def resnet18_cifar(classes: int = 10, channels: int = 3) -> ResNet:
+    """ResNet18 with the stem for 32 x 32 images: 11.2 million parameters.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in resnet18_cifar().parameters())
+        11173962
+    """
+    return ResNet(BasicBlock, (2, 2, 2, 2), stem="cifar", classes=classes, channels=channels)
+
+
+def resnet34_cifar(classes: int = 10, channels: int = 3) -> ResNet:
+    """ResNet34 with the stem for 32 x 32 images: 21.3 million parameters.
+
+    Example:
+        >>> len(resnet34_cifar(classes=100).layer3)
+        6
+    """
+    return ResNet(BasicBlock, (3, 4, 6, 3), stem="cifar", classes=classes, channels=channels)
+
+
+def resnet50_cifar(classes: int = 10, channels: int = 3) -> ResNet:
+    """ResNet50 with the stem for 32 x 32 images: 23.5 million parameters.
+
+    Example:
+        >>> resnet50_cifar(classes=100).fc
+        Linear(in_features=2048, out_features=100, bias=True)
+    """
+    return ResNet(Bottleneck, (3, 4, 6, 3), stem="cifar", classes=classes, channels=channels)
+
+
+def resnet18(classes: int = 1000, channels: int = 3) -> ResNet:
+    """ResNet18 with the stem for ImageNet; its state dict is interchangeable with torchvision's.
+
+    Example:
+        >>> resnet18(classes=100).state_dict()["layer2.0.downsample.0.weight"].shape
+        torch.Size([128, 64, 1, 1])
+    """
+    return ResNet(BasicBlock, (2, 2, 2, 2), stem="imagenet", classes=classes, channels=channels)

@@ -1,0 +1,169 @@
+"""Any sequence classifier of transformers, by its name on the Hugging Face hub or from a local folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+from textwrap import shorten
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+
+class TextClassifier(nn.Module):
+    """A pretrained encoder with a classification head, called with what its tokenizer returns; returns logits.
+
+    Args:
+        network: A sequence classifier of transformers. :meth:`from_pretrained` and :meth:`from_config` make one;
+            ``network.save_pretrained(folder)`` saves it for the former.
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig
+        >>> config = BertConfig(
+        ...     vocab_size=10, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, num_labels=3
+        ... )
+        >>> model = TextClassifier.from_config(config)
+        >>> model(input_ids=torch.tensor([[2, 5, 3]]), attention_mask=torch.ones(1, 3)).shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    @classmethod
+    def from_pretrained(cls, name_or_folder: str | Path, *, classes: int) -> Self:
+        """A pretrained network in float32 and in training mode, with a fresh head unless the weights bring one.
+
+        No code that comes with the weights is run, and weights that are pickled are read by torch's restricted
+        unpickler.
+
+        Args:
+            name_or_folder: A folder that ``save_pretrained`` wrote, or a name on the hub: ``"bert-base-uncased"``.
+            classes: How many logits come out.
+
+        Raises:
+            ImportError: transformers is not installed.
+            OSError: There is no such folder or name, or the hub cannot be reached.
+            ValueError: What is there does not fit together, or has a head for another number of classes.
+        """
+        transformers = _transformers()
+        with _quiet(transformers), _explained(name_or_folder):
+            network, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+                str(name_or_folder),
+                num_labels=classes,
+                trust_remote_code=False,
+                weights_only=True,
+                ignore_mismatched_sizes=True,  # told apart below, in words of ours
+                output_loading_info=True,
+            )
+            _check_weights(network, classes, info)
+        # transformers keeps the type weights were saved in, and hands out networks with dropout switched off.
+        return cls(network.float()).train()
+
+    @classmethod
+    def from_config(cls, config: PreTrainedConfig) -> Self:
+        """A network with random weights, of the shape that a configuration of transformers describes."""
+        transformers = _transformers()
+        return cls(transformers.AutoModelForSequenceClassification.from_config(config, trust_remote_code=False))
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Logits ``(N, classes)`` of a tokenized batch: ``model(**tokenizer(texts, return_tensors="pt"))``."""
+        logits: Tensor = self.network(**inputs).logits
+        return logits
+
+
+def tokenizer_for(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
+    r"""The tokenizer that belongs to a network, by the same name or from the same folder.
+
+    Raises:
+        ImportError: transformers is not installed.
+        OSError: There is no such folder or name, or the hub cannot be reached.
+        ValueError: What is there is no tokenizer.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "film"]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "config.json").write_text('{"model_type": "bert"}')
+        ...     _ = Path(folder, "vocab.txt").write_text("".join(f"{word}\n" for word in vocabulary))
+        ...     tokenizer_for(folder)("A film")["input_ids"]
+        [2, 5, 6, 3]
+    """
+    transformers = _transformers()
+    with _quiet(transformers), _explained(name_or_folder):
+        tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
+            str(name_or_folder), trust_remote_code=False
+        )
+        # Without its files transformers makes a tokenizer to which every word is unknown.
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):
+            raise ValueError("the tokenizer has no vocabulary: save it there too, with tokenizer.save_pretrained")
+    return tokenizer
+
+
+def _transformers() -> ModuleType:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("text classifiers need transformers: pip install 'calibrant[hf]'") from error
+    return transformers
+
+
+def _check_weights(network: Any, classes: int, info: dict[str, Any]) -> None:
+    """Only the head, and the pooler below it, may start from random weights."""
+    encoder = f"{network.base_model_prefix}."
+    absent = sorted(name for name in info["missing_keys"] if name.startswith(encoder) and ".pooler." not in name)
+    if absent:
+        raise ValueError(f"its weights lack {len(absent)} tensors that its configuration asks for, such as {absent[0]}")
+    for name, found, expected in sorted(info["mismatched_keys"]):
+        hint = "" if name.startswith(encoder) else f": it is no classifier of {classes} classes"
+        raise ValueError(f"{name} has shape {tuple(found)} instead of {tuple(expected)}{hint}")
+
+
+@contextmanager
+def _quiet(transformers: ModuleType) -> Iterator[None]:
+    """No report of a fresh head, which is what training is for, and no bar while reading; downloads keep theirs."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
+
+    logging = transformers.utils.logging
+    verbosity, bars, download_bars = (
+        logging.get_verbosity(), logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    )  # fmt: skip
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if download_bars:
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _explained(name_or_folder: str | Path) -> Iterator[None]:
+    """One sentence instead of the page that transformers prints about a name it cannot load."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # damaged files make the packages below raise anything
+        if isinstance(error, UnpicklingError):  # whose own text suggests to unpickle everything
+            reason = "its weights are pickled with more than tensors, save them as safetensors"
+        else:
+            reason = shorten(str(error) or type(error).__name__, 240, placeholder=" ...").rstrip(".")
+        if isinstance(error, OSError) and not Path(name_or_folder).is_dir():
+            raise OSError(
+                f"{str(name_or_folder)!r} is no local folder, and the Hugging Face hub did not give it either "
+                f"({reason}): check the name and the network, or give a folder that save_pretrained wrote"
+            ) from error
+        raise ValueError(f"{name_or_folder}: transformers cannot load this: {reason}") from error
