@@ -18,7 +18,7 @@ class InterleavedBatch(NamedTuple):
 
 def interleave(
     train_loader: Iterable[Any],
-    calibration_loader: Iterable[Any],
+    calibration_loader: Iterable[Any] | None,
     *,
     calibration_every: int = 1,
     minimum_samples: int = 3,
@@ -31,7 +31,8 @@ def interleave(
 
     Args:
         train_loader: Batches for the NLL: a ``DataLoader`` or anything that can be iterated again and again.
-        calibration_loader: Batches for the calibration objective, of any size.
+        calibration_loader: Batches for the calibration objective, of any size; None for none, which gives a plain
+            loader that can be picked up again.
         calibration_every: Give a calibration batch at every k-th step only, and None at the others.
         minimum_samples: Leave out calibration batches with fewer samples, as the last of a pass may be; 3 for ESD.
 
@@ -59,11 +60,18 @@ class InterleavedLoader:
     """
 
     def __init__(
-        self, train_loader: Iterable[Any], calibration_loader: Iterable[Any], calibration_every: int, minimum: int
+        self,
+        train_loader: Iterable[Any],
+        calibration_loader: Iterable[Any] | None,
+        calibration_every: int,
+        minimum: int,
     ) -> None:
         if calibration_every < 1:
             raise ValueError(f"calibration_every must be at least 1, got {calibration_every}")
-        for name, loader in (("train", train_loader), ("calibration", calibration_loader)):
+        loaders = {"train": train_loader}
+        if calibration_loader is not None:
+            loaders["calibration"] = calibration_loader
+        for name, loader in loaders.items():
             if isinstance(loader, Iterator) or not isinstance(loader, Iterable):
                 raise TypeError(f"the {name} loader must be iterable again and again, got {type(loader).__name__}")
             if isinstance(loader, Sized) and _known_length(loader) == 0:
@@ -73,7 +81,7 @@ class InterleavedLoader:
         self.calibration_every = calibration_every
         self.minimum_samples = minimum
         self._train = _Place(train_loader)
-        self._calibration = _Place(calibration_loader)
+        self._calibration = _Place(() if calibration_loader is None else calibration_loader)
         self._steps = 0
         self._calibration_batches: Iterator[Any] | None = None
         self._resumes_from: RandomState | None = None
@@ -85,7 +93,7 @@ class InterleavedLoader:
     def __iter__(self) -> Iterator[InterleavedBatch]:
         """Go through the train loader once, or through what is left of it after ``load_state_dict``."""
         for train_batch in self._begin():
-            due = self._steps % self.calibration_every == 0
+            due = self.calibration_loader is not None and self._steps % self.calibration_every == 0
             calibration_batch = self._next_calibration_batch() if due else None
             self._train.batches += 1
             self._steps += 1
@@ -166,7 +174,7 @@ class _Place:
 
     def _iterate(self) -> Iterator[Any]:
         if self.passes > 1 and not self.was_opened and getattr(self.loader, "persistent_workers", False):
-            # The first pass of such a loader starts its workers and draws their seed; a later one, as this is, does not.
+            # Its first pass starts the workers and draws their seed; a later one, as this is, does not.
             now = random_state()
             iter(self.loader)
             set_random_state(now)

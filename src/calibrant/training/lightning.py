@@ -1,0 +1,178 @@
+"""Interleaved training under Lightning: any network that returns logits, and a calibration objective beside the NLL."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from calibrant import inputs
+from calibrant.inputs import Classification
+from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.training.checkpoint import WholeCheckpointIO
+from calibrant.training.interleave import InterleavedBatch, InterleavedLoader
+from calibrant.training.lightning_data import InterleavedDataModule
+from calibrant.training.recorded import RecordedModule
+
+__all__ = ["CalibratedClassifier", "InterleavedDataModule", "WholeCheckpointIO"]
+
+
+class CalibratedClassifier(RecordedModule):
+    r"""A classifier trained on a loss plus, on held-out batches, a weighted calibration objective.
+
+    Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
+    tensor, or a mapping of keyword arguments of the model. Without an objective plain ``(inputs, target)`` will do.
+    Logged are ``train/nll`` (``train/loss`` for another loss), ``train/accuracy`` and ``train/ece``, running over the
+    epoch; ``train/objective``, and ``train/silent``, the share of calibration batches on which it was 0 or less;
+    and the first three again for ``validation`` and ``test``. ``predict`` gives logits.
+
+    Args:
+        model: Any module that returns logits, or an object with ``.logits``.
+        objective: A calibration objective such as :class:`calibrant.ESDLoss`; None to train on the loss alone.
+        weight: Of the objective.
+        loss: What is minimised on the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
+        optimizer: Makes the optimizer from the parameters; by default the paper's AdamW, learning rate 1e-3 and weight
+            decay 1e-2.
+        scheduler: Makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
+            ``validation/nll``, after every epoch.
+        scheduler_interval: Whether the scheduler goes on after every ``"epoch"`` or every ``"step"``.
+        batchnorm: ``"update"`` lets calibration batches enter BatchNorm's running statistics, as published;
+            ``"freeze"`` does not, see :func:`calibrant.training.freeze_batchnorm_statistics`.
+        bins: Of the logged ECE, in the paper's convention.
+
+    References:
+        Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
+        Calibration Measure", ICLR 2023.
+
+    Example:
+        >>> import calibrant as cal
+        >>> classifier = CalibratedClassifier(nn.Linear(4, 3), cal.ESDLoss(), weight=1.0)
+        >>> classifier(torch.zeros(2, 4)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: nn.Module | None = None,
+        weight: float = 1.0,
+        *,
+        loss: nn.Module | None = None,
+        optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        scheduler_interval: Literal["epoch", "step"] = "epoch",
+        batchnorm: Literal["update", "freeze"] = "update",
+        bins: int = 20,
+    ) -> None:
+        inputs.check_range("weight", weight, low=0)
+        inputs.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
+        inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        super().__init__(bins, "nll" if loss is None else "loss")
+        self.model = model
+        self.objective = objective
+        self.weight = weight
+        self.loss = loss
+        self.batchnorm = batchnorm
+        self._make_optimizer = optimizer or _paper_optimizer
+        self._make_scheduler = scheduler
+        self._scheduler_interval = scheduler_interval
+
+    def forward(self, inputs: Any) -> Tensor:
+        """The logits of a batch of inputs."""
+        output = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
+        logits = getattr(output, "logits", output)
+        if not isinstance(logits, Tensor):
+            raise TypeError(f"the model must return logits, or an object with .logits, got {type(output).__name__}")
+        return logits
+
+    def on_train_start(self) -> None:
+        """See that the objective has something to look at, then go on from a checkpoint, if there is one."""
+        loader = self.trainer.train_dataloader
+        if self.objective is not None and isinstance(loader, InterleavedLoader) and loader.calibration_loader is None:
+            raise ValueError(
+                "there is an objective but no calibration data: raise calibration_fraction, or leave out the objective"
+            )
+        super().on_train_start()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of the training batch, plus the weighted objective of the calibration batch where there is one."""
+        del batch_idx
+        batch, calibration_batch = self._parts(batch)
+        logits, target = self._logits_and_target(batch)
+        data = self._checked(logits, target)
+        loss: Tensor = _nll(data) if self.loss is None else self.loss(logits, target)
+        self.training_scores.add(data, loss.detach())
+        if self.objective is None or calibration_batch is None:
+            return loss
+        with freeze_batchnorm_statistics(self.model) if self.batchnorm == "freeze" else nullcontext():
+            logits, target = self._logits_and_target(calibration_batch)
+        value: Tensor = self.objective(logits, target)
+        self.training_scores.add_objective(value.detach())
+        return loss + self.weight * value
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Add a batch to the scores of the validation."""
+        self._evaluate(batch, batch_idx)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Add a batch to the scores of the test."""
+        self._evaluate(batch, batch_idx)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The logits of inputs, which may come with their target."""
+        del batch_idx
+        return self(batch[0] if isinstance(batch, list | tuple) else batch)  # type: ignore[no-any-return]
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The optimizer over all parameters that want a gradient, and the scheduler if there is one."""
+        optimizer = self._make_optimizer([weights for weights in self.parameters() if weights.requires_grad])
+        if self._make_scheduler is None:
+            return optimizer
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {
+                "scheduler": self._make_scheduler(optimizer),
+                "interval": self._scheduler_interval,
+                "reduce_on_plateau": False,  # RecordedModule sees to it
+            },
+        }
+
+    def _parts(self, batch: Any) -> tuple[Any, Any]:
+        if isinstance(batch, InterleavedBatch):
+            return batch.train, batch.calibration
+        if self.objective is not None:
+            raise TypeError(
+                "an objective needs calibration batches beside the training batches, got a plain "
+                f"{type(batch).__name__}: make the loader with calibrant.training.interleave(), or use "
+                "InterleavedDataModule"
+            )
+        return batch, None
+
+    def _logits_and_target(self, batch: Any) -> tuple[Tensor, Tensor]:
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
+            raise TypeError(f"a batch must be (inputs, target), got {type(batch).__name__}{size}")
+        return self(batch[0]), batch[1]
+
+    def _checked(self, logits: Tensor, target: Tensor) -> Classification:
+        return inputs.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
+
+    def _evaluate(self, batch: Any, batch_idx: int) -> None:
+        del batch_idx
+        data = self._checked(*self._logits_and_target(batch))
+        self.evaluation_scores.add(data, _nll(data))
+
+
+def _paper_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-2)
+
+
+def _nll(data: Classification) -> Tensor:
+    if data.mask is None:
+        return F.cross_entropy(data.logits, data.target)
+    return F.cross_entropy(data.logits[data.mask], data.target[data.mask])

@@ -1,0 +1,141 @@
+"""Interleaved data for Lightning: who sees which samples, in which order, on which rank."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from calibrant.training.interleave import InterleavedLoader, interleave
+from calibrant.training.split import Labels, interleaved_split
+
+EVALUATED = {"validate": "validation", "test": "test", "predict": "predict"}
+
+
+class InterleavedDataModule(lightning.LightningDataModule):
+    """Hold out a part of the training data, and serve it beside the rest.
+
+    The order of the samples depends on ``seed`` and the epoch alone. Of W processes, process r takes every W-th sample
+    of that order from the r-th on, so W processes with batches of B see together the batches that one process with
+    batches of W times B sees. Where W does not divide the number of training samples, up to W - 1 of them are
+    seen twice in an epoch, so that no process waits for another; evaluation sees every sample once.
+
+    Args:
+        train: Training data; samples are ``(inputs, target)``.
+        validation: Data to validate on, if any.
+        test: Data to test on, if any.
+        predict: Data to predict, if any: samples with or without target.
+        batch_size: Samples for the NLL in a step, in each process.
+        calibration_fraction: Share of ``train`` to hold out; 0 holds out nothing and gives plain batches.
+        calibration_batch_size: Samples for the objective in a step, in each process; as ``batch_size`` by default.
+        calibration_every: Give a calibration batch at every k-th step only.
+        seed: Of the split and of the order.
+        stratify: The label of every sample of ``train``, to hold out the same share of every class.
+        minimum_samples: The fewest samples the objective is defined for: 3 for ESD.
+        num_workers: As for ``DataLoader``.
+        persistent_workers: As for ``DataLoader``.
+        pin_memory: As for ``DataLoader``.
+        collate_fn: As for ``DataLoader``.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> train = TensorDataset(torch.randn(100, 2), torch.randint(3, (100,)))
+        >>> data = InterleavedDataModule(train, batch_size=45, calibration_batch_size=5)
+        >>> data.setup("fit")
+        >>> [(len(batch.train[1]), len(batch.calibration[1])) for batch in data.train_dataloader()]
+        [(45, 5), (45, 5)]
+    """
+
+    def __init__(
+        self,
+        train: Dataset[Any],
+        *,
+        validation: Dataset[Any] | None = None,
+        test: Dataset[Any] | None = None,
+        predict: Dataset[Any] | None = None,
+        batch_size: int = 512,
+        calibration_fraction: float = 0.1,
+        calibration_batch_size: int | None = None,
+        calibration_every: int = 1,
+        seed: int = 0,
+        stratify: Labels | None = None,
+        minimum_samples: int = 3,
+        num_workers: int = 0,
+        persistent_workers: bool = False,
+        pin_memory: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.datasets = {"train": train, "validation": validation, "test": test, "predict": predict}
+        self.batch_size = batch_size
+        self.calibration_batch_size = batch_size if calibration_batch_size is None else calibration_batch_size
+        self.calibration_every = calibration_every
+        self.seed = seed
+        self.minimum_samples = minimum_samples
+        self._loader_options: dict[str, Any] = {
+            "num_workers": num_workers, "persistent_workers": persistent_workers, "pin_memory": pin_memory,
+            "collate_fn": collate_fn,
+        }  # fmt: skip
+        self.train_part: Dataset[Any] = train
+        self.calibration_part: Dataset[Any] | None = None
+        if calibration_fraction != 0:
+            self.train_part, self.calibration_part = interleaved_split(
+                train, calibration_fraction, seed, stratify=stratify, minimum_samples=minimum_samples
+            )
+
+    def setup(self, stage: str) -> None:
+        """Make sure that there is data for what is asked for."""
+        name = EVALUATED.get(stage)
+        if name is not None and self.datasets[name] is None:
+            raise ValueError(f"there is no data to {stage}: pass {name}= to InterleavedDataModule")
+
+    def train_dataloader(self) -> InterleavedLoader:
+        """Training batches, each with a calibration batch beside it."""
+        calibration = self.calibration_part
+        return interleave(
+            self._shuffled(self.train_part, self.batch_size),
+            None if calibration is None else self._shuffled(calibration, self.calibration_batch_size),
+            calibration_every=self.calibration_every,
+            minimum_samples=self.minimum_samples,
+        )
+
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Validation batches, if there are any."""
+        return self._in_order("validation")
+
+    def test_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Test batches."""
+        return self._in_order("test")
+
+    def predict_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Batches to predict."""
+        return self._in_order("predict")
+
+    def _shuffled(self, dataset: Dataset[Any], batch_size: int) -> DataLoader[Any]:
+        sampler: DistributedSampler[Any] = DistributedSampler(dataset, *self._place(), seed=self.seed)
+        return DataLoader(dataset, batch_size, sampler=sampler, **self._loader_options)
+
+    def _in_order(self, name: str) -> DataLoader[Any] | list[Any]:
+        dataset = self.datasets[name]
+        if dataset is None:
+            return []
+        return DataLoader(dataset, self.batch_size, sampler=_OnceEach(dataset, *self._place()), **self._loader_options)
+
+    def _place(self) -> tuple[int, int]:
+        """How many processes there are, and which of them this is."""
+        return (1, 0) if self.trainer is None else (self.trainer.world_size, self.trainer.global_rank)
+
+
+class _OnceEach(DistributedSampler[Any]):
+    """Every W-th sample in order. Torch's own repeats some to give every rank as many, and scores would count them."""
+
+    def __init__(self, dataset: Dataset[Any], replicas: int, rank: int) -> None:
+        super().__init__(dataset, replicas, rank, shuffle=False)
+        self.indices = range(rank, len(dataset), replicas)  # type: ignore[arg-type]  # an error of its own without length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
