@@ -10,6 +10,7 @@ from cyclopts.validators import Number
 
 from calibrant import __version__
 from calibrant.commands import Engine
+from calibrant.experiments.configuration import Overrides, RecipeName
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.columns import Columns
 
@@ -30,6 +31,7 @@ Method = Literal[
 ]  # fmt: skip
 Draws = Annotated[int, Parameter(validator=Number(gte=19))]  # with fewer, no p-value is ever below 5 %
 Names = Annotated[Columns, Parameter(name="*", group="Names in the files")]
+Settings = Annotated[Overrides, Parameter(name="*", group="Settings (by default those of the recipe)")]
 
 
 @app.command
@@ -57,6 +59,43 @@ def demo(
     from calibrant.experiments.demo import run_demo
 
     run_demo(seeds=seeds, epochs=epochs, weight=weight, noise=noise, out=out, console=Console())
+
+
+@app.command
+def train(
+    *,
+    recipe: RecipeName | None = None,
+    data_dir: Path | None = None,
+    out: Path | None = None,
+    config: Path | None = None,
+    wandb: str | None = None,
+    accelerator: str = "auto",
+    settings: Settings = Overrides(),  # type: ignore[call-arg]  # noqa: B008 (frozen; all are optional)
+) -> None:
+    """Train a classifier with the NLL and a calibration objective, by one of the paper's recipes.
+
+    Leaves weights, predictions, curves, an HTML report and the configuration in one folder. The same command again
+    goes on with an interrupted run, to the result it would have had, and shows a finished one.
+
+    Args:
+        recipe: Data, model and the paper's settings for them; digits needs no data.
+        data_dir: Folder with the official files of the data; without it they are fetched from the Hugging Face hub.
+        out: Folder of the run; by default runs/RECIPE-OBJECTIVE-seedSEED.
+        config: TOML or JSON file of settings, such as the config.json of an earlier run. Options go before it.
+        wandb: Project of Weights & Biases to log to, besides TensorBoard.
+        accelerator: cpu, gpu, mps or auto.
+        settings: Of the run.
+    """
+    from calibrant.experiments.packages import require_training_packages
+    from calibrant.experiments.recipes import resolve
+
+    configuration = resolve(recipe, settings, config)
+    if out is None:
+        out = Path("runs", f"{configuration.recipe}-{configuration.objective}-seed{configuration.seed}")
+    require_training_packages()
+    from calibrant.experiments import train
+
+    train.train(configuration, data_dir, out, wandb=wandb, accelerator=accelerator)
 
 
 @app.command

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from calibrant.files import FileError
 
@@ -160,3 +160,17 @@ def _described(expected: Any) -> str:
     if origin is tuple:
         return "a list of numbers"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[expected]
+
+
+if TYPE_CHECKING:
+    Overrides = Configuration
+else:
+    # The same settings, none of them given: what a command line changes of a recipe.
+    Overrides = dataclasses.make_dataclass(
+        "Overrides",
+        [(name, kind | None, None) for name, kind in get_type_hints(Configuration).items() if name != "recipe"],
+        frozen=True,
+        kw_only=True,
+        namespace={"__doc__": Configuration.__doc__},
+    )
+    Overrides.__module__ = __name__  # where those who inspect it look up its types

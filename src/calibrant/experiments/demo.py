@@ -1,162 +1,91 @@
-"""A first look at calibrated training: LeNet5 on digits, with NLL and with NLL + ESD, a few seeds each."""
+"""A first look at calibrated training: the paper's Table 1 in miniature, on digits."""
 
-import math
-import statistics
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-import torch
-import torch.nn.functional as F
+from lightning import Trainer
+from lightning.pytorch.callbacks import Callback
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-from torch import Tensor
+from rich.progress import Progress, TaskID
 
 import calibrant as cal
-from calibrant.experiments.models.lenet import LeNet5
-from calibrant.files import write_predictions
+from calibrant.experiments.configuration import Configuration, ObjectiveName
+from calibrant.experiments.fit import Trained, fit
+from calibrant.experiments.outcome import Outcome, judge
+from calibrant.experiments.recipes import RECIPES
+from calibrant.experiments.table import NOTE, outcome_table
+from calibrant.experiments.watching import training_progress
+from calibrant.files import read_predictions, write_predictions
+from calibrant.report import audit, require_report_packages, write_report
 
-TEST_IMAGES = 350
-VALIDATION_IMAGES = 150
-CALIBRATION_FRACTION = 0.1
-BATCH_SIZE = 128
-ECE_BINS = 20
-FILES = {"NLL": "nll", "NLL + ESD": "esd"}
-
-
-class Outcome(NamedTuple):
-    """What one trained network does on the test images, in percent."""
-
-    accuracy: float
-    ece: float
-    overconfidence: float
-
-
-class Predicted(NamedTuple):
-    """Logits of one trained network and the right answers."""
-
-    logits: Tensor
-    target: Tensor
-
-    def outcome(self) -> Outcome:
-        """The scores the table shows."""
-        scores = cal.metrics.evaluate(logits=self.logits, target=self.target, bins=ECE_BINS)
-        return Outcome(100 * scores.accuracy, 100 * scores.ece, 100 * scores.gap)
-
-
-def digits(noise: float) -> tuple[Tensor, Tensor]:
-    """scikit-learn's 1,797 digits as ``(N, 1, 32, 32)``, pixels in [0, 1] plus Gaussian noise, and their labels.
-
-    Without noise nearly every prediction is right, and there is nothing to be over-confident about.
-    """
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    images = torch.from_numpy(data.images).float().unsqueeze(1) / 16
-    images += noise * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
-    return F.interpolate(images, size=(32, 32), mode="bilinear"), torch.from_numpy(data.target).long()
-
-
-def train_and_test(
-    images: Tensor, labels: Tensor, *, weight: float, epochs: int, seed: int, after_epoch: Callable[[], None]
-) -> dict[str, Predicted]:
-    """Train one network and predict validation and test images. The seed fixes split, initialisation and order.
-
-    With a weight, a tenth of the training images is held out: NLL is minimised on the rest, ESD on the
-    held-out part, in the same step. Without, NLL has all of them.
-    """
-    torch.manual_seed(seed)
-    order = torch.randperm(len(labels))
-    test, validation, train = order.tensor_split([TEST_IMAGES, TEST_IMAGES + VALIDATION_IMAGES])
-    held_out = round(CALIBRATION_FRACTION * len(train)) if weight else 0
-    calibration, train = train[:held_out], train[held_out:]
-
-    model = LeNet5()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
-    esd = cal.ESDLoss()
-    for _ in range(epochs):
-        for batch in shuffled(train):
-            loss = F.cross_entropy(model(images[batch]), labels[batch])
-            if weight:
-                loss = loss + weight * esd(model(images[calibration]), labels[calibration])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        after_epoch()
-
-    with torch.inference_mode():
-        return {
-            name: Predicted(model(images[part]), labels[part])
-            for name, part in (("validation", validation), ("test", test))
-        }
-
-
-def shuffled(indices: Tensor) -> Iterator[Tensor]:
-    """Mini-batches of indices in random order."""
-    yield from indices[torch.randperm(len(indices))].split(BATCH_SIZE)
+METHODS: dict[ObjectiveName, str] = {"nll": "NLL", "mmce": "NLL + MMCE", "sb-ece": "NLL + SB-ECE", "esd": "NLL + ESD"}
 
 
 def run_demo(
     *, seeds: int, epochs: int, weight: float, noise: float, out: Path, console: Console
 ) -> dict[str, list[Outcome]]:
-    """Train both ways with every seed, print the comparison, and return it; the first seed's predictions are kept."""
-    images, labels = digits(noise)
-    methods = {"NLL": 0.0, "NLL + ESD": weight}
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("epochs")
-    with Progress(
-        *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
-        task = progress.add_task("", total=len(methods) * seeds * epochs)
-        outcomes: dict[str, list[Outcome]] = {name: [] for name in methods}
+    """Train every way with every seed, print the comparison, and return it; of the first seed all is kept."""
+    require_report_packages()
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in METHODS.values()}
+    with training_progress(Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(METHODS) * seeds * epochs, scores="")
         for seed in range(seeds):
-            for name, strength in methods.items():
+            for objective, name in METHODS.items():
                 progress.update(task, description=f"{name}, seed {seed + 1} of {seeds}")
-                predicted = train_and_test(
-                    images, labels, weight=strength, epochs=epochs, seed=seed,
-                    after_epoch=lambda: progress.advance(task),
-                )  # fmt: skip
-                outcomes[name].append(predicted["test"].outcome())
+                changes = {"objective": objective, "weight": weight, "seed": seed, "epochs": epochs, "noise": noise}
+                trained = fit(
+                    RECIPES["digits"].replaced(changes), callbacks=[_Advance(progress, task)], accelerator="cpu"
+                )
+                outcomes[name].append(judge(trained.validation, trained.test))
                 if seed == 0:
-                    keep(predicted, out, FILES[name])
-    console.print(comparison(outcomes, weight))
-    console.print(
-        f"LeNet5, {epochs} epochs, {seeds} seed{'' if seeds == 1 else 's'}, {TEST_IMAGES} test images of "
-        f"scikit-learn's digits with pixel noise {noise:g}. "
-        "A toy-sized default: it shows the mechanism, not a benchmark.",
-        highlight=False,
-    )
-    console.print(
-        f"Predictions of the first seed are in {out}: "
-        f"try calibrant evaluate {' '.join(str(out / f'{stem}.npz') for stem in FILES.values())}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+                    _keep(trained, out, objective)
+        progress.update(task, description="writing the report")
+        _report(out)
+    _show(console, outcomes, RECIPES["digits"].replaced({"epochs": epochs, "noise": noise}), weight, out)
     return outcomes
 
 
-def keep(predicted: dict[str, Predicted], folder: Path, stem: str) -> None:
+class _Advance(Callback):
+    """One bar over all networks."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self.progress, self.task = progress, task
+
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ARG002
+        self.progress.advance(self.task)
+
+
+def _keep(trained: Trained, out: Path, stem: str) -> None:
     """Write the predictions on the test images, and those on the validation images to fit a repair on."""
-    for part, ending in (("test", ""), ("validation", "-validation")):
-        logits, target = (tensor.numpy() for tensor in predicted[part])
-        write_predictions(folder / f"{stem}{ending}.npz", logits, target, kind="logits")
+    for ending, (logits, target) in (("", trained.test), ("-validation", trained.validation)):
+        write_predictions(out / f"{stem}{ending}.npz", logits.numpy(), target.numpy(), kind="logits")
 
 
-def comparison(outcomes: dict[str, list[Outcome]], weight: float) -> Table:
-    """The table a reader sees: one row a method, mean ± standard deviation over seeds."""
-    table = Table(title="Trained with and without a calibration objective", title_justify="left")
-    table.add_column("objective")
-    for heading in ("accuracy %", f"ECE % ({ECE_BINS} bins)", "over-confidence %"):
-        table.add_column(heading, justify="right")
-    best = min(outcomes, key=lambda name: statistics.fmean(outcome.ece for outcome in outcomes[name]))
-    for name, runs in outcomes.items():
-        label = name if name == "NLL" else f"{name} (weight {weight:g})"
-        cells = [mean_and_spread(values) for values in zip(*runs, strict=True)]
-        table.add_row(label, *cells, style="bold" if name == best else None)
-    return table
+def _report(out: Path) -> None:
+    """Audit the networks of the first seed, and compare each with the first."""
+    audits = [audit(name, read_predictions(out / f"{stem}.npz")) for stem, name in METHODS.items()]
+    first, *others = audits
+    compared = [
+        (first.name, other.name, cal.metrics.compare(first.predictions, other.predictions, metric="esd"))
+        for other in others
+    ]
+    write_report(out / "report.html", audits, compared)
 
 
-def mean_and_spread(values: tuple[float, ...]) -> str:
-    """Format as mean ± standard deviation; a single value has no deviation to show."""
-    spread = statistics.stdev(values) if len(values) > 1 else math.nan
-    return f"{statistics.fmean(values):.2f}" + ("" if math.isnan(spread) else f" ± {spread:.2f}")
+def _show(
+    console: Console, outcomes: dict[str, list[Outcome]], recipe: Configuration, weight: float, out: Path
+) -> None:
+    seeds = len(outcomes["NLL"])
+    title = f"Digits, {recipe.epochs} epochs, {seeds} seed{'' if seeds == 1 else 's'}, weight {weight:g}"
+    console.print(outcome_table(outcomes, title=title))
+    console.print(NOTE, highlight=False)
+    console.print(
+        f"LeNet5 on scikit-learn's digits with pixel noise {recipe.noise:g}: 360 test images. A toy-sized default: it "
+        "shows the mechanism, not a benchmark.",
+        highlight=False,
+    )
+    files = " ".join(str(out / f"{stem}.npz") for stem in ("nll", "esd"))
+    console.print(
+        f"Of the first seed: {out / 'report.html'}, and predictions. Try calibrant evaluate {files}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip

@@ -1,7 +1,10 @@
 """The paper's six pairs of data and model with its settings, and digits, which needs no download."""
 
-from calibrant.experiments.configuration import Configuration, RecipeName
+from pathlib import Path
+
+from calibrant.experiments.configuration import Configuration, Overrides, RecipeName, read_settings
 from calibrant.experiments.data.imagefolder import MEAN, STD
+from calibrant.files import naming
 
 _CIFAR_PIXELS = (0.5, 0.5, 0.5)
 
@@ -17,3 +20,18 @@ RECIPES: dict[RecipeName, Configuration] = {
     "snli": Configuration("snli", "bert-base-uncased", epochs=15, learning_rate=1e-5, max_length=158),
     "anli": Configuration("anli", "roberta-base", epochs=15, learning_rate=1e-5, max_length=128),
 }
+
+
+def resolve(recipe: RecipeName | None, settings: Overrides, config: Path | None) -> Configuration:
+    """The configuration that a recipe, a file of settings and options come to."""
+    found = {} if config is None else read_settings(config)
+    name = recipe or found.get("recipe")
+    if name is None:
+        raise ValueError(f"give a --recipe: one of {', '.join(RECIPES)}")
+    if name not in RECIPES:
+        raise ValueError(f"there is no recipe {name!r}: there are {', '.join(RECIPES)}")
+    base = RECIPES[name]
+    if config is not None:
+        with naming(config):
+            base = base.replaced({key: value for key, value in found.items() if key != "recipe"})
+    return base.replaced({key: value for key, value in vars(settings).items() if value is not None})

@@ -1,0 +1,12 @@
+"""What training from the command line needs besides the core."""
+
+from importlib.util import find_spec
+
+NEEDED = ("lightning", "tensorboard", "matplotlib", "jinja2")
+
+
+def require_training_packages() -> None:
+    """Say in one sentence what is missing, before any work is done."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"training needs {', '.join(missing)}: pip install 'calibrant[train]'")

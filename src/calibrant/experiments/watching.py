@@ -1,0 +1,77 @@
+"""What goes on beside training: checkpoints to go on from, and a bar for who is watching."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning import Trainer
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class KeepLast(Checkpoint):
+    """Keep one checkpoint to go on from: after every epoch, and within long ones every so many seconds.
+
+    Where it was saved changes nothing about the result.
+    """
+
+    def __init__(self, path: Path, *, seconds: float = 60) -> None:
+        self.path = path
+        self.seconds = seconds
+        self._saved = time.monotonic()
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.save_checkpoint(self.path)
+        self._saved = time.monotonic()
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Save if it is time."""
+        if time.monotonic() - self._saved >= self.seconds:
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Save the epoch."""
+        self._save(trainer)
+
+
+class Bar(Callback):
+    """Steps of all epochs, the time left, and how the last epoch did; on a terminal only."""
+
+    def __init__(self, progress: Progress, task: TaskID, *, label: str) -> None:
+        self.progress = progress
+        self.task = task
+        self.label = label
+
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Name the epoch."""
+        self.progress.update(
+            self.task,
+            description=f"{self.label}: epoch {trainer.current_epoch + 1} of {trainer.max_epochs}",
+        )
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Move on by a step."""
+        steps = trainer.num_training_batches
+        self.progress.update(self.task, completed=trainer.global_step / steps, total=trainer.max_epochs)
+
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Show what was logged."""
+        logged = trainer.callback_metrics
+        shown = [
+            f"{name} {100 * float(logged[key]):.2f} %"
+            for name, key in (("accuracy", "validation/accuracy"), ("ECE", "validation/ece"))
+            if key in logged
+        ]
+        if "train/objective" in logged:
+            shown.append(f"objective {float(logged['train/objective']):.4f}")
+        self.progress.update(self.task, scores=", ".join(shown))
+
+
+def training_progress(console: Console) -> Progress:
+    """The bar, quiet where nobody is watching."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        TextColumn("{task.fields[scores]}"),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
