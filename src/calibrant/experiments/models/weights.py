@@ -1,6 +1,5 @@
 """Trained weights from a file, without running anything that the file says."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +54,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise FileNotFoundError(f"{path}: there is no such file of weights: check the path")
     try:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:
+    except (MemoryError, PermissionError):
+        raise
+    except Exception as error:  # damage makes the unpickler raise anything
         raise ValueError(
             f"{path}: is damaged, or holds more than tensors: save it with torch.save(model.state_dict(), ...)"
         ) from error
