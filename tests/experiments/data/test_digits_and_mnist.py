@@ -112,6 +112,7 @@ def test_missing_files_are_named_with_where_they_were_looked_for_and_where_to_ge
     for part in (
         f"{tmp_path}: has no train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (or .gz)",
         f"{tmp_path}/MNIST/raw", "http://yann.lecun.com/exdb/mnist/", "leave out --data-dir", "ylecun/mnist",
+        "pip install 'calibrant[hf]'",
     ):  # fmt: skip
         assert part in message
     assert "\n" not in message

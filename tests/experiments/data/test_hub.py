@@ -98,7 +98,7 @@ def test_anli_joins_its_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LOADERS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "mnist": (data.load_mnist, ("four idx files", "yann.lecun.com", "ylecun/mnist")),
+    "mnist": (data.load_mnist, ("train-images-idx3-ubyte.gz", "yann.lecun.com", "ylecun/mnist")),
     "cifar10": (data.load_cifar10, ("cifar-10-batches-py", "cs.toronto.edu", "uoft-cs/cifar10")),
     "cifar100": (data.load_cifar100, ("cifar-100-python", "cs.toronto.edu", "uoft-cs/cifar100")),
     "imagenet": (data.load_image_folder, ("val/<class>/*.JPEG", "image-net.org", "clane9/imagenet-100")),

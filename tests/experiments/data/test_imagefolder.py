@@ -149,7 +149,7 @@ def test_train_and_val_must_agree(folder: Path) -> None:
 def test_a_folder_without_pictures_says_where_to_get_them(tmp_path: Path) -> None:
     (tmp_path / "train/ant").mkdir(parents=True)
     (tmp_path / "val").mkdir()
-    with pytest.raises(FileError, match=f"has no class folders in {tmp_path}/val: put train/.*image-net.*clane9"):
+    with pytest.raises(FileError, match=f"has no class folders in {tmp_path}/val: get train/.*image-net.*clane9"):
         load_image_folder(tmp_path)
 
 

@@ -92,6 +92,6 @@ def _explaining(source: Source) -> Iterator[None]:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise OSError(
             f"{source.name}: no data folder was given, and {source.hub} could not be had from the Hugging Face hub "
-            f"({reason[:200]}): put {source.files} from {source.site} into a folder and name it with --data-dir, or "
-            "`pip install 'calibrant[hf]'` and run again with a network"
+            f"({reason[:200]}): with a network and `pip install 'calibrant[hf]'` it can, or get {source.files} from "
+            f"{source.site} and name the folder with --data-dir"
         ) from error

@@ -21,7 +21,7 @@ CHECKSUMS = {
 }
 SOURCE = Source(
     name="MNIST",
-    files="its four idx files, gzipped or not,",
+    files="train-images-idx3-ubyte.gz and the other three idx files, gzipped or not,",
     site="http://yann.lecun.com/exdb/mnist/ (mirror: https://ossci-datasets.s3.amazonaws.com/mnist/)",
     hub="ylecun/mnist",
 )

@@ -22,8 +22,8 @@ class Source(NamedTuple):
         """The error for a folder without the files."""
         return FileError(
             folder,
-            f"{problem if folder.is_dir() else 'no such folder'}: put {self.files} there, from {self.site}, or leave "
-            f"out --data-dir to fetch {self.hub} from the Hugging Face hub",
+            f"{problem if folder.is_dir() else 'no such folder'}: get {self.files} from {self.site} and put them "
+            f"there, or leave out --data-dir to fetch {self.hub} from the Hugging Face hub (pip install 'calibrant[hf]')",
         )
 
 
