@@ -1,0 +1,326 @@
+"""Calibrated training with the ``Trainer`` of Hugging Face transformers."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import RandomSampler, Sampler
+from transformers import EvalPrediction, Trainer, set_seed
+from transformers.trainer_utils import EvalLoopOutput
+
+from calibrant import ESDLoss, metrics
+from calibrant.inputs import check_choice
+from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.training.interleave import _is_large_enough, _set_epoch
+from calibrant.training.randomness import random_state, set_random_state
+
+Objective = Callable[[Tensor, Tensor], Tensor]
+
+
+class CalibratedTrainer(Trainer):
+    """A ``transformers.Trainer`` that adds a calibration objective on held-out data to the loss.
+
+    One optimizer step descends along the gradient of ``NLL(train batch) + objective_weight * objective(calibration
+    batch)``. The NLL is whatever ``Trainer`` computes, label smoothing and ``compute_loss_func`` included. Calibration
+    batches are shuffled, stripped of unused columns, collated, padded and moved as training batches are, and never
+    end: when the calibration set is through it is reshuffled and begun again.
+
+    With gradient accumulation every micro-batch has a calibration batch beside it, and the objectives of a step are
+    averaged: the weight means the same for any number of accumulation steps. ESD is a statistic of a batch, though:
+    the mean of the ESD of four batches of 128 is another (a noisier) estimator than the ESD of 512 samples, and rooted
+    it is larger in the mean. What counts is ``calibration_batch_size``, which accumulation leaves as it is.
+
+    ``train(resume_from_checkpoint=...)`` picks the calibration batches up as exactly as ``Trainer`` does the
+    training batches: their place is kept in the checkpoint's ``trainer_state.json``.
+
+    ``evaluate()`` and ``predict()`` report accuracy and ECE (20 equal-width bins, closed on the right, as in the ESD
+    paper) beside the loss. The training log has ``objective``, its mean over the calibration batches since the last
+    entry, and ``silent``, the share of them where it was not above 0; ``loss`` stays the NLL.
+
+    Models with one label for each sample are supported: logits ``(N, C)``, labels ``(N,)``.
+
+    Args:
+        *args: As ``Trainer`` takes them.
+        calibration_dataset: Held-out part of the training data, of the same kind as ``train_dataset``; see
+            :func:`~calibrant.training.interleaved_split`.
+        objective: Of ``(logits, labels)``; ``ESDLoss()`` if not given.
+        objective_weight: What the objective is multiplied by. With 0 it is not computed at all.
+        calibration_batch_size: Samples of a calibration batch on each process; as many as in a training batch if not
+            given.
+        calibration_every: Compute the objective at every k-th optimizer step only.
+        batchnorm: What the calibration batch does to running statistics: ``"update"`` them as published, or
+            ``"freeze"`` them. Of no effect on models without BatchNorm.
+        **kwargs: As ``Trainer`` takes them.
+
+    Example:
+        >>> trainer = CalibratedTrainer(  # doctest: +SKIP
+        ...     model, args, train_dataset=train, calibration_dataset=held_out, eval_dataset=validation
+        ... )
+    """
+
+    objective: Objective
+
+    def __init__(
+        self,
+        *args: Any,
+        calibration_dataset: Any,
+        objective: Objective | None = None,
+        objective_weight: float = 1.0,
+        calibration_batch_size: int | None = None,
+        calibration_every: int = 1,
+        batchnorm: Literal["update", "freeze"] = "update",
+        **kwargs: Any,
+    ) -> None:
+        if calibration_dataset is None:
+            raise ValueError("calibration_dataset is None: hold out training data with interleaved_split")
+        if not (math.isfinite(objective_weight) and objective_weight >= 0):
+            raise ValueError(f"objective_weight must be finite and not negative, got {objective_weight}")
+        if calibration_every < 1:
+            raise ValueError(f"calibration_every must be at least 1, got {calibration_every}")
+        check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        objective = ESDLoss() if objective is None else objective
+        if not callable(objective):
+            raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
+        super().__init__(*args, **kwargs)
+        self.calibration_dataset = calibration_dataset
+        self.objective = objective
+        self.objective_weight = objective_weight
+        self.calibration_batch_size = calibration_batch_size
+        self.calibration_every = calibration_every
+        self.batchnorm = batchnorm
+        self._stream: _Stream | None = None
+        self._stream_state: Any = None
+        self._window = _Window()
+        self._check()
+        # Many heads take num_items_in_batch and drop it, and their loss then grows with the accumulation steps, out of
+        # proportion to the objective (huggingface/transformers#47688). The mean over samples does without it.
+        self.model_accepts_loss_kwargs = False
+        if self.compute_metrics is None:
+            self.compute_metrics = _no_metrics  # with None, Trainer would keep the loss and drop the logits
+
+    def _check(self) -> None:
+        """Refuse at once what would fail, or mislead, hours later."""
+        minimum = self._minimum_samples()
+        if isinstance(self.calibration_dataset, Sized) and len(self.calibration_dataset) < minimum:
+            raise ValueError(
+                f"calibration_dataset has {len(self.calibration_dataset)} samples, and the objective needs at least "
+                f"{minimum}: hold out more data"
+            )
+        if self._samples_of_a_batch() < minimum:
+            raise ValueError(
+                f"a calibration batch of {self._samples_of_a_batch()} samples is too small, the objective needs at "
+                f"least {minimum}: raise calibration_batch_size"
+            )
+        config = getattr(self.model, "config", None)
+        problem = getattr(config, "problem_type", None)
+        if problem in ("regression", "multi_label_classification") or getattr(config, "num_labels", None) == 1:
+            raise ValueError(
+                f"calibration is about one label of several, got a model with problem_type={problem!r} and "
+                f"num_labels={getattr(config, 'num_labels', None)}: use a classification head with 2 labels or more"
+            )
+        if len(self.label_names) != 1:
+            raise ValueError(
+                f"expected a model with one column of labels, got label_names={self.label_names}: "
+                "name it with label_names in TrainingArguments"
+            )
+        if self.is_deepspeed_enabled:
+            raise ValueError("DeepSpeed takes one backward pass a step, and this needs two: use DDP or FSDP")
+        if self.args.batch_eval_metrics:
+            raise ValueError("ECE is computed on all predictions at once: set batch_eval_metrics=False")
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Accumulate the gradients of the objective, if it is this step's turn, then those of the NLL."""
+        if self.objective_weight > 0 and self.state.global_step % self.calibration_every == 0:
+            # A backward pass of its own frees this graph before the next, and lets DDP's forward pass overwrite
+            # buffers; gradients are reduced once, with those of the NLL.
+            with self.accelerator.no_sync(model):
+                self._calibration_step(model)
+        return super().training_step(model, inputs, *args, **kwargs)
+
+    def _calibration_step(self, model: nn.Module) -> None:
+        model.train()
+        if callable(train := getattr(self.optimizer, "train", None)):
+            train()
+        batch = self._prepare_inputs(self._next_calibration_batch())
+        frozen = freeze_batchnorm_statistics(model) if self.batchnorm == "freeze" else nullcontext()
+        with self.compute_loss_context_manager(), frozen:
+            value = self.objective(*_logits_and_labels(model, batch, self.label_names[0]))
+        self._window.add(value.detach())
+        # accelerate divides by the steps it knows of, which are 1 where Trainer divides by itself.
+        steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+        self.accelerator.backward(
+            value * (self.objective_weight * self.accelerator.gradient_accumulation_steps / steps)
+        )
+
+    def _next_calibration_batch(self) -> Any:
+        kept: Any = self.state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
+        # Every training has a state of its own, and a resumed one that of its checkpoint.
+        if self._stream is None or self._stream_state is not self.state:
+            place = kept.get(_PLACE, {}).get("attributes", {})
+            self._stream = _Stream(self.get_calibration_dataloader, self._data_seed(), self._minimum_samples(), **place)
+            self._stream_state = self.state
+            self._window = _Window()
+        batch = self._stream.next_batch()
+        place = {"passes": self._stream.passes, "batches": self._stream.batches}
+        kept[_PLACE] = {"args": {}, "attributes": place}
+        return batch
+
+    def get_calibration_dataloader(self) -> Iterable[Any]:
+        """Make the loader of the calibration set as ``get_train_dataloader`` makes that of the training set."""
+        train = self.train_dataset, self._train_batch_size
+        self.train_dataset, self._train_batch_size = self.calibration_dataset, self._samples_of_a_batch()
+        try:
+            return self.get_train_dataloader()
+        finally:
+            self.train_dataset, self._train_batch_size = train
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int] | None:
+        if self.train_dataset is not self.calibration_dataset:
+            return super()._get_train_sampler(*args, **kwargs)
+        # Grouping by length speeds training up, but a statistic of a batch needs a random sample of the whole.
+        return RandomSampler(self.train_dataset) if isinstance(self.train_dataset, Sized) else None
+
+    def _samples_of_a_batch(self) -> int:
+        return self._train_batch_size if self.calibration_batch_size is None else self.calibration_batch_size
+
+    def _minimum_samples(self) -> int:
+        return int(self.objective.minimum_samples()) if hasattr(self.objective, "minimum_samples") else 1
+
+    def _data_seed(self) -> int:
+        return int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate as ``Trainer`` does, and add accuracy and ECE; metrics of the same name are the user's to define."""
+        output = super().evaluation_loop(*args, **kwargs)
+        if output.predictions is not None and output.label_ids is not None and output.metrics is not None:
+            prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
+            for name, value in _scores(output.predictions, output.label_ids).items():
+                output.metrics.setdefault(f"{prefix}_{name}", value)
+        return output
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log as ``Trainer`` does, with ``objective`` and ``silent`` beside the training loss."""
+        super().log(logs | self._window.take() if "loss" in logs else logs, *args, **kwargs)
+
+
+_PLACE = CalibratedTrainer.__name__
+
+
+class _Stream:
+    """Calibration batches without end.
+
+    Every pass draws from random numbers of its own, seeded by its number, and leaves those of the training alone. So
+    two integers tell where the stream is, and a pass can be drawn again up to there.
+    """
+
+    def __init__(
+        self, make_loader: Callable[[], Iterable[Any]], seed: int, minimum: int, passes: int = 0, batches: int = 0
+    ) -> None:
+        self.passes = passes
+        self.batches = batches
+        self._make_loader = make_loader
+        self._loader: Iterable[Any] | None = None
+        self._seed = seed
+        self._minimum = minimum
+        self._rest: Iterator[Any] | None = None
+        self._random = random_state()
+
+    def next_batch(self) -> Any:
+        with self._own_random_numbers():
+            for _ in range(2):  # what is left of this pass, then all of the next
+                for batch in self._this_pass():
+                    self.batches += 1
+                    if _is_large_enough(batch, self._minimum):
+                        return batch
+                self.passes, self.batches, self._rest = self.passes + 1, 0, None
+        raise ValueError(
+            f"the calibration set gave no batch of at least {self._minimum} samples, which the objective needs: "
+            "hold out more data, or set dataloader_drop_last=False"
+        )
+
+    def _this_pass(self) -> Iterator[Any]:
+        if self._rest is None:
+            self._rest = self._begin()
+            for _ in islice(self._rest, self.batches):
+                pass
+        return self._rest
+
+    def _begin(self) -> Iterator[Any]:
+        if self._loader is None:
+            set_seed(self._seed)  # which accelerate's sampler keeps, to add the number of the pass to it
+            self._loader = self._make_loader()
+        set_seed(self._seed + self.passes)
+        _set_epoch(self._loader, self.passes)
+        return iter(self._loader)
+
+    @contextmanager
+    def _own_random_numbers(self) -> Iterator[None]:
+        outside = random_state()
+        set_random_state(self._random)
+        try:
+            yield
+        finally:
+            self._random = random_state()
+            set_random_state(outside)
+
+
+class _Window:
+    """Sums of the objective since the last log, left on the device so that no step waits for it."""
+
+    def __init__(self) -> None:
+        self._sums: Tensor | None = None
+
+    def add(self, objective: Tensor) -> None:
+        entry = torch.stack((objective.double(), (objective <= 0).double(), torch.ones_like(objective).double()))
+        self._sums = entry if self._sums is None else self._sums + entry
+
+    def take(self) -> dict[str, float]:
+        if self._sums is None:
+            return {}
+        objective, silent, batches = self._sums.tolist()
+        self._sums = None
+        return {"objective": objective / batches, "silent": silent / batches}
+
+
+def _logits_and_labels(model: nn.Module, batch: Any, name: str) -> tuple[Tensor, Tensor]:
+    """Logits of a calibration batch, without the model's own loss, and its labels."""
+    if not isinstance(batch, Mapping) or batch.get(name) is None:
+        found = ", ".join(batch) if isinstance(batch, Mapping) else type(batch).__name__
+        raise ValueError(f"the calibration batch has no {name!r}, only {found}: give calibration_dataset labels")
+    labels = batch[name]
+    outputs = model(**{key: value for key, value in batch.items() if key != name})
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if logits is None:
+        found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise ValueError(f"the model returned no logits, only {found}: use a model with a classification head")
+    if logits.dim() != 2 or logits.shape[1] < 2 or labels.shape != logits.shape[:1] or labels.is_floating_point():
+        raise ValueError(
+            f"expected logits (N, C) of at least 2 classes and integer labels (N,), got {tuple(logits.shape)} and "
+            f"{labels.dtype} {tuple(labels.shape)}: the calibration objective needs a classification head"
+        )
+    return logits, labels
+
+
+def _scores(predictions: Any, labels: Any) -> dict[str, float]:
+    """Accuracy and ECE of what Trainer gathered: arrays, or lists of them from batches it did not join."""
+    logits = predictions[0] if isinstance(predictions, tuple) else predictions
+    if isinstance(logits, list):
+        logits = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits])
+        labels = np.concatenate(labels)
+    if np.ndim(logits) != 2 or np.shape(labels) != np.shape(logits)[:1]:
+        raise ValueError(
+            f"ECE needs logits (N, C) and labels (N,), got {np.shape(logits)} and {np.shape(labels)}: "
+            "preprocess_logits_for_metrics must leave the logits as they are"
+        )
+    counts = labels != -100  # as everywhere in transformers
+    given = metrics.predictions(logits=logits[counts], target=labels[counts])
+    return {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
+
+
+def _no_metrics(_: EvalPrediction) -> dict[str, float]:
+    return {}

@@ -1,0 +1,408 @@
+"""Trainer's own NLL, plus the weighted objective of calibration batches that are made as it makes training batches."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from calibrant import ESDLoss, MMCELoss
+from calibrant.training.randomness import random_state
+
+transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
+
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # noqa: E402
+
+from calibrant.training import CalibratedTrainer  # noqa: E402
+from calibrant.training.huggingface import _Stream  # noqa: E402
+
+Batch = dict[str, Tensor]
+CLASSES = 3
+WEIGHT = 0.7
+
+
+class Sentences(Dataset[dict[str, Any]]):
+    """Random tokens of various lengths, and the order in which they were asked for."""
+
+    def __init__(self, samples: int, seed: int) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(3, 9, (samples,), generator=draw)
+        self.tokens = [torch.randint(1, 50, (int(length),), generator=draw) for length in lengths]
+        self.labels = torch.randint(CLASSES, (samples,), generator=draw)
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.asked.append(index)
+        return {"input_ids": self.tokens[index], "labels": self.labels[index], "text": "not for the model"}
+
+    def batch(self, indices: list[int]) -> Batch:
+        return pad([self[index] for index in indices])
+
+
+def pad(samples: list[dict[str, Any]]) -> Batch:
+    tokens = nn.utils.rnn.pad_sequence([sample["input_ids"] for sample in samples], batch_first=True)
+    labels = torch.stack([sample["labels"] for sample in samples])
+    return {"input_ids": tokens, "attention_mask": (tokens > 0).long(), "labels": labels}
+
+
+def bert(dropout: float = 0.0, seed: int = 0, **config: Any) -> BertForSequenceClassification:
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {
+        "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+        "max_position_embeddings": 16, "initializer_range": 0.2, "num_labels": CLASSES,
+        "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout,
+    }  # fmt: skip
+    return BertForSequenceClassification(BertConfig(**sizes | config))  # type: ignore[no-untyped-call]
+
+
+def arguments(folder: Path, **changed: Any) -> TrainingArguments:
+    given: dict[str, Any] = {
+        "output_dir": str(folder), "per_device_train_batch_size": 4, "max_steps": 1, "learning_rate": 1.0,
+        "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "save_strategy": "no", "logging_steps": 1,
+        "report_to": "none", "use_cpu": True, "disable_tqdm": True,
+    }  # fmt: skip
+    return TrainingArguments(**(given | changed))
+
+
+def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> CalibratedTrainer:
+    """A trainer by plain gradient descent with rate 1: what the weights lose is the gradient."""
+    own = {"compute_loss_func", "compute_metrics", "calibration_dataset", "objective", "objective_weight",
+           "calibration_batch_size", "calibration_every", "batchnorm", "train_dataset", "eval_dataset",
+           "preprocess_logits_for_metrics"}  # fmt: skip
+    options: dict[str, Any] = {"calibration_dataset": Sentences(8, seed=2), "train_dataset": Sentences(8, seed=1)}
+    options |= {name: changed.pop(name) for name in own & set(changed)}
+    model = bert() if model is None else model
+    given = arguments(folder, **changed)
+    descent = torch.optim.SGD(model.parameters(), lr=given.learning_rate)
+    return CalibratedTrainer(model, given, pad, optimizers=(descent, None), **{"objective_weight": WEIGHT} | options)
+
+
+def flat(model: Any) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def gradient(model: nn.Module, loss: Tensor) -> Tensor:
+    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+def objective_of(model: nn.Module, batch: Batch, objective: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    return objective(model(batch["input_ids"], batch["attention_mask"]).logits, batch["labels"])
+
+
+@pytest.mark.parametrize("objective", [ESDLoss(root=False), MMCELoss()], ids=lambda objective: type(objective).__name__)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_step_descends_along_nll_and_the_mean_objective(tmp_path: Path, objective: nn.Module, steps: int) -> None:
+    train, held_out = Sentences(4 * steps, seed=1), Sentences(10, seed=2)
+    trainer = calibrated(
+        tmp_path, train_dataset=train, calibration_dataset=held_out, objective=objective, calibration_batch_size=5,
+        gradient_accumulation_steps=steps,
+    )  # fmt: skip
+    before = flat(trainer.model)
+    trainer.train()
+
+    model, everything = bert(), train.batch(list(range(4 * steps)))
+    nll = F.cross_entropy(model(everything["input_ids"], everything["attention_mask"]).logits, everything["labels"])
+    batches = [held_out.batch(held_out.asked[first : first + 5]) for first in (0, 5)][:steps]
+    expected = nll + WEIGHT * torch.stack([objective_of(model, batch, objective) for batch in batches]).mean()
+    torch.testing.assert_close(before - flat(trainer.model), gradient(model, expected), rtol=1e-4, atol=1e-6)
+
+
+def summed(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
+    return 3 * F.cross_entropy(outputs.logits, labels, reduction="sum") / num_items_in_batch
+
+
+@pytest.mark.parametrize(
+    ("samples", "options"),
+    [
+        (8, {"label_smoothing_factor": 0.1}),
+        (8, {"compute_loss_func": summed}),
+        (7, {"compute_loss_func": summed, "gradient_accumulation_steps": 2}),
+        (16, {"gradient_accumulation_steps": 3, "max_steps": 2}),  # the second step has one batch only
+    ],
+    ids=["label smoothing", "own loss", "own loss over uneven batches", "a shorter last step"],
+)
+def test_the_nll_is_what_trainer_computes(tmp_path: Path, samples: int, options: dict[str, Any]) -> None:
+    train: Any = Sentences(samples, seed=1)
+    ours = calibrated(tmp_path, train_dataset=train, objective_weight=0, **options)
+    ours.train()
+    model = bert()
+    descent = torch.optim.SGD(model.parameters(), lr=1.0)
+    own_loss = options.pop("compute_loss_func", None)
+    trainer = Trainer(
+        model, arguments(tmp_path, **options), pad, train, compute_loss_func=own_loss, optimizers=(descent, None)
+    )
+    trainer.model_accepts_loss_kwargs = False  # BERT drops the count it is given
+    trainer.train()
+    torch.testing.assert_close(flat(ours.model), flat(model), rtol=0, atol=0)
+
+
+def test_the_objective_is_averaged_over_a_shorter_last_step_too(tmp_path: Path) -> None:
+    """Two batches, then one: a constant gradient moves the weights alike in both steps."""
+
+    def constant(logits: Tensor, _: Tensor) -> Tensor:
+        return (logits - logits.detach()).sum() + bias.sum()
+
+    model = bert()
+    bias = model.classifier.bias
+    bias_only = torch.optim.SGD([bias], lr=1.0)
+    trainer = calibrated(
+        tmp_path, model=model, train_dataset=Sentences(12, seed=1), gradient_accumulation_steps=2, max_steps=2,
+        objective=constant, compute_loss_func=lambda outputs, *_, **__: 0 * outputs.logits.sum(),
+    )  # fmt: skip
+    trainer.optimizer = bias_only
+    trainer.train()
+    torch.testing.assert_close(bias.detach(), torch.full((CLASSES,), -2 * WEIGHT * (1 + 4)))
+
+
+def test_calibration_every_counts_optimizer_steps(tmp_path: Path) -> None:
+    held_out = Sentences(100, seed=2)
+    values: list[float] = []
+
+    def objective(logits: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = ESDLoss(root=False)(logits, labels)
+        values.append(loss.item())
+        return loss
+
+    trainer = calibrated(
+        tmp_path, train_dataset=Sentences(40, seed=1), calibration_dataset=held_out, objective=objective, max_steps=5,
+        gradient_accumulation_steps=2, calibration_every=2, learning_rate=0.01,
+    )  # fmt: skip
+    trainer.train()
+    logged = [entry.get("objective") for entry in trainer.state.log_history[:-1]]
+    means = [float(np.mean(values[first : first + 2])) for first in (0, 2, 4)]
+    assert len(values) == 6
+    assert logged == [pytest.approx(means[0]), None, pytest.approx(means[1]), None, pytest.approx(means[2])]
+
+
+def test_the_log_has_the_mean_objective_and_the_share_of_silent_batches(tmp_path: Path) -> None:
+    values = iter([0.5, 0.0, -0.1, 1.0, 0.0, 0.0])
+    trainer = calibrated(
+        tmp_path, max_steps=6, logging_steps=3, learning_rate=0.01,
+        objective=lambda logits, _: 0 * logits.sum() + next(values),
+    )  # fmt: skip
+    trainer.train()
+    first, second, *_ = trainer.state.log_history
+    assert [first["objective"], first["silent"]] == pytest.approx([0.4 / 3, 2 / 3])
+    assert [second["objective"], second["silent"]] == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_calibration_batches_are_made_as_training_batches_are(tmp_path: Path) -> None:
+    """Padded to their longest, without unused columns, reshuffled every pass, none too small for the objective."""
+    held_out = Sentences(8, seed=2)
+    seen: list[Batch] = []
+    model = bert()
+    model.register_forward_pre_hook(lambda _, __, given: seen.append(given), with_kwargs=True)
+    trainer = calibrated(
+        tmp_path, model=model, calibration_dataset=held_out, calibration_batch_size=3, max_steps=4, learning_rate=0.01,
+        remove_unused_columns=False, train_sampling_strategy="sequential",
+    )  # fmt: skip
+    trainer.train()
+    batches = [batch for batch in seen if "labels" not in batch]  # the model's own loss is not asked for
+    assert [len(batch["input_ids"]) for batch in batches] == [3, 3, 3, 3]
+    order = held_out.asked
+    for batch, indices in zip(batches, (order[0:3], order[3:6], order[8:11], order[11:14]), strict=True):
+        expected = held_out.batch(indices)
+        assert torch.equal(batch["input_ids"], expected["input_ids"])
+        assert torch.equal(batch["attention_mask"], expected["attention_mask"])
+    assert sorted(order[:8]) == list(range(8))
+    assert order[:8] not in (list(range(8)), order[8:16])
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path, steps: int) -> None:
+    """Three steps an epoch, the last with a part of its batches; calibration passes of two batches and a small rest."""
+
+    def trainer(seed: int, **options: Any) -> CalibratedTrainer:
+        return calibrated(
+            tmp_path, model=bert(dropout=0.1, seed=seed), train_dataset=Sentences(12 * steps - 3, seed=1),
+            calibration_dataset=Sentences(10, seed=2), objective=ESDLoss(root=False), gradient_accumulation_steps=steps,
+            max_steps=8, learning_rate=0.05, **options,
+        )  # fmt: skip
+
+    whole = trainer(seed=0, save_strategy="steps", save_steps=1)
+    whole.train()
+    for stop in (2, 3, 4, 7):
+        resumed = trainer(seed=9)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
+        assert torch.equal(flat(resumed.model), flat(whole.model)), stop
+
+
+def test_every_training_begins_the_calibration_set_anew(tmp_path: Path) -> None:
+    held_out = Sentences(10, seed=2)
+    trainer = calibrated(tmp_path, calibration_dataset=held_out, seed=5)
+    orders = []
+    for _ in range(2):
+        trainer.train()
+        orders.append(held_out.asked.copy())
+        held_out.asked.clear()
+    # The first batch and the one that accelerate reads ahead.
+    assert orders == 2 * [torch.randperm(10, generator=torch.Generator().manual_seed(5)).tolist()[:8]]
+
+
+class Noisy(Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Tensor:
+        return index + torch.rand(())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_is_drawn_again_up_to_its_place_and_leaves_random_numbers_alone(workers: int) -> None:
+    def stream(**place: int) -> _Stream:
+        return _Stream(lambda: DataLoader(Noisy(), 4, shuffle=True, num_workers=workers), seed=3, minimum=3, **place)
+
+    whole = stream()
+    drawn, places = [], []
+    before = random_state()
+    for _ in range(5):
+        places.append({"passes": whole.passes, "batches": whole.batches})
+        drawn.append(whole.next_batch())
+    assert torch.equal(random_state()["torch"], before["torch"])
+    assert len({tuple(batch.tolist()) for batch in drawn}) == 5
+    for start in (1, 2, 4):
+        resumed = stream(**places[start])
+        torch.rand(3)
+        assert [resumed.next_batch().tolist() for _ in drawn[start:]] == [batch.tolist() for batch in drawn[start:]]
+
+
+def naive_ece(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], bins: int = 20) -> float:
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
+    probabilities = exponentials / exponentials.sum(1, keepdims=True)
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
+    members = [(confidence > k / bins) & (confidence <= (k + 1) / bins) for k in range(bins)]
+    return float(sum(abs(right[inside].sum() - confidence[inside].sum()) for inside in members) / len(labels))
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_evaluation_tells_accuracy_and_ece(tmp_path: Path, joined: bool) -> None:
+    held = Sentences(50, seed=3)
+    held.labels[7] = -100  # not to be counted
+    trainer = calibrated(tmp_path, eval_dataset=held, eval_do_concat_batches=joined)
+    scores = trainer.evaluate()
+    output: Any = trainer.predict(held)
+    logits, labels = (part if joined else np.concatenate(part) for part in (output.predictions, output.label_ids))
+    logits, labels = np.delete(logits, 7, axis=0), np.delete(labels, 7)
+    expected = {"accuracy": float((logits.argmax(1) == labels).mean()), "ece": naive_ece(logits, labels)}
+    for name, value in expected.items():
+        assert scores[f"eval_{name}"] == pytest.approx(value, abs=1e-6)
+        assert output.metrics[f"test_{name}"] == pytest.approx(value, abs=1e-6)
+    assert scores["eval_loss"] > 0
+
+
+@pytest.mark.parametrize("key", ["accuracy", "eval_accuracy"])
+def test_metrics_of_the_user_are_merged_and_win(tmp_path: Path, key: str) -> None:
+    trainer = calibrated(
+        tmp_path, eval_dataset=Sentences(20, seed=3), compute_metrics=lambda _: {key: 7.0, "mine": 8.0}
+    )
+    scores = trainer.evaluate()
+    assert (scores["eval_accuracy"], scores["eval_mine"]) == (7.0, 8.0)
+    assert 0 < scores["eval_ece"] < 1
+
+
+class Normalised(nn.Module):
+    """A classifier with BatchNorm that knows nothing of transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm = nn.BatchNorm1d(1)
+        self.head = nn.Linear(1, CLASSES)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        logits = self.head(self.norm(input_ids[:, :1].float()))
+        return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize(("batchnorm", "tracked"), [("update", 2), ("freeze", 1)])
+def test_batchnorm_is_updated_or_frozen_by_calibration_batches(tmp_path: Path, batchnorm: str, tracked: int) -> None:
+    model: Any = Normalised()
+    train = Sentences(4, seed=1)
+    calibrated(tmp_path, model=model, train_dataset=train, batchnorm=batchnorm).train()
+    assert int(model.norm.num_batches_tracked) == tracked
+    mean = 0.1 * torch.stack([tokens[0] for tokens in train.tokens]).float().mean()
+    assert bool(torch.isclose(model.norm.running_mean, mean)) == (batchnorm == "freeze")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"calibration_dataset": None}, "calibration_dataset is None: hold out"),
+        ({"calibration_dataset": Sentences(2, seed=0)}, "has 2 samples, and the objective needs at least 3"),
+        ({"calibration_batch_size": 2}, "a calibration batch of 2 samples is too small"),
+        ({"objective_weight": -1.0}, "finite and not negative, got -1.0"),
+        ({"objective_weight": float("nan")}, "finite and not negative, got nan"),
+        ({"calibration_every": 0}, "calibration_every must be at least 1, got 0"),
+        ({"batchnorm": "off"}, "batchnorm"),
+        ({"model": bert(num_labels=1)}, "num_labels=1: use a classification head"),
+        ({"model": bert(problem_type="regression")}, "problem_type='regression'"),
+        ({"model": bert(problem_type="multi_label_classification")}, "one label of several"),
+        ({"label_names": ["start", "end"]}, r"got label_names=\['start', 'end'\]"),
+        ({"batch_eval_metrics": True}, "set batch_eval_metrics=False"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        calibrated(tmp_path, **options)
+
+
+def test_an_objective_must_be_callable(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"objective must take \(logits, labels\), got str"):
+        calibrated(tmp_path, objective="esd")
+
+
+class Headless(nn.Module):
+    def __init__(self, key: str, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.key, self.shape = key, shape
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        return {"loss": self.weight, self.key: self.weight.expand(len(input_ids), *self.shape)}
+
+
+class Unlabelled(Sentences):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": self.tokens[index]}
+
+
+def pad_what_there_is(samples: list[dict[str, Any]]) -> Batch:
+    batch = pad([{"labels": torch.tensor(0)} | sample for sample in samples])
+    return batch if "labels" in samples[0] else {"input_ids": batch["input_ids"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"calibration_dataset": Unlabelled(8, seed=0)}, "has no 'labels', only input_ids: give calibration_dataset"),
+        ({"model": Headless("hidden", (3,))}, "no logits, only loss, hidden: use a model with a classification head"),
+        ({"model": Headless("logits", (5, 3))}, r"expected logits \(N, C\) .* got \(4, 5, 3\)"),
+        ({"model": Headless("logits", (1,))}, r"at least 2 classes .* got \(4, 1\)"),
+        ({"dataloader_drop_last": True, "calibration_batch_size": 9}, "gave no batch of at least 3 samples"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_explained(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    trainer = calibrated(tmp_path, **options)
+    trainer.data_collator = pad_what_there_is
+    with pytest.raises(ValueError, match=message):
+        trainer.train()
+
+
+def test_predictions_that_are_no_logits_are_refused(tmp_path: Path) -> None:
+    trainer = calibrated(
+        tmp_path, eval_dataset=Sentences(9, seed=3), preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1)
+    )
+    with pytest.raises(ValueError, match=r"got \(9,\) and \(9,\): preprocess_logits_for_metrics must leave"):
+        trainer.evaluate()
