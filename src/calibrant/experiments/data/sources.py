@@ -20,10 +20,11 @@ class Source(NamedTuple):
 
     def lacking(self, folder: Path, problem: str) -> FileError:
         """The error for a folder without the files."""
+        what = problem if folder.is_dir() else "no such folder"
         return FileError(
             folder,
-            f"{problem if folder.is_dir() else 'no such folder'}: get {self.files} from {self.site} and put them "
-            f"there, or leave out --data-dir to fetch {self.hub} from the Hugging Face hub (pip install 'calibrant[hf]')",
+            f"{what}: get {self.files} from {self.site} and put them there, or leave out --data-dir to fetch "
+            f"{self.hub} from the Hugging Face hub (pip install 'calibrant[hf]')",
         )
 
 
