@@ -131,7 +131,7 @@ def _check_weights(network: Any, classes: int, info: dict[str, Any]) -> None:
 @contextmanager
 def _quiet(transformers: ModuleType) -> Iterator[None]:
     """No report of a fresh head, which is what training is for, and no bar while reading; downloads keep theirs."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     logging = transformers.utils.logging
     verbosity, bars, download_bars = (
@@ -147,6 +147,8 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+        if not download_bars:
+            disable_progress_bars()
 
 
 @contextmanager
