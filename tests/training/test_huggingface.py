@@ -1,5 +1,7 @@
 """Trainer's own NLL, plus the weighted objective of calibration batches that are made as it makes training batches."""
 
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, Dataset
 
 from calibrant import ESDLoss, MMCELoss
 from calibrant.training.randomness import random_state
 
-transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
+pytest.importorskip("transformers", reason="needs the extra 'hf'")
+datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # noqa: E402
 
@@ -194,15 +198,15 @@ def test_the_log_has_the_mean_objective_and_the_share_of_silent_batches(tmp_path
     assert [second["objective"], second["silent"]] == pytest.approx([1 / 3, 2 / 3])
 
 
-def test_calibration_batches_are_made_as_training_batches_are(tmp_path: Path) -> None:
-    """Padded to their longest, without unused columns, reshuffled every pass, none too small for the objective."""
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_calibration_batches_are_padded_and_reshuffled_and_never_too_small(tmp_path: Path, strategy: str) -> None:
     held_out = Sentences(8, seed=2)
     seen: list[Batch] = []
     model = bert()
     model.register_forward_pre_hook(lambda _, __, given: seen.append(given), with_kwargs=True)
     trainer = calibrated(
         tmp_path, model=model, calibration_dataset=held_out, calibration_batch_size=3, max_steps=4, learning_rate=0.01,
-        remove_unused_columns=False, train_sampling_strategy="sequential",
+        train_sampling_strategy=strategy,
     )  # fmt: skip
     trainer.train()
     batches = [batch for batch in seen if "labels" not in batch]  # the model's own loss is not asked for
@@ -212,8 +216,23 @@ def test_calibration_batches_are_made_as_training_batches_are(tmp_path: Path) ->
         expected = held_out.batch(indices)
         assert torch.equal(batch["input_ids"], expected["input_ids"])
         assert torch.equal(batch["attention_mask"], expected["attention_mask"])
-    assert sorted(order[:8]) == list(range(8))
-    assert order[:8] not in (list(range(8)), order[8:16])
+    for pass_, seed in ((order[:8], 42), (order[8:16], 43)):  # Trainer's seed, then the next
+        assert pass_ == torch.randperm(8, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@pytest.mark.parametrize("kind", [list, datasets.Dataset.from_list], ids=["a list", "a datasets.Dataset"])
+def test_the_collator_sees_columns_the_model_takes(tmp_path: Path, kind: Callable[[list[Any]], Any]) -> None:
+    columns: set[str] = set()
+
+    def collator(samples: list[dict[str, Any]]) -> Batch:
+        columns.update(*samples)
+        return pad([{name: torch.tensor(sample[name]) for name in ("input_ids", "labels")} for sample in samples])
+
+    rows = [{"input_ids": [1 + n % 9], "labels": n % CLASSES, "text": "not for the model"} for n in range(8)]
+    trainer = calibrated(tmp_path, train_dataset=kind(rows), calibration_dataset=kind(rows))
+    trainer.data_collator = collator
+    next(iter(trainer.get_calibration_dataloader()))
+    assert columns == {"input_ids", "labels"}
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -245,6 +264,32 @@ def test_every_training_begins_the_calibration_set_anew(tmp_path: Path) -> None:
         held_out.asked.clear()
     # The first batch and the one that accelerate reads ahead.
     assert orders == 2 * [torch.randperm(10, generator=torch.Generator().manual_seed(5)).tolist()[:8]]
+
+
+def train_on_the_whole_sets(rank: int, ranks: int, port: int, folder: Path) -> None:
+    """Batches are all of the data, shared out over the ranks, so that their order means nothing."""
+    if ranks > 1:
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in place.items()})
+    trainer = calibrated(
+        folder, objective=ESDLoss(root=False), per_device_train_batch_size=8 // ranks, max_steps=3, learning_rate=0.1,
+        ddp_backend="gloo" if ranks > 1 else None, ddp_find_unused_parameters=False, eval_dataset=Sentences(11, seed=3),
+    )  # fmt: skip
+    trainer.train()
+    scores = trainer.evaluate()
+    assert trainer.args.world_size == ranks
+    if rank == 0:
+        torch.save((flat(trainer.model), scores["eval_ece"], scores["eval_accuracy"]), folder / f"{ranks}.pt")
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    train_on_the_whole_sets(0, 1, port, tmp_path)
+    spawn(train_on_the_whole_sets, (2, port, tmp_path), nprocs=2)
+    one, two = (torch.load(tmp_path / f"{ranks}.pt", weights_only=True) for ranks in (1, 2))
+    torch.testing.assert_close(two, one, rtol=0, atol=1e-6)
 
 
 class Noisy(Dataset[Tensor]):

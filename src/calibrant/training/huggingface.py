@@ -30,10 +30,11 @@ class CalibratedTrainer(Trainer):
     batches are shuffled, stripped of unused columns, collated, padded and moved as training batches are, and never
     end: when the calibration set is through it is reshuffled and begun again.
 
-    With gradient accumulation every micro-batch has a calibration batch beside it, and the objectives of a step are
-    averaged: the weight means the same for any number of accumulation steps. ESD is a statistic of a batch, though:
-    the mean of the ESD of four batches of 128 is another (a noisier) estimator than the ESD of 512 samples, and rooted
-    it is larger in the mean. What counts is ``calibration_batch_size``, which accumulation leaves as it is.
+    With gradient accumulation every micro-batch has a calibration batch beside it, and a step takes the mean NLL of its
+    micro-batches and the mean of their objectives: the weight means the same for any number of them. ESD is a statistic
+    of a batch, though: the mean of the ESD of four batches of 128 is another (a noisier) estimator than the ESD of 512
+    samples, and rooted it is larger in the mean. What counts is ``calibration_batch_size``, which accumulation leaves
+    as it is.
 
     ``train(resume_from_checkpoint=...)`` picks the calibration batches up as exactly as ``Trainer`` does the
     training batches: their place is kept in the checkpoint's ``trainer_state.json``.
@@ -58,12 +59,18 @@ class CalibratedTrainer(Trainer):
         **kwargs: As ``Trainer`` takes them.
 
     Example:
-        >>> trainer = CalibratedTrainer(  # doctest: +SKIP
-        ...     model, args, train_dataset=train, calibration_dataset=held_out, eval_dataset=validation
-        ... )
+        >>> import tempfile
+        >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+        >>> samples = [{"input_ids": [n % 7, n % 5], "labels": n % 2} for n in range(20)]
+        >>> small = {"vocab_size": 7, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+        >>> model = BertForSequenceClassification(BertConfig(intermediate_size=4, **small))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     args = TrainingArguments(folder, report_to="none", use_cpu=True)
+        ...     trainer = CalibratedTrainer(model, args, train_dataset=samples[:12], calibration_dataset=samples[12:])
+        ...     metrics = trainer.predict(samples).metrics  # and trainer.train(), as ever
+        >>> "test_accuracy" in metrics and "test_ece" in metrics
+        True
     """
-
-    objective: Objective
 
     def __init__(
         self,
@@ -88,7 +95,7 @@ class CalibratedTrainer(Trainer):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
         self.calibration_dataset = calibration_dataset
-        self.objective = objective
+        self.calibration_objective = objective  # Trainer's own self.objective is that of a search of hyperparameters
         self.objective_weight = objective_weight
         self.calibration_batch_size = calibration_batch_size
         self.calibration_every = calibration_every
@@ -149,7 +156,7 @@ class CalibratedTrainer(Trainer):
         batch = self._prepare_inputs(self._next_calibration_batch())
         frozen = freeze_batchnorm_statistics(model) if self.batchnorm == "freeze" else nullcontext()
         with self.compute_loss_context_manager(), frozen:
-            value = self.objective(*_logits_and_labels(model, batch, self.label_names[0]))
+            value = self.calibration_objective(*_logits_and_labels(model, batch, self.label_names[0]))
         self._window.add(value.detach())
         # accelerate divides by the steps it knows of, which are 1 where Trainer divides by itself.
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
@@ -189,7 +196,8 @@ class CalibratedTrainer(Trainer):
         return self._train_batch_size if self.calibration_batch_size is None else self.calibration_batch_size
 
     def _minimum_samples(self) -> int:
-        return int(self.objective.minimum_samples()) if hasattr(self.objective, "minimum_samples") else 1
+        minimum = getattr(self.calibration_objective, "minimum_samples", None)
+        return int(minimum()) if callable(minimum) else 1
 
     def _data_seed(self) -> int:
         return int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
@@ -276,7 +284,7 @@ class _Window:
         self._sums: Tensor | None = None
 
     def add(self, objective: Tensor) -> None:
-        entry = torch.stack((objective.double(), (objective <= 0).double(), torch.ones_like(objective).double()))
+        entry = torch.stack((objective.float(), (objective <= 0).float(), torch.ones_like(objective).float()))
         self._sums = entry if self._sums is None else self._sums + entry
 
     def take(self) -> dict[str, float]:
