@@ -93,7 +93,7 @@ def make_model(configuration: Configuration, loaders: Loaders) -> nn.Module:
 
         if configuration.initial_weights is not None:
             raise ValueError("initial-weights are for images: a text model brings its own, give its folder as --model")
-        return TextClassifier(configuration.model, classes=loaders.classes)
+        return TextClassifier.from_pretrained(configuration.model, classes=loaders.classes)
     model = build_image_model(configuration.model, classes=loaders.classes, channels=loaders.channels)
     if configuration.initial_weights is not None:
         load_weights(model, configuration.initial_weights)

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -24,7 +24,7 @@ NOTE = (
 )
 
 
-def outcome_table(rows: dict[str, Sequence[Outcome]], *, title: str) -> Table:
+def outcome_table(rows: Mapping[str, Sequence[Outcome]], *, title: str) -> Table:
     """One row a method, mean ± standard deviation over its seeds; the best mean of each column in bold."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", no_wrap=True)

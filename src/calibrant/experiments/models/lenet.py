@@ -29,4 +29,4 @@ class LeNet5(nn.Sequential):
             nn.Linear(120, 84), nn.ReLU(),
             nn.Linear(84, classes),
         )  # fmt: skip
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch forgot to type it
