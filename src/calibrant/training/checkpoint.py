@@ -18,8 +18,8 @@ class WholeCheckpointIO(TorchCheckpointIO):
     Example:
         >>> from lightning import Trainer
         >>> trainer = Trainer(plugins=[WholeCheckpointIO()], accelerator="cpu", logger=False)
-        >>> trainer.strategy.checkpoint_io
-        <calibrant.training.checkpoint.WholeCheckpointIO object at ...>
+        >>> type(trainer.strategy.checkpoint_io).__name__
+        'WholeCheckpointIO'
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:

@@ -1,5 +1,6 @@
 """Interleaved data for Lightning: who sees which samples, in which order, on which rank."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,8 +9,6 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from calibrant.training.interleave import InterleavedLoader, interleave
 from calibrant.training.split import Labels, interleaved_split
-
-EVALUATED = {"validate": "validation", "test": "test", "predict": "predict"}
 
 
 class InterleavedDataModule(lightning.LightningDataModule):
@@ -31,7 +30,7 @@ class InterleavedDataModule(lightning.LightningDataModule):
         calibration_every: Give a calibration batch at every k-th step only.
         seed: Of the split and of the order.
         stratify: The label of every sample of ``train``, to hold out the same share of every class.
-        minimum_samples: The fewest samples the objective is defined for: 3 for ESD.
+        minimum_samples: The fewest samples, in all processes together, the objective is defined for: 3 for ESD.
         num_workers: As for ``DataLoader``.
         persistent_workers: As for ``DataLoader``.
         pin_memory: As for ``DataLoader``.
@@ -42,7 +41,6 @@ class InterleavedDataModule(lightning.LightningDataModule):
         >>> from torch.utils.data import TensorDataset
         >>> train = TensorDataset(torch.randn(100, 2), torch.randint(3, (100,)))
         >>> data = InterleavedDataModule(train, batch_size=45, calibration_batch_size=5)
-        >>> data.setup("fit")
         >>> [(len(batch.train[1]), len(batch.calibration[1])) for batch in data.train_dataloader()]
         [(45, 5), (45, 5)]
     """
@@ -77,6 +75,8 @@ class InterleavedDataModule(lightning.LightningDataModule):
             "num_workers": num_workers, "persistent_workers": persistent_workers, "pin_memory": pin_memory,
             "collate_fn": collate_fn,
         }  # fmt: skip
+        if validation is None:
+            self.val_dataloader = None  # type: ignore[method-assign, assignment]  # what Lightning takes for no validation
         self.train_part: Dataset[Any] = train
         self.calibration_part: Dataset[Any] | None = None
         if calibration_fraction != 0:
@@ -84,43 +84,38 @@ class InterleavedDataModule(lightning.LightningDataModule):
                 train, calibration_fraction, seed, stratify=stratify, minimum_samples=minimum_samples
             )
 
-    def setup(self, stage: str) -> None:
-        """Make sure that there is data for what is asked for."""
-        name = EVALUATED.get(stage)
-        if name is not None and self.datasets[name] is None:
-            raise ValueError(f"there is no data to {stage}: pass {name}= to InterleavedDataModule")
-
     def train_dataloader(self) -> InterleavedLoader:
         """Training batches, each with a calibration batch beside it."""
-        calibration = self.calibration_part
+        calibration, (processes, _) = self.calibration_part, self._place()
         return interleave(
             self._shuffled(self.train_part, self.batch_size),
             None if calibration is None else self._shuffled(calibration, self.calibration_batch_size),
             calibration_every=self.calibration_every,
-            minimum_samples=self.minimum_samples,
+            minimum_samples=math.ceil(self.minimum_samples / processes),  # the objective sees those of all processes
         )
 
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Validation batches, if there are any."""
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Validation batches."""
         return self._in_order("validation")
 
-    def test_dataloader(self) -> DataLoader[Any] | list[Any]:
+    def test_dataloader(self) -> DataLoader[Any]:
         """Test batches."""
         return self._in_order("test")
 
-    def predict_dataloader(self) -> DataLoader[Any] | list[Any]:
+    def predict_dataloader(self) -> DataLoader[Any]:
         """Batches to predict."""
         return self._in_order("predict")
 
     def _shuffled(self, dataset: Dataset[Any], batch_size: int) -> DataLoader[Any]:
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, *self._place(), seed=self.seed)
-        return DataLoader(dataset, batch_size, sampler=sampler, **self._loader_options)
+        return DataLoader(dataset, batch_size=batch_size, sampler=sampler, **self._loader_options)
 
-    def _in_order(self, name: str) -> DataLoader[Any] | list[Any]:
+    def _in_order(self, name: str) -> DataLoader[Any]:
         dataset = self.datasets[name]
         if dataset is None:
-            return []
-        return DataLoader(dataset, self.batch_size, sampler=_OnceEach(dataset, *self._place()), **self._loader_options)
+            raise ValueError(f"there is no {name} data: pass {name}= to InterleavedDataModule")
+        sampler = _OnceEach(dataset, *self._place())
+        return DataLoader(dataset, batch_size=self.batch_size, sampler=sampler, **self._loader_options)
 
     def _place(self) -> tuple[int, int]:
         """How many processes there are, and which of them this is."""

@@ -64,7 +64,11 @@ class RecordedModule(lightning.LightningModule):
             for entry in self.history[known:]:
                 for logger in self.loggers:
                     logger.log_metrics(entry, step=self.global_step - 1)
-            self._begin_epoch(self._epoch + 1)  # Lightning may leave out on_train_epoch_start
+            progress: Any = self.trainer.fit_loop.epoch_progress.current
+            if progress.processed == progress.started:
+                # Lightning has closed this epoch too, but would not open the next one, nor count it.
+                self.trainer.fit_loop.reset_restart_stage()
+            self._begin_epoch(self._epoch + 1)
 
     def _validate_now(self) -> None:
         loop = self.trainer.fit_loop.epoch_loop.val_loop
@@ -87,10 +91,14 @@ class RecordedModule(lightning.LightningModule):
         """What is trained again is no longer history."""
         self.history = [entry for entry in self.history if entry["epoch"] < epoch]
 
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Note that there will be something new to validate."""
+        del batch, batch_idx
+        self._has_new_step = True
+
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the running scores now and then, and keep the random numbers from what validation draws."""
         del outputs, batch, batch_idx
-        self._has_new_step = True
         # on_validation_start would be too late: by then the loader has drawn the seed of its workers.
         self._random_before_validation = random_state() if self._validation_is_due() else None
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]

@@ -1,0 +1,130 @@
+"""Small runs under Lightning that the tests share, here where other processes can import them."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ExponentialLR
+from torch.utils.data import TensorDataset
+
+import calibrant as cal
+from calibrant.training.lightning import CalibratedClassifier, InterleavedDataModule, WholeCheckpointIO
+
+EPOCHS = 3
+STEPS = 4  # an epoch: 90 samples for the NLL, 25 of them in a step
+
+
+def samples(count: int = 100, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 6, generator=generator, dtype=torch.float64)
+    return x.to(dtype), (x[:, 0] > 0).long() + (x[:, 1] > 1).long()
+
+
+def data(**options: Any) -> InterleavedDataModule:
+    x, y = samples()
+    defaults: dict[str, Any] = {
+        "batch_size": 25,
+        "calibration_batch_size": 7,
+        "validation": TensorDataset(x[:37], y[:37]),
+    }
+    return InterleavedDataModule(TensorDataset(x, y), **(defaults | options))
+
+
+def network() -> nn.Module:
+    """With dropout, which draws random numbers, and BatchNorm, which has a state."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
+
+
+def classifier(**options: Any) -> CalibratedClassifier:
+    defaults: dict[str, Any] = {
+        "objective": cal.ESDLoss(),
+        "scheduler": lambda optimizer: ExponentialLR(optimizer, 0.9),
+    }
+    return CalibratedClassifier(network(), **(defaults | options))
+
+
+def trainer(folder: Path, *callbacks: lightning.Callback, **options: Any) -> lightning.Trainer:
+    defaults: dict[str, Any] = {"max_epochs": EPOCHS, "logger": False, "enable_checkpointing": bool(callbacks)}
+    return lightning.Trainer(
+        accelerator="cpu", default_root_dir=folder, callbacks=list(callbacks), plugins=[WholeCheckpointIO()],
+        enable_progress_bar=False, enable_model_summary=False, **(defaults | options),
+    )  # fmt: skip
+
+
+def result(trained: lightning.Trainer) -> dict[str, Any]:
+    """All that two runs must have in common."""
+    module = trained.lightning_module
+    assert isinstance(module, CalibratedClassifier)
+    return {
+        "weights": module.state_dict(),
+        "optimizer": trained.optimizers[0].state_dict(),
+        "history": module.history,
+        "step": trained.global_step,
+    }
+
+
+class Kill(lightning.Callback):
+    """SIGKILL in the middle of a step, before it is counted."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_before_optimizer_step(self, trainer: lightning.Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_to_be_killed(folder: Path, kill_at: int | None) -> None:
+    """Start, or start again from the last checkpoint; die at a step, or write the result."""
+    torch.set_num_threads(1)
+    last = folder / "last.ckpt"
+    saving = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True)
+    trains = trainer(folder, saving, *(() if kill_at is None else (Kill(kill_at),)))
+    trains.fit(classifier(), datamodule=data(), ckpt_path=last if last.exists() else None, weights_only=True)
+    torch.save(result(trains), folder / "result.pt")
+
+
+def run_on_two_ranks(rank: int, port: int, folder: Path) -> None:
+    """One of two processes: train plain networks with half the batch, and one with BatchNorm to see that it can."""
+    torch.set_num_threads(1)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    results = {}
+    for name in ("sgd", "adamw"):
+        trains = trainer(folder, strategy="ddp", devices=2, max_epochs=2)
+        module = exact_classifier(name)
+        trains.fit(module, datamodule=exact_data(batch_size=15, calibration_batch_size=3))
+        tested = trains.test(module, datamodule=exact_data(batch_size=4), verbose=False)[0]
+        results[name] = result(trains) | {"test": tested}
+    saving = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    trains = trainer(folder, saving, strategy="ddp", devices=2, max_epochs=2)
+    trains.fit(classifier(), datamodule=data())
+    results["batchnorm"] = result(trains)
+    trains = trainer(folder, strategy="ddp", devices=2, max_epochs=2)
+    trains.fit(classifier(), datamodule=data(), ckpt_path=folder / "step=3.ckpt", weights_only=True)
+    results["resumed"] = result(trains)
+    torch.save(results, folder / f"rank{rank}.pt")
+
+
+def exact_data(**options: Any) -> InterleavedDataModule:
+    """90 and 10 samples, which two ranks divide, and 37 to evaluate, which they do not."""
+    x, y = samples(dtype=torch.float64)
+    return InterleavedDataModule(
+        TensorDataset(x, y), validation=TensorDataset(x[:37], y[:37]), test=TensorDataset(x[:37], y[:37]), **options
+    )
+
+
+def exact_classifier(optimizer: str) -> CalibratedClassifier:
+    """In float64, where two orders of summation agree to far more than 1e-6."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    makers = {"sgd": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9), "adamw": None}
+    return CalibratedClassifier(model, cal.ESDLoss(root=False), weight=5.0, optimizer=makers[optimizer])

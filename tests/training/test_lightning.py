@@ -1,0 +1,205 @@
+"""Training under Lightning: what is minimised, what is logged, and what is refused."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import calibrant as cal
+from calibrant.training import CalibratedClassifier, InterleavedDataModule, interleave, interleaved_split
+from calibrant.training.epoch_scores import WAITING, EpochScores
+from tests.training.lightning_runs import classifier, data, network, samples, trainer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+
+
+@pytest.mark.parametrize("batchnorm", ["update", "freeze"])
+def test_it_trains_as_the_plain_loop_does(batchnorm: Any, tmp_path: Path) -> None:
+    model, objective = network(), cal.ESDLoss()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
+    frozen = cal.training.freeze_batchnorm_statistics
+    loader = data().train_dataloader()
+    for _ in range(2):
+        for (x, y), (x_cal, y_cal) in loader:
+            loss = F.cross_entropy(model(x), y)
+            if batchnorm == "freeze":
+                with frozen(model):
+                    calibrated = model(x_cal)
+            else:
+                calibrated = model(x_cal)
+            optimizer.zero_grad()
+            (loss + 0.7 * objective(calibrated, y_cal)).backward()
+            optimizer.step()
+
+    ours = classifier(weight=0.7, scheduler=None, batchnorm=batchnorm)
+    trainer(tmp_path, max_epochs=2).fit(ours, datamodule=data())
+    torch.testing.assert_close(ours.model.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+def test_what_is_logged_is_what_the_metrics_say(tmp_path: Path) -> None:
+    x, y = samples()
+    held_out = TensorDataset(x[:37], y[:37])
+    module = classifier(optimizer=lambda weights: torch.optim.SGD(weights, lr=0.0))
+    run = trainer(tmp_path, max_epochs=1)
+    run.fit(module, datamodule=data(test=held_out, predict=held_out))
+    tested = run.test(module, datamodule=data(test=held_out), verbose=False)[0]
+    validated = run.validate(module, datamodule=data(), verbose=False)[0]
+    logits = torch.cat(run.predict(module, datamodule=data(predict=held_out)))  # type: ignore[arg-type]
+    expected = {
+        "nll": cal.metrics.nll(logits=logits, target=y[:37]),
+        "accuracy": cal.metrics.accuracy(logits=logits, target=y[:37]),
+        "ece": cal.metrics.ece(logits=logits, target=y[:37], bins=20),
+    }
+    assert tested == pytest.approx({f"test/{name}": value for name, value in expected.items()}, rel=1e-6)
+    assert validated == pytest.approx({f"validation/{name}": value for name, value in expected.items()}, rel=1e-6)
+    (entry,) = module.history
+    assert set(entry) == {
+        "epoch", "train/nll", "train/accuracy", "train/ece", "train/objective", "train/silent",
+        "validation/nll", "validation/accuracy", "validation/ece",
+    }  # fmt: skip
+
+
+def test_running_scores_are_those_of_all_samples_and_counted_batches() -> None:
+    x, y = samples(500)
+    model, scores = nn.Linear(6, 3), EpochScores(bins=10)
+    logits = model(x).detach()
+    for part, labels in zip(logits.split(9), y.split(9), strict=True):
+        scores.add(cal.inputs.classification(part, labels), F.cross_entropy(part, labels))
+    for value in (0.5, 0.0, -0.25, 0.75):
+        scores.add_objective(torch.tensor(value))
+    assert len(logits.split(9)) > WAITING
+    assert scores.values() == pytest.approx({
+        "loss": F.cross_entropy(logits, y).item(),
+        "accuracy": (logits.argmax(1) == y).float().mean().item(),
+        "ece": cal.metrics.ece(logits=logits, target=y, bins=10),
+        "objective": 0.25,
+        "silent": 0.5,
+    }, rel=1e-6)  # fmt: skip
+
+
+def test_ignored_samples_do_not_count(tmp_path: Path) -> None:
+    x, y = samples()
+    ignored = torch.where(torch.arange(100) % 3 == 0, -100, y)
+    module = classifier()
+    run = trainer(tmp_path, max_epochs=1)
+    some = run.validate(module, DataLoader(TensorDataset(x, ignored), 25), verbose=False)
+    kept = ignored >= 0
+    others = run.validate(module, DataLoader(TensorDataset(x[kept], y[kept]), 25), verbose=False)
+    assert some[0] == pytest.approx(others[0], rel=1e-6)
+
+
+class Wrapped(nn.Module):
+    """Takes keyword arguments and returns an object with logits, as Hugging Face models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, *, values: Tensor, scale: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.inner(values * scale))
+
+
+def test_models_may_take_keywords_and_return_objects(tmp_path: Path) -> None:
+    x, y = samples()
+    inputs = [{"values": part, "scale": torch.ones(25, 1)} for part in x.split(25)]
+    batches = list(zip(inputs, y.split(25), strict=True))
+    module = CalibratedClassifier(Wrapped(), cal.ESDLoss())
+    run = trainer(tmp_path, max_epochs=1)
+    run.fit(module, interleave(batches, batches), DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    assert module.history[0]["validation/nll"] > 0
+    predicted = run.predict(module, DataLoader(inputs, batch_size=None))  # type: ignore[arg-type]
+    assert predicted is not None
+    assert all(isinstance(logits, Tensor) and logits.shape == (25, 3) for logits in predicted)
+
+
+def test_another_loss_takes_the_place_of_the_nll(tmp_path: Path) -> None:
+    module = classifier(objective=None, loss=cal.FocalLoss())
+    trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(module, datamodule=data(calibration_fraction=0))
+    assert set(module.history[0]) == {"epoch", "train/loss", "train/accuracy", "train/ece"}
+
+
+def test_the_binary_logit_of_class_1_will_do(tmp_path: Path) -> None:
+    x, y = samples()
+    module = CalibratedClassifier(nn.Linear(6, 1), cal.ESDLoss())
+    pairs = TensorDataset(x, (y > 0).long())
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=InterleavedDataModule(pairs, batch_size=30))
+    assert 0 < module.history[0]["train/nll"] < 2
+
+
+def test_without_a_calibration_loader_there_are_no_calibration_batches() -> None:
+    loader = interleave([1, 2], None)
+    assert [tuple(batch) for batch in loader] == [(1, None), (2, None)]
+    assert len(loader) == 2
+
+
+def test_plain_batches_will_do_without_an_objective(tmp_path: Path) -> None:
+    module = classifier(objective=None)
+    loader = DataLoader(TensorDataset(*samples()), 25)
+    trainer(tmp_path, max_epochs=1).fit(module, loader)
+    assert "train/objective" not in module.history[0]
+
+
+def test_without_an_objective_held_out_data_is_left_alone(tmp_path: Path) -> None:
+    everything = TensorDataset(*samples())
+    rest, _ = interleaved_split(everything, 0.1)
+    trained = []
+    for part, fraction in ((everything, 0.1), (rest, 0.0)):
+        torch.manual_seed(0)
+        module = CalibratedClassifier(nn.Linear(6, 3))
+        source = InterleavedDataModule(part, batch_size=25, calibration_fraction=fraction)
+        trainer(tmp_path, max_epochs=1).fit(module, datamodule=source)
+        trained.append(module.state_dict())
+    torch.testing.assert_close(*trained, rtol=0, atol=0)
+
+
+def test_values_are_logged_while_an_epoch_goes_on(tmp_path: Path) -> None:
+    seen: list[dict[str, float]] = []
+
+    class Watch(lightning.Callback):
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            seen.append({name: float(value) for name, value in trainer.progress_bar_metrics.items()})
+
+    trainer(tmp_path, Watch(), max_epochs=1, log_every_n_steps=2, enable_checkpointing=False).fit(
+        classifier(), datamodule=data()
+    )
+    assert not seen[1]
+    assert seen[2].keys() == {"train/accuracy", "train/ece", "train/objective"}
+
+
+PLAIN = [(torch.zeros(4, 6), torch.zeros(4, dtype=torch.long))]
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    "plain batches": (lambda: PLAIN, TypeError, r"make the loader with calibrant\.training\.interleave"),
+    "no calibration data": (lambda: interleave(PLAIN, None), ValueError, "there is an objective but no calibration"),
+    "no target": (lambda: interleave([torch.zeros(4, 6)], PLAIN), TypeError, r"must be \(inputs, target\), got Tensor"),
+    "three parts": (lambda: interleave([PLAIN[0] * 2], PLAIN), TypeError, "got tuple of 4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_unusable_batches_are_explained(case: str, tmp_path: Path) -> None:
+    loader, error, message = REFUSED[case]
+    with pytest.raises(error, match=message):
+        trainer(tmp_path, max_epochs=1).fit(classifier(), loader())
+
+
+def test_bad_options_are_explained() -> None:
+    with pytest.raises(ValueError, match="weight must be at least 0"):
+        classifier(weight=-1.0)
+    with pytest.raises(ValueError, match="batchnorm must be one of 'update', 'freeze'"):
+        classifier(batchnorm="freze")
+    with pytest.raises(ValueError, match="scheduler_interval must be one of"):
+        classifier(scheduler_interval="batch")
+    with pytest.raises(ValueError, match="there is no test data: pass test= to InterleavedDataModule"):
+        data().test_dataloader()
+    with pytest.raises(TypeError, match="must return logits"):
+        CalibratedClassifier(nn.LSTM(6, 3))(torch.zeros(2, 6))
