@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
-from calibrant.inputs import Classification
+from calibrant.inputs import Classification, Pairs
 from calibrant.metrics.binned import ece_of
 from calibrant.metrics.streaming import StreamingECE
 
-# Batches that wait before they are sorted into bins together, so that an accelerator is hardly ever waited for.
+# Batches that wait before they are summed up together, so that an accelerator is hardly ever waited for.
 WAITING = 32
 
 
@@ -35,31 +35,23 @@ class EpochScores(StreamingECE):
         super().__init__(bins, "paper", takes="confidence")
         # Loss times samples; values of the objective, how many, and how many of them were silent.
         self.add_state("totals", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
-        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._waiting: list[tuple[Pairs, Tensor]] = []
+        self._objectives: list[Tensor] = []
 
     @torch.no_grad()
     def add(self, data: Classification, loss: Tensor) -> None:
         """Add a batch and its mean loss."""
-        confidence, correct, mask = inputs.top_label_pairs(data)
-        if mask is not None:
-            confidence, correct = confidence[mask], correct[mask]
-        if len(confidence) == 0:  # the mean loss of nothing is NaN
-            return
-        self.totals[0] += loss * len(confidence)
-        self._waiting.append((confidence, correct))
+        self._waiting.append((inputs.top_label_pairs(data), loss.detach()))
         if len(self._waiting) == WAITING:
-            self._sort_into_bins()
+            self._sum_up()
 
-    @torch.no_grad()
     def add_objective(self, value: Tensor) -> None:
         """Add the objective of a calibration batch; at or below 0 it is silent."""
-        self.totals[1] += value
-        self.totals[2] += 1
-        self.totals[3] += value <= 0
+        self._objectives.append(value.detach())
 
     def values(self, *, across_ranks: bool = True) -> dict[str, float]:
         """Means so far; nothing before the first sample, and no objective before its first value."""
-        self._sort_into_bins()
+        self._sum_up()
         with self.sync_context(should_sync=across_ranks):
             samples, table = int(self.samples), self.table()
             loss, objective, batches, silent = self.totals.tolist()
@@ -72,24 +64,39 @@ class EpochScores(StreamingECE):
         }
         return scores | ({"objective": objective / batches, "silent": silent / batches} if batches else {})
 
-    def _sort_into_bins(self) -> None:
-        if self._waiting:
-            confidence, correct = zip(*self._waiting, strict=True)
-            self._waiting.clear()
-            self.update(torch.cat(confidence), torch.cat(correct))
+    def _sum_up(self) -> None:
+        kept, total_loss = [], 0.0
+        for (confidence, correct, mask), loss in self._waiting:
+            kept.append((confidence, correct) if mask is None else (confidence[mask], correct[mask]))
+            if len(kept[-1][0]):  # the mean loss of nothing is NaN
+                total_loss += loss.item() * len(kept[-1][0])
+        objectives = [value.item() for value in self._objectives]
+        silent = sum(value <= 0 for value in objectives)
+        self.totals += torch.tensor([total_loss, sum(objectives), len(objectives), silent], dtype=torch.float64).to(
+            self.totals
+        )
+        if sum(len(confidence) for confidence, _ in kept):
+            self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
+        self._forget_waiting()
+
+    def _forget_waiting(self) -> None:
+        self._waiting.clear()
+        self._objectives.clear()
 
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
-        self._waiting.clear()
+        self._forget_waiting()
 
     def saved(self) -> dict[str, Any]:
         """Everything, summed over ranks, in values that load with ``weights_only``."""
         if self.distributed_available_fn is not None and self.distributed_available_fn():
-            self._sort_into_bins()
+            self._sum_up()
         with self.sync_context():
             return {name: getattr(self, name).clone() for name in ("sums", "samples", "totals")} | {
-                "waiting": list(self._waiting)  # as they are: another order of summation would round differently
+                # As they are: another order of summation would round differently.
+                "waiting": [(tuple(pairs), loss) for pairs, loss in self._waiting],
+                "objectives": list(self._objectives),
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -97,6 +104,5 @@ class EpochScores(StreamingECE):
         self.reset()
         for name in ("sums", "samples", "totals"):
             setattr(self, name, state[name].to(self.device))
-        self._waiting = [
-            (confidence.to(self.device), correct.to(self.device)) for confidence, correct in state["waiting"]
-        ]
+        self._waiting = [(Pairs(*pairs), loss) for pairs, loss in state["waiting"]]
+        self._objectives = list(state["objectives"])

@@ -106,13 +106,13 @@ class CalibratedClassifier(RecordedModule):
         logits, target = self._logits_and_target(batch)
         data = self._checked(logits, target)
         loss: Tensor = _nll(data) if self.loss is None else self.loss(logits, target)
-        self.training_scores.add(data, loss.detach())
+        self.training_scores.add(data, loss)
         if self.objective is None or calibration_batch is None:
             return loss
         with freeze_batchnorm_statistics(self.model) if self.batchnorm == "freeze" else nullcontext():
             logits, target = self._logits_and_target(calibration_batch)
         value: Tensor = self.objective(logits, target)
-        self.training_scores.add_objective(value.detach())
+        self.training_scores.add_objective(value)
         return loss + self.weight * value
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -173,6 +173,6 @@ def _paper_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
 
 
 def _nll(data: Classification) -> Tensor:
-    if data.mask is None:
-        return F.cross_entropy(data.logits, data.target)
-    return F.cross_entropy(data.logits[data.mask], data.target[data.mask])
+    # Not by indexing with the mask, for whose result an accelerator would have to be waited for.
+    target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
+    return F.cross_entropy(data.logits, target, ignore_index=-100)
