@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibratedClassifier, InterleavedDataModule, interleave, interleaved_split
 from calibrant.training.epoch_scores import WAITING, EpochScores
-from tests.training.lightning_runs import classifier, data, network, samples, trainer
+from tests.training.lightning_runs import STEPS, classifier, data, network, samples, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -160,6 +161,21 @@ def test_without_an_objective_held_out_data_is_left_alone(tmp_path: Path) -> Non
         trainer(tmp_path, max_epochs=1).fit(module, datamodule=source)
         trained.append(module.state_dict())
     torch.testing.assert_close(*trained, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("interval", "scheduler", "left"),
+    [
+        ("epoch", lambda made: ExponentialLR(made, 0.5), 0.5**3),
+        ("step", lambda made: ExponentialLR(made, 0.5), 0.5 ** (3 * STEPS)),
+        # The first validation is the best one so far; no later one can be ten times as good.
+        ("epoch", lambda made: ReduceLROnPlateau(made, factor=0.5, patience=0, threshold=0.9), 0.5**2),
+    ],
+)
+def test_schedulers_go_on_when_they_should(interval: Any, scheduler: Any, left: float, tmp_path: Path) -> None:
+    run = trainer(tmp_path, max_epochs=3)
+    run.fit(classifier(scheduler=scheduler, scheduler_interval=interval), datamodule=data())
+    assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-3 * left)
 
 
 def test_values_are_logged_while_an_epoch_goes_on(tmp_path: Path) -> None:
