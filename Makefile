@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test lint bench docs clean
 
-demo: .venv/demo.stamp  ## train a small network with and without ESD and compare
+demo: .venv/demo.stamp  ## train small networks with four objectives, compare, write a report
 	$(BIN)/calibrant demo
 
 test: .venv/dev.stamp  ## all tests, doctests included
@@ -19,7 +19,7 @@ lint: .venv/dev.stamp  ## formatting, style and types
 	$(BIN)/mypy
 
 bench: .venv/peers.stamp  ## measure speed and memory against named peers; writes results/
-	for part in objectives metrics posthoc scale; do $(BIN)/python -m benchmarks.$$part || exit 1; done
+	for part in objectives metrics posthoc scale training; do $(BIN)/python -m benchmarks.$$part || exit 1; done
 
 docs: .venv/dev.stamp  ## the documentation, into docs/_build
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build

@@ -31,7 +31,9 @@ Method = Literal[
 ]  # fmt: skip
 Draws = Annotated[int, Parameter(validator=Number(gte=19))]  # with fewer, no p-value is ever below 5 %
 Names = Annotated[Columns, Parameter(name="*", group="Names in the files")]
-Settings = Annotated[Overrides, Parameter(name="*", group="Settings (by default those of the recipe)")]
+Settings = Annotated[
+    Overrides, Parameter(name="*", consume_multiple=True, group="Settings (by default those of the recipe)")
+]
 
 
 @app.command
@@ -43,19 +45,22 @@ def demo(
     noise: NotNegative = 0.3,
     out: Path = Path("demo"),
 ) -> None:
-    """Train LeNet5 on scikit-learn's digits with NLL and with NLL + ESD, and compare.
+    """Train LeNet5 on scikit-learn's digits with NLL, MMCE, SB-ECE and ESD: the paper's table in miniature.
 
-    Needs no data and no download; takes about a minute and a half on two cores.
+    Needs no data and no download; takes DEMO_MINUTES on two cores.
 
     Args:
         seeds: How many networks to train each way.
         epochs: Passes over the training images.
-        weight: Weight of ESD beside the NLL.
+        weight: Weight of each objective beside the NLL.
         noise: Standard deviation of the noise added to the pixels, whose range is 0 to 1.
-        out: Folder for the predictions of the first seed, to try the other commands on.
+        out: Folder for the report and the predictions of the first seed, to try the other commands on.
     """
     from rich.console import Console
 
+    from calibrant.experiments.packages import require_training_packages
+
+    require_training_packages()
     from calibrant.experiments.demo import run_demo
 
     run_demo(seeds=seeds, epochs=epochs, weight=weight, noise=noise, out=out, console=Console())

@@ -70,6 +70,10 @@ def test_a_saved_configuration_comes_back(tmp_path: Path) -> None:
         ({"mean": []}, "mean must be a list of numbers"),
         ({"objective": "magic"}, "objective must be one of nll, esd"),
         ({"epoch": 3}, "there is no setting 'epoch'"),
+        ({"seed": 2**63}, r"seed must be below 2\^63"),
+        ({"mean": [float("nan")]}, "mean must be finite"),
+        ({"std": [0.0]}, "std must be finite and above 0"),
+        ({"max_length": 7}, "max-length must be at least 8"),
     ],
 )
 def test_a_bad_setting_says_which_and_what_it_should_be(tmp_path: Path, settings: Any, message: str) -> None:
@@ -99,6 +103,9 @@ def test_a_missing_file_and_a_missing_recipe(tmp_path: Path) -> None:
         read_settings(tmp_path / "none.toml")
     with pytest.raises(ValueError, match="give a --recipe: one of digits, mnist"):
         resolve(None, NONE, None)
+    (tmp_path / "b.toml").write_text('recipe = ["mnist"]')
+    with pytest.raises(ValueError, match=r"there is no recipe \['mnist'\]"):
+        resolve(None, NONE, tmp_path / "b.toml")
     (tmp_path / "a.toml").write_text('recipe = "svhn"')
     with pytest.raises(ValueError, match="there is no recipe 'svhn'"):
         resolve(None, NONE, tmp_path / "a.toml")
@@ -107,3 +114,28 @@ def test_a_missing_file_and_a_missing_recipe(tmp_path: Path) -> None:
 def test_every_setting_is_explained() -> None:
     described = Configuration.__doc__ or ""
     assert all(f"        {name}: " in described for name in Configuration.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "message"),
+    [
+        ("digits", {"image_size": 64}, "image-size is not a setting of the recipe digits"),
+        ("cifar10", {"noise": 0.1}, "noise is not a setting of the recipe cifar10"),
+        ("snli", {"crop_padding": 4}, "crop-padding is not a setting of the recipe snli"),
+        ("imagenet100", {"max_length": 64}, "max-length is not a setting of the recipe imagenet100"),
+        ("mnist", {"weight": 2.0}, "weight is not a setting of the objective nll"),
+        (
+            "mnist",
+            {"objective": "focal", "calibration_every": 2},
+            "calibration-every is not a setting of the objective",
+        ),
+    ],
+)
+def test_settings_without_effect_are_refused(recipe: Any, settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve(recipe, options(**settings), None)
+
+
+def test_the_reduced_split_has_a_size() -> None:
+    found = resolve("mnist", options(reduced_split=True, calibration_fraction=0.2), None)
+    assert found.calibration_fraction == 0.2

@@ -17,6 +17,18 @@ ObjectiveName = Literal[
     "nll", "esd", "mmce", "weighted-mmce", "sb-ece", "s-avuc", "avuc", "ece", "mdca", "dca",
     "focal", "dual-focal", "label-smoothing", "margin-label-smoothing", "brier",
 ]  # fmt: skip
+TEXT: tuple[RecipeName, ...] = ("snli", "anli")
+# What is a setting of some recipes only.
+PIXELS = {"crop_padding", "flip", "mean", "std", "validation_fraction", "initial_weights"}
+OF_RECIPE: dict[RecipeName, set[str]] = {
+    "digits": PIXELS | {"noise"},
+    "mnist": PIXELS | {"image_size"},
+    "cifar10": PIXELS,
+    "cifar100": PIXELS,
+    "imagenet100": PIXELS - {"crop_padding"} | {"image_size", "workers", "class_list"},
+    "snli": {"max_length"},
+    "anli": {"max_length"},
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,7 @@ class Configuration:
         noise: Of digits.
         max_length: Tokens a pair of sentences is cut to.
         initial_weights: File with the weights to start from.
+        class_list: File with the names of the class folders to use, one a line: ImageNet-100 is a part of ImageNet.
         workers: Processes that decode pictures; they have random numbers of their own.
     """
 
@@ -86,10 +99,15 @@ class Configuration:
     noise: float = 0.3
     max_length: int = 128
     initial_weights: str | None = None
+    class_list: str | None = None
     workers: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "calibration_every", "image_size", "max_length"):
+        self._require("seed", self.seed < 2**63, "below 2^63")
+        self._require("mean", all(math.isfinite(value) for value in self.mean), "finite")
+        self._require("std", all(0 < value < math.inf for value in self.std), "finite and above 0")
+        self._require("max_length", self.max_length >= 8, "at least 8: the tokens around a pair take some")
+        for name in ("epochs", "batch_size", "calibration_every", "image_size"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("seed", "workers", "crop_padding", "weight", "weight_decay", "noise"):
             self._require(name, 0 <= getattr(self, name) < math.inf, "a finite number of 0 or more")

@@ -10,39 +10,44 @@ from rich.progress import Progress, TaskID
 
 import calibrant as cal
 from calibrant.experiments.configuration import Configuration, ObjectiveName
-from calibrant.experiments.fit import Trained, fit
+from calibrant.experiments.fit import Trained, fit, prepare
+from calibrant.experiments.objectives import display_name
 from calibrant.experiments.outcome import Outcome, judge
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.table import NOTE, outcome_table
 from calibrant.experiments.watching import training_progress
 from calibrant.files import read_predictions, write_predictions
-from calibrant.report import audit, require_report_packages, write_report
+from calibrant.report import audit, write_report
 
-METHODS: dict[ObjectiveName, str] = {"nll": "NLL", "mmce": "NLL + MMCE", "sb-ece": "NLL + SB-ECE", "esd": "NLL + ESD"}
+METHODS: list[ObjectiveName] = ["nll", "mmce", "sb-ece", "esd"]
 
 
 def run_demo(
     *, seeds: int, epochs: int, weight: float, noise: float, out: Path, console: Console
 ) -> dict[str, list[Outcome]]:
     """Train every way with every seed, print the comparison, and return it; of the first seed all is kept."""
-    require_report_packages()
-    outcomes: dict[str, list[Outcome]] = {name: [] for name in METHODS.values()}
+    out.mkdir(parents=True, exist_ok=True)
+    recipe = RECIPES["digits"].replaced({"epochs": epochs, "noise": noise})
+    outcomes: dict[str, list[Outcome]] = {}
     with training_progress(Console(stderr=True)) as progress:
         task = progress.add_task("", total=len(METHODS) * seeds * epochs, scores="")
         for seed in range(seeds):
-            for objective, name in METHODS.items():
+            for objective in METHODS:
+                configuration = recipe.replaced({"objective": objective, "weight": weight, "seed": seed})
+                name = _name(objective)
                 progress.update(task, description=f"{name}, seed {seed + 1} of {seeds}")
-                changes = {"objective": objective, "weight": weight, "seed": seed, "epochs": epochs, "noise": noise}
-                trained = fit(
-                    RECIPES["digits"].replaced(changes), callbacks=[_Advance(progress, task)], accelerator="cpu"
-                )
-                outcomes[name].append(judge(trained.validation, trained.test))
+                trained = fit(prepare(configuration), callbacks=[_Advance(progress, task)], accelerator="cpu")
+                outcomes.setdefault(name, []).append(judge(trained.validation, trained.test))
                 if seed == 0:
                     _keep(trained, out, objective)
         progress.update(task, description="writing the report")
         _report(out)
-    _show(console, outcomes, RECIPES["digits"].replaced({"epochs": epochs, "noise": noise}), weight, out)
+    _show(console, outcomes, recipe, weight, out)
     return outcomes
+
+
+def _name(objective: ObjectiveName) -> str:
+    return display_name(RECIPES["digits"].replaced({"objective": objective}))
 
 
 class _Advance(Callback):
@@ -63,7 +68,7 @@ def _keep(trained: Trained, out: Path, stem: str) -> None:
 
 def _report(out: Path) -> None:
     """Audit the networks of the first seed, and compare each with the first."""
-    audits = [audit(name, read_predictions(out / f"{stem}.npz")) for stem, name in METHODS.items()]
+    audits = [audit(_name(objective), read_predictions(out / f"{objective}.npz")) for objective in METHODS]
     first, *others = audits
     compared = [
         (first.name, other.name, cal.metrics.compare(first.predictions, other.predictions, metric="esd"))

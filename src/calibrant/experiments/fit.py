@@ -3,32 +3,43 @@
 import logging
 import random
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from lightning import Trainer
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from calibrant.experiments.configuration import Configuration
-from calibrant.experiments.loaders import TEXT, Loaders, make_loaders
+from calibrant.experiments.configuration import TEXT, Configuration
+from calibrant.experiments.loaders import Loaders, make_loaders
 from calibrant.experiments.models import build_image_model
 from calibrant.experiments.models.weights import load_weights
 from calibrant.experiments.objectives import losses
 from calibrant.experiments.outcome import Predicted
-from calibrant.training import interleave
+from calibrant.training import InterleavedLoader, interleave
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
 
-# ESD needs three; a batch of fewer says nothing about calibration to any of them.
+# ESD needs three; a batch of fewer says nothing about calibration to any objective.
 MINIMUM_SAMPLES = 3
 
 
+class Prepared(NamedTuple):
+    """All that a run needs, ready to begin."""
+
+    configuration: Configuration
+    loaders: Loaders
+    batches: InterleavedLoader
+    classifier: CalibratedClassifier
+
+
 class Trained(NamedTuple):
-    """What is left of a run: scores an epoch, and predictions to judge it by."""
+    """What is left of a run: scores an epoch, predictions to judge it by, and the network."""
 
     history: list[dict[str, float]]
     validation: Predicted
@@ -36,24 +47,12 @@ class Trained(NamedTuple):
     model: nn.Module
 
 
-def fit(
-    configuration: Configuration,
-    folder: Path | None = None,
-    *,
-    loggers: Sequence[Logger] = (),
-    callbacks: Sequence[Callback] = (),
-    resume_from: Path | None = None,
-    accelerator: str = "auto",
-) -> Trained:
-    """Train a network, and predict the validation and the test set with it.
+def prepare(configuration: Configuration, folder: Path | None = None) -> Prepared:
+    """Read the data and build the network; the random numbers are then where training begins with them.
 
     Args:
         configuration: Of the run.
         folder: With the official files of the data; None for digits, or to fetch from the hub.
-        loggers: Of Lightning.
-        callbacks: Of Lightning.
-        resume_from: A checkpoint of the same run.
-        accelerator: As Lightning names them.
     """
     loss, objective = losses(configuration)
     loaders = make_loaders(configuration, folder, hold_out=objective is not None, minimum_samples=MINIMUM_SAMPLES)
@@ -69,19 +68,44 @@ def fit(
         loaders.train, loaders.calibration, calibration_every=configuration.calibration_every,
         minimum_samples=MINIMUM_SAMPLES,
     )  # fmt: skip
+    return Prepared(configuration, loaders, batches, classifier)
+
+
+def fit(
+    prepared: Prepared,
+    *,
+    loggers: Sequence[Logger] = (),
+    callbacks: Sequence[Callback] = (),
+    resume_from: Path | None = None,
+    accelerator: str = "auto",
+) -> Trained:
+    """Train a network, and predict the validation and the test set with it.
+
+    Args:
+        prepared: What :func:`prepare` made, just now.
+        loggers: Of Lightning.
+        callbacks: Of Lightning.
+        resume_from: A checkpoint of the same run.
+        accelerator: As Lightning names them.
+    """
+    configuration, loaders, batches, classifier = prepared
     with _quiet():
-        trainer = Trainer(
-            accelerator=accelerator, devices=1, max_epochs=configuration.epochs, logger=list(loggers),
-            callbacks=list(callbacks), plugins=[WholeCheckpointIO()], enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
-            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-            log_every_n_steps=10,
-        )  # fmt: skip
-        trainer.fit(
-            classifier, batches, loaders.validation,
-            ckpt_path=None if resume_from is None else str(resume_from), weights_only=True,
-        )  # fmt: skip
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+        try:
+            trainer = Trainer(
+                accelerator=accelerator, devices=1, max_epochs=configuration.epochs, logger=list(loggers),
+                callbacks=list(callbacks), plugins=[WholeCheckpointIO()],
+                enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=10,
+            )  # fmt: skip
+        except (MisconfigurationException, ValueError) as error:
+            raise ValueError(f"there is no accelerator {accelerator!r} here: choose another, or auto") from error
+        try:
+            trainer.fit(
+                classifier, batches, loaders.validation,
+                ckpt_path=None if resume_from is None else str(resume_from), weights_only=True,
+            )  # fmt: skip
+        except SystemExit as error:  # Lightning's way of ending after Ctrl-C
+            raise KeyboardInterrupt from error
     model = classifier.model.to(trainer.strategy.root_device)
     return Trained(classifier.history, predict(model, loaders.validation), predict(model, loaders.test), model)
 
@@ -89,11 +113,11 @@ def fit(
 def make_model(configuration: Configuration, loaders: Loaders) -> nn.Module:
     """The network of a configuration, with its first weights."""
     if configuration.recipe in TEXT:
-        from calibrant.experiments.models.text import TextClassifier
+        from calibrant.experiments.models.text import TextClassifier, check_fits, tokenizer_for
 
-        if configuration.initial_weights is not None:
-            raise ValueError("initial-weights are for images: a text model brings its own, give its folder as --model")
-        return TextClassifier.from_pretrained(configuration.model, classes=loaders.classes)
+        network = TextClassifier.from_pretrained(configuration.model, classes=loaders.classes)
+        check_fits(network, tokenizer_for(configuration.model), configuration.max_length)
+        return network
     model = build_image_model(configuration.model, classes=loaders.classes, channels=loaders.channels)
     if configuration.initial_weights is not None:
         load_weights(model, configuration.initial_weights)
@@ -122,17 +146,15 @@ def _seed(seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator transforms of others draw from)
 
 
-class _quiet:  # noqa: N801 (reads as the context it is)
+@contextmanager
+def _quiet() -> Iterator[None]:
     """Lightning tells about hardware and habits; what matters here is said by our own lines and errors."""
-
-    def __enter__(self) -> None:
-        self._logger = logging.getLogger("lightning.pytorch")
-        self._level = self._logger.level
-        self._logger.setLevel(logging.ERROR)
-        self._warnings = warnings.catch_warnings()
-        self._warnings.__enter__()
-        warnings.filterwarnings("ignore", module="lightning")
-
-    def __exit__(self, *error: object) -> None:
-        self._warnings.__exit__(None, None, None)
-        self._logger.setLevel(self._level)
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        logger.setLevel(level)

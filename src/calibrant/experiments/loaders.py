@@ -1,5 +1,6 @@
 """From a configuration to the batches of each part of its data."""
 
+import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,12 +10,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from calibrant.experiments import data
-from calibrant.experiments.configuration import Configuration
+from calibrant.experiments.configuration import TEXT, Configuration
 from calibrant.experiments.data import ImageBatches, ImageData, TextBatches, TextData, TokenisedPairs
 from calibrant.training import interleaved_split
 
 EVALUATION_BATCH = 1000
-TEXT = ("snli", "anli")
 
 
 class Loaders(NamedTuple):
@@ -26,6 +26,7 @@ class Loaders(NamedTuple):
     test: Iterable[Any]
     classes: int
     channels: int
+    description: dict[str, Any]  # sizes, and a fingerprint that tells one data set from another
 
 
 def make_loaders(configuration: Configuration, folder: Path | None, *, hold_out: bool, minimum_samples: int) -> Loaders:
@@ -40,6 +41,8 @@ def make_loaders(configuration: Configuration, folder: Path | None, *, hold_out:
     c = configuration
     match c.recipe:
         case "digits":
+            if folder is not None:
+                raise ValueError("digits are embedded: leave out --data-dir")
             return _in_memory(c, data.load_digits(c.noise), hold_out, minimum_samples)
         case "mnist":
             return _in_memory(c, data.load_mnist(folder, c.image_size), hold_out, minimum_samples)
@@ -68,6 +71,11 @@ def split(configuration: Configuration, samples: int, *, hold_out: bool, minimum
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(configuration.seed))
     validation_samples = 0 if configuration.recipe in TEXT else round(configuration.validation_fraction * samples)
     validation, training = order[:validation_samples], order[validation_samples:]
+    if configuration.recipe not in TEXT and not (len(validation) and len(training)):
+        raise ValueError(
+            f"a validation-fraction of {configuration.validation_fraction:g} of {samples} samples leaves "
+            f"{len(validation)} to validate and {len(training)} to train: change it, or give more data"
+        )
     if not hold_out and not configuration.reduced_split:
         return Parts(training, None, validation)
     train, calibration = interleaved_split(
@@ -92,12 +100,14 @@ def _in_memory(configuration: Configuration, found: ImageData, hold_out: bool, m
         test=ImageBatches(found.test, EVALUATION_BATCH, mean=c.mean, std=c.std),
         classes=found.classes,
         channels=found.train.pixels.shape[1],
+        description=_described(parts, found.train.labels, found.train.pixels, found.test.labels, found.test.pixels),
     )
 
 
 def _on_disk(configuration: Configuration, folder: Path | None, hold_out: bool, minimum_samples: int) -> Loaders:
     c = configuration
-    found = data.load_image_folder(folder, size=c.image_size, mean=c.mean, std=c.std)
+    classes = None if c.class_list is None else Path(c.class_list)
+    found = data.load_image_folder(folder, size=c.image_size, mean=c.mean, std=c.std, flip=c.flip, classes=classes)
     parts = split(c, len(found.labels), hold_out=hold_out, minimum_samples=minimum_samples)
 
     def loader(pictures: Any, indices: Tensor | None, size: int, *, shuffle: bool = False) -> DataLoader[Any]:
@@ -112,6 +122,7 @@ def _on_disk(configuration: Configuration, folder: Path | None, hold_out: bool, 
         test=loader(found.test, None, c.batch_size),
         classes=found.classes,
         channels=3,
+        description=_described(parts, found.labels, found.test.labels),
     )
 
 
@@ -131,6 +142,9 @@ def _text(configuration: Configuration, found: TextData, hold_out: bool, minimum
         test=TextBatches(test, c.batch_size),
         classes=found.classes,
         channels=0,
+        description=_described(
+            parts, *(tensor for part in (train, validation, test) for tensor in (part.labels, *part.flat.values()))
+        ),
     )
 
 
@@ -140,3 +154,12 @@ def _for_training(
     size = configuration.calibration_batch_size or configuration.batch_size
     calibration = None if parts.calibration is None else shuffled(parts.calibration, size)
     return shuffled(parts.train, configuration.batch_size), calibration
+
+
+def _described(parts: Parts, *contents: Tensor) -> dict[str, Any]:
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in contents:
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    sizes = {name: len(part) for name, part in parts._asdict().items() if part is not None}
+    return {**sizes, "fingerprint": digest.hexdigest()}

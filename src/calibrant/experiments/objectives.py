@@ -39,6 +39,7 @@ REPLACING: dict[str, _Method] = {
     "margin-label-smoothing": _Method(cal.MarginLabelSmoothingLoss, {}),
     "brier": _Method(cal.BrierLoss, {}),
 }
+ABBREVIATIONS = ("nll", "esd", "mmce", "sb-ece", "ece", "mdca", "dca")
 # A setting that is not given, and so need not be one of the objective's.
 _NOT_GIVEN = {"root": True, "bandwidth": None, "softness": None, "gamma": None, "smoothing": None}
 
@@ -59,3 +60,12 @@ def losses(configuration: Configuration) -> Losses:
     options: dict[str, Any] = {takes[option]: value for option, value in given.items()}
     module = method.build(**options)
     return Losses(None, module) if name in ADDED else Losses(module, None)
+
+
+def display_name(configuration: Configuration) -> str:
+    """What a reader calls a run."""
+    name = configuration.objective
+    name = name.upper() if name in ABBREVIATIONS else name
+    if configuration.objective not in ADDED:
+        return name
+    return f"NLL + {name}" + ("" if configuration.weight == 1 else f" (weight {configuration.weight:g})")

@@ -1,6 +1,7 @@
 """What a trained network is worth, as trained and after post-hoc scaling: a row of the paper's Table 1."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ class Predicted(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Shares, not percent. What could not be fitted is NaN.
+    """Shares, not percent. Where no temperature could be fitted it is NaN.
 
     Attributes:
         accuracy: On the test set.
@@ -44,18 +45,12 @@ class Outcome:
 def judge(validation: Predicted, test: Predicted) -> Outcome:
     """Score a network on its test set, post-hoc methods fitted on its validation set."""
     plain = cal.metrics.evaluate(logits=test.logits, target=test.target, bins=BINS)
-    temperature = ece_temperature = accuracy_vector = ece_vector = math.nan
-    # A validation set on which every answer is right has no finite best fit: that is no reason to lose the rest.
-    try:
+    temperature = ece_temperature = math.nan
+    # Answers that are all right, or no better than chance, have no best temperature: no reason to lose the rest.
+    with suppress(ValueError):
         scaling = cal.posthoc.TemperatureScaling().fit(*validation)
         temperature = float(scaling.temperature_)
         ece_temperature = cal.metrics.evaluate(logits=scaling(test.logits), target=test.target, bins=BINS).ece
-    except ValueError:
-        pass
-    try:
-        vector = cal.posthoc.VectorScaling().fit(*validation)
-        scaled = cal.metrics.evaluate(logits=vector(test.logits), target=test.target, bins=BINS)
-        accuracy_vector, ece_vector = scaled.accuracy, scaled.ece
-    except ValueError:
-        pass
-    return Outcome(plain.accuracy, plain.ece, plain.nll, temperature, ece_temperature, accuracy_vector, ece_vector)
+    vector = cal.posthoc.VectorScaling().fit(*validation)
+    scaled = cal.metrics.evaluate(logits=vector(test.logits), target=test.target, bins=BINS)
+    return Outcome(plain.accuracy, plain.ece, plain.nll, temperature, ece_temperature, scaled.accuracy, scaled.ece)

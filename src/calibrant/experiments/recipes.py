@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from calibrant.experiments.configuration import Configuration, Overrides, RecipeName, read_settings
+from calibrant.experiments.configuration import OF_RECIPE, Configuration, Overrides, RecipeName, read_settings
 from calibrant.experiments.data.imagefolder import MEAN, STD
+from calibrant.experiments.objectives import ADDED
 from calibrant.files import naming
 
 _CIFAR_PIXELS = (0.5, 0.5, 0.5)
@@ -15,7 +16,15 @@ RECIPES: dict[RecipeName, Configuration] = {
     "cifar10": Configuration("cifar10", "resnet50-cifar", crop_padding=4, mean=_CIFAR_PIXELS, std=_CIFAR_PIXELS),
     "cifar100": Configuration("cifar100", "resnet34-cifar", crop_padding=4, mean=_CIFAR_PIXELS, std=_CIFAR_PIXELS),
     "imagenet100": Configuration(
-        "imagenet100", "resnet18", epochs=90, weight_decay=1e-4, image_size=224, mean=MEAN, std=STD, workers=4
+        "imagenet100",
+        "resnet18",
+        epochs=90,
+        weight_decay=1e-4,
+        image_size=224,
+        flip=True,
+        mean=MEAN,
+        std=STD,
+        workers=4,
     ),
     "snli": Configuration("snli", "bert-base-uncased", epochs=15, learning_rate=1e-5, max_length=158),
     "anli": Configuration("anli", "roberta-base", epochs=15, learning_rate=1e-5, max_length=128),
@@ -28,10 +37,27 @@ def resolve(recipe: RecipeName | None, settings: Overrides, config: Path | None)
     name = recipe or found.get("recipe")
     if name is None:
         raise ValueError(f"give a --recipe: one of {', '.join(RECIPES)}")
-    if name not in RECIPES:
+    if not isinstance(name, str) or name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}: there are {', '.join(RECIPES)}")
     base = RECIPES[name]
+    changed = base
     if config is not None:
         with naming(config):
-            base = base.replaced({key: value for key, value in found.items() if key != "recipe"})
-    return base.replaced({key: value for key, value in vars(settings).items() if value is not None})
+            changed = base.replaced({key: value for key, value in found.items() if key != "recipe"})
+            _check_that_it_matters(changed, base)
+    changed = changed.replaced({key: value for key, value in vars(settings).items() if value is not None})
+    _check_that_it_matters(changed, base)
+    return changed
+
+
+def _check_that_it_matters(changed: Configuration, base: Configuration) -> None:
+    """Refuse settings that would change nothing: who gives them expects something else."""
+    of_some = set().union(*OF_RECIPE.values())
+    without_effect = dict.fromkeys(of_some - OF_RECIPE[base.recipe], f"the recipe {base.recipe}")
+    if changed.objective not in ADDED:
+        names = ["weight", "calibration_batch_size", "calibration_every", "batchnorm"]
+        names += [] if changed.reduced_split else ["calibration_fraction"]
+        without_effect |= dict.fromkeys(names, f"the objective {changed.objective}")
+    for name, owner in without_effect.items():
+        if getattr(changed, name) != getattr(base, name):
+            raise ValueError(f"{name.replace('_', '-')} is not a setting of {owner}: leave it out")

@@ -20,7 +20,7 @@ COLUMNS: list[Column] = [
 ]
 NOTE = (
     f"ECE in {BINS} bins. TS and VS: temperature and vector scaling, fitted on the validation set; T: the temperature, "
-    "above 1 for an over-confident network."
+    "above 1 for an over-confident network, - if none fits."
 )
 
 

@@ -1,32 +1,34 @@
 """`calibrant train`: one run with everything that should be left of it, in one folder."""
 
+import dataclasses
 import hashlib
 import json
 import math
-from dataclasses import asdict
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from rich.console import Console
 from rich.markup import escape
 
+import calibrant as cal
 from calibrant.experiments.configuration import Configuration, read_settings
 from calibrant.experiments.curves import write_curves
-from calibrant.experiments.fit import Trained, fit
-from calibrant.experiments.objectives import ADDED
+from calibrant.experiments.fit import Prepared, Trained, fit, prepare
+from calibrant.experiments.objectives import display_name
 from calibrant.experiments.outcome import Outcome, judge
 from calibrant.experiments.table import NOTE, outcome_table
 from calibrant.experiments.watching import Bar, KeepLast, training_progress
 from calibrant.files import FileError, naming, read_predictions, whole_or_not_at_all, write_predictions
-from calibrant.report import audit, require_report_packages, verdict, write_report
+from calibrant.metrics.predictions import Predictions
+from calibrant.report import Audit, audit, verdict, write_report
 
-CONFIGURATION, CHECKPOINT, WEIGHTS, SUMMARY, HISTORY = (
-    "config.json", "last.ckpt", "model.pt", "summary.json", "history.json",
-)  # fmt: skip
-# Names that are abbreviations.
-SHORT = ("nll", "esd", "mmce", "sb-ece", "ece", "mdca", "dca")
+CONFIGURATION, DATA, CHECKPOINT, SUMMARY = "config.json", "data.json", "last.ckpt", "summary.json"
 
 
 def train(
@@ -46,40 +48,52 @@ def train(
         wandb: Project to log to with Weights & Biases.
         accelerator: As Lightning names them.
     """
-    require_report_packages()
-    claim(out, configuration)
-    name = run_name(configuration)
-    if not (out / SUMMARY).exists():
-        _write(out, _trained(configuration, folder, out, name, wandb, accelerator), name)
-    with naming(out / SUMMARY):
-        found = json.loads((out / SUMMARY).read_text(encoding="utf-8"))
-        outcome = Outcome(**{key: math.nan if value is None else value for key, value in found.items()})
-    _show(out, configuration, name, outcome)
+    name = display_name(configuration)
+    with _claimed(out, configuration):
+        finished = (out / SUMMARY).exists()
+        if not finished:
+            trained = _trained(configuration, folder, out, name, wandb, accelerator)
+            _write_results(out, trained, name)
+        audits = _audits(out, name)
+        if not finished:
+            write_report(out / "report.html", audits, _compared(audits))
+            # The summary comes last: where it is, all of the rest is.
+            _write_json(out / SUMMARY, dataclasses.asdict(judge(trained.validation, trained.test)))
+        outcome = _read_summary(out / SUMMARY)
+    _show(out, configuration, name, outcome, audits)
     return outcome
 
 
-def run_name(configuration: Configuration) -> str:
-    """What a reader calls the run."""
-    name = configuration.objective.upper() if configuration.objective in SHORT else configuration.objective
-    if configuration.objective not in ADDED:
-        return name
-    return f"NLL + {name}" + ("" if configuration.weight == 1 else f" (weight {configuration.weight:g})")
-
-
-def claim(out: Path, configuration: Configuration) -> None:
-    """Make the folder this run's own, or make sure that it is."""
+@contextmanager
+def _claimed(out: Path, configuration: Configuration) -> Iterator[None]:
+    """Keep the folder to this process and this configuration."""
     path = out / CONFIGURATION
-    if path.exists():
-        earlier, ours = read_settings(path), configuration.to_dict()
-        differing = sorted(key for key in earlier.keys() | ours.keys() if earlier.get(key) != ours.get(key))
-        if differing:
-            raise FileError(
-                out, f"holds a run with other settings ({', '.join(differing)}): choose another --out, or remove it"
-            )
-        return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if (
+        not path.exists()
+        and out.exists()
+        and (not out.is_dir() or any(entry.name != ".lock" for entry in out.iterdir()))
+    ):
         raise FileError(out, "is in use, and not by a run: choose another --out")
-    _write_json(path, configuration.to_dict())
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout as error:
+        raise FileError(out, "is being trained in by another process: wait for it, or choose another --out") from error
+    except OSError as error:
+        raise FileError(out, f"cannot be written: {error.strerror}") from error
+    with lock:
+        begun = (out / CHECKPOINT).exists() or (out / SUMMARY).exists()
+        if path.exists() and begun:
+            earlier, ours = read_settings(path), configuration.to_dict()
+            differing = sorted(key for key in earlier.keys() | ours.keys() if earlier.get(key) != ours.get(key))
+            if differing:
+                raise FileError(
+                    out, f"holds a run with other settings ({', '.join(differing)}): choose another --out, or remove it"
+                )
+        else:
+            _write_json(path, configuration.to_dict())
+        yield
 
 
 def _trained(
@@ -89,13 +103,41 @@ def _trained(
     if wandb is not None:
         loggers.append(_weights_and_biases(wandb, out, name, configuration))
     checkpoint = out / CHECKPOINT
+    resumes = checkpoint.exists()
     with training_progress(Console(stderr=True)) as progress:
         task = progress.add_task(f"{name}: reading data", total=None, scores="")
-        return fit(
-            configuration, folder, loggers=loggers,
-            callbacks=[KeepLast(checkpoint), Bar(progress, task, label=name)],
-            resume_from=checkpoint if checkpoint.exists() else None, accelerator=accelerator,
-        )  # fmt: skip
+        prepared = prepare(configuration, folder)
+        _check_data(out / DATA, prepared, resumes=resumes)
+        if resumes:
+            _check_checkpoint(checkpoint)
+        try:
+            return fit(
+                prepared, loggers=loggers, callbacks=[KeepLast(checkpoint), Bar(progress, task, label=name)],
+                resume_from=checkpoint if resumes else None, accelerator=accelerator,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            progress.stop()
+            sys.stderr.write("calibrant: interrupted: the same command goes on from the last checkpoint\n")
+            raise
+
+
+def _check_data(path: Path, prepared: Prepared, *, resumes: bool) -> None:
+    """Note what data a run has, and refuse to go on with other data, which would mix the parts of the split."""
+    found = prepared.loaders.description
+    if resumes and path.exists() and (earlier := read_settings(path)) != found:
+        raise FileError(
+            path.parent,
+            f"was trained on other data ({json.dumps(earlier)}, now {json.dumps(found)}): give the --data-dir it was "
+            "begun with, or choose another --out",
+        )
+    _write_json(path, found)
+
+
+def _check_checkpoint(path: Path) -> None:
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise FileError(path, "is damaged, or not one of ours: delete it to start the run over") from error
 
 
 def _weights_and_biases(project: str, out: Path, name: str, configuration: Configuration) -> Logger:
@@ -113,31 +155,76 @@ def _weights_and_biases(project: str, out: Path, name: str, configuration: Confi
     )  # fmt: skip
 
 
-def _write(out: Path, trained: Trained, name: str) -> None:
-    """Leave weights, predictions, curves and report; the summary comes last and says that all of it is there."""
-    with whole_or_not_at_all(out / WEIGHTS) as temporary:
+def _write_results(out: Path, trained: Trained, name: str) -> None:
+    with whole_or_not_at_all(out / "model.pt") as temporary:
         torch.save({key: value.cpu() for key, value in trained.model.state_dict().items()}, temporary)
     for part, predicted in (("validation", trained.validation), ("test", trained.test)):
         write_predictions(out / f"{part}.npz", predicted.logits.numpy(), predicted.target.numpy(), kind="logits")
-    _write_json(out / HISTORY, trained.history)
+    _write_json(out / "history.json", trained.history)
     write_curves(out / "curves.png", trained.history, title=name)
-    write_report(out / "report.html", [audit(name, read_predictions(out / "test.npz"))])
-    summary = asdict(judge(trained.validation, trained.test))
-    _write_json(out / SUMMARY, {key: None if math.isnan(value) else value for key, value in summary.items()})
+
+
+def _audits(out: Path, name: str) -> list[Audit]:
+    """The network as trained, and with the temperature its validation set gives, which is the one to use."""
+    test, validation = (read_predictions(out / f"{part}.npz") for part in ("test", "validation"))
+    try:
+        scaling = cal.posthoc.TemperatureScaling().fit(*_logits_and_target(validation))
+    except ValueError as error:
+        return [_without_repair(name, test, str(error))]
+    temperature = f"{float(scaling.temperature_):.3g}"
+    logits, target = _logits_and_target(test)
+    scaled = cal.metrics.predictions(logits=scaling(logits).numpy(), target=target.numpy())
+    return [
+        _without_repair(name, test, f"temperature {temperature}, fitted on the validation set, is shown beside it"),
+        _without_repair(f"{name}, T = {temperature}", scaled, "it has its temperature already"),
+    ]
+
+
+def _logits_and_target(predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.as_tensor(predictions.logits), torch.as_tensor(predictions.target)
+
+
+def _without_repair(name: str, predictions: Predictions, reason: str) -> Audit:
+    # An audit of a file fits a temperature on the file itself; here there is a validation set to fit it on.
+    return dataclasses.replace(audit(name, predictions), repair=None, problem=reason)
+
+
+def _compared(audits: list[Audit]) -> list[tuple[str, str, Any]]:
+    first, *others = audits
+    return [(first.name, one.name, cal.metrics.compare(first.predictions, one.predictions)) for one in others]
 
 
 def _write_json(path: Path, content: Any) -> None:
+    """Numbers that JSON does not know become null."""
+    text = json.dumps(_finite(content), indent=2, allow_nan=False)
     with whole_or_not_at_all(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def _show(out: Path, configuration: Configuration, name: str, outcome: Outcome) -> None:
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _read_summary(path: Path) -> Outcome:
+    with naming(path):
+        found = read_settings(path)
+        names = [field.name for field in dataclasses.fields(Outcome)]
+        if sorted(found) != sorted(names) or not all(isinstance(found[name], float | int | None) for name in names):
+            raise ValueError("is not a summary of a run: delete it, and the same command writes it anew")
+        return Outcome(**{name: math.nan if found[name] is None else found[name] for name in names})
+
+
+def _show(out: Path, configuration: Configuration, name: str, outcome: Outcome, audits: list[Audit]) -> None:
     console = Console()
     title = f"{configuration.recipe}, {configuration.model}, {configuration.epochs} epochs, seed {configuration.seed}"
     console.print(outcome_table({name: [outcome]}, title=escape(title)))
     console.print(NOTE, highlight=False)
-    found = audit(name, read_predictions(out / "test.npz"))
-    console.print(f"[bold]{escape(name)}[/]: {escape(verdict(found))}.", highlight=False)
+    for one in audits:
+        console.print(f"[bold]{escape(one.name)}[/]: {escape(verdict(one))}.", highlight=False)
     console.print(
         f"In {escape(str(out))}: model.pt, report.html, curves.png, test.npz and validation.npz for calibrant evaluate "
         f"and recalibrate, config.json for --config. Curves as they grow: tensorboard --logdir {escape(str(out))}",

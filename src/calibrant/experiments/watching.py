@@ -9,6 +9,11 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from calibrant.training.lightning import CalibratedClassifier
+
+# Often enough for an eye, seldom enough to cost nothing.
+SECONDS_SHOWN = 0.5
+
 
 class KeepLast(Checkpoint):
     """Keep one checkpoint to go on from: after every epoch, and within long ones every so many seconds.
@@ -19,6 +24,10 @@ class KeepLast(Checkpoint):
     def __init__(self, path: Path, *, seconds: float = 60) -> None:
         self.path = path
         self.seconds = seconds
+        self._saved = 0.0
+
+    def on_train_start(self, *_: Any) -> None:
+        """Begin to count the seconds, which reading data may have taken many of."""
         self._saved = time.monotonic()
 
     def _save(self, trainer: Trainer) -> None:
@@ -36,12 +45,14 @@ class KeepLast(Checkpoint):
 
 
 class Bar(Callback):
-    """Steps of all epochs, the time left, and how the last epoch did; on a terminal only."""
+    """Epochs done, the time left, and scores of the epoch so far, those of the last validation in brackets."""
 
     def __init__(self, progress: Progress, task: TaskID, *, label: str) -> None:
         self.progress = progress
         self.task = task
         self.label = label
+        self._shown = 0.0
+        self._validated: dict[str, float] = {}
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Name the epoch."""
@@ -50,22 +61,33 @@ class Bar(Callback):
             description=f"{self.label}: epoch {trainer.current_epoch + 1} of {trainer.max_epochs}",
         )
 
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Move on by a step."""
+    def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
+        """Move on by a step, and show the running scores now and then."""
+        if self.progress.disable:
+            return
         steps = trainer.num_training_batches
         self.progress.update(self.task, completed=trainer.global_step / steps, total=trainer.max_epochs)
+        if time.monotonic() - self._shown >= SECONDS_SHOWN:
+            self._show(module)
 
-    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Show what was logged."""
-        logged = trainer.callback_metrics
-        shown = [
-            f"{name} {100 * float(logged[key]):.2f} %"
-            for name, key in (("accuracy", "validation/accuracy"), ("ECE", "validation/ece"))
-            if key in logged
-        ]
-        if "train/objective" in logged:
-            shown.append(f"objective {float(logged['train/objective']):.4f}")
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+        """Show the epoch."""
+        if trainer.state.fn == "fit" and not self.progress.disable:
+            self._validated = {name: float(value) for name, value in trainer.callback_metrics.items()}
+            self._show(module)
+
+    def _show(self, module: CalibratedClassifier) -> None:
+        running = module.training_scores.values(across_ranks=False)
+        shown = []
+        for label, name in (("accuracy", "accuracy"), ("ECE", "ece")):
+            if name in running:
+                validated = self._validated.get(f"validation/{name}")
+                brackets = "" if validated is None else f" ({100 * validated:.2f})"
+                shown.append(f"{label} {100 * running[name]:.2f}{brackets} %")
+        if "objective" in running:
+            shown.append(f"objective {running['objective']:.4f}")
         self.progress.update(self.task, scores=", ".join(shown))
+        self._shown = time.monotonic()
 
 
 def training_progress(console: Console) -> Progress:
