@@ -29,8 +29,8 @@ def test_the_seed_names_the_split_and_the_global_generator_is_left_alone() -> No
 def test_a_dataset_is_split_like_its_length() -> None:
     train, calibration = interleaved_split(TensorDataset(torch.arange(50)), 0.2, seed=5)
     indices = interleaved_split(50, 0.2, seed=5)
-    assert [int(sample[0]) for sample in train] == indices[0].tolist()
-    assert [int(sample[0]) for sample in calibration] == indices[1].tolist()
+    for part, expected in zip((train, calibration), indices, strict=True):
+        assert [int(part[place][0]) for place in range(len(part))] == expected.tolist()
 
 
 @given(counts=st.lists(st.integers(1, 60), min_size=1, max_size=6), seed=st.integers(0, 1000))

@@ -64,8 +64,8 @@ def losses(configuration: Configuration) -> Losses:
 
 def display_name(configuration: Configuration) -> str:
     """What a reader calls a run."""
-    name = configuration.objective
-    name = name.upper() if name in ABBREVIATIONS else name
-    if configuration.objective not in ADDED:
+    objective = configuration.objective
+    name = objective.upper() if objective in ABBREVIATIONS else objective
+    if objective not in ADDED:
         return name
     return f"NLL + {name}" + ("" if configuration.weight == 1 else f" (weight {configuration.weight:g})")
