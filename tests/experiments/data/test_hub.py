@@ -1,6 +1,7 @@
 """The same structures from the Hugging Face hub, which is played by data sets made in memory."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 
 from calibrant.experiments import data
+from calibrant.files import FileError
 
 datasets = pytest.importorskip("datasets")
 
@@ -131,3 +133,23 @@ def test_trouble_is_one_sentence_that_says_what_to_do(name: str, trouble: str, m
     for part in (*parts, cause, "--data-dir", "pip install 'calibrant[hf]'"):
         assert part in message
     assert "\n" not in message
+
+
+def test_a_lack_of_memory_is_not_blamed_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(name: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(MemoryError):
+        data.load_snli(None)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_file_in_place_of_a_folder_is_told(name: str, tmp_path: Path) -> None:
+    load, parts = LOADERS[name]
+    path = tmp_path / "archive.tar.gz"
+    path.touch()
+    with pytest.raises(FileError, match=rf"^{path}: is a file, not a folder .* put them in a folder, or ") as caught:
+        load(path)
+    for part in parts:
+        assert part in str(caught.value)

@@ -1,5 +1,6 @@
 """Folders of pictures: what is cut from each, and which classes there are."""
 
+import re
 import zipfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from calibrant.experiments.data import load_image_folder
-from calibrant.experiments.data.pictures import Pictures, centre, random_box, random_part
+from calibrant.experiments.data.pictures import PictureError, Pictures, centre, random_box, random_part
 from calibrant.files import FileError
 from tests.experiments.data.sets import real
 
@@ -95,13 +96,26 @@ def test_a_random_part_is_that_box_scaled_and_every_other_one_mirrored() -> None
     mirrored = 0
     for seed in range(200):
         torch.manual_seed(seed)
-        found = np.array(random_part(picture, 24))
+        found = np.array(random_part(picture, 24, flip=True))
         torch.manual_seed(seed)
         expected = np.array(picture.crop(random_box(60, 40)).resize((24, 24), Image.Resampling.BILINEAR))
         flipped = np.array_equal(found, expected[:, ::-1])
         assert flipped or np.array_equal(found, expected)
         mirrored += flipped
     assert 70 < mirrored < 130
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_parts_are_mirrored_only_if_wanted_and_the_centre_never(folder: Path, flip: bool) -> None:
+    # Dark on the left and bright on the right, as is every part of it.
+    Image.fromarray(np.tile(np.arange(60, dtype=np.uint8), (50, 1))).save(folder / "train/ant/0.JPEG")
+    data = load_image_folder(folder, size=16, flip=flip)
+    torch.manual_seed(0)
+    for pictures, wanted in ((data.train, flip), (data.train_unaugmented, False)):
+        images = [pictures[0][0] for _ in range(20)]
+        mirrored = [bool(image[:, :, 0].mean() > image[:, :, -1].mean()) for image in images]
+        assert any(mirrored) == wanted
+        assert not all(mirrored)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -133,6 +147,9 @@ def test_a_list_chooses_classes(folder: Path, tmp_path: Path) -> None:
         chosen.write_text(text)
         with pytest.raises(FileError, match=message):
             load_image_folder(folder, classes=chosen)
+    chosen.write_bytes(b"\xff\xfe")
+    with pytest.raises(FileError, match=r"chosen.txt: is not text in UTF-8"):
+        load_image_folder(folder, classes=chosen)
     with pytest.raises(ValueError, match="needs a folder to choose them from"):
         load_image_folder(None, classes=chosen)
 
@@ -161,12 +178,18 @@ def test_a_damaged_picture_is_named(folder: Path, content: bytes | None) -> None
         load_image_folder(folder).train_unaugmented[0]
 
 
-def test_a_damaged_picture_is_named_from_within_a_worker(folder: Path) -> None:
-    path = folder / "train/ant/0.JPEG"
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_picture_is_one_sentence_even_from_within_a_worker(folder: Path, workers: int) -> None:
+    path = folder / "train/ant/a  name\nof two lines.jpg"
     path.write_bytes(b"")
-    loader = DataLoader(Subset(load_image_folder(folder).train, [0]), num_workers=1)
-    with pytest.raises(ValueError, match=f"{path}: cannot be decoded as a picture"):
+    loader = DataLoader(Subset(load_image_folder(folder, size=16).train, [0, 3]), num_workers=workers)
+    with pytest.raises(PictureError) as caught:
         list(loader)
+    name = str(path).replace("\n", " ")
+    assert re.fullmatch(
+        rf"{name}: cannot be decoded as a picture \(cannot identify image file .*\): replace or delete it",
+        str(caught.value),
+    )
 
 
 def test_bad_settings_are_refused() -> None:

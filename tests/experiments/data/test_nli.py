@@ -74,6 +74,7 @@ DAMAGED = {
     "number": b'{"gold_label": "neutral", "sentence1": 5, "sentence2": "b"}',
     "list": b"[1, 2]",
     "not UTF-8": b'{"gold_label": "neutral", "sentence1": "\xff", "sentence2": "b"}',
+    "surrogate": b'{"gold_label": "neutral", "sentence1": "a", "sentence2": "\\ud800 b"}',
     "deep": b"[" * 100_000,
 }
 

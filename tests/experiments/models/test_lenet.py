@@ -1,5 +1,7 @@
 """LeNet5: the classic's parameters, and the classic's function whatever the order of pooling and ReLU."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -9,8 +11,19 @@ from calibrant.experiments.models.lenet import LeNet5
 
 def test_lenet_has_the_parameters_of_the_classic() -> None:
     assert sum(parameter.numel() for parameter in LeNet5().parameters()) == 61_706
-    with pytest.raises(RuntimeError):
-        LeNet5()(torch.zeros(1, 1, 28, 28))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 28, 28), (2, 1, 64, 32), (1, 32, 32)])
+def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"of shape \(N, channels, 32, 32\), got {re.escape(str(shape))}: resize"):
+        LeNet5()(torch.zeros(shape))
+
+
+def test_it_can_be_exported_for_any_batch_size() -> None:
+    model, x = LeNet5().eval(), torch.rand(3, 1, 32, 32)
+    batch = torch.export.Dim("batch")
+    exported = torch.export.export(model, (x[:2],), dynamic_shapes=({0: batch},))
+    torch.testing.assert_close(exported.module()(x), model(x))
 
 
 def test_other_channels_and_classes() -> None:

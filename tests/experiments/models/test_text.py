@@ -12,16 +12,16 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-from calibrant.experiments.models.text import TextClassifier, tokenizer_for  # noqa: E402
+from calibrant.experiments.models.text import TextClassifier, check_fits, tokenizer_for  # noqa: E402
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "##ly", "made", "film"]
 
 
-def bert(labels: int = 2) -> Any:
-    return transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        num_labels=labels,
-    )  # fmt: skip
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def bert(**settings: Any) -> Any:
+    return transformers.BertConfig(**SMALL | {"vocab_size": len(WORDS)} | settings)
 
 
 @pytest.fixture
@@ -140,3 +140,64 @@ def test_a_folder_without_a_vocabulary_has_no_tokenizer(encoder: Path) -> None:
     (encoder / "vocab.txt").unlink()
     with pytest.raises(ValueError, match="the tokenizer has no vocabulary"):
         tokenizer_for(encoder)
+
+
+@pytest.mark.parametrize("rows", [len(WORDS), len(WORDS) + 5])
+def test_a_tokenizer_fits_a_model_that_embeds_all_its_tokens(encoder: Path, rows: int) -> None:
+    check_fits(TextClassifier.from_config(bert(vocab_size=rows)), tokenizer_for(encoder), 128)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(encoder: Path) -> None:
+    model, tokenizer = TextClassifier.from_config(bert(vocab_size=10)), tokenizer_for(encoder)
+    with pytest.raises(
+        ValueError, match=r"^the tokenizer numbers its tokens 0\.\.10, but the model embeds 0\.\.9 only"
+    ):
+        check_fits(model, tokenizer, 128)
+    model = TextClassifier.from_config(bert())
+    check_fits(model, tokenizer, 128)
+    tokenizer.add_tokens(["zebra"])
+    with pytest.raises(
+        ValueError, match=r"0\.\.11, but the model embeds 0\.\.10 only: take the tokenizer that belongs"
+    ):
+        check_fits(model, tokenizer, 128)
+
+
+# A configuration that transformers knows, and how many tokens a text may have: RoBERTa leaves out positions up to that
+# of padding, BART keeps two more than it says, GPT-2 names its table otherwise.
+LIMITS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "bert": ("BertConfig", SMALL | {"max_position_embeddings": 16}, 16),
+    "distilbert": ("DistilBertConfig", {"dim": 16, "n_layers": 1, "n_heads": 2, "max_position_embeddings": 16}, 16),
+    "roberta": ("RobertaConfig", SMALL | {"max_position_embeddings": 18, "pad_token_id": 1}, 16),
+    "bart": (
+        "BartConfig",
+        {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+         "decoder_attention_heads": 2, "max_position_embeddings": 16, "pad_token_id": 1, "eos_token_id": 2},
+        16,
+    ),
+    "gpt2": ("GPT2Config", {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16, "pad_token_id": 0}, 16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_longest_text_is_the_longest_the_network_takes(encoder: Path, name: str) -> None:
+    kind, settings, limit = LIMITS[name]
+    config = getattr(transformers, kind)(vocab_size=len(WORDS), num_labels=2, **settings)
+    model, tokenizer = TextClassifier.from_config(config).eval(), tokenizer_for(encoder)
+    # BART looks for the end of the text, which is token 2.
+    text = torch.full((1, limit + 1), 5)
+    text[:, -1] = 2
+    check_fits(model, tokenizer, limit)
+    assert model(input_ids=text[:, 1:]).shape == (1, 2)
+    with pytest.raises(
+        ValueError, match=f"^max_length is {limit + 1}, but the model has {limit} positions: set max_le"
+    ):
+        check_fits(model, tokenizer, limit + 1)
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=text)
+
+
+def test_a_network_without_a_table_of_positions_takes_texts_of_any_length(encoder: Path) -> None:
+    config = transformers.DebertaV2Config(
+        vocab_size=len(WORDS), **SMALL, max_position_embeddings=16, position_biased_input=False
+    )
+    check_fits(TextClassifier.from_config(config), tokenizer_for(encoder), 1000)

@@ -1,5 +1,7 @@
 """Which samples make up each batch of a pass, and where the randomness of a pass comes from."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,10 +24,9 @@ class Batching:
         batch_size: How many make up a batch.
         indices: Those to use, in the order to use them; all when not given.
         shuffle: Take them in a new random order at each pass.
-        drop_last: Leave out a last batch that is not full.
 
     Example:
-        >>> batching = Batching(10, 4, indices=torch.arange(0, 10, 2), drop_last=False)
+        >>> batching = Batching(10, 4, indices=torch.arange(0, 10, 2))
         >>> len(batching)
         2
         >>> [batch.tolist() for batch in batching.batches(batching.order(None))]
@@ -39,23 +40,17 @@ class Batching:
         *,
         indices: Tensor | None = None,
         shuffle: bool = False,
-        drop_last: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.indices = torch.arange(samples) if indices is None else _checked(indices, samples)
         self.batch_size = batch_size
         self.shuffle = shuffle
-        self.drop_last = drop_last
-        if not len(self):
-            raise ValueError(
-                f"{len(self.indices)} samples make no batch of {batch_size}: "
-                + ("lower batch_size or set drop_last=False" if drop_last else "give at least one")
-            )
+        if not len(self.indices):
+            raise ValueError("0 samples make no batch: give at least one")
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.indices), self.batch_size)
-        return full + (rest > 0 and not self.drop_last)
+        return math.ceil(len(self.indices) / self.batch_size)
 
     def order(self, generator: torch.Generator | None) -> Tensor:
         """The samples in the order of one pass; without shuffling no generator is needed."""
@@ -66,7 +61,7 @@ class Batching:
     def batches(self, values: Tensor) -> tuple[Tensor, ...]:
         """Cut something that has a value for each sample of a pass into a part for each batch."""
         parts: tuple[Tensor, ...] = values.split(self.batch_size)
-        return parts[: len(self)]
+        return parts
 
 
 def _checked(indices: Tensor, samples: int) -> Tensor:

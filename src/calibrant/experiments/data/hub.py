@@ -88,6 +88,8 @@ def _explaining(source: Source) -> Iterator[None]:
     """Turn whatever goes wrong on the way to the hub into one sentence that says how to do without it."""
     try:
         yield
+    except MemoryError:
+        raise
     except Exception as error:  # `datasets` raises errors of half a dozen libraries
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise OSError(

@@ -43,9 +43,10 @@ def load_image_folder(
     size: int = 224,
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
+    flip: bool = True,
     classes: Path | None = None,
 ) -> ImageFolderData:
-    """Pictures to train on (a random part, mirrored every other time) and to test on (the centre).
+    """Pictures to train on (a random part of each) and to test on (the centre).
 
     Labels number the class folders in the order of their names.
 
@@ -54,6 +55,7 @@ def load_image_folder(
         size: Pixels a side the network takes.
         mean: Subtracted, one value for each channel, of pixels in [0, 1].
         std: Divided by, likewise.
+        flip: Mirror every other picture to train on, at random, left to right.
         classes: A text file that begins each line with the name of a class folder, when only some are wanted:
             ImageNet-100 is a part of ImageNet.
     """
@@ -72,7 +74,7 @@ def load_image_folder(
         number = len(names)
 
     def pictures(source: PictureSource, labels: Tensor, *, augment: bool) -> Pictures:
-        return Pictures(source, labels, size=size, mean=mean, std=std, augment=augment)
+        return Pictures(source, labels, size=size, mean=mean, std=std, augment=augment, flip=flip)
 
     return ImageFolderData(
         train=pictures(train, labels, augment=True),
@@ -100,7 +102,11 @@ def _class_names(folder: Path, classes: Path | None) -> list[str]:
                 "list the classes to use in a file",
             )
         return sorted(there["train"])
-    wanted = [line.split()[0] for line in classes.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        lines = classes.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise FileError(classes, "is not text in UTF-8: it must name class folders, one a line") from error
+    wanted = [line.split()[0] for line in lines if line.strip()]
     if not wanted or len(set(wanted)) < len(wanted):
         raise FileError(classes, "must name at least one class folder, one a line, none twice")
     missing = sorted(set(wanted) - (there["train"] & there["val"]))

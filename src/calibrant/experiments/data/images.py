@@ -31,7 +31,8 @@ class ImageData(NamedTuple):
 class ImageBatches:
     """A loader of images in memory: ``(images, labels)`` a batch, without Python work for each image.
 
-    Images come as float32 ``(pixels / 255 - mean) / std``, shape ``(B, C, H, W)``; labels as int64.
+    Images come as float32 ``(pixels / 255 - mean) / std``, shape ``(B, C, H, W)`` in the ``channels_last``
+    memory format, which convolutions are fastest with; labels as int64.
 
     Each ``iter()`` draws one seed from torch's global generator, as a ``DataLoader`` does, and takes order, crops and
     flips of that pass from a generator of its own: restoring the global state before ``iter()`` repeats the pass
@@ -42,13 +43,11 @@ class ImageBatches:
         batch_size: Images a batch.
         indices: Which images, in which order; all when not given. Loaders of parts share the pixels.
         shuffle: A new order each pass.
-        drop_last: Leave out a last batch that is not full.
         mean: Subtracted, one value or one for each channel, of pixels in [0, 1].
         std: Divided by, likewise.
         crop_padding: Pad each image with this many black pixels on every side and crop the original size from a
             random place, another for each image; 0 does not crop.
         flip: Mirror every other image, at random, left to right.
-        channels_last: Memory format of the batches: what convolutions on CPU are fastest with.
 
     Example:
         >>> images = Images(torch.full((5, 1, 2, 2), 255, dtype=torch.uint8), torch.arange(5))
@@ -69,12 +68,10 @@ class ImageBatches:
         *,
         indices: Tensor | None = None,
         shuffle: bool = False,
-        drop_last: bool = False,
         mean: Sequence[float] = (0.0,),
         std: Sequence[float] = (1.0,),
         crop_padding: int = 0,
         flip: bool = False,
-        channels_last: bool = True,
     ) -> None:
         pixels, self._labels = images
         if pixels.dtype != torch.uint8 or pixels.dim() != 4 or self._labels.shape != pixels.shape[:1]:
@@ -84,16 +81,11 @@ class ImageBatches:
             )
         if crop_padding < 0:
             raise ValueError(f"crop_padding must be 0 or more, got {crop_padding}")
-        self.batching = Batching(len(pixels), batch_size, indices=indices, shuffle=shuffle, drop_last=drop_last)
+        self.batching = Batching(len(pixels), batch_size, indices=indices, shuffle=shuffle)
         self.crop_padding = crop_padding
         self.flip = flip
-        self.channels_last = channels_last
-        # Planes of rows of pixels: (N, 1, H, W, C) with the channels of a pixel side by side, else (N, C, H, W, 1).
-        if channels_last:
-            in_order = pixels.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
-            self._pixels = in_order.unsqueeze(1)
-        else:
-            self._pixels = pixels.contiguous().unsqueeze(4)
+        # (N, H, W, C), the channels of a pixel side by side.
+        self._pixels = pixels.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
         self._mean, self._std = (self._spread("mean", mean), self._spread("std", std))
         if not (self._std > 0).all():
             raise ValueError(f"std must be positive, got {list(std)}")
@@ -122,37 +114,34 @@ class ImageBatches:
             strict=True,
         )
         for chosen, corner, mirror in parts:
-            planes = self._pixels.index_select(0, chosen)
+            pixels = self._pixels.index_select(0, chosen)
             if corner is not None:
-                planes = _cropped(planes, corner, self.crop_padding)
+                pixels = _cropped(pixels, corner, self.crop_padding)
             if mirror is not None:
                 which = mirror.nonzero().squeeze(1)
-                planes.index_copy_(0, which, planes.index_select(0, which).flip(3))
-            yield self._normalised(planes), self._labels.index_select(0, chosen)
+                pixels.index_copy_(0, which, pixels.index_select(0, which).flip(2))
+            yield self._normalised(pixels), self._labels.index_select(0, chosen)
 
-    def _normalised(self, planes: Tensor) -> Tensor:
-        values = planes.flatten(1).float().div_(255).sub_(self._mean).div_(self._std)
-        values = values.view_as(planes)
-        return values.squeeze(1).permute(0, 3, 1, 2) if self.channels_last else values.squeeze(4)
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        values = pixels.flatten(1).float().div_(255).sub_(self._mean).div_(self._std)
+        return values.view_as(pixels).permute(0, 3, 1, 2)
 
     def _spread(self, name: str, values: Sequence[float]) -> Tensor:
         """One value for each number of an image, which is much faster to combine with than one a channel."""
-        _, planes, height, width, inner = self._pixels.shape
-        channels = planes * inner
+        _, height, width, channels = self._pixels.shape
         if len(values) not in (1, channels):
             raise ValueError(f"{name} must have 1 value or one for each of {channels} channels, got {len(values)}")
-        each = torch.tensor(values, dtype=torch.float32).expand(channels)
-        return each.view(planes, 1, 1, inner).expand(planes, height, width, inner).flatten()
+        return torch.tensor(values, dtype=torch.float32).expand(height, width, channels).flatten()
 
 
-def _cropped(planes: Tensor, corners: Tensor, padding: int) -> Tensor:
-    """Crop images of ``(B, P, H, W, I)`` from their padded selves, each at its own ``(top, left)``."""
-    count, depth, height, width, inner = planes.shape
-    padded = F.pad(planes, (0, 0) + 4 * (padding,))
-    rows, columns = padded.shape[2:4]
+def _cropped(pixels: Tensor, corners: Tensor, padding: int) -> Tensor:
+    """Crop images of ``(B, H, W, C)`` from their padded selves, each at its own ``(top, left)``."""
+    count, height, width, channels = pixels.shape
+    padded = F.pad(pixels, (0, 0) + 4 * (padding,))
+    rows, columns = padded.shape[1:3]
     # A cropped row is a run of neighbours in memory: one gather of runs, each starting at any pixel, takes them all.
-    plane = torch.arange(count * depth).view(count, depth, 1)
-    row = plane * rows + corners[:, 0].view(count, 1, 1) + torch.arange(height)
-    starts = row * columns + corners[:, 1].view(count, 1, 1)
-    runs = padded.view(-1).as_strided((padded.numel() // inner - width + 1, width * inner), (inner, 1))
-    return runs.index_select(0, starts.flatten()).view_as(planes)
+    top, left = corners.unsqueeze(2).unbind(1)
+    row = torch.arange(count).unsqueeze(1) * rows + top + torch.arange(height)
+    starts = row * columns + left
+    runs = padded.view(-1).as_strided((padded.numel() // channels - width + 1, width * channels), (channels, 1))
+    return runs.index_select(0, starts.flatten()).view_as(pixels)

@@ -96,6 +96,7 @@ def _rows(path: Path, fields: Fields, source: Source) -> Iterator[tuple[str, str
             label = fields.labels[name]
             if not (isinstance(premise, str) and isinstance(hypothesis, str)):
                 raise TypeError("sentences must be text")
+            f"{premise}{hypothesis}".encode()  # no tokenizer takes half of a surrogate pair
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             expected = f"{fields.premise}, {fields.hypothesis} and {fields.label} ({', '.join(fields.labels)})"
             raise FileError(

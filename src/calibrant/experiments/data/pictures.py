@@ -19,6 +19,23 @@ ATTEMPTS = 10
 RESIZED = 256 / 224  # shorter side of a picture to the side of the square cut from its centre
 
 
+class PictureError(ValueError):
+    r"""A picture cannot be decoded: one line, also when it comes out of a worker of a ``DataLoader``.
+
+    There torch makes the error anew, from the whole traceback as text; only its last line is kept.
+
+    Example:
+        >>> text = "Caught PictureError in DataLoader worker process 0.\nOriginal Traceback ..."
+        >>> PictureError(text + "\ncalibrant.experiments.data.pictures.PictureError: a.jpg: is damaged\n")
+        PictureError('a.jpg: is damaged')
+    """
+
+    def __init__(self, message: str) -> None:
+        kind = type(self)
+        last_line = message.rstrip("\n").rpartition("\n")[2]
+        super().__init__(last_line.removeprefix(f"{kind.__module__}.{kind.__qualname__}: "))
+
+
 class PictureSource(Protocol):
     """Anything that gives pictures in RGB by number."""
 
@@ -44,11 +61,11 @@ class PictureFiles:
         try:
             with Image.open(self.paths[index]) as picture:
                 return picture.convert("RGB")
+        except MemoryError:
+            raise
         except Exception as error:  # a damaged picture can raise anything
-            # A plain ValueError, since workers of a DataLoader hand on errors made from one message only.
-            raise ValueError(
-                f"{self.paths[index]}: cannot be decoded as a picture ({error}): replace or delete it"
-            ) from error
+            problem = f"{self.paths[index]}: cannot be decoded as a picture ({error}): replace or delete it"
+            raise PictureError(problem.replace("\n", " ")) from error
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
@@ -62,7 +79,8 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         size: Side of the square each is brought to.
         mean: Subtracted, one value for each channel, of pixels in [0, 1].
         std: Divided by, likewise.
-        augment: True cuts a random part, scales it and mirrors every other one; False takes the centre.
+        augment: True cuts a random part and scales it; False takes the centre.
+        flip: Mirror every other random part, left to right; the centre is never mirrored.
 
     Example:
         >>> from PIL import Image
@@ -82,6 +100,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         mean: Sequence[float],
         std: Sequence[float],
         augment: bool,
+        flip: bool = True,
     ) -> None:
         if len(source) != len(labels):
             raise ValueError(f"each picture needs a label, got {len(source)} pictures and {len(labels)} labels")
@@ -96,24 +115,25 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         self._mean = torch.tensor(mean).view(3, 1, 1)
         self._std = torch.tensor(std).view(3, 1, 1)
         self._augment = augment
+        self._flip = flip
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        cut = random_part if self._augment else centre
-        picture = cut(self._source[index], self._size)
+        whole = self._source[index]
+        picture = random_part(whole, self._size, flip=self._flip) if self._augment else centre(whole, self._size)
         pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
         values = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
         return values.sub_(self._mean).div_(self._std), int(self.labels[index])
 
 
-def random_part(picture: "Image", size: int) -> "Image":
-    """A random part of 8 to 100 % of the area and near-square shape, scaled to the size, mirrored every other time."""
+def random_part(picture: "Image", size: int, *, flip: bool) -> "Image":
+    """A random part of 8 to 100 % of the area and near-square shape, scaled; ``flip`` mirrors every other one."""
     from PIL.Image import Resampling, Transpose
 
     part = picture.crop(random_box(*picture.size)).resize((size, size), Resampling.BILINEAR)
-    return part.transpose(Transpose.FLIP_LEFT_RIGHT) if torch.rand(()) < 0.5 else part
+    return part.transpose(Transpose.FLIP_LEFT_RIGHT) if flip and torch.rand(()) < 0.5 else part
 
 
 def random_box(width: int, height: int) -> tuple[int, int, int, int]:

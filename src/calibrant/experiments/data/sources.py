@@ -20,10 +20,14 @@ class Source(NamedTuple):
 
     def lacking(self, folder: Path, problem: str) -> FileError:
         """The error for a folder without the files."""
-        what = problem if folder.is_dir() else "no such folder"
+        where = "there"
+        if not folder.exists():
+            problem = "no such folder"
+        elif not folder.is_dir():
+            problem, where = "is a file, not a folder (if it is an archive, unpack it)", "in a folder"
         return FileError(
             folder,
-            f"{what}: get {self.files} from {self.site} and put them there, or leave out --data-dir to fetch "
+            f"{problem}: get {self.files} from {self.site} and put them {where}, or leave out --data-dir to fetch "
             f"{self.hub} from the Hugging Face hub (pip install 'calibrant[hf]')",
         )
 

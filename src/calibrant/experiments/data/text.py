@@ -97,7 +97,6 @@ class TextBatches:
         batch_size: Pairs a batch.
         indices: Which pairs, in which order; all when not given.
         shuffle: A new order each pass.
-        drop_last: Leave out a last batch that is not full.
     """
 
     def __init__(
@@ -107,10 +106,9 @@ class TextBatches:
         *,
         indices: Tensor | None = None,
         shuffle: bool = False,
-        drop_last: bool = False,
     ) -> None:
         self.pairs = pairs
-        self.batching = Batching(len(pairs), batch_size, indices=indices, shuffle=shuffle, drop_last=drop_last)
+        self.batching = Batching(len(pairs), batch_size, indices=indices, shuffle=shuffle)
 
     def __len__(self) -> int:
         return len(self.batching)

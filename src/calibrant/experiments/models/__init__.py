@@ -8,10 +8,10 @@ from torch import nn
 from calibrant.experiments.models.lenet import LeNet5
 from calibrant.experiments.models.resnet import resnet18, resnet18_cifar, resnet34_cifar, resnet50_cifar
 from calibrant.experiments.models.resnet_he import NarrowResNet
-from calibrant.experiments.models.text import TextClassifier, tokenizer_for
+from calibrant.experiments.models.text import TextClassifier, check_fits, tokenizer_for
 from calibrant.experiments.models.weights import load_weights
 
-__all__ = ["IMAGE_MODELS", "TextClassifier", "build_image_model", "load_weights", "tokenizer_for"]
+__all__ = ["IMAGE_MODELS", "TextClassifier", "build_image_model", "check_fits", "load_weights", "tokenizer_for"]
 
 # Each is called with ``classes`` and ``channels``.
 IMAGE_MODELS: dict[str, Callable[..., nn.Module]] = {

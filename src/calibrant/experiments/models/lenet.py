@@ -1,7 +1,7 @@
 """LeNet5 for 32 x 32 images."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class LeNet5(nn.Sequential):
@@ -30,3 +30,13 @@ class LeNet5(nn.Sequential):
             nn.Linear(84, classes),
         )  # fmt: skip
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch forgot to type it
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``(N, classes)`` of images ``(N, channels, 32, 32)``."""
+        if x.dim() != 4 or x.shape[-2:] != (32, 32):
+            raise ValueError(
+                f"LeNet5 takes images of shape (N, channels, 32, 32), got {tuple(x.shape)}: resize them to 32 x 32 "
+                "pixels, or choose a residual network, which takes other sizes too"
+            )
+        logits: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return logits

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+# What transformers calls a learned embedding of each position.
+POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
+
 
 class TextClassifier(nn.Module):
     """A pretrained encoder with a classification head, called with what its tokenizer returns; returns logits.
@@ -107,6 +110,54 @@ def tokenizer_for(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("the tokenizer has no vocabulary: save it there too, with tokenizer.save_pretrained")
     return tokenizer
+
+
+def check_fits(model: TextClassifier, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+    """Refuse, before training does, tokens that a model has no embedding for and texts longer than its positions.
+
+    Networks that need no table of positions (rotary or relative ones) take texts of any length.
+
+    Args:
+        model: What is to be trained.
+        tokenizer: What makes its input.
+        max_length: Longest text, in tokens.
+
+    Raises:
+        ValueError: A token number or ``max_length`` is beyond what the model has.
+
+    Example:
+        >>> from transformers import BertConfig, BertTokenizer
+        >>> shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+        >>> model = TextClassifier.from_config(BertConfig(vocab_size=6, max_position_embeddings=64, **shape))
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "film"]
+        >>> tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)})
+        >>> check_fits(model, tokenizer, max_length=128)
+        Traceback (most recent call last):
+        ...
+        ValueError: max_length is 128, but the model has 64 positions: set max_length to 64 or less
+    """
+    network: Any = model.network
+    embedded = network.get_input_embeddings().num_embeddings
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= embedded:
+        raise ValueError(
+            f"the tokenizer numbers its tokens 0..{largest}, but the model embeds 0..{embedded - 1} only: take the "
+            "tokenizer that belongs to the model"
+        )
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in POSITION_TABLES:
+            positions = module.num_embeddings - _unused_positions(module)
+            if max_length > positions:
+                raise ValueError(
+                    f"max_length is {max_length}, but the model has {positions} positions: set max_length to "
+                    f"{positions} or less"
+                )
+
+
+def _unused_positions(table: nn.Embedding) -> int:
+    """Rows before the first token's: BART-like networks have an offset, RoBERTa-like ones count from the padding on."""
+    offset = getattr(table, "offset", 0)
+    return int(offset) or (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
 def _transformers() -> ModuleType:
