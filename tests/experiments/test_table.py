@@ -59,5 +59,15 @@ def test_the_best_of_each_column_is_bold() -> None:
 
 def test_a_single_seed_shows_no_deviation() -> None:
     assert mean_and_spread([1.0]) == "1.00"
-    assert mean_and_spread([1.0, 3.0]) == "2.00 ± 1.41"
+    assert mean_and_spread([1.0, 3.0]) == "2.00 ±1.41"
     assert mean_and_spread([1.0, math.nan]) == "-"
+
+
+def test_the_widest_table_fits_a_terminal() -> None:
+    outcomes = [
+        Outcome(0.9911, 0.1424, 0.3, 11.35, 0.1312, 0.9867, 0.1595),
+        Outcome(0.7, 0.5, 0.3, 10.1, 0.4, 0.6, 0.4),
+    ]
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(outcome_table({"NLL + SB-ECE": outcomes, "NLL": outcomes}, title="t"))
+    assert "…" not in screen.getvalue()

@@ -36,7 +36,8 @@ def outcome_table(rows: Mapping[str, Sequence[Outcome]], *, title: str) -> Table
     for name, outcomes in rows.items():
         cells = []
         for place, (_, value, better) in enumerate(COLUMNS):
-            text = mean_and_spread([value(outcome) for outcome in outcomes])
+            values = [value(outcome) for outcome in outcomes]
+            text = mean_and_spread(values) if better else mean_and_spread([statistics.fmean(values)])
             best = better and means[name][place] * better == max(
                 (mean[place] * better for mean in means.values() if not math.isnan(mean[place])), default=None
             )
@@ -50,4 +51,4 @@ def mean_and_spread(values: Sequence[float]) -> str:
     if any(math.isnan(value) for value in values):
         return "-"
     mean = f"{statistics.fmean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ±{statistics.stdev(values):.2f}"  # as narrow as terminals are
