@@ -66,7 +66,7 @@ def test_a_single_seed_shows_no_deviation() -> None:
 def test_the_widest_table_fits_a_terminal() -> None:
     outcomes = [
         Outcome(0.9911, 0.1424, 0.3, 11.35, 0.1312, 0.9867, 0.1595),
-        Outcome(0.7, 0.5, 0.3, 10.1, 0.4, 0.6, 0.4),
+        Outcome(0.97, 0.12, 0.3, 10.1, 0.11, 0.96, 0.14),
     ]
     screen = io.StringIO()
     Console(file=screen, width=80).print(outcome_table({"NLL + SB-ECE": outcomes, "NLL": outcomes}, title="t"))
