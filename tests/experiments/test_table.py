@@ -59,7 +59,7 @@ def test_the_best_of_each_column_is_bold() -> None:
 
 def test_a_single_seed_shows_no_deviation() -> None:
     assert mean_and_spread([1.0]) == "1.00"
-    assert mean_and_spread([1.0, 3.0]) == "2.00 ±1.41"
+    assert mean_and_spread([1.0, 3.0]) == "2.00±1.41"
     assert mean_and_spread([1.0, math.nan]) == "-"
 
 

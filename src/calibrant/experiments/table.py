@@ -26,7 +26,7 @@ NOTE = (
 
 def outcome_table(rows: Mapping[str, Sequence[Outcome]], *, title: str) -> Table:
     """One row a method, mean ± standard deviation over its seeds; the best mean of each column in bold."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("", no_wrap=True)
     for heading, _, _ in COLUMNS:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -51,4 +51,4 @@ def mean_and_spread(values: Sequence[float]) -> str:
     if any(math.isnan(value) for value in values):
         return "-"
     mean = f"{statistics.fmean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ±{statistics.stdev(values):.2f}"  # as narrow as terminals are
+    return mean if len(values) == 1 else f"{mean}±{statistics.stdev(values):.2f}"  # as narrow as terminals are
