@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from calibrant.training import interleave, random_state, set_random_state
@@ -123,9 +123,52 @@ def test_a_resumed_loader_goes_on_as_if_nothing_had_happened(done: int, workers:
     if workers == 0:
         assert again == expected
     else:  # the order is the same; what persistent workers draw cannot be put back in their second pass
-        assert [[index % 1000 for index in train] for train, _ in again] == [
-            [index % 1000 for index in train] for train, _ in expected
-        ]
+        assert [plain_indices(both) for both in again] == [plain_indices(both) for both in expected]
+
+
+def plain_indices(both: tuple[list[int], list[int] | None]) -> list[list[int] | None]:
+    return [None if part is None else [index % 1000 for index in part] for part in both]
+
+
+@pytest.mark.parametrize("done", [1, 6, 8])
+def test_generators_given_to_the_loaders_are_put_back_too(done: int) -> None:
+    def made() -> InterleavedLoader:
+        shared, own = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+        sampler = RandomSampler(range(11), generator=own)
+        return interleave(
+            DataLoader(Noisy(23), 4, shuffle=True, generator=shared), DataLoader(Noisy(11), 4, sampler=sampler)
+        )
+
+    def endless(both: InterleavedLoader) -> Iterator[Any]:
+        while True:
+            yield from both
+
+    first = made()
+    stream = endless(first)
+    draw(stream, done)
+    state = first.state_dict()
+    expected = draw(stream, 9)
+    resumed = made()
+    resumed.load_state_dict(state)
+    assert draw(endless(resumed), 9) == expected
+
+
+def test_a_state_that_is_loaded_is_saved_again_as_it_was() -> None:
+    first = loaders()
+    draw(iter(first), 2)
+    state = first.state_dict()
+    torch.rand(5)
+    resumed = loaders()
+    resumed.load_state_dict(state)
+    assert repr(resumed.state_dict()) == repr(state)
+
+
+def test_a_list_of_images_is_as_long_as_its_target() -> None:
+    images = ([torch.zeros(1, 8, 8)] * 5, torch.zeros(5))
+    assert next(iter(interleave([1], [images]))).calibration is images
+    single = (torch.zeros(3, 8, 8), torch.zeros(1))
+    with pytest.raises(ValueError, match="no batch of at least 3 samples"):
+        next(iter(interleave([1], [single])))
 
 
 def test_a_resumed_pass_that_has_no_length_ends_where_it_ended() -> None:
@@ -162,7 +205,8 @@ def test_leaving_a_pass_early_begins_a_new_one() -> None:
 @pytest.mark.parametrize(
     ("train", "calibration", "options", "error", "message"),
     [
-        ([1], [1], {"calibration_every": 0}, ValueError, "at least 1, got 0"),
+        ([1], [1], {"calibration_every": 0}, ValueError, "at least 1 and at most 1000000, got 0"),
+        ([1], [1], {"calibration_every": 1.5}, TypeError, "must be a whole number"),
         ([], [1], {}, ValueError, "the train loader has no batches"),
         ([1], [], {}, ValueError, "the calibration loader has no batches"),
         (iter([1]), [1], {}, TypeError, "the train loader must be iterable again and again"),

@@ -56,10 +56,12 @@ def test_stratified_splits_are_random_within_a_class() -> None:
     [
         ((20, 0.1), {}, ValueError, "holds out 2 of 20 samples, and the objective needs at least 3"),
         ((4, 0.9), {}, ValueError, "leaves none of 4 samples for training"),
-        ((100, 0.0), {}, ValueError, "between 0 and 1, got 0.0"),
+        ((100, 0.0), {}, ValueError, "a number between 0 and 1, got 0.0"),
         ((100, 1.0), {}, ValueError, "between 0 and 1, got 1.0"),
         ((100, float("nan")), {}, ValueError, "between 0 and 1, got nan"),
         ((-5,), {}, ValueError, "cannot be negative"),
+        ((100, "0.1"), {}, ValueError, "a number between 0 and 1, got '0.1'"),
+        ((100,), {"stratify": ["a"] * 100}, TypeError, "integer labels: number the classes first"),
         ((100,), {"minimum_samples": 50}, ValueError, "needs at least 50"),
         ((100,), {"stratify": [0, 1]}, ValueError, r"one label for each of 100 samples, got \(2,\)"),
         ((100,), {"stratify": torch.rand(100)}, TypeError, "integer labels"),

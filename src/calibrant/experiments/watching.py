@@ -9,11 +9,6 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from calibrant.training.lightning import CalibratedClassifier
-
-# Often enough for an eye, seldom enough to cost nothing.
-SECONDS_SHOWN = 0.5
-
 
 class KeepLast(Checkpoint):
     """Keep one checkpoint to go on from: after every epoch, and within long ones every so many seconds.
@@ -45,14 +40,12 @@ class KeepLast(Checkpoint):
 
 
 class Bar(Callback):
-    """Epochs done, the time left, and scores of the epoch so far, those of the last validation in brackets."""
+    """Epochs done, the time left, and scores: of the epoch so far / of the last validation."""
 
     def __init__(self, progress: Progress, task: TaskID, *, label: str) -> None:
         self.progress = progress
         self.task = task
         self.label = label
-        self._shown = 0.0
-        self._validated: dict[str, float] = {}
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Name the epoch."""
@@ -61,33 +54,29 @@ class Bar(Callback):
             description=f"{self.label}: epoch {trainer.current_epoch + 1} of {trainer.max_epochs}",
         )
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
-        """Move on by a step, and show the running scores now and then."""
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Move on by a step, and show the scores as they were last logged."""
         if self.progress.disable:
             return
         steps = trainer.num_training_batches
         self.progress.update(self.task, completed=trainer.global_step / steps, total=trainer.max_epochs)
-        if time.monotonic() - self._shown >= SECONDS_SHOWN:
-            self._show(module)
+        self._show(trainer)
 
-    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Show the epoch."""
-        if trainer.state.fn == "fit" and not self.progress.disable:
-            self._validated = {name: float(value) for name, value in trainer.callback_metrics.items()}
-            self._show(module)
+        if not self.progress.disable:
+            self._show(trainer)
 
-    def _show(self, module: CalibratedClassifier) -> None:
-        running = module.training_scores.values(across_ranks=False)
+    def _show(self, trainer: Trainer) -> None:
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         shown = []
         for label, name in (("accuracy", "accuracy"), ("ECE", "ece")):
-            if name in running:
-                validated = self._validated.get(f"validation/{name}")
-                brackets = "" if validated is None else f" ({100 * validated:.2f})"
-                shown.append(f"{label} {100 * running[name]:.2f}{brackets} %")
-        if "objective" in running:
-            shown.append(f"objective {running['objective']:.4f}")
+            parts = [f"{100 * logged[key]:.2f}" for key in (f"train/{name}", f"validation/{name}") if key in logged]
+            if parts:
+                shown.append(f"{label} {' / '.join(parts)} %")
+        if "train/objective" in logged:
+            shown.append(f"objective {logged['train/objective']:.4f}")
         self.progress.update(self.task, scores=", ".join(shown))
-        self._shown = time.monotonic()
 
 
 def training_progress(console: Console) -> Progress:

@@ -5,6 +5,7 @@ for each: confidence, rounded to float32, and correctness packed into one intege
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -48,6 +49,17 @@ class StreamingMetric(Metric):
         """Leave sums in float64 and keys in int32: in any other type they would be wrong."""
         del dst_type
         return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> Self:
+        """Go to another device, never to another type, which ``.to(torch.bfloat16)`` of a whole model would do."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            try:
+                return tensor.to(fn(tensor).device)
+            except TypeError:  # MPS has no float64: the few sums are as well on the CPU
+                return tensor
+
+        return super()._apply(moved, exclude_state)  # type: ignore[return-value]
 
     def batch(self, first: Tensor, second: Tensor) -> Predictions:
         """Check a batch."""

@@ -1,6 +1,5 @@
 """Checkpoints that are whole or not there at all."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        final = Path(os.path.realpath(path))
+        final = Path(path).absolute()
         final.parent.mkdir(parents=True, exist_ok=True)
         # One name for one checkpoint: what a killed run leaves is overwritten, not added to. Lightning, looking for
         # the last checkpoint, passes over this suffix.

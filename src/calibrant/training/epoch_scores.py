@@ -13,6 +13,7 @@ from calibrant.metrics.streaming import StreamingECE
 
 # Batches that wait before they are summed up together, so that an accelerator is hardly ever waited for.
 WAITING = 32
+MOST_SAMPLES = 2**16  # of dense predictions a batch has many
 
 
 class EpochScores(StreamingECE):
@@ -42,7 +43,7 @@ class EpochScores(StreamingECE):
     def add(self, data: Classification, loss: Tensor) -> None:
         """Add a batch and its mean loss."""
         self._waiting.append((inputs.top_label_pairs(data), loss.detach()))
-        if len(self._waiting) == WAITING:
+        if len(self._waiting) == WAITING or sum(pairs.confidence.numel() for pairs, _ in self._waiting) > MOST_SAMPLES:
             self._sum_up()
 
     def add_objective(self, value: Tensor) -> None:
@@ -66,11 +67,12 @@ class EpochScores(StreamingECE):
 
     def _sum_up(self) -> None:
         kept, total_loss = [], 0.0
-        for (confidence, correct, mask), loss in self._waiting:
+        losses = _on_host([loss for _, loss in self._waiting])
+        for ((confidence, correct, mask), _), loss in zip(self._waiting, losses, strict=True):
             kept.append((confidence, correct) if mask is None else (confidence[mask], correct[mask]))
             if len(kept[-1][0]):  # the mean loss of nothing is NaN
-                total_loss += loss.item() * len(kept[-1][0])
-        objectives = [value.item() for value in self._objectives]
+                total_loss += loss * len(kept[-1][0])
+        objectives = _on_host(self._objectives)
         silent = sum(value <= 0 for value in objectives)
         self.totals += torch.tensor([total_loss, sum(objectives), len(objectives), silent], dtype=torch.float64).to(
             self.totals
@@ -106,3 +108,8 @@ class EpochScores(StreamingECE):
             setattr(self, name, state[name].to(self.device))
         self._waiting = [(Pairs(*pairs), loss) for pairs, loss in state["waiting"]]
         self._objectives = list(state["objectives"])
+
+
+def _on_host(scalars: list[Tensor]) -> list[float]:
+    """Values of scalars by one transfer."""
+    return torch.stack([scalar.double() for scalar in scalars]).tolist() if scalars else []

@@ -14,7 +14,7 @@ from transformers import EvalPrediction, Trainer, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 
 from calibrant import ESDLoss, metrics
-from calibrant.inputs import check_choice
+from calibrant.inputs import check_choice, check_count
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.interleave import _is_large_enough, _set_epoch
 from calibrant.training.randomness import random_state, set_random_state
@@ -87,8 +87,7 @@ class CalibratedTrainer(Trainer):
             raise ValueError("calibration_dataset is None: hold out training data with interleaved_split")
         if not (math.isfinite(objective_weight) and objective_weight >= 0):
             raise ValueError(f"objective_weight must be finite and not negative, got {objective_weight}")
-        if calibration_every < 1:
-            raise ValueError(f"calibration_every must be at least 1, got {calibration_every}")
+        check_count("calibration_every", calibration_every)
         check_choice("batchnorm", batchnorm, ("update", "freeze"))
         objective = ESDLoss() if objective is None else objective
         if not callable(objective):
@@ -137,6 +136,9 @@ class CalibratedTrainer(Trainer):
             )
         if self.is_deepspeed_enabled:
             raise ValueError("DeepSpeed takes one backward pass a step, and this needs two: use DDP or FSDP")
+        best = self.args.metric_for_best_model or ""
+        if best.endswith("ece") and self.args.greater_is_better:
+            raise ValueError(f"a low {best} is a good one: set greater_is_better=False in TrainingArguments")
         if self.args.batch_eval_metrics:
             raise ValueError("ECE is computed on all predictions at once: set batch_eval_metrics=False")
 

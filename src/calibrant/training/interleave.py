@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from calibrant import inputs
 from calibrant.training.randomness import RandomState, random_state, set_random_state
 
 
@@ -54,9 +56,9 @@ class InterleavedLoader:
     """What :func:`interleave` returns.
 
     A pass is picked up again by drawing it anew from the random numbers it was begun with, and leaving out what was
-    already seen. That is exact for every loader that takes its order from torch's global generator or from a sampler
-    with ``set_epoch``, which is called here. Random transforms in persistent workers are the exception: those
-    workers' generators outlive a pass and cannot be put back.
+    already seen. That is exact for every loader that takes its order from torch's global generator, from a generator
+    given to it or its sampler, or from a sampler with ``set_epoch``, which is called here. Random transforms in
+    persistent workers are the exception: those workers' generators outlive a pass and cannot be put back.
     """
 
     def __init__(
@@ -66,8 +68,7 @@ class InterleavedLoader:
         calibration_every: int,
         minimum: int,
     ) -> None:
-        if calibration_every < 1:
-            raise ValueError(f"calibration_every must be at least 1, got {calibration_every}")
+        inputs.check_count("calibration_every", calibration_every)
         loaders = {"train": train_loader}
         if calibration_loader is not None:
             loaders["calibration"] = calibration_loader
@@ -106,6 +107,8 @@ class InterleavedLoader:
         if self._calibration.is_inside:
             self._calibration_batches = self._calibration.resume()
         rest = self._train.resume() if self._train.is_inside else None
+        self._train.put_generators_back()
+        self._calibration.put_generators_back()
         set_random_state(self._resumes_from)
         self._resumes_from = None
         return self._train.begin() if rest is None else rest
@@ -129,7 +132,7 @@ class InterleavedLoader:
             "train": self._train.state_dict(),
             "calibration": self._calibration.state_dict(),
             "steps": self._steps,
-            "random": random_state(),
+            "random": self._resumes_from or random_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -150,6 +153,8 @@ class _Place:
         self.batches = 0
         self.ended = True
         self.begun_from: RandomState | None = None
+        self.begun_generators: list[Tensor] = []
+        self.generators_now: list[Tensor] | None = None  # to be put back, after load_state_dict
         self.was_opened = False
 
     @property
@@ -159,6 +164,7 @@ class _Place:
 
     def begin(self) -> Iterator[Any]:
         self.begun_from = random_state()
+        self.begun_generators = [generator.get_state() for generator in self.generators()]
         self.passes += 1
         self.batches = 0
         self.ended = False
@@ -167,6 +173,8 @@ class _Place:
     def resume(self) -> Iterator[Any]:
         assert self.begun_from is not None  # noqa: S101 (a place inside a pass was begun)
         set_random_state(self.begun_from)
+        for generator, state in zip(self.generators(), self.begun_generators, strict=True):
+            generator.set_state(state.cpu())
         rest = self._iterate()
         for _ in islice(rest, self.batches):
             pass
@@ -182,14 +190,36 @@ class _Place:
         _set_epoch(self.loader, self.passes - 1)
         return iter(self.loader)
 
+    def generators(self) -> list[torch.Generator]:
+        """Those given to the loader and its samplers, each once."""
+        batch_sampler = getattr(self.loader, "batch_sampler", None)
+        owners = (
+            self.loader,
+            batch_sampler,
+            getattr(batch_sampler, "sampler", None),
+            getattr(self.loader, "sampler", None),
+        )
+        found = [getattr(owner, "generator", None) for owner in owners]
+        return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
+
+    def put_generators_back(self) -> None:
+        """To where they were when the state was saved."""
+        for generator, state in zip(self.generators(), self.generators_now or [], strict=False):
+            generator.set_state(state.cpu())
+        self.generators_now = None
+
     def state_dict(self) -> dict[str, Any]:
+        now = [generator.get_state() for generator in self.generators()]
         return {
             "passes": self.passes, "batches": self.batches, "ended": self.ended, "begun_from": self.begun_from,
+            "begun_generators": self.begun_generators,
+            "generators_now": now if self.generators_now is None else self.generators_now,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.passes, self.batches = state["passes"], state["batches"]
         self.ended, self.begun_from = state["ended"], state["begun_from"]
+        self.begun_generators, self.generators_now = state["begun_generators"], state["generators_now"]
 
 
 def _known_length(loader: Iterable[Any]) -> int | None:
@@ -212,11 +242,12 @@ def _is_large_enough(batch: Any, minimum: int) -> bool:
 
 
 def _samples_in(batch: Any) -> int | None:
-    """Length of the first tensor in a batch of any structure; None if there is none to go by."""
+    """Length of a tensor in a batch of any structure; None if there is none to go by."""
     if isinstance(batch, Tensor):
         return len(batch) if batch.dim() else None
     if isinstance(batch, Mapping):
         batch = tuple(batch.values())
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        return next((samples for part in batch if (samples := _samples_in(part)) is not None), None)
+        # The last part is the target, with one entry a sample; the first may be a list of images.
+        return next((samples for part in reversed(batch) if (samples := _samples_in(part)) is not None), None)
     return None

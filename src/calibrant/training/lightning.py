@@ -16,7 +16,7 @@ from calibrant.inputs import Classification
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.checkpoint import WholeCheckpointIO
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader
-from calibrant.training.lightning_data import InterleavedDataModule
+from calibrant.training.lightning_data import InterleavedDataModule, require_parts_for_ranks
 from calibrant.training.recorded import RecordedModule
 
 __all__ = ["CalibratedClassifier", "InterleavedDataModule", "WholeCheckpointIO"]
@@ -97,6 +97,8 @@ class CalibratedClassifier(RecordedModule):
             raise ValueError(
                 "there is an objective but no calibration data: raise calibration_fraction, or leave out the objective"
             )
+        if isinstance(loader, InterleavedLoader) and self.trainer.world_size > 1:
+            require_parts_for_ranks(loader)
         super().on_train_start()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -107,7 +109,7 @@ class CalibratedClassifier(RecordedModule):
         data = self._checked(logits, target)
         loss: Tensor = _nll(data) if self.loss is None else self.loss(logits, target)
         self.training_scores.add(data, loss)
-        if self.objective is None or calibration_batch is None:
+        if self.objective is None or calibration_batch is None or self.weight == 0:
             return loss
         with freeze_batchnorm_statistics(self.model) if self.batchnorm == "freeze" else nullcontext():
             logits, target = self._logits_and_target(calibration_batch)
@@ -115,17 +117,19 @@ class CalibratedClassifier(RecordedModule):
         self.training_scores.add_objective(value)
         return loss + self.weight * value
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Add a batch to the scores of the validation."""
-        self._evaluate(batch, batch_idx)
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the scores of the validation; several loaders are scored as one set."""
+        del batch_idx, dataloader_idx
+        self._evaluate(batch)
 
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Add a batch to the scores of the test."""
-        self._evaluate(batch, batch_idx)
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the scores of the test; several loaders are scored as one set."""
+        del batch_idx, dataloader_idx
+        self._evaluate(batch)
 
-    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """The logits of inputs, which may come with their target."""
-        del batch_idx
+        del batch_idx, dataloader_idx
         return self(batch[0] if isinstance(batch, list | tuple) else batch)  # type: ignore[no-any-return]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -156,14 +160,16 @@ class CalibratedClassifier(RecordedModule):
     def _logits_and_target(self, batch: Any) -> tuple[Tensor, Tensor]:
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
-            raise TypeError(f"a batch must be (inputs, target), got {type(batch).__name__}{size}")
+            raise TypeError(
+                f"a batch must be (inputs, target), got {type(batch).__name__}{size}: give the loader a collate_fn "
+                "that makes such pairs"
+            )
         return self(batch[0]), batch[1]
 
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
         return inputs.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
 
-    def _evaluate(self, batch: Any, batch_idx: int) -> None:
-        del batch_idx
+    def _evaluate(self, batch: Any) -> None:
         data = self._checked(*self._logits_and_target(batch))
         self.evaluation_scores.add(data, _nll(data))
 

@@ -31,6 +31,7 @@ class InterleavedDataModule(lightning.LightningDataModule):
         seed: Of the split and of the order.
         stratify: The label of every sample of ``train``, to hold out the same share of every class.
         minimum_samples: The fewest samples, in all processes together, the objective is defined for: 3 for ESD.
+        drop_last: Leave out a last training batch that is not full, as of one sample, which BatchNorm cannot take.
         num_workers: As for ``DataLoader``.
         persistent_workers: As for ``DataLoader``.
         pin_memory: As for ``DataLoader``.
@@ -59,6 +60,7 @@ class InterleavedDataModule(lightning.LightningDataModule):
         seed: int = 0,
         stratify: Labels | None = None,
         minimum_samples: int = 3,
+        drop_last: bool = False,
         num_workers: int = 0,
         persistent_workers: bool = False,
         pin_memory: bool = False,
@@ -71,6 +73,8 @@ class InterleavedDataModule(lightning.LightningDataModule):
         self.calibration_every = calibration_every
         self.seed = seed
         self.minimum_samples = minimum_samples
+        self.drop_last = drop_last
+        self._loader: InterleavedLoader | None = None
         self._loader_options: dict[str, Any] = {
             "num_workers": num_workers, "persistent_workers": persistent_workers, "pin_memory": pin_memory,
             "collate_fn": collate_fn,
@@ -86,13 +90,16 @@ class InterleavedDataModule(lightning.LightningDataModule):
 
     def train_dataloader(self) -> InterleavedLoader:
         """Training batches, each with a calibration batch beside it."""
+        if self._loader is not None and self.trainer is not None and self.trainer.current_epoch > 0:
+            return self._loader  # asked again within a run: it goes on, and does not begin with the first order anew
         calibration, (processes, _) = self.calibration_part, self._place()
-        return interleave(
-            self._shuffled(self.train_part, self.batch_size),
+        self._loader = interleave(
+            self._shuffled(self.train_part, self.batch_size, drop_last=self.drop_last),
             None if calibration is None else self._shuffled(calibration, self.calibration_batch_size),
             calibration_every=self.calibration_every,
             minimum_samples=math.ceil(self.minimum_samples / processes),  # the objective sees those of all processes
         )
+        return self._loader
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Validation batches."""
@@ -106,9 +113,9 @@ class InterleavedDataModule(lightning.LightningDataModule):
         """Batches to predict."""
         return self._in_order("predict")
 
-    def _shuffled(self, dataset: Dataset[Any], batch_size: int) -> DataLoader[Any]:
+    def _shuffled(self, dataset: Dataset[Any], batch_size: int, *, drop_last: bool = False) -> DataLoader[Any]:
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, *self._place(), seed=self.seed)
-        return DataLoader(dataset, batch_size=batch_size, sampler=sampler, **self._loader_options)
+        return DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=drop_last, **self._loader_options)
 
     def _in_order(self, name: str) -> DataLoader[Any]:
         dataset = self.datasets[name]
@@ -134,3 +141,14 @@ class _OnceEach(DistributedSampler[Any]):
 
     def __len__(self) -> int:
         return len(self.indices)
+
+
+def require_parts_for_ranks(loader: InterleavedLoader) -> None:
+    """Raise unless every rank has samples of its own: Lightning sees to that for a DataLoader, and this is two."""
+    for name, part in (("train", loader.train_loader), ("calibration", loader.calibration_loader)):
+        samplers = (getattr(part, "sampler", None), getattr(part, "batch_sampler", None))
+        if part is not None and not any(hasattr(sampler, "num_replicas") for sampler in samplers):
+            raise ValueError(
+                f"the {name} loader would give every process the same samples: give it a "
+                "torch.utils.data.DistributedSampler, or use InterleavedDataModule"
+            )

@@ -51,6 +51,11 @@ class RecordedModule(lightning.LightningModule):
             return
         loader = self.trainer.train_dataloader
         if isinstance(loader, InterleavedLoader) and resumed["loaders"]:
+            if self.trainer.num_training_batches == float("inf"):
+                raise ValueError(
+                    "a train loader without a length cannot be picked up again, since Lightning reads it a batch "
+                    "ahead: give it a length"
+                )
             # Lightning does so itself, but not after a checkpoint from the end of an epoch.
             loader.load_state_dict(resumed["loaders"][self.global_rank % len(resumed["loaders"])])
         if self.global_rank == 0:
@@ -127,8 +132,11 @@ class RecordedModule(lightning.LightningModule):
     def _step_plateau_schedulers(self) -> None:
         latest = next((entry[PLATEAU] for entry in reversed(self.history) if PLATEAU in entry), None)
         for config in self.trainer.lr_scheduler_configs:
-            if isinstance(config.scheduler, ReduceLROnPlateau) and latest is not None:
-                config.scheduler.step(latest)
+            if isinstance(config.scheduler, ReduceLROnPlateau):
+                if latest is not None:
+                    config.scheduler.step(latest)
+                elif not self.trainer.num_val_batches:
+                    raise ValueError(f"ReduceLROnPlateau watches {PLATEAU}, and there is no validation data: give some")
 
     def on_validation_epoch_start(self) -> None:
         """Begin to count."""

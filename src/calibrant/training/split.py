@@ -65,8 +65,8 @@ def interleaved_split(
         (16, 4, False)
     """
     length = _length_of(data)
-    if not 0 < calibration_fraction < 1:
-        raise ValueError(f"calibration_fraction must be between 0 and 1, got {calibration_fraction}")
+    if not isinstance(calibration_fraction, float | int) or not 0 < calibration_fraction < 1:
+        raise ValueError(f"calibration_fraction must be a number between 0 and 1, got {calibration_fraction!r}")
     held_out = round(calibration_fraction * length)
     if held_out < minimum_samples:
         raise ValueError(
@@ -99,7 +99,10 @@ def _length_of(data: Dataset[Any] | int) -> int:
 
 def _stratified(order: Tensor, stratify: Labels, held_out: int) -> Tensor:
     """The first of every class in a random order; the samples left by rounding go to the largest remainders."""
-    labels = torch.as_tensor(stratify)
+    try:
+        labels = torch.as_tensor(stratify)
+    except (TypeError, ValueError) as error:
+        raise TypeError("stratify must hold integer labels: number the classes first") from error
     if labels.shape != order.shape:
         raise ValueError(f"stratify must hold one label for each of {len(order)} samples, got {tuple(labels.shape)}")
     if labels.is_floating_point():
