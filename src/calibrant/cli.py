@@ -47,7 +47,7 @@ def demo(
 ) -> None:
     """Train LeNet5 on scikit-learn's digits with NLL, MMCE, SB-ECE and ESD: the paper's table in miniature.
 
-    Needs no data and no download; takes DEMO_MINUTES on two cores.
+    Needs no data and no download; takes under three minutes on two cores.
 
     Args:
         seeds: How many networks to train each way.
