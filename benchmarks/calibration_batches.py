@@ -240,15 +240,16 @@ def main(
     epochs_shown = "/".join(str(epoch) for epoch in SHOWN_EPOCHS if epoch <= epochs)
     heading = [name.format(epochs=epochs_shown) for name in HEADING]
     body = rows(out, step_costs(seconds))
-    tables.show("Calibration batches, MNIST, LeNet5", heading, body)
     text = (
         "# What the calibration batch costs and gives\n\n"
         "MNIST (48,600 images for the NLL, 5,400 for the objective, 6,000 to fit the temperature, 10,000 to test), "
         f"LeNet5, AdamW 1e-3, weight decay 1e-2, NLL batch {BATCH}, {epochs} epochs, seed 0. ECE with 20 equal-width "
-        "bins. A silent batch has ESD at or below 0: under the root it gives no gradient at all.\n\n"
+        "bins. A silent batch has ESD at or below 0: under the root it gives no gradient at all. Trained with one thread; "
+        "the steps are timed by turns with the threads named below.\n\n"
         + tables.markdown(heading, body)
         + f"\n\n{measure.machine()}. Made by `python -m benchmarks.calibration_batches --data-dir FOLDER`.\n"
     )
+    print(text)
     tables.finish("calibration_batches", text, [])
 
 
