@@ -40,7 +40,7 @@ Settings = Annotated[
 def demo(
     *,
     seeds: Positive = 5,
-    epochs: Positive = 40,
+    epochs: Positive = 30,
     weight: NotNegative = 1.0,
     noise: NotNegative = 0.3,
     out: Path = Path("demo"),
