@@ -40,14 +40,14 @@ Settings = Annotated[
 def demo(
     *,
     seeds: Positive = 5,
-    epochs: Positive = 30,
+    epochs: Positive = 40,
     weight: NotNegative = 1.0,
     noise: NotNegative = 0.3,
     out: Path = Path("demo"),
 ) -> None:
     """Train LeNet5 on scikit-learn's digits with NLL, MMCE, SB-ECE and ESD: the paper's table in miniature.
 
-    Needs no data and no download; takes under three minutes on two cores.
+    Needs no data and no download; takes about three minutes on two cores.
 
     Args:
         seeds: How many networks to train each way.

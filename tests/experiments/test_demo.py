@@ -1,6 +1,7 @@
 """The demo: the shape of the paper's table, the files it leaves, and that it repeats itself."""
 
 import io
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,12 @@ from calibrant.files import read_predictions
 Ran = tuple[dict[str, list[Outcome]], str, Path]
 
 
-def run(folder: Path, *, seeds: int = 1, epochs: int = 1, noise: float = 0.3) -> Ran:
+def run(folder: Path, *, seeds: int = 1, epochs: int = 1, noise: float = 0.3, workers: int = 1) -> Ran:
     screen = io.StringIO()
     outcomes = demo.run_demo(
-        seeds=seeds, epochs=epochs, weight=1.0, noise=noise, out=folder, console=Console(file=screen, width=100)
-    )
+        seeds=seeds, epochs=epochs, weight=1.0, noise=noise, out=folder, console=Console(file=screen, width=100),
+        workers=workers,
+    )  # fmt: skip
     return outcomes, screen.getvalue(), folder
 
 
@@ -50,6 +52,18 @@ def test_the_demo_keeps_the_first_seeds_predictions_and_a_report(ran: Ran) -> No
 def test_the_demo_repeats_itself_exactly(ran: Ran, tmp_path: Path) -> None:
     first = {name: runs[:1] for name, runs in ran[0].items()}
     assert repr(run(tmp_path)[0]) == repr(first)
+
+
+def test_several_processes_give_the_same(ran: Ran, tmp_path: Path) -> None:
+    outcomes, _, _ = run(tmp_path, seeds=2, workers=2)
+    for name, runs in ran[0].items():  # but for the rounding of one thread against several
+        assert [one.ece for one in outcomes[name]] == pytest.approx([one.ece for one in runs], abs=0.02)
+
+
+def test_a_failing_network_stops_the_others(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="noise must be"):
+        run(tmp_path, noise=-1.0, workers=2)
+    assert not active_children()
 
 
 def test_training_every_way_learns_something(tmp_path: Path) -> None:

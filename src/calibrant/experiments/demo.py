@@ -1,18 +1,21 @@
 """A first look at calibrated training: the paper's Table 1 in miniature, on digits."""
 
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from lightning import Trainer
-from lightning.pytorch.callbacks import Callback
+import torch
 from rich.console import Console
-from rich.progress import Progress, TaskID
 
 import calibrant as cal
 from calibrant.experiments.configuration import Configuration, ObjectiveName
-from calibrant.experiments.fit import Trained, fit, prepare
+from calibrant.experiments.fit import fit, prepare
 from calibrant.experiments.objectives import display_name
-from calibrant.experiments.outcome import Outcome, judge
+from calibrant.experiments.outcome import Outcome, Predicted, judge
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.table import NOTE, outcome_table
 from calibrant.experiments.watching import training_progress
@@ -22,48 +25,79 @@ from calibrant.report import audit, write_report
 METHODS: list[ObjectiveName] = ["nll", "mmce", "sb-ece", "esd"]
 
 
+class Result(NamedTuple):
+    """What a network predicts."""
+
+    configuration: Configuration
+    validation: Predicted
+    test: Predicted
+
+
 def run_demo(
-    *, seeds: int, epochs: int, weight: float, noise: float, out: Path, console: Console
+    *, seeds: int, epochs: int, weight: float, noise: float, out: Path, console: Console, workers: int | None = None
 ) -> dict[str, list[Outcome]]:
     """Train every way with every seed, print the comparison, and return it; of the first seed all is kept."""
     out.mkdir(parents=True, exist_ok=True)
     recipe = RECIPES["digits"].replaced({"epochs": epochs, "noise": noise})
-    outcomes: dict[str, list[Outcome]] = {}
+    wanted = [
+        recipe.replaced({"objective": objective, "weight": weight, "seed": seed})
+        for seed in range(seeds)
+        for objective in METHODS
+    ]
+    results: dict[Configuration, Result] = {}
     with training_progress(Console(stderr=True)) as progress:
-        task = progress.add_task("", total=len(METHODS) * seeds * epochs, scores="")
-        for seed in range(seeds):
-            for objective in METHODS:
-                configuration = recipe.replaced({"objective": objective, "weight": weight, "seed": seed})
-                name = _name(objective)
-                progress.update(task, description=f"{name}, seed {seed + 1} of {seeds}")
-                trained = fit(prepare(configuration), callbacks=[_Advance(progress, task)], accelerator="cpu")
-                outcomes.setdefault(name, []).append(judge(trained.validation, trained.test))
-                if seed == 0:
-                    _keep(trained, out, objective)
+        task = progress.add_task(f"training {len(wanted)} networks", total=len(wanted), scores="")
+        for result in _trained(wanted, workers or os.cpu_count() or 1):
+            results[result.configuration] = result
+            progress.advance(task)
         progress.update(task, description="writing the report")
+        for configuration in wanted[: len(METHODS)]:
+            _keep(results[configuration], out)
         _report(out)
+    outcomes: dict[str, list[Outcome]] = {_name(objective): [] for objective in METHODS}
+    for configuration in wanted:
+        _, validation, test = results[configuration]
+        outcomes[_name(configuration.objective)].append(judge(validation, test))
     _show(console, outcomes, recipe, weight, out)
     return outcomes
+
+
+def _trained(wanted: list[Configuration], workers: int) -> Iterator[Result]:
+    """Small networks use one core well and two badly, so each has one to itself."""
+    if workers == 1:
+        yield from map(_train, wanted)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
+        futures = [pool.submit(_train, configuration) for configuration in wanted]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in active_children():
+                child.terminate()
+            raise
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(1)
+
+
+def _train(configuration: Configuration) -> Result:
+    trained = fit(prepare(configuration), accelerator="cpu")
+    return Result(configuration, trained.validation, trained.test)
 
 
 def _name(objective: ObjectiveName) -> str:
     return display_name(RECIPES["digits"].replaced({"objective": objective}))
 
 
-class _Advance(Callback):
-    """One bar over all networks."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self.progress, self.task = progress, task
-
-    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ARG002
-        self.progress.advance(self.task)
-
-
-def _keep(trained: Trained, out: Path, stem: str) -> None:
+def _keep(result: Result, out: Path) -> None:
     """Write the predictions on the test images, and those on the validation images to fit a repair on."""
-    for ending, (logits, target) in (("", trained.test), ("-validation", trained.validation)):
-        write_predictions(out / f"{stem}{ending}.npz", logits.numpy(), target.numpy(), kind="logits")
+    for ending, (logits, target) in (("", result.test), ("-validation", result.validation)):
+        path = out / f"{result.configuration.objective}{ending}.npz"
+        write_predictions(path, logits.numpy(), target.numpy(), kind="logits")
 
 
 def _report(out: Path) -> None:
