@@ -125,10 +125,13 @@ def make_model(configuration: Configuration, loaders: Loaders) -> nn.Module:
 
 
 @torch.inference_mode()
-def predict(model: nn.Module, batches: Iterable[Any]) -> Predicted:
-    """Logits and targets of all batches, on the CPU."""
+def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) -> Predicted:
+    """Logits and targets of all batches, on the CPU; with ``dropout``, a sample of them."""
     device = next(model.parameters()).device
     model.eval()
+    if dropout:
+        for layer in model.modules():
+            layer.train(isinstance(layer, nn.Dropout))
     logits, target = [], []
     for inputs, labels in batches:
         if isinstance(inputs, dict):

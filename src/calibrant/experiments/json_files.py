@@ -1,0 +1,23 @@
+"""JSON files that are written whole or not at all."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from calibrant.files import whole_or_not_at_all
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain values; numbers that JSON does not know become null."""
+    text = json.dumps(_finite(content), indent=2, allow_nan=False)
+    with whole_or_not_at_all(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
