@@ -160,14 +160,22 @@ def _library() -> ctypes.CDLL | None:
     if compiler is None:
         return None
     for native in NATIVE:
-        # Whatever goes wrong, be it the compiler, the disk or the loader, there is still torch.
-        with contextlib.suppress(OSError, subprocess.SubprocessError, RuntimeError, AttributeError):
-            command = [compiler, *COMMON, *native]
-            path = _cache() / f"lenet_features-{_key(command)}.so"
-            if not path.exists():
-                _compile(command, path)
-            return _load(path)
+        try:
+            return _built([compiler, *COMMON, *native])
+        except subprocess.CalledProcessError:
+            continue  # it does not know this flag
+        except (OSError, subprocess.SubprocessError, RuntimeError):
+            break  # no disk, no home, no time: there is still torch
     return None
+
+
+def _built(command: Sequence[str]) -> ctypes.CDLL:
+    path = _cache() / f"lenet_features-{_key(command)}.so"
+    # A file that does not load was damaged, and is made anew.
+    with contextlib.suppress(OSError):
+        return _load(path)
+    _compile(command, path)
+    return _load(path)
 
 
 def _load(path: Path) -> ctypes.CDLL:
