@@ -5,8 +5,8 @@
  *
  * Channels are too few to fill a vector register, so the lanes of a vector are as many images. A group of that many
  * images goes through both layers while it is in the cache, and one pooling window at a time is summed in registers
- * and pooled there. Of every window only one position has a gradient, and it differs between images: the second
- * convolution's backward pass therefore takes images one by one and touches only those positions.
+ * and pooled there. Of every window only one position has a gradient, and it differs between images: the gradient of the
+ * second convolution's weight, the one sum where this saves most, takes images one by one and only those positions.
  *
  * A "code" is what the backward pass needs to know of a window: the position 0..3 of its maximum in row-major order,
  * or 4 where ReLU is zero. Ties and NaN are settled as by torch: the first maximum, and NaN above any number.
@@ -46,12 +46,23 @@ enum {
     RUN = 5 * CHANNELS1,         /* a row of a 5 x 5 patch of the pooled layer is contiguous */
     RUN_PADDED = 32,
     VECTORS = 5 * RUN_PADDED / LANES,
-    BLOCK = 4                    /* images taken in turn by the backward pass of the second convolution */
+    EDGE = 12,                   /* of the second convolution's output with a border of one */
+    BLOCK = 4                    /* images at once in the gradient of the second convolution's weight */
 };
 
 #define UNROLL _Pragma("GCC unroll 32")
 
 int lenet_lanes(void) { return LANES; }
+
+static inline lanes splat(float v) {
+#if LANES == 16
+    return (lanes){v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v};
+#elif LANES == 8
+    return (lanes){v, v, v, v, v, v, v, v};
+#else
+    return (lanes){v, v, v, v};
+#endif
+}
 
 static inline lanes choose(masks which, lanes yes, lanes no) {
     return (lanes)((which & (masks)yes) | (~which & (masks)no));
@@ -128,13 +139,13 @@ static void first_layer(const lanes *x, const float *weight, const float *bias, 
         for (int column = 0; column < SIDE1; column++) {
             lanes sum[CHANNELS1][4];
             UNROLL for (int c = 0; c < CHANNELS1; c++)
-                UNROLL for (int k = 0; k < 4; k++) sum[c][k] = (lanes){0} + bias[c];
+                UNROLL for (int k = 0; k < 4; k++) sum[c][k] = splat(bias[c]);
             for (int i = 0; i < 5; i++) {
                 const lanes *top = x + (2 * row + i) * SIDE + 2 * column;
                 UNROLL for (int j = 0; j < 5; j++) {
                     lanes v0 = top[j], v1 = top[j + 1], v2 = top[j + SIDE], v3 = top[j + SIDE + 1];
                     UNROLL for (int c = 0; c < CHANNELS1; c++) {
-                        lanes w = (lanes){0} + weight[(i * 5 + j) * CHANNELS1 + c];
+                        lanes w = splat(weight[(i * 5 + j) * CHANNELS1 + c]);
                         sum[c][0] += w * v0;
                         sum[c][1] += w * v1;
                         sum[c][2] += w * v2;
@@ -157,14 +168,14 @@ static void second_layer(const lanes *pooled, const float *weight, const float *
                 const float *w = weight + block * 5 * RUN;
                 lanes sum[4][4];
                 UNROLL for (int c = 0; c < 4; c++)
-                    UNROLL for (int k = 0; k < 4; k++) sum[c][k] = (lanes){0} + bias[block + c];
+                    UNROLL for (int k = 0; k < 4; k++) sum[c][k] = splat(bias[block + c]);
                 for (int i = 0; i < 5; i++) {
                     const lanes *top = pooled + (2 * row + i) * ROW1 + 2 * column * CHANNELS1;
                     for (int j = 0; j < RUN; j++, w += 4) {
                         lanes v0 = top[j], v1 = top[j + CHANNELS1];
                         lanes v2 = top[j + ROW1], v3 = top[j + ROW1 + CHANNELS1];
                         UNROLL for (int c = 0; c < 4; c++) {
-                            lanes each = (lanes){0} + w[c];
+                            lanes each = splat(w[c]);
                             sum[c][0] += each * v0;
                             sum[c][1] += each * v1;
                             sum[c][2] += each * v2;
@@ -216,47 +227,83 @@ int lenet_forward(long n, const float *x, const float *weight1, const float *bia
     return 0;
 }
 
-/* Adds the second convolution's gradients of `count` <= BLOCK images. `gradient` (count, FEATURES) is that of the
- * features, `code` their codes, LANES apart; `back` (count, STRIDE1), zero before, gets the pooled layer's. */
-static void second_backward(long count, const float *gradient, const uint8_t *code, const float *pooled,
-                            const float *weight, float *back, lanes *to_weight, float *to_bias) {
+/* Adds the gradients of the second convolution's weight (CHANNELS2, 5, RUN_PADDED) and bias of `count` <= BLOCK images.
+ * `gradient` (count, FEATURES) is that of the features, `code` their codes, LANES apart. */
+static void second_weight(long count, const float *gradient, const uint8_t *code, const float *pooled,
+                          lanes *to_weight, float *to_bias) {
     for (int c = 0; c < CHANNELS2; c++) {
-        /* Which positions have a gradient. The images take turns, lest a load wait for the store just before it. */
-        int32_t at[WINDOWS2 * BLOCK + 1];
+        int32_t at[WINDOWS2 * BLOCK + 1]; /* where there is a gradient */
         float value[WINDOWS2 * BLOCK + 1];
         float total = 0;
         int entries = 0;
-        for (int row = 0; row < SIDE2; row++)
-            for (int column = 0; column < SIDE2; column++) {
-                int window = c * WINDOWS2 + row * SIDE2 + column;
-                for (int image = 0; image < count; image++) {
+        for (int image = 0; image < count; image++)
+            for (int row = 0; row < SIDE2; row++)
+                UNROLL for (int column = 0; column < SIDE2; column++) {
+                    int window = c * WINDOWS2 + row * SIDE2 + column;
                     int where = code[window * LANES + image];
-                    float g = gradient[image * FEATURES + window];
-                    at[entries] = image * STRIDE1 + (2 * row + (where >> 1 & 1)) * ROW1 +
+                    at[entries] = image * STRIDE1 + (2 * row + (where >> 1)) * ROW1 +
                                   (2 * column + (where & 1)) * CHANNELS1;
-                    value[entries] = g;
+                    value[entries] = gradient[image * FEATURES + window];
                     entries += where < 4;
                 }
-            }
-        lanes w[VECTORS], sum[VECTORS];
-        UNROLL for (int k = 0; k < VECTORS; k++) {
-            w[k] = *(const loose *)(weight + c * 5 * RUN_PADDED + k * LANES);
-            sum[k] = (lanes){0};
-        }
+        lanes sum[VECTORS];
+        UNROLL for (int k = 0; k < VECTORS; k++) sum[k] = (lanes){0};
         for (int e = 0; e < entries; e++) {
             const float *from = pooled + at[e];
-            float *to = back + at[e];
-            lanes g = (lanes){0} + value[e];
+            lanes g = splat(value[e]);
             total += value[e];
-            UNROLL for (int k = 0; k < VECTORS; k++) {
-                int step = k * LANES / RUN_PADDED * ROW1 + k * LANES % RUN_PADDED;
-                sum[k] += g * *(const loose *)(from + step);
-                *(loose *)(to + step) += g * w[k];
-            }
+            UNROLL for (int k = 0; k < VECTORS; k++)
+                sum[k] += g * *(const loose *)(from + k * LANES / RUN_PADDED * ROW1 + k * LANES % RUN_PADDED);
         }
         UNROLL for (int k = 0; k < VECTORS; k++) to_weight[c * VECTORS + k] += sum[k];
         to_bias[c] += total;
     }
+}
+
+/* The gradient of the second convolution before pooling, (EDGE, EDGE, CHANNELS2): a border of zeros is left as it is. */
+static void second_spread(const lanes *gradient, const uint8_t *code, lanes *spread) {
+    const masks none = {0};
+    for (int row = 0; row < SIDE2; row++)
+        for (int column = 0; column < SIDE2; column++)
+            for (int c = 0; c < CHANNELS2; c++) {
+                int at = c * WINDOWS2 + row * SIDE2 + column;
+                masks where = __builtin_convertvector(*(const codes *)(code + at * LANES), masks);
+                lanes *corner = spread + ((2 * row + 1) * EDGE + 2 * column + 1) * CHANNELS2 + c;
+                UNROLL for (int k = 0; k < 4; k++)
+                    corner[((k >> 1) * EDGE + (k & 1)) * CHANNELS2] =
+                        (lanes)((where == none + k) & (masks)gradient[at]);
+            }
+}
+
+/* The gradient of the pooled layer, two by two pixels at once; `weight` is (5, 5, CHANNELS2, CHANNELS1). */
+static void second_input(const lanes *spread, const float *weight, lanes *back) {
+    for (int row = 0; row < SIDE1; row += 2)
+        for (int column = 0; column < SIDE1; column += 2) {
+            /* Only the taps that meet at least one of the four pixels inside the border. */
+            int top = row > 9 ? row - 9 : 0, bottom = row < 3 ? row + 1 : 4;
+            int left = column > 9 ? column - 9 : 0, right = column < 3 ? column + 1 : 4;
+            lanes sum[CHANNELS1][4];
+            UNROLL for (int c = 0; c < CHANNELS1; c++) UNROLL for (int k = 0; k < 4; k++) sum[c][k] = (lanes){0};
+            for (int i = top; i <= bottom; i++)
+                for (int j = left; j <= right; j++) {
+                    const float *w = weight + (i * 5 + j) * CHANNELS2 * CHANNELS1;
+                    const lanes *from = spread + ((row - i + 1) * EDGE + column - j + 1) * CHANNELS2;
+                    for (int k = 0; k < CHANNELS2; k++, w += CHANNELS1) {
+                        lanes v0 = from[k], v1 = from[k + CHANNELS2];
+                        lanes v2 = from[k + EDGE * CHANNELS2], v3 = from[k + (EDGE + 1) * CHANNELS2];
+                        UNROLL for (int c = 0; c < CHANNELS1; c++) {
+                            lanes each = splat(w[c]);
+                            sum[c][0] += each * v0;
+                            sum[c][1] += each * v1;
+                            sum[c][2] += each * v2;
+                            sum[c][3] += each * v3;
+                        }
+                    }
+                }
+            UNROLL for (int c = 0; c < CHANNELS1; c++)
+                UNROLL for (int k = 0; k < 4; k++)
+                    back[(row + (k >> 1)) * ROW1 + (column + (k & 1)) * CHANNELS1 + c] = sum[c][k];
+        }
 }
 
 /* Adds the first convolution's gradients of a group, given its images and the gradient of the pooled layer. */
@@ -304,31 +351,35 @@ int lenet_backward(long n, const float *x, const float *weight2, const float *po
                    const uint8_t *code2, const float *gradient, float *to_weight1, float *to_bias1, float *to_weight2,
                    float *to_bias2) {
     struct work {
-        lanes x[PIXELS], back_lanes[STRIDE1], sum1[CHANNELS1 * 25], bias1[CHANNELS1], sum2[CHANNELS2 * VECTORS];
-        float blank[PIXELS], back[LANES * STRIDE1], weight2[CHANNELS2 * 5 * RUN_PADDED];
+        lanes x[PIXELS], gradient[FEATURES], spread[EDGE * EDGE * CHANNELS2], back[POOLED];
+        lanes sum1[CHANNELS1 * 25], bias1[CHANNELS1], sum2[CHANNELS2 * VECTORS];
+        float blank[PIXELS], weight2[25 * CHANNELS2 * CHANNELS1];
     } *work;
     if (posix_memalign((void **)&work, 64, sizeof *work)) return 1;
     memset(work->blank, 0, sizeof work->blank);
     memset(work->sum1, 0, sizeof work->sum1);
     memset(work->bias1, 0, sizeof work->bias1);
     memset(work->sum2, 0, sizeof work->sum2);
-    memset(work->weight2, 0, sizeof work->weight2);
+    memset(work->spread, 0, sizeof work->spread);
     memset(to_bias2, 0, CHANNELS2 * sizeof(float));
-    for (int k = 0; k < CHANNELS2 * 5; k++)
-        memcpy(work->weight2 + k * RUN_PADDED, weight2 + k * RUN, RUN * sizeof(float));
+    for (int c = 0; c < CHANNELS2; c++)
+        for (int k = 0; k < 25; k++)
+            memcpy(work->weight2 + (k * CHANNELS2 + c) * CHANNELS1, weight2 + (c * 25 + k) * CHANNELS1,
+                   CHANNELS1 * sizeof(float));
     for (long start = 0, group = 0; start < n; start += LANES, group++) {
         long count = n - start < LANES ? n - start : LANES;
+        const uint8_t *own1 = code1 + group * POOLED * LANES, *own2 = code2 + group * FEATURES * LANES;
         const float *rows[LANES];
-        memset(work->back, 0, sizeof work->back);
         for (long first = 0; first < count; first += BLOCK)
-            second_backward(count - first < BLOCK ? count - first : BLOCK, gradient + (start + first) * FEATURES,
-                            code2 + group * FEATURES * LANES + first, pooled + (start + first) * STRIDE1,
-                            work->weight2, work->back + first * STRIDE1, work->sum2, to_bias2);
-        image_rows(work->back, STRIDE1, LANES, NULL, rows);
-        to_lanes(rows, STRIDE1, work->back_lanes);
+            second_weight(count - first < BLOCK ? count - first : BLOCK, gradient + (start + first) * FEATURES,
+                          own2 + first, pooled + (start + first) * STRIDE1, work->sum2, to_bias2);
+        image_rows(gradient + start * FEATURES, FEATURES, count, work->blank, rows);
+        to_lanes(rows, FEATURES, work->gradient);
+        second_spread(work->gradient, own2, work->spread);
+        second_input(work->spread, work->weight2, work->back);
         image_rows(x + start * PIXELS, PIXELS, count, work->blank, rows);
         to_lanes(rows, PIXELS, work->x);
-        first_backward(work->x, work->back_lanes, code1 + group * POOLED * LANES, work->sum1, work->bias1);
+        first_backward(work->x, work->back, own1, work->sum1, work->bias1);
     }
     for (int k = 0; k < CHANNELS1 * 25; k++) to_weight1[k] = across(work->sum1[k]);
     for (int c = 0; c < CHANNELS1; c++) to_bias1[c] = across(work->bias1[c]);
