@@ -313,6 +313,7 @@ static void first_backward(const lanes *x, const lanes *back, const uint8_t *cod
     for (int row = 0; row < SIDE1; row++)
         for (int block = 0; block < CHANNELS1; block += 3) {
             lanes spread[2][2 * SIDE1][3]; /* two rows of the gradient before pooling */
+            lanes bias[3] = {{0}};         /* summed row by row: shorter sums round less */
             for (int column = 0; column < SIDE1; column++)
                 UNROLL for (int c = 0; c < 3; c++) {
                     long at = row * ROW1 + column * CHANNELS1 + block + c;
@@ -320,8 +321,9 @@ static void first_backward(const lanes *x, const lanes *back, const uint8_t *cod
                     masks value = (masks)back[at];
                     UNROLL for (int k = 0; k < 4; k++)
                         spread[k >> 1][2 * column + (k & 1)][c] = (lanes)((where == none + k) & value);
-                    to_bias[block + c] += (lanes)((where < none + 4) & value);
+                    bias[c] += (lanes)((where < none + 4) & value);
                 }
+            UNROLL for (int c = 0; c < 3; c++) to_bias[block + c] += bias[c];
             for (int i = 0; i < 5; i++) {
                 lanes sum[3][5];
                 UNROLL for (int c = 0; c < 3; c++) UNROLL for (int j = 0; j < 5; j++) sum[c][j] = (lanes){0};
