@@ -19,6 +19,7 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 #define LANES 16
 #elif defined(__AVX__)
 #define LANES 8
@@ -66,6 +67,15 @@ static inline lanes splat(float v) {
 
 static inline lanes choose(masks which, lanes yes, lanes no) {
     return (lanes)((which & (masks)yes) | (~which & (masks)no));
+}
+
+/* The codes of a window as integers. */
+static inline masks widened(const uint8_t *code) {
+#if LANES == 16 /* GCC 12 converts one by one */
+    return (masks)_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)code));
+#else
+    return __builtin_convertvector(*(const codes *)code, masks);
+#endif
 }
 
 /* The LANES x LANES transpose: to[i] gets element i of each of the rows from[0], from[stride], ... */
@@ -267,7 +277,7 @@ static void second_spread(const lanes *gradient, const uint8_t *code, lanes *spr
         for (int column = 0; column < SIDE2; column++)
             for (int c = 0; c < CHANNELS2; c++) {
                 int at = c * WINDOWS2 + row * SIDE2 + column;
-                masks where = __builtin_convertvector(*(const codes *)(code + at * LANES), masks);
+                masks where = widened(code + at * LANES);
                 lanes *corner = spread + ((2 * row + 1) * EDGE + 2 * column + 1) * CHANNELS2 + c;
                 UNROLL for (int k = 0; k < 4; k++)
                     corner[((k >> 1) * EDGE + (k & 1)) * CHANNELS2] =
@@ -310,20 +320,21 @@ static void second_input(const lanes *spread, const float *weight, lanes *back) 
 static void first_backward(const lanes *x, const lanes *back, const uint8_t *code, lanes *to_weight,
                            lanes *to_bias) {
     const masks none = {0};
+    lanes bias[CHANNELS1] = {{0}}; /* of this group: shorter sums round less, and this one's terms cancel */
     for (int row = 0; row < SIDE1; row++)
         for (int block = 0; block < CHANNELS1; block += 3) {
             lanes spread[2][2 * SIDE1][3]; /* two rows of the gradient before pooling */
-            lanes bias[3] = {{0}};         /* summed row by row: shorter sums round less */
+            lanes subtotal[3] = {{0}};
             for (int column = 0; column < SIDE1; column++)
                 UNROLL for (int c = 0; c < 3; c++) {
                     long at = row * ROW1 + column * CHANNELS1 + block + c;
-                    masks where = __builtin_convertvector(*(const codes *)(code + at * LANES), masks);
+                    masks where = widened(code + at * LANES);
                     masks value = (masks)back[at];
                     UNROLL for (int k = 0; k < 4; k++)
                         spread[k >> 1][2 * column + (k & 1)][c] = (lanes)((where == none + k) & value);
-                    bias[c] += (lanes)((where < none + 4) & value);
+                    subtotal[c] += (lanes)((where < none + 4) & value);
                 }
-            UNROLL for (int c = 0; c < 3; c++) to_bias[block + c] += bias[c];
+            UNROLL for (int c = 0; c < 3; c++) bias[block + c] += subtotal[c];
             for (int i = 0; i < 5; i++) {
                 lanes sum[3][5];
                 UNROLL for (int c = 0; c < 3; c++) UNROLL for (int j = 0; j < 5; j++) sum[c][j] = (lanes){0};
@@ -339,6 +350,7 @@ static void first_backward(const lanes *x, const lanes *back, const uint8_t *cod
                     UNROLL for (int j = 0; j < 5; j++) to_weight[(block + c) * 25 + i * 5 + j] += sum[c][j];
             }
         }
+    for (int c = 0; c < CHANNELS1; c++) to_bias[c] += bias[c];
 }
 
 static float across(lanes v) {
