@@ -1,0 +1,163 @@
+"""Which differences between methods survive a paired comparison over seeds.
+
+The same seed gives two methods the same validation split and the same initial weights, so their results come in pairs.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+LEVEL = 0.05
+_NOTHING = 1e-9  # differences closer than this are equal: what is left is rounding
+Verdict = Literal["better", "worse", "equal", "unclear"]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Differences of pairs.
+
+    Attributes:
+        difference: Their mean.
+        low: Lower end of its 95 % interval, by Student's t.
+        high: Upper end.
+        p_t: Of the two-sided paired t-test; of the permutation test where all differences are equal, since the t-test
+            then has no spread to go by.
+        p_permutation: Of the two-sided exact sign-flip test, which assumes no distribution.
+        pairs: How many.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_t: float
+    p_permutation: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two rows of a table, in one of its columns.
+
+    Attributes:
+        method: The row that is better or worse.
+        against: Than this one.
+        measure: The column, by its key.
+        paired: The differences over the seeds that both have.
+        p_holm: Of the t-test, corrected by Holm for all comparisons made along with it.
+        verdict: better or worse where ``p_holm`` is below 5 %, equal where all differences are zero, else unclear.
+    """
+
+    method: str
+    against: str
+    measure: str
+    paired: Paired
+    p_holm: float
+    verdict: Verdict
+
+
+def paired_test(differences: Sequence[float]) -> Paired:
+    """Compare pairs by the differences in them, of which there must be two or more.
+
+    Example:
+        >>> found = paired_test([1.0, 2.0, 3.0])
+        >>> found.difference, round(found.p_t, 4), found.p_permutation
+        (2.0, 0.0742, 0.25)
+    """
+    from scipy.special import stdtr, stdtrit
+
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < 2 or not np.isfinite(values).all():
+        raise ValueError(f"a paired test needs two or more finite differences, got {list(differences)}: run more seeds")
+    count, mean = len(values), float(values.mean())
+    p_permutation = _sign_flips(values)
+    if np.ptp(values) <= _NOTHING:
+        return Paired(mean, mean, mean, p_permutation, p_permutation, count)
+    error = float(values.std(ddof=1)) / math.sqrt(count)
+    reach = float(stdtrit(count - 1, 0.975)) * error
+    p_t = 2 * float(stdtr(count - 1, -abs(mean) / error))
+    return Paired(mean, mean - reach, mean + reach, p_t, p_permutation, count)
+
+
+def least_p(pairs: int) -> float:
+    """The smallest p-value that the sign-flip test can give.
+
+    Example:
+        >>> least_p(5), least_p(6)
+        (0.0625, 0.03125)
+    """
+    return 2.0 ** (1 - pairs)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for their number (Holm, Scandinavian Journal of Statistics 6, 1979).
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected
+
+
+def compare(
+    results: Mapping[str, Mapping[str, Mapping[int, float]]],
+    pairs: Iterable[tuple[str, str]],
+    measures: Mapping[str, int],
+) -> tuple[Comparison, ...]:
+    """Compare rows in pairs, measure by measure, and correct for the number of comparisons.
+
+    Args:
+        results: Row -> measure -> seed -> value.
+        pairs: Names of rows: each is compared against the one named second.
+        measures: Key -> 1 if more of it is better, -1 if less.
+
+    Returns:
+        The comparisons that have two or more seeds in common.
+    """
+    pairs = tuple(pairs)
+    found = []
+    for measure in measures:
+        for method, against in pairs:
+            ours, theirs = results[method][measure], results[against][measure]
+            differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+            differences = [one for one in differences if math.isfinite(one)]
+            if len(differences) >= 2:
+                found.append((method, against, measure, paired_test(differences)))
+    corrected = holm([paired.p_t for *_, paired in found])
+    return tuple(
+        Comparison(method, against, measure, paired, p, _verdict(paired, p, measures[measure]))
+        for (method, against, measure, paired), p in zip(found, corrected, strict=True)
+    )
+
+
+def _verdict(paired: Paired, p: float, better: int) -> Verdict:
+    if abs(paired.low) <= _NOTHING and abs(paired.high) <= _NOTHING:
+        return "equal"
+    if p >= LEVEL:
+        return "unclear"
+    return "better" if paired.difference * better > 0 else "worse"
+
+
+def _sign_flips(values: np.ndarray) -> float:
+    """Share of all 2^n choices of signs with a sum as far from zero: two halves, so that 2^(n/2) are enough."""
+    least = abs(float(values.sum())) - _NOTHING
+    if least <= 0:
+        return 1.0
+    first, second = (_signed_sums(half) for half in np.array_split(values, 2))
+    second.sort()
+    above = int((len(second) - np.searchsorted(second, least - first)).sum())
+    return 2 * above / (len(first) * len(second))  # as many are as far below
+
+
+def _signed_sums(values: np.ndarray) -> np.ndarray:
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
