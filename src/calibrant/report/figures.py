@@ -122,10 +122,10 @@ def reliability_diagram(
         bottom.yaxis.set_major_locator(MaxNLocator(2))
         for axes in (top, bottom):
             axes.xaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 1]))
-            axes.yaxis.set_major_formatter(_percent())
-        bottom.xaxis.set_major_formatter(_percent())
+            axes.yaxis.set_major_formatter(percent_ticks())
+        bottom.xaxis.set_major_formatter(percent_ticks())
         bottom.grid(visible=False, axis="x")
-        _legend(
+        legend_above(
             figure,
             title,
             Line2D([], [], color=ACCENT, marker="o", markersize=5.5, linewidth=0, label="accuracy"),
@@ -158,7 +158,7 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
         >>> figure.axes[0].lines[0].get_ydata().tolist()
         [0.0, 0.25, 0.25, 0.5]
     """
-    share, threshold, accuracy, confidence, chance = _cumulated(predictions)
+    share, threshold, accuracy, confidence, chance = cumulated(predictions)
     difference = 100 * (confidence - accuracy)
     with _figure(4.9, title) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(5, 2.6))
@@ -166,7 +166,7 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
         top.plot(share, confidence, color=INK, linewidth=1.3, linestyle=(0, (4, 2)))
         top.fill_between(share, accuracy, confidence, color=GAP, alpha=0.35, linewidth=0)
         top.set(xlim=(0, 1), ylim=(0, None), ylabel="cumulative share")
-        top.yaxis.set_major_formatter(_percent())
+        top.yaxis.set_major_formatter(percent_ticks())
         bottom.fill_between(share, -100 * chance, 100 * chance, color=MUTED, alpha=0.2, linewidth=0)
         bottom.axhline(0, color=MUTED, linewidth=1)
         bottom.plot(share, difference, color=GAP, linewidth=1.8)
@@ -175,8 +175,10 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
         ticks = np.array([0, 0.25, 0.5, 0.75, 1])
         at = threshold[np.minimum(np.searchsorted(share, ticks), len(share) - 1)]
         bottom.xaxis.set_major_locator(FixedLocator(ticks.tolist()))
-        bottom.set_xticklabels([f"{100 * tick:.0f} %\n({_short(z)})" for tick, z in zip(ticks, at, strict=True)])
-        _legend(
+        bottom.set_xticklabels(
+            [f"{100 * tick:.0f} %\n({short_confidence(z)})" for tick, z in zip(ticks, at, strict=True)]
+        )
+        legend_above(
             figure,
             title,
             Line2D([], [], color=ACCENT, linewidth=1.8, label="accuracy"),
@@ -224,9 +226,9 @@ def classwise_plot(
         low, high = _room(np.concatenate((precision, confidence)))
         axes.set_xlim(low, high)
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(_percent(0 if high - low > 0.08 else 1))
+        axes.xaxis.set_major_formatter(percent_ticks(0 if high - low > 0.08 else 1))
         axes.grid(visible=False, axis="y")
-        _legend(
+        legend_above(
             figure,
             title,
             Line2D([], [], color=ACCENT, marker="o", markersize=6, linewidth=0, label="accuracy"),
@@ -246,7 +248,7 @@ def _room(shares: Array) -> tuple[float, float]:
     return max(float(shares.min()) - margin, -0.02), min(float(shares.max()) + margin, 1.02)
 
 
-def _cumulated(predictions: Predictions) -> tuple[Array, ...]:
+def cumulated(predictions: Predictions) -> tuple[Array, ...]:
     """Share of samples, threshold, cumulative accuracy and confidence, and the 95 % point of chance, thinned."""
     confidence, samples, right = predictions.groups
     n = len(predictions)
@@ -275,7 +277,7 @@ def _figure(height: float, title: str | None) -> Iterator[Figure]:
         yield Figure(figsize=(WIDTH, height + 0.3 * (title is not None)), facecolor=PAPER, layout="constrained")
 
 
-def _legend(figure: Figure, title: str | None, *handles: Line2D | Patch) -> None:
+def legend_above(figure: Figure, title: str | None, *handles: Line2D | Patch) -> None:
     """The legend above the axes, where it hides nothing, under the title."""
     legend = figure.legend(
         handles=list(handles), loc="outside upper left", ncols=len(handles), alignment="left", borderpad=0,
@@ -287,11 +289,12 @@ def _legend(figure: Figure, title: str | None, *handles: Line2D | Patch) -> None
         legend.get_title().set_parse_math(False)
 
 
-def _percent(decimals: int = 0) -> PercentFormatter:
+def percent_ticks(decimals: int = 0) -> PercentFormatter:
+    """Shares on an axis as percent."""
     return PercentFormatter(1, decimals=decimals, symbol=" %")
 
 
-def _short(confidence: float) -> str:
+def short_confidence(confidence: float) -> str:
     """A confidence in as few digits as do not round it up to 1."""
     for digits in (2, 3, 4):
         text = f"{confidence:.{digits}f}"
