@@ -1,0 +1,199 @@
+"""What corruptions of images are made of: blurs, resampling, warps and clouds, for a whole batch at once.
+
+Images are float32 ``(N, C, S, S)`` in 0 to 1. What works along rows and columns alike is written as one ``(S, S)``
+matrix, used from both sides.
+"""
+
+import math
+from functools import cache
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Border = Literal["nearest", "symmetric"]
+
+
+def both_ways(matrix: Tensor, images: Tensor) -> Tensor:
+    """A linear map of the columns, and the same of the rows."""
+    return matrix @ images @ matrix.T
+
+
+@cache
+def gaussian_filter(size: int, sigma: float, truncate: float, border: Border) -> Tensor:
+    """The matrix of a one-dimensional Gaussian filter, cut at ``truncate`` standard deviations.
+
+    Args:
+        size: Of the line that is filtered.
+        sigma: In pixels; 0 leaves everything as it is.
+        truncate: In standard deviations.
+        border: Beyond the border lies the last pixel, or the mirror image, that pixel included.
+
+    Example:
+        >>> gaussian_filter(4, 0.5, 4.0, "nearest").sum(1).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+    """
+    if sigma == 0:
+        return torch.eye(size)
+    reach = int(truncate * sigma + 0.5)
+    offsets = torch.arange(-reach, reach + 1)
+    weights = torch.exp(-0.5 * (offsets.double() / sigma) ** 2)
+    sources = torch.arange(size).unsqueeze(1) + offsets
+    if border == "nearest":
+        sources = sources.clamp(0, size - 1)
+    else:
+        sources = sources % (2 * size)
+        sources = torch.minimum(sources, 2 * size - 1 - sources)
+    filtered = torch.zeros(size, size, dtype=torch.double)
+    return filtered.scatter_add_(1, sources, (weights / weights.sum()).expand_as(sources)).float()
+
+
+@cache
+def box_resampling(size: int, resized: int) -> Tensor:
+    """The ``(resized, size)`` matrix of Pillow's box filter: the mean of the pixels whose centres lie in the window.
+
+    Example:
+        >>> box_resampling(4, 2).tolist()
+        [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]]
+    """
+    scale = size / resized
+    centres = (torch.arange(resized, dtype=torch.double).unsqueeze(1) + 0.5) * scale
+    away = (torch.arange(size, dtype=torch.double) + 0.5 - centres) / max(scale, 1.0)
+    inside = ((away > -0.5) & (away <= 0.5)).double()
+    return (inside / inside.sum(1, keepdim=True)).float()
+
+
+@cache
+def zooming(size: int, factor: float) -> Tensor:
+    """The matrix that enlarges the centre of a line, linearly, to the size of the whole.
+
+    The centre is as many whole pixels as are needed; its first and last pixel stay the first and last of what it is
+    enlarged to, which is cut to size.
+    """
+    kept = math.ceil(size / factor)
+    enlarged = round(kept * factor)
+    start = (size - kept) // 2
+    cut = (enlarged - size) // 2
+    places = torch.arange(cut, cut + size, dtype=torch.double) * (kept - 1) / (enlarged - 1)
+    lower = places.floor().clamp(max=kept - 2).long()
+    share = (places - lower).unsqueeze(1)
+    matrix = torch.zeros(size, size, dtype=torch.double)
+    matrix.scatter_add_(1, start + lower.unsqueeze(1), 1 - share)
+    return matrix.scatter_add_(1, start + lower.unsqueeze(1) + 1, share).float()
+
+
+@cache
+def zoom_mean(size: int, factors: tuple[float, ...]) -> Tensor:
+    """The ``(S², S²)`` matrix of the mean of an image and all its enlargements: one product instead of dozens."""
+    total = torch.eye(size * size)
+    for factor in factors:
+        matrix = zooming(size, factor)
+        total += torch.kron(matrix, matrix)
+    return total / (len(factors) + 1)
+
+
+def convolved(images: Tensor, kernel: Tensor) -> Tensor:
+    """Each channel with the same kernel; beyond the border lies the mirror image, without the last pixel."""
+    size = images.shape[-1]
+    padded = F.pad(images, (kernel.shape[0] // 2,) * 4, mode="reflect")
+    result = torch.zeros_like(images)
+    # A sum of shifted images: for so few channels twice as fast as torch's convolution.
+    for row, weights in enumerate(kernel.tolist()):
+        for column, weight in enumerate(weights):
+            result.add_(padded[:, :, row : row + size, column : column + size], alpha=weight)
+    return result
+
+
+@cache
+def soft_disk(radius: float, blur: float) -> Tensor:
+    """A disk of pixels, its edge softened by a Gaussian of 3 × 3 pixels: the image of a point out of focus.
+
+    Example:
+        >>> soft_disk(1.0, 0.1)[2].tolist()
+        [0.0, 0.2..., 0.2..., 0.2..., 0.0]
+    """
+    reach = math.floor(radius) + 1
+    place = torch.arange(-reach, reach + 1)
+    disk = (place.square() + place.square().unsqueeze(1) <= radius**2).float()
+    line = torch.exp(-0.5 * (torch.arange(-1, 2) / blur) ** 2)
+    soft = torch.outer(line, line) / line.sum() ** 2
+    return F.conv2d(disk[None, None] / disk.sum(), soft[None, None], padding=1)[0, 0]
+
+
+def motion_blurred(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
+    """Each pixel becomes a mean of those behind it, in a direction of each image's own: half a Gaussian.
+
+    As ImageMagick defines it: ``2 radius + 1`` whole-pixel steps, the border repeated beyond itself.
+    """
+    size = images.shape[-1]
+    angle = torch.deg2rad(degrees.double())
+    pixels = images.flatten(2)
+    weights = torch.exp(-0.5 * (torch.arange(2 * radius + 1, dtype=torch.double) / sigma) ** 2)
+    blurred = torch.zeros_like(pixels)
+    for step, weight in enumerate((weights / weights.sum()).tolist()):
+        across, down = (torch.ceil(step * part - 0.5).long() for part in (angle.cos(), angle.sin()))
+        columns, rows = ((torch.arange(size) + by.unsqueeze(1)).clamp(0, size - 1) for by in (across, down))
+        places = (rows.unsqueeze(2) * size + columns.unsqueeze(1)).flatten(1).unsqueeze(1)
+        blurred.add_(pixels.gather(2, places.expand_as(pixels)), alpha=weight)
+    return blurred.view_as(images)
+
+
+def sampled(images: Tensor, columns: Tensor, rows: Tensor, *, with_edge: bool) -> Tensor:
+    """Images at places between pixels, ``(N, S, S)`` each, linearly; mirrored at the border.
+
+    Args:
+        images: To look up.
+        columns: Counted in pixels from the centre of the first.
+        rows: Likewise.
+        with_edge: Whether the mirror image repeats the last pixel.
+    """
+    last = images.shape[-1] - 1
+    scale = 2 / (last + 1) if with_edge else 2 / last
+    grid = torch.stack((columns, rows), 3).sub_(last / 2).mul_(scale).float()
+    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=not with_edge)
+
+
+def affinely_moved(images: Tensor, displaced: Tensor) -> Tensor:
+    """Move three corners of a square in the middle, and everything else with them.
+
+    Args:
+        images: To move.
+        displaced: ``(N, 3, 2)``, by how many columns and rows.
+    """
+    size = images.shape[-1]
+    low, high = size // 2 - size // 3, size // 2 + size // 3
+    corners = torch.tensor([[high, high], [high, low], [low, low]], dtype=torch.double)
+    ones = torch.ones(len(images), 3, 1, dtype=torch.double)
+    # Where each pixel of the result comes from: the map that takes the moved corners back.
+    back = torch.linalg.solve(torch.cat((corners + displaced, ones), 2), corners.expand(len(images), 3, 2))
+    line = torch.arange(size, dtype=torch.double)
+    rows, columns = torch.meshgrid(line, line, indexing="ij")
+    places = torch.stack((columns, rows, torch.ones_like(rows)), 2).flatten(0, 1) @ back
+    columns, rows = places.view(-1, size, size, 2).unbind(3)
+    return sampled(images, columns, rows, with_edge=False)
+
+
+def plasma(noise: Tensor, decay: float) -> Tensor:
+    """A cloud in 0 to 1: midpoints displaced at random, again and again, on a square whose opposite sides meet.
+
+    Args:
+        noise: ``(N, S, S)``, uniform in -1 to 1; S is a power of two.
+        decay: The displacement is divided by its square at each halving.
+    """
+    size = noise.shape[-1]
+    cloud = torch.zeros_like(noise)
+    step, strength = size, 1.0
+    while step > 1:
+        half = step // 2
+        at, between = slice(0, None, step), slice(half, None, step)
+        corners = cloud[:, at, at]
+        pairs = corners + corners.roll(-1, 2)
+        middles = (pairs + pairs.roll(-1, 1)) / 4 + strength * noise[:, between, between]
+        cloud[:, between, between] = middles
+        for axis, place in ((2, (slice(None), at, between)), (1, (slice(None), between, at))):
+            around = corners + corners.roll(-1, axis) + middles + middles.roll(1, 3 - axis)
+            cloud[place] = around / 4 + strength * noise[place]
+        step, strength = half, strength / decay**2
+    lowest, highest = cloud.amin((1, 2), keepdim=True), cloud.amax((1, 2), keepdim=True)
+    return (cloud - lowest) / (highest - lowest)
