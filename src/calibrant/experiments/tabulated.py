@@ -73,7 +73,7 @@ class TableRow:
     """One row.
 
     Attributes:
-        name: What it is called.
+        name: What the row of the plan is called.
         kind: Networks alone, all seeds as an ensemble, or networks with dropout on.
         cells: By the key of the measure.
         seeds: Those finished.
@@ -210,13 +210,11 @@ def _with_best(rows: Sequence[TableRow], measures: Sequence[Measure]) -> list[Ta
         means = [mean for row in rows if math.isfinite(mean := row.cells[measure.key].mean)]
         if len(means) > 1:
             best[measure.key] = (max if measure.better > 0 else min)(means)
-    return [
-        dataclasses.replace(
-            row,
-            cells={key: dataclasses.replace(cell, best=cell.mean == best.get(key)) for key, cell in row.cells.items()},
-        )
-        for row in rows
-    ]
+
+    def marked(key: str, cell: Cell) -> Cell:
+        return dataclasses.replace(cell, best=math.isclose(cell.mean, best.get(key, math.nan), abs_tol=1e-9))
+
+    return [dataclasses.replace(row, cells={key: marked(key, cell) for key, cell in row.cells.items()}) for row in rows]
 
 
 def _ensembles(rows: Iterable[Row], store: Store, measures: Sequence[Measure], unkept: list[str]) -> list[TableRow]:
@@ -229,8 +227,7 @@ def _ensembles(rows: Iterable[Row], store: Store, measures: Sequence[Measure], u
             unkept.append(row.name)
             continue
         cells = _cells([ensemble_of(trials.values())], measures)
-        name = f"ensemble of {len(trials)}: {row.name}"
-        added.append(TableRow(name, "ensemble", cells, tuple(trials), len(row.trials)))
+        added.append(TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials)))
     return added
 
 
@@ -241,7 +238,7 @@ def _dropouts(rows: Iterable[Row], store: Store, measures: Sequence[Measure]) ->
         found = {seed: with_dropout(trial) for seed, trial in trials.items() if trial.has_dropout()}
         if found:
             cells = _cells(found.values(), measures)
-            added.append(TableRow(f"MC dropout: {row.name}", "dropout", cells, tuple(found), len(row.trials)))
+            added.append(TableRow(row.name, "dropout", cells, tuple(found), len(row.trials)))
     return added
 
 
