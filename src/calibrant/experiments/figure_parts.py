@@ -80,10 +80,10 @@ def not_run(figure: str, needs: str, plan: Plan) -> NotRunError:
 
 
 @contextmanager
-def wide_figure(height: float = HEIGHT, width: float = WIDE) -> Iterator[Figure]:
+def wide_figure(height: float = HEIGHT) -> Iterator[Figure]:
     """A figure in the house style, as long as the block lasts."""
     with house_style():
-        yield Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
+        yield Figure(figsize=(WIDE, height), facecolor=PAPER, layout="constrained")
 
 
 def percent_axis(axes: Axes, *, from_zero: bool = False) -> None:

@@ -91,7 +91,7 @@ def figure5(plan: Plan, store: Store) -> Figure:
     if not baseline or not rows:
         raise not_run("Figure 5", "the first trial of the NLL and a trial of the search over λ", plan)
     accuracy = baseline[0].validation.accuracy
-    with wide_figure(3.4, 5.6) as figure:
+    with wide_figure() as figure:
         axes = figure.subplots()
         axes.axhline(accuracy, color=INK, linewidth=1.2)
         axes.axhline(accuracy - ACCURACY_GIVEN_UP, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
