@@ -1,4 +1,4 @@
-"""What the guides show at a prompt is what the code prints."""
+"""What the guides show at a prompt is what the code prints, and every method has a page."""
 
 import doctest
 import re
@@ -7,20 +7,32 @@ from typing import Any
 
 import pytest
 
-GUIDES = sorted((Path(__file__).parent.parent / "docs").glob("*.md"))
+import calibrant as cal
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {path: path.read_text() for path in sorted(DOCS.rglob("*.md")) if DOCS / "_build" not in path.parents}
+OBJECTIVES = [f"calibrant.{name}" for name in cal.__all__ if name.endswith("Loss")]
+CALIBRATORS = [f"calibrant.posthoc.{kind.__name__}" for kind in cal.posthoc.METHODS.values()]
 
 
-@pytest.mark.parametrize("guide", [path for path in GUIDES if ">>> " in path.read_text()], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "guide",
+    [path for path, text in PAGES.items() if ">>> " in text],
+    ids=lambda path: path.relative_to(DOCS).with_suffix("").as_posix(),
+)
 def test_prompts_in_a_guide_give_what_it_says(guide: Path) -> None:
-    text = guide.read_text()
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```$", PAGES[guide], flags=re.DOTALL | re.MULTILINE)
+    python = [block for language, block in blocks if language == "python"]
+    prompts = "\n".join(block for block in python if ">>> " in block)
+    assert prompts.count(">>> ") == PAGES[guide].count(">>> "), "a prompt outside a python block"
     names: dict[str, Any] = {}
-    set_up = re.search(r"```python\n(import.*?)```", text, flags=re.DOTALL)
-    if set_up:
-        exec(set_up[1], names)  # noqa: S102 (our own guide)
-    prompts = "\n".join(
-        block for block in re.findall(r"```(?:python|pycon)?\n(.*?)```", text, flags=re.DOTALL) if ">>>" in block
-    )
+    exec(next((block for block in python if block.startswith("import ")), ""), names)  # noqa: S102 (our own guide)
     test = doctest.DocTestParser().get_doctest(prompts, names, guide.name, str(guide), 0)
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert test.examples
     assert runner.run(test).failed == 0
+
+
+@pytest.mark.parametrize("name", [*OBJECTIVES, *CALIBRATORS, "calibrant.posthoc.ConformalClassifier"])
+def test_every_method_has_a_page_of_its_own(name: str) -> None:
+    pages = [path for path, text in PAGES.items() if path.parent.name == "methods" and f"{{class}}`{name}`" in text]
+    assert len(pages) == 1
