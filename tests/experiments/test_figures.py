@@ -184,11 +184,9 @@ def test_figure5_has_the_validation_accuracy_by_weight_and_the_threshold(plan: P
     baseline = read(store, objective="nll", seed=0, reduced_split=False)[0][1]["validation"]["accuracy"]
     np.testing.assert_allclose(lines[0][:, 1], baseline)
     np.testing.assert_allclose(lines[1][:, 1], baseline - 0.015)
-    for drawn, (objective, settings) in zip(
-        [line for line in lines if len(line) == 6],
-        {"mmce": {"bandwidth": 0.4}, "sb-ece": {"softness": 0.01}, "esd": {}}.items(),
-        strict=True,
-    ):
+    first = {"mmce": {"bandwidth": 0.4}, "sb-ece": {"softness": 0.01}, "esd": {}}
+    searched = [line for line in lines if len(line) == 6]
+    for drawn, (objective, settings) in zip(searched, first.items(), strict=True):
         found = read(store, objective=objective, seed=0, **settings)
         expected = [(trial["weight"], result["validation"]["accuracy"]) for trial, result, _ in found]
         np.testing.assert_allclose(drawn, expected)
