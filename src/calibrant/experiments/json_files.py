@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from calibrant.files import whole_or_not_at_all
+from calibrant.files import FileError, whole_or_not_at_all
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -13,6 +13,16 @@ def write_json(path: Path, content: Any) -> None:
     text = json.dumps(_finite(content), indent=2, allow_nan=False)
     with whole_or_not_at_all(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read what :func:`write_json` wrote, or say which file is wrong."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise FileError(path, f"is not valid JSON: {error}") from error
 
 
 def _finite(content: Any) -> Any:

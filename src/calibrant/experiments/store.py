@@ -4,10 +4,11 @@ A folder is filled file by file, each written whole or not at all, and ``result.
 rest is. Any number of processes may read and write a store at once; a trial is run by whoever holds its lock.
 """
 
-import hashlib
-import json
 import math
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,17 +17,20 @@ from typing import Any, Literal, TypeVar
 import torch
 from filelock import FileLock, Timeout
 
-from calibrant.experiments.configuration import Configuration, read_settings
-from calibrant.experiments.json_files import write_json
+from calibrant.experiments.configuration import Configuration
+from calibrant.experiments.identity import identity as identity
+from calibrant.experiments.json_files import read_json, write_json
 from calibrant.experiments.outcome import Outcome, Predicted
-from calibrant.experiments.recipes import RECIPES
-from calibrant.files import FileError, naming, read_predictions
+from calibrant.files import FileError, read_predictions
 
 CONFIGURATION, DATA, CHECKPOINT, WEIGHTS = "config.json", "data.json", "last.ckpt", "model.pt"
 HISTORY, PROGRESS, FAILURE, RESULT = "history.json", "progress.json", "failure.json", "result.json"
+LOCK = ".lock"
 Status = Literal["done", "running", "failed", "unfinished"]
 Part = Literal["validation", "test"]
 T = TypeVar("T")
+
+_FOLDER = re.compile(r".+-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,35 @@ class Validated:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a trial is.
+
+    Attributes:
+        epochs: Passed, with the part of the present one.
+        of: All there will be.
+        seconds: That they took.
+        accuracy: Of the last validation; NaN before the first.
+        ece: Likewise.
+    """
+
+    epochs: float
+    of: int
+    seconds: float
+    accuracy: float
+    ece: float
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        return min(1.0, self.epochs / self.of)
+
+    @property
+    def seconds_left(self) -> float:
+        """At the pace so far; NaN before the first step."""
+        return self.seconds * (1 / self.share - 1) if self.share > 0 else math.nan
+
+
+@dataclass(frozen=True)
 class Result:
     """What is left of a finished trial, besides its curves and predictions."""
 
@@ -63,12 +96,6 @@ class Result:
     outcome: Outcome
     cost: Cost
     environment: dict[str, Any]
-
-
-def identity(configuration: Configuration) -> str:
-    """Sixteen hexadecimal digits, the same for equal configurations everywhere."""
-    canonical = json.dumps(configuration.to_dict(), sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -85,7 +112,14 @@ class Trial:
     @cached_property
     def configuration(self) -> Configuration:
         """What was, or is to be, run."""
-        return _configuration(self.folder / CONFIGURATION)
+        path = self.folder / CONFIGURATION
+        with _explained(path):
+            found = read_json(path)
+            # Not from the recipe: what an older configuration does not tell was at its default.
+            configuration = Configuration(found.pop("recipe"), found.pop("model")).replaced(found)
+            if identity(configuration) != self.identity:
+                raise ValueError("its settings are not those its folder is named by")
+            return configuration
 
     @property
     def status(self) -> Status:
@@ -96,38 +130,41 @@ class Trial:
             return "running"
         return "failed" if (self.folder / FAILURE).exists() else "unfinished"
 
-    def is_locked(self) -> bool:
-        """Whether a process is at work on it."""
-        lock = self.folder / ".lock"
-        if not lock.exists():
-            return False
+    @contextmanager
+    def claimed(self, seconds: float = 0.0) -> Iterator[bool]:
+        """Keep others from it for a while; False if, after so many seconds, another process still has it."""
         try:
-            with FileLock(lock, timeout=0):
-                return False
+            lock = FileLock(self.folder / LOCK, timeout=seconds).acquire(poll_interval=0.02)
         except Timeout:
-            return True
+            yield False
+            return
+        with lock:
+            yield True
+
+    def is_locked(self) -> bool:
+        """Whether a process is at work on it; never where we may not write, and so cannot tell."""
+        if (self.folder / LOCK).exists():
+            with suppress(OSError), self.claimed() as free:
+                return not free
+        return False
 
     def result(self) -> Result:
         """The scores and the cost of a finished trial."""
         path = self.folder / RESULT
-        with naming(path):
-            found = read_settings(path)
-            try:
-                return Result(
-                    self.configuration, _typed(Validated, found["validation"]), _typed(Outcome, found["outcome"]),
-                    _typed(Cost, found["cost"]), dict(found["environment"]),
-                )  # fmt: skip
-            except (KeyError, TypeError) as error:
-                raise ValueError(
-                    "is not the result of a trial: delete it, and the same command runs it anew"
-                ) from error
+        with _explained(path):
+            found = read_json(path)
+            return Result(
+                self.configuration, _typed(Validated, found["validation"]), _typed(Outcome, found["outcome"]),
+                _typed(Cost, found["cost"]), dict(found["environment"]),
+            )  # fmt: skip
 
     def history(self) -> list[dict[str, float]]:
         """Scores an epoch: ``train/...``, ``validation/...`` and ``test/...``."""
         path = self.folder / HISTORY
-        with naming(path):
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return [{name: math.nan if value is None else value for name, value in row.items()} for row in found]
+        with _explained(path):
+            return [
+                {name: math.nan if value is None else value for name, value in row.items()} for row in read_json(path)
+            ]
 
     def predicted(self, part: Part, *, sampled: bool = False) -> Predicted:
         """Logits and targets; ``sampled`` are the mean of passes with dropout on, as log-probabilities."""
@@ -141,16 +178,25 @@ class Trial:
     def failure(self) -> str | None:
         """The traceback of the last attempt, if it failed."""
         path = self.folder / FAILURE
-        return str(read_settings(path)["traceback"]) if path.exists() else None
+        if not path.exists():
+            return None
+        with _explained(path):
+            return str(read_json(path)["traceback"])
 
-    def progress(self) -> dict[str, float]:
-        """How far a running trial was when it last said so; empty before its first epoch ends."""
+    def progress(self) -> Progress | None:
+        """How far it was when it last said so; None before its first step and after its last."""
         path = self.folder / PROGRESS
-        return read_settings(path) if path.exists() else {}
+        with suppress(FileError), _explained(path):
+            return _typed(Progress, read_json(path))
+        return None
 
     def size(self) -> int:
         """Bytes on disk."""
-        return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+        total = 0
+        for path in self.folder.glob("*"):
+            with suppress(FileNotFoundError):  # whoever is at it writes beside and renames
+                total += path.stat().st_size
+        return total
 
     def remove(self) -> None:
         """Delete the folder, result first, so that an interruption leaves an unfinished trial, not a false one."""
@@ -174,24 +220,29 @@ class Store:
         return Trial(self.folder / f"{configuration.recipe}-{configuration.objective}-{identity(configuration)}")
 
     def result(self, configuration: Configuration) -> Result | None:
-        """The result of a configuration, None if it is not finished."""
+        """The result of a configuration, None if it is not finished, or damaged: :meth:`Trial.result` says how."""
         if configuration not in self._results:
             trial = self.trial(configuration)
-            if not (trial.folder / RESULT).exists():
-                return None
-            self._results[configuration] = trial.result()
-        return self._results[configuration]
+            if (trial.folder / RESULT).exists():
+                with suppress(FileError):
+                    self._results[configuration] = trial.result()
+        return self._results.get(configuration)
 
     def trials(self) -> list[Trial]:
-        """All that the folder holds, by name."""
+        """All that the folder holds, by name; not what ``calibrant train`` left there."""
         if not self.folder.is_dir():
             raise FileError(self.folder, "is not a folder: give the --runs of an earlier command")
-        return [Trial(path.parent) for path in sorted(self.folder.glob(f"*/{CONFIGURATION}")) if _is_trial(path)]
+        found = sorted(path.parent for path in self.folder.glob(f"*/{CONFIGURATION}"))
+        return [Trial(folder) for folder in found if _FOLDER.fullmatch(folder.name)]
 
     def results(self) -> dict[Configuration, Result]:
         """Of all finished trials."""
-        found = ((trial, self.result(trial.configuration)) for trial in self.trials())
-        return {trial.configuration: result for trial, result in found if result is not None}
+        found = {}
+        for trial in self.trials():
+            with suppress(FileError):  # told about by ``calibrant runs list``
+                if (result := self.result(trial.configuration)) is not None:
+                    found[trial.configuration] = result
+        return found
 
 
 def write_result(folder: Path, result: Result) -> None:
@@ -203,20 +254,23 @@ def write_result(folder: Path, result: Result) -> None:
     write_json(folder / RESULT, content)
 
 
-def _is_trial(path: Path) -> bool:
-    """Folders of ``calibrant train`` hold a configuration too, but are not named by it."""
-    name, _, digits = path.parent.name.rpartition("-")
-    return bool(name) and len(digits) == 16 and all(digit in "0123456789abcdef" for digit in digits)
-
-
-def _configuration(path: Path) -> Configuration:
-    with naming(path):
-        found = read_settings(path)
-        recipe = found.pop("recipe", None)
-        if recipe not in RECIPES:
-            raise ValueError(f"must name one of the recipes {', '.join(RECIPES)}, got {recipe!r}")
-        return RECIPES[recipe].replaced(found)
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Name the file that is not as a trial writes it, and say how to get out of that."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, FileError) and not str(error).startswith(f"{path}: "):
+            raise
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).removeprefix(f"{path}: ")
+        raise FileError(
+            path, f"is not what a trial leaves ({reason}): delete its folder, and the same command runs it anew"
+        ) from error
 
 
 def _typed(kind: type[T], found: dict[str, Any]) -> T:
-    return kind(**{field.name: math.nan if found[field.name] is None else found[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+    values = {field.name: found[field.name] for field in fields(kind)}  # type: ignore[arg-type]
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, float | int | None):
+            raise ValueError(f"{name} must be a number, got {value!r}")
+    return kind(**{name: math.nan if value is None else value for name, value in values.items()})

@@ -4,18 +4,18 @@ import json
 import os
 import platform
 import traceback
+import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from filelock import FileLock, Timeout
 from torch import nn
 
 import calibrant as cal
 from calibrant.experiments import store as kept
-from calibrant.experiments.configuration import Configuration, read_settings
+from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.fit import Prepared, Trained, fit, predict, prepare
-from calibrant.experiments.json_files import write_json
+from calibrant.experiments.json_files import read_json, write_json
 from calibrant.experiments.metering import Meter
 from calibrant.experiments.outcome import BINS, Predicted, judge
 from calibrant.experiments.store import Result, Store, Validated, write_result
@@ -23,6 +23,7 @@ from calibrant.experiments.watching import KeepLast
 from calibrant.files import FileError, whole_or_not_at_all, write_predictions
 
 DROPOUT_PASSES = 10
+SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is running
 Ending = Literal["done", "busy", "failed"]
 
 
@@ -38,29 +39,32 @@ def run_trial(store: Store, configuration: Configuration, data: Path | None, acc
         data: Folder with the official files; None for digits or those of the hub.
         accelerator: As Lightning names them.
     """
-    folder = store.trial(configuration).folder
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            if (folder / kept.RESULT).exists():
+    trial = store.trial(configuration)
+    trial.folder.mkdir(parents=True, exist_ok=True)
+    with trial.claimed(SECONDS_TO_CLAIM) as ours:
+        if not ours:
+            return "busy"
+        try:
+            if (trial.folder / kept.RESULT).exists():
+                trial.result()  # complains if it is damaged
                 return "done"
-            try:
-                _clear(folder)
-                write_json(folder / kept.CONFIGURATION, configuration.to_dict())
-                _run(folder, configuration, data, accelerator)
-            except Exception:  # told about by whoever asked for the trial
-                write_json(folder / kept.FAILURE, {"traceback": traceback.format_exc()})
-                return "failed"
-            return "done"
-    except Timeout:
-        return "busy"
+            _clear(trial.folder)
+            write_json(trial.folder / kept.CONFIGURATION, configuration.to_dict())
+            _run(trial.folder, configuration, data, accelerator)
+        except Exception:  # told about by whoever asked for the trial
+            write_json(trial.folder / kept.FAILURE, {"traceback": traceback.format_exc()})
+            return "failed"
+        return "done"
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an earlier attempt left behind: its failure, and files it was killed while writing."""
+    """Remove what an earlier attempt left behind: its failure, files it was killed while writing, half a checkpoint."""
+    checkpoint = folder / kept.CHECKPOINT
+    if checkpoint.exists() and not zipfile.is_zipfile(checkpoint):  # power was cut before it reached the disk
+        checkpoint.unlink()
     (folder / kept.FAILURE).unlink(missing_ok=True)
-    for path in folder.glob(".*"):
-        if path.name != ".lock" and path.is_file():
+    for path in (*folder.glob(".*"), *folder.glob("*.partial")):
+        if path.name != kept.LOCK and path.is_file():
             path.unlink()
 
 
@@ -74,8 +78,7 @@ def _run(folder: Path, configuration: Configuration, data: Path | None, accelera
         prepared, callbacks=[meter, KeepLast(checkpoint)], resume_from=checkpoint if resumes else None,
         accelerator=accelerator,
     )  # fmt: skip
-    history = [entry | meter.scores.get(int(entry["epoch"]), {}) for entry in trained.history]
-    write_json(folder / kept.HISTORY, history)
+    write_json(folder / kept.HISTORY, meter.history(trained))
     _write_predictions(folder, prepared, trained)
     with whole_or_not_at_all(folder / kept.WEIGHTS) as temporary:
         torch.save({key: value.cpu() for key, value in trained.model.state_dict().items()}, temporary)
@@ -93,7 +96,7 @@ def _run(folder: Path, configuration: Configuration, data: Path | None, accelera
 
 def _check_data(folder: Path, prepared: Prepared, *, resumes: bool) -> None:
     found, path = prepared.loaders.description, folder / kept.DATA
-    if resumes and path.exists() and (earlier := read_settings(path)) != found:
+    if resumes and path.exists() and (earlier := read_json(path)) != found:
         raise FileError(
             folder,
             f"was begun with other data ({json.dumps(earlier)}, now {json.dumps(found)}): give the --data-dir it was "
