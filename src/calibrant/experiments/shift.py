@@ -13,11 +13,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import nn
 
 import calibrant as cal
-from calibrant.experiments.configuration import read_settings
 from calibrant.experiments.corruptions import SEVERITIES
 from calibrant.experiments.data import ImageBatches, Images
 from calibrant.experiments.fit import predict
-from calibrant.experiments.json_files import write_json
+from calibrant.experiments.json_files import read_json, write_json
 from calibrant.experiments.loaders import EVALUATION_BATCH
 from calibrant.experiments.models import build_image_model
 from calibrant.experiments.models.weights import load_weights
@@ -222,7 +221,7 @@ def _kept(trial: Trial) -> list[ShiftResult]:
     path = trial.folder / SHIFT
     if path.exists():
         with suppress(KeyError, TypeError, AttributeError, ValueError):
-            return [_typed(found) for found in read_settings(path)["results"]]
+            return [_typed(found) for found in read_json(path)["results"]]
     return []
 
 
