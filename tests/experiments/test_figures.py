@@ -175,7 +175,7 @@ def test_figure4_has_the_papers_curves_and_the_esd_of_both_networks(plan: Plan, 
     power = power.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
     esd = float(functional.esd(confidence, correct))
     assert float(f"{number.replace(chr(0x2212), '-')}e{power}") == pytest.approx(esd, rel=0.01)
-    assert figure.axes[1].get_title(loc="left").startswith("after temperature ")
+    assert figure.axes[1].get_title(loc="left").startswith("temperature ")
 
 
 def test_figure5_has_the_validation_accuracy_by_weight_and_the_threshold(plan: Plan, store: Store) -> None:

@@ -120,13 +120,13 @@ def _bars(costs: list[RowCost]) -> Figure:
         total.set_xlim(right=1.3 * total.get_xlim()[1])  # room for the counts
         single.set_yticks(range(len(costs)), [cost.name for cost in costs])
         single.set_ylim(len(costs) - 0.5, -0.5)
-        legend_above(
-            figure,
-            None,
+        keys: list[Line2D | Patch] = [
             Patch(color=MUTED, linewidth=0, label="processor time"),
             Line2D([], [], marker="|", color=INK, linewidth=0, markersize=9, markeredgewidth=1.6, label="wall clock"),
-            Line2D([], [], color=INK, linewidth=1, label="± standard deviation of runs"),
-        )
+        ]
+        if any(len(cost.runs) > 1 for cost in costs):
+            keys.append(Line2D([], [], color=INK, linewidth=1, label="± standard deviation of runs"))
+        legend_above(figure, None, *keys)
     return figure
 
 

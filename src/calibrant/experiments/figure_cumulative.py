@@ -48,7 +48,7 @@ def figure4(plan: Plan, store: Store) -> Figure:
         raise ValueError(f"Figure 4 needs a temperature, and none fits the validation set: {error}") from error
     given = {
         "as trained": predictions(logits=test.logits, target=test.target),
-        f"after temperature {float(scaling.temperature_):.2f}": predictions(
+        f"temperature {float(scaling.temperature_):.2f}": predictions(
             logits=scaling(test.logits).detach(), target=test.target
         ),
     }

@@ -60,7 +60,7 @@ class Inferred:
 
 
 def plans_of(store: Store) -> list[tuple[ProfileName, Plan]]:
-    """Table 1 of every recipe in a store, with the rows that were begun, and the profile it was run with.
+    """Table 1 of all that a store has finished trials of, without rows that were not begun, and the profile of each.
 
     Args:
         store: May hold trials of several recipes, epochs and profiles.
@@ -74,7 +74,7 @@ def inferred(store: Store) -> list[Inferred]:
     results = {trial: result.validation for trial, result in store.results().items()}
     failed = frozenset(_failed(store))
     groups: dict[Configuration, set[Configuration]] = defaultdict(set)
-    for trial in results.keys() | failed:
+    for trial in results:
         if trial.recipe in RECIPES:
             groups[trial.replaced({**_CHOSEN, "batch_size": RECIPES[trial.recipe].batch_size})].add(trial)
     order = list(RECIPES)

@@ -89,11 +89,9 @@ def _group(group: Inferred, store: Store, name: str) -> dict[str, Any]:
 
     plan = group.begun("table1") or group.table("table1")
     missing: list[str] = []
-    tables = []
-    for table in TABLES:
-        one = plan if table == "table1" else _with_news(group, table, plan)
-        if one is not None:
-            tables.append(_table(_tabulated(table, one, store, group.profile, missing)))
+    tables = [
+        _table(_tabulated(table, one, store, group.profile, missing)) for table, one in _tables(group, plan).items()
+    ]
     drawn = []
     for key, draw in FIGURES.items():
         heading, caption = CAPTIONS[key]
@@ -118,12 +116,15 @@ def _tabulated(name: TableName, plan: Plan, store: Store, profile: str, missing:
         return tabulate(name, plan, store, profile=profile, ensembles=False)
 
 
-def _with_news(group: Inferred, table: TableName, first: Plan) -> Plan | None:
-    """A later table, if it has trials that Table 1 does not have."""
-    plan = group.begun(table)
-    done = group.protocol.results
-    known = set(first.needed)
-    return plan if plan and any(trial in done and trial not in known for trial in plan.needed) else None
+def _tables(group: Inferred, first: Plan) -> dict[TableName, Plan]:
+    """Table 1, and each later one if it has trials that those before it do not have."""
+    found: dict[TableName, Plan] = {"table1": first}
+    for name in TABLES[1:]:
+        known = {trial for plan in found.values() for trial in plan.needed}
+        plan = group.begun(name)
+        if plan and any(trial in group.protocol.results and trial not in known for trial in plan.needed):
+            found[name] = plan
+    return found
 
 
 def _table(table: Tabulated) -> dict[str, Any]:
