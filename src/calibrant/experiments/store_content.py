@@ -67,7 +67,7 @@ def facts(found: Sequence[Entry]) -> list[dict[str, str]]:
             "note": "by the clock, all trials added up",
         },
         {"label": "samples", "value": _large(sum(cost.images for cost in costs)), "note": "forward and backward"},
-        {"label": "memory", "value": f"{memory / 2**30:.2f}\N{NO-BREAK SPACE}GB", "note": "the most of any trial"},
+        {"label": "memory", "value": f"{memory / 1e9:.2f}\N{NO-BREAK SPACE}GB", "note": "the most of any trial"},
     ]
 
 
