@@ -11,6 +11,16 @@ from cyclopts.validators import Number
 from calibrant import __version__
 from calibrant.commands import Engine
 from calibrant.experiments.configuration import Overrides, RecipeName
+from calibrant.experiments.names import (
+    PAPER,
+    PUBLISHED,
+    Format,
+    MethodName,
+    ProfileName,
+    Running,
+    Shift,
+    Target,
+)
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.columns import Columns
 
@@ -101,6 +111,157 @@ def train(
     from calibrant.experiments import train
 
     train.train(configuration, data_dir, out, wandb=wandb, accelerator=accelerator)
+
+
+@app.command
+def reproduce(
+    target: Target,
+    *,
+    recipe: Annotated[tuple[RecipeName, ...], Parameter(consume_multiple=True)] = PAPER,
+    profile: ProfileName = "paper",
+    data_dir: Path | None = None,
+    runs: Path = Path("runs"),
+    methods: Annotated[tuple[MethodName, ...], Parameter(consume_multiple=True)] = PUBLISHED,
+    format: Format = "table",  # noqa: A002 (what users call it)
+    out: Path | None = None,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    running: Annotated[Running, Parameter(name="*", group="Who runs the trials")] = Running(),  # noqa: B008 (frozen)
+    shift: Annotated[Shift, Parameter(name="*", group="Figure 6")] = Shift(),  # noqa: B008 (frozen)
+    settings: Settings = Overrides(),  # type: ignore[call-arg]  # noqa: B008 (frozen; all are optional)
+) -> None:
+    """Run the paper's protocol, and show a table or a figure of it, with the paper's numbers beside ours.
+
+    For each method it searches the weight λ, then φ of MMCE and T of SB-ECE, and chooses by validation scores; then
+    five seeds are trained. Trials are kept in a folder and none is run twice: the same command again, after whatever
+    interruption, goes on with what is missing.
+
+    Args:
+        target: table1, table2, table3, figure1 to figure6, or all.
+        recipe: One or several; by default the six of the paper. digits needs no data.
+        profile: paper is the search as published; cpu a smaller one of 50 epochs; quick one of seconds, for digits.
+        data_dir: Folder with the official files of the data; for several recipes, of a folder for each, named like
+            it. Without it they are fetched from the Hugging Face hub.
+        runs: Folder that trials are kept in.
+        methods: Rows of Table 1 beside the NLL; esd-raw is ESD without the root.
+        format: Of printed tables.
+        out: Folder to write tables to, in every format, and figures; without it figures go to RUNS/figures.
+        dry_run: Only list the trials.
+        running: Where and how.
+        shift: Images.
+        settings: Changes of the recipe, for all trials.
+    """
+    from calibrant.experiments.packages import require_training_packages
+
+    require_training_packages()
+    from calibrant.experiments.reproduce import Asked, reproduce_all
+
+    asked = Asked(target, recipe, profile, methods, settings, data_dir, runs, format, out)
+    if not reproduce_all(asked, running, shift, dry_run=dry_run):
+        sys.exit(1)
+
+
+runs_app = App(name="runs", help="Look into a folder of trials, and tidy it.")
+app.command(runs_app)
+
+
+@runs_app.command(name="list")
+def list_runs(*, runs: Path = Path("runs")) -> None:
+    """List all trials: settings, status, scores, cost.
+
+    Args:
+        runs: Folder that trials are kept in.
+    """
+    from rich.console import Console
+
+    from calibrant.experiments.packages import require_training_packages
+
+    require_training_packages()
+    from calibrant.experiments import runs as commands
+    from calibrant.experiments.store import Store
+
+    commands.list_runs(Store(runs), Console())
+
+
+@runs_app.command
+def show(trial: str, *, runs: Path = Path("runs")) -> None:
+    """Show one trial: configuration, scores, cost, environment, and what went wrong.
+
+    Args:
+        trial: The first digits of its identity.
+        runs: Folder that trials are kept in.
+    """
+    from rich.console import Console
+
+    from calibrant.experiments.packages import require_training_packages
+
+    require_training_packages()
+    from calibrant.experiments import runs as commands
+    from calibrant.experiments.store import Store
+
+    commands.show_run(Store(runs), trial, Console())
+
+
+@runs_app.command
+def prune(
+    *,
+    runs: Path = Path("runs"),
+    failed: Annotated[bool, Parameter(negative="")] = False,
+    unfinished: Annotated[bool, Parameter(negative="")] = False,
+    weights: Annotated[bool, Parameter(negative="")] = False,
+    apply: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Say what could be removed from a folder of trials, and with --apply remove it. What is running is left alone.
+
+    Args:
+        runs: Folder that trials are kept in.
+        failed: Trials that failed.
+        unfinished: Trials that were begun and not ended, with their checkpoints.
+        weights: The networks of finished trials; figure6 needs them, nothing else does.
+        apply: Remove, instead of only saying what.
+    """
+    from rich.console import Console
+
+    from calibrant.experiments.packages import require_training_packages
+
+    require_training_packages()
+    from calibrant.experiments import runs as commands
+    from calibrant.experiments.store import Store
+
+    commands.prune(Store(runs), failed=failed, unfinished=unfinished, weights=weights, apply=apply, console=Console())
+
+
+@runs_app.command
+def export(out: Path, *, runs: Path = Path("runs")) -> None:
+    """Write configuration, scores, cost and environment of every finished trial to one JSON file.
+
+    Args:
+        out: The file.
+        runs: Folder that trials are kept in.
+    """
+    from calibrant.experiments.packages import require_training_packages
+
+    require_training_packages()
+    from calibrant.experiments import runs as commands
+    from calibrant.experiments.store import Store
+
+    commands.export(Store(runs), out)
+
+
+@app.command
+def report(runs: Path = Path("runs"), *, out: Path = Path("report.html")) -> None:
+    """Write one HTML page about a whole folder of trials: tables, figures, every trial, failures.
+
+    Args:
+        runs: Folder that trials are kept in.
+        out: The page.
+    """
+    from calibrant.experiments.packages import require_training_packages
+
+    require_training_packages()
+    from calibrant.experiments.store import Store
+    from calibrant.experiments.store_report import write_store_report
+
+    write_store_report(out, Store(runs))
 
 
 @app.command

@@ -1,0 +1,201 @@
+"""What the paper's Table 1 costs: operations of a step of each recipe, seconds of real steps, GPU-hours to expect.
+
+    python -m benchmarks.paper_recipes                                        operations and GPU-hours, in seconds
+    python -m benchmarks.paper_recipes --recipe cifar10 --data-dir FOLDER     and real steps of a recipe, in minutes
+
+Operations are counted by torch on tensors without data. Of GPU-hours only the arithmetic is ours: they follow from
+the operations, the peak of the paper's GPUs and a share of that peak, which is an assumption.
+"""
+
+import argparse
+import json
+import math
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.measure import machine
+from benchmarks.tables import RESULTS, finish, markdown, show, status
+from calibrant.experiments.configuration import TEXT, Configuration, RecipeName
+from calibrant.experiments.fit import prepare
+from calibrant.experiments.json_files import write_json
+from calibrant.experiments.models import build_image_model
+from calibrant.experiments.names import PAPER
+from calibrant.experiments.protocol import PROFILES, Protocol, rehearse
+from calibrant.experiments.recipes import RECIPES
+
+# The paper's training sets, validation set aside, and their classes.
+SAMPLES = {
+    "mnist": 54_000,
+    "cifar10": 45_000,
+    "cifar100": 45_000,
+    "imagenet100": 117_000,
+    "snli": 550_152,
+    "anli": 162_865,
+}
+CLASSES = {"mnist": 10, "cifar10": 10, "cifar100": 100, "imagenet100": 100, "snli": 3, "anli": 3}
+# NVIDIA's figure for float32 of the RTX A6000, one of the paper's two; and the share of it that training reaches.
+PEAK = 38.7e12
+SHARES = (0.25, 0.5)
+MEASURED = RESULTS / "paper_recipes.json"
+
+
+class Cost(NamedTuple):
+    """Of one recipe."""
+
+    operations: float  # of a sample, forward and backward
+    plain: int  # trials that train on the NLL alone
+    interleaved: int
+    total: float  # operations of all trials
+
+
+def network(configuration: Configuration) -> tuple[nn.Module, Tensor]:
+    """A recipe's network and a batch of one sample, neither with data; text at its full length."""
+    classes = CLASSES[configuration.recipe]
+    with torch.device("meta"):
+        if configuration.recipe in TEXT:
+            from transformers import AutoModelForSequenceClassification, BertConfig, RobertaConfig
+
+            # The defaults of transformers are the base models; RoBERTa's vocabulary and positions are larger.
+            config = (
+                BertConfig(num_labels=classes)
+                if configuration.recipe == "snli"
+                else RobertaConfig(num_labels=classes, vocab_size=50_265, max_position_embeddings=514)
+            )
+            tokens = torch.zeros(1, configuration.max_length, dtype=torch.long)
+            return AutoModelForSequenceClassification.from_config(config), tokens
+        channels = 1 if configuration.recipe == "mnist" else 3
+        size = configuration.image_size
+        model = build_image_model(configuration.model, classes=classes, channels=channels)
+        return model, torch.zeros(1, channels, size, size)
+
+
+def operations(configuration: Configuration) -> float:
+    """Additions and multiplications of one sample, forward and backward."""
+    model, batch = network(configuration)
+    model.train()
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.eval()  # a single sample has no statistics
+    with FlopCounterMode(display=False) as counter:
+        output = model(batch)
+        logits = getattr(output, "logits", output)
+        F.cross_entropy(logits, torch.zeros(1, dtype=torch.long, device="meta")).backward()
+    return float(counter.get_total_flops())
+
+
+def cost(configuration: Configuration) -> Cost:
+    """Of all trials of Table 1 as published."""
+    needed = rehearse(lambda results: Protocol(configuration, PROFILES["paper"], results).table1()).needed
+    plain = sum(trial.objective == "nll" for trial in needed)
+    each, samples = operations(configuration), SAMPLES[configuration.recipe]
+    total = 0.0
+    for trial in needed:
+        left = samples if trial.objective == "nll" and not trial.reduced_split else 0.9 * samples
+        seen = left if trial.objective == "nll" else 2 * left  # a calibration batch beside every batch
+        total += each * seen * trial.epochs
+    return Cost(each, plain, len(needed) - plain, total)
+
+
+def real_steps(recipe: RecipeName, data: Path | None, steps: int) -> dict[str, Any]:
+    """Seconds a step of NLL and ESD, on batches of the data, by the code that trains."""
+    configuration = RECIPES[recipe].replaced({"objective": "esd"})
+    prepared = prepare(configuration, data)
+    classifier = prepared.classifier
+    optimizer = torch.optim.AdamW(
+        classifier.parameters(), lr=configuration.learning_rate, weight_decay=configuration.weight_decay
+    )
+    seconds, losses = [], []
+    for number, batch in enumerate(islice(prepared.batches, steps + 1)):
+        status(f"{recipe}: step {number} of {steps}")
+        start = time.process_time()
+        loss = classifier.training_step(batch, number)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seconds.append(time.process_time() - start)
+        losses.append(loss.item())
+    if not all(map(math.isfinite, losses)):
+        raise ValueError(f"{recipe}: the loss is not finite: {losses}")
+    # The first step allocates memory and chooses algorithms.
+    return {
+        "recipe": recipe, "model": configuration.model, "batch": configuration.batch_size, "steps": steps,
+        "processor_seconds_a_step": sum(seconds[1:]) / steps, "losses": [round(loss, 4) for loss in losses],
+        "machine": machine(), "threads": torch.get_num_threads(),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Count, measure what is asked for, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", choices=PAPER)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--note", default="", help="what a reader should know about the data")
+    arguments = parser.parse_args()
+    measured: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    if arguments.recipe:
+        found = real_steps(arguments.recipe, arguments.data_dir, arguments.steps)
+        measured[arguments.recipe] = found | {"note": arguments.note}
+        write_json(MEASURED, measured)
+    heading = [
+        "recipe",
+        "GFLOP a sample",
+        "trials",
+        "EFLOP in all",
+        "GPU-hours",
+        "processor s a step",
+        "processor days a run",
+    ]
+    rows, hours = [], [0.0, 0.0]
+    for recipe in PAPER:
+        status(f"counting {recipe}")
+        configuration = RECIPES[recipe]
+        found = cost(configuration)
+        span = [found.total / PEAK / share / 3600 for share in reversed(SHARES)]
+        hours = [sum(pair) for pair in zip(hours, span, strict=True)]
+        steps = math.ceil(0.9 * SAMPLES[recipe] / configuration.batch_size) * configuration.epochs
+        step = measured.get(recipe, {}).get("processor_seconds_a_step")
+        rows.append(
+            [
+                f"{recipe}, {configuration.model}", f"{found.operations / 1e9:,.3g}",
+                f"{found.plain} + {found.interleaved}", f"{found.total / 1e18:,.3g}",
+                f"{span[0]:,.0f} to {span[1]:,.0f}",
+                "not run" if step is None else f"{step:.3g}",
+                "not run" if step is None else f"{step * steps / 86400:,.2g}",
+            ]
+        )  # fmt: skip
+    show("Table 1 as published", heading, rows)
+    notes = [f"{one['recipe']}: {one['note']}" for one in measured.values() if one["note"]]
+    finish("paper_recipes", _page(heading, rows, hours, measured, notes), [])
+
+
+def _page(
+    heading: list[str], rows: list[list[str]], hours: list[float], measured: dict[str, Any], notes: list[str]
+) -> str:
+    where = next((f"{one['machine']}, {one['threads']} thread(s)" for one in measured.values()), "nowhere yet")
+    lines = [
+        "# What the paper's Table 1 costs",
+        "Made by `python -m benchmarks.paper_recipes`. GFLOP: operations of a sample, forward and backward, counted by "
+        "torch (a multiplication and an addition are two); text is counted at its greatest length, and is shorter in "
+        "fact. Trials: with the NLL alone + interleaved, which see a calibration batch beside every batch. EFLOP: of "
+        "all trials, 1 EFLOP being a thousand million GFLOP. GPU-hours are an expectation, not a measurement: "
+        f"operations divided by the {PEAK / 1e12:g} TFLOP/s of an RTX A6000 in float32 (NVIDIA's figure), of which "
+        f"between {SHARES[1]:.0%} and {SHARES[0]:.0%} is assumed to be reached.",
+        markdown(heading, rows),
+        f"All six: {hours[0]:,.0f} to {hours[1]:,.0f} GPU-hours.",
+        f"CPU s: processor seconds of a real step, NLL on one batch and ESD on another, on {where}; CPU days: of all "
+        "epochs of one such run. What says not run was not run here.",
+        *notes,
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
