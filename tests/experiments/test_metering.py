@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from calibrant.experiments import fit as fitting
 from calibrant.experiments import metering
@@ -21,13 +21,20 @@ from calibrant.files import FileError
 TINY = RECIPES["digits"].replaced({"objective": "esd", "epochs": 2, "batch_size": 512})
 
 
+class Noise(nn.Module):
+    """Draws random numbers in either mode, as loaders and transforms may."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + 0.01 * torch.randn_like(inputs)
+
+
 @pytest.fixture
 def sensitive(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that would show it: it draws random numbers, and has a layer that stays in its mode."""
 
     def make(configuration: Configuration, loaders: Any) -> nn.Module:
         frozen = nn.BatchNorm1d(16).eval()
-        return nn.Sequential(nn.Flatten(), nn.Linear(1024, 16), frozen, nn.Dropout(0.5), nn.Linear(16, 10))
+        return nn.Sequential(nn.Flatten(), nn.Linear(1024, 16), frozen, nn.Dropout(0.5), Noise(), nn.Linear(16, 10))
 
     monkeypatch.setattr(fitting, "make_model", make)
 

@@ -53,16 +53,19 @@ def test_every_setting_makes_another_trial(name: str) -> None:
     assert identity(changed) != identity(RECIPES["mnist"])
 
 
+computed = identity.__wrapped__  # as in a process that has not yet met its equal
+
+
 @given(st.integers(0, 100), st.sampled_from(["weight", "noise", "weight_decay", "bandwidth"]))
 def test_equal_configurations_are_one_trial(number: int, name: str) -> None:
     one, other = (of("mmce").replaced({name: value}) for value in (number, float(number) * -1 * -1))
     assert one == other
-    assert identity(one) == identity(other)
+    assert computed(one) == computed(other)
 
 
 def test_zero_has_no_sign() -> None:
-    assert identity(of("esd", weight=-0.0)) == identity(of("esd", weight=0.0))
-    assert identity(of("esd", mean=[-0.0])) == identity(of("esd", mean=[0]))
+    assert computed(of("esd", weight=-0.0)) == computed(of("esd", weight=0.0))
+    assert computed(of("esd", mean=[-0.0])) == computed(of("esd", mean=[0]))
 
 
 def test_a_setting_of_a_later_version_leaves_stored_trials_their_identity() -> None:
