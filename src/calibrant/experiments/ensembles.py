@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -59,23 +59,15 @@ def has_predictions(trial: Trial) -> bool:
 
 def with_dropout(trial: Trial) -> Outcome:
     """One network, its probabilities averaged over passes with dropout on (Gal and Ghahramani, ICML 2016)."""
-    with _one_blas_thread():
-        return judge(trial.predicted("validation", sampled=True), trial.predicted("test", sampled=True))
+    return judge(trial.predicted("validation", sampled=True), trial.predicted("test", sampled=True))
 
 
 def _probabilities(validation: Predicted, test: Predicted) -> tuple[Tensor, Tensor | None, Tensor]:
     """As trained, after temperature scaling if there is a best temperature, and after vector scaling."""
     logits = test.logits.double()
-    with _one_blas_thread():
-        vector = cal.posthoc.VectorScaling().fit(*validation)
+    vector = cal.posthoc.VectorScaling().fit(*validation)
     tempered = None
     with suppress(ValueError):  # answers that are all right, or no better than chance, have no best temperature
         tempered = cal.posthoc.TemperatureScaling().fit(*validation)(logits).softmax(1)
     return logits.softmax(1), tempered, vector(logits).softmax(1)
 
-
-def _one_blas_thread() -> AbstractContextManager[object]:
-    """Threads that wait for each other make steps this small ten times as slow while other processes are at work."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
-
-    return threadpool_limits(1, user_api="blas")  # type: ignore[no-any-return]

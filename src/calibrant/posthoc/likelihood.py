@@ -55,13 +55,16 @@ def minimise(
         steps: Most steps to take.
     """
     from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     def scaled(position: Vector) -> tuple[float, Vector]:
         value, gradient = objective(start + scale * position)
         return value, gradient * scale
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "gtol": gradient_tolerance, "ftol": 1e-14}
-    found = minimize(scaled, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options)
+    # In steps this small, threads that wait for each other make a busy machine ten times slower.
+    with threadpool_limits(1, user_api="blas"):
+        found = minimize(scaled, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options)
     best = np.asarray(start + scale * found.x)
     if not (np.isfinite(found.fun) and np.isfinite(best).all() and (scale > 0).all()):
         raise ValueError(
