@@ -1,5 +1,6 @@
 """`make bench`: the objectives against their published dense forms, forward and backward, in one run."""
 
+import os
 import statistics
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from benchmarks.measure import Job, machine, peak_extra_megabytes, take_turns
 from benchmarks.peers import esd_pseudocode, mmce_dense
 from benchmarks.tables import duration, finish, markdown, memory, show, status, times
 from calibrant.experiments.models.lenet import LeNet5
+from calibrant.experiments.models.lenet_cpu import PLAIN
 
 SIZES = [64, 128, 256, 512, 1024, 4096, 16384, 65536]
 # Sixteen gigabytes of intermediate matrices are the point at which the dense forms stop being measured.
@@ -122,7 +124,7 @@ def single_figures() -> tuple[list[list[str]], list[str]]:
     share, cold_share = alone.ratios[0], after_step.ratios[0]
     figures = [
         ("ESDLoss, logits to gradient, batch 512, 10 classes", duration(alone.seconds[1]), "", True),
-        ("its share of a LeNet5 training step at the same batch", f"{share:.1%}", "< 2 %", share < 0.02),
+        ("its share of a LeNet5 training step in torch's own layers", f"{share:.1%}", "< 2 %", share < 0.02),
         ("its share right after the step, with cold caches", f"{cold_share:.1%}", "", True),
         ("ESD of 1,000,000 samples with gradient: time", duration(million_seconds), "", True),
         ("ESD of 1,000,000 samples with gradient: extra memory", memory(million), "< 500 MB", million < 500),
@@ -135,6 +137,7 @@ def single_figures() -> tuple[list[list[str]], list[str]]:
 
 def main() -> None:
     """Measure, print, write results/objectives.md, and fail if a promise is not kept."""
+    os.environ[PLAIN] = "1"  # the step that others are compared with is one of torch's own layers
     heading = [
         "objective", "N", "ours", "dense", "speed-up", f"{THREADS} threads", "memory", "dense memory"
     ]  # fmt: skip

@@ -67,7 +67,7 @@ class ShiftResult:
     Attributes:
         request: What was asked for.
         images: How many, at each severity of each corruption.
-        temperature: Fitted on the validation set.
+        temperature: Fitted on the validation set, or what was given.
         clean: Severity 0: the test set as it is.
         corrupted: By corruption, severities 1 to 5.
     """
@@ -125,16 +125,29 @@ def evaluate_shift(
 
 
 def evaluate_shifts(
-    trials: Sequence[Trial], source: ShiftedImages, *, limit: int | None = None, console: Console | None = None
+    trials: Sequence[Trial],
+    source: ShiftedImages,
+    *,
+    limit: int | None = None,
+    temperatures: Sequence[float] | None = None,
+    console: Console | None = None,
 ) -> list[ShiftResult]:
     """Several finished trials on one recipe: images are corrupted once for all of them.
 
     Each keeps its results in its folder after every corruption: an interruption loses one at most, and what is there
     is not computed again.
+
+    Args:
+        trials: Finished ones.
+        source: The images.
+        limit: Use only so many, the first of the test set.
+        temperatures: One for each trial; by default those fitted on their validation sets.
+        console: Where to show how far it is.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 image, got {limit}")
-    results = [_begun(trial, source, limit) for trial in trials]
+    temperatures = temperatures or [trial.result().outcome.temperature for trial in trials]
+    results = [_begun(trial, source, limit, own) for trial, own in zip(trials, temperatures, strict=True)]
     lacking = [[name for name in source.corruptions if name not in result.corrupted] for result in results]
     checked: set[int] = set()
     with _progress(console, sum(map(len, lacking))) as advance:
@@ -157,18 +170,18 @@ def evaluate_shifts(
     return results
 
 
-def _begun(trial: Trial, source: ShiftedImages, limit: int | None) -> ShiftResult:
+def _begun(trial: Trial, source: ShiftedImages, limit: int | None, temperature: float) -> ShiftResult:
     """What is there of a result, which begins with the clean test set."""
     outcome, test = trial.result().outcome, trial.predicted("test")
     images = len(test.target) if limit is None else min(limit, len(test.target))
     asked = Request(
         source.source, source.corruptions, images if images < len(test.target) else None,
-        f"{source.fingerprint}, accuracy {outcome.accuracy:.9g}, nll {outcome.nll:.9g}",
+        f"{source.fingerprint}, accuracy {outcome.accuracy:.9g}, nll {outcome.nll:.9g}, T {temperature:.9g}",
     )  # fmt: skip
     if (found := next((result for result in _kept(trial) if result.request == asked), None)) is not None:
         return found
-    clean = _score(Predicted(test.logits[:images], test.target[:images]), outcome.temperature)
-    return ShiftResult(asked, images, outcome.temperature, clean, {})
+    clean = _score(Predicted(test.logits[:images], test.target[:images]), temperature)
+    return ShiftResult(asked, images, temperature, clean, {})
 
 
 def _network(trial: Trial, images: Images) -> nn.Module:

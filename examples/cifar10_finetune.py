@@ -1,0 +1,128 @@
+"""Fine-tune a pretrained CIFAR-10 network with the NLL, and with the NLL and ESD; then make its images worse.
+
+    python examples/cifar10_finetune.py --data-dir FOLDER --weights resnet20.th
+
+The weights have seen all training images, so neither held-out training images nor a validation set tell how sure the
+network may be: temperatures are fitted on the second half of the test set, and everything is scored on the first.
+Trials are kept in --runs; the same command again goes on with what is missing.
+"""
+
+import argparse
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import calibrant as cal
+from calibrant.experiments.configuration import Configuration
+from calibrant.experiments.executors import LocalExecutor
+from calibrant.experiments.figures import write_figure
+from calibrant.experiments.fit import make_model, predict
+from calibrant.experiments.live import LiveView
+from calibrant.experiments.loaders import make_loaders
+from calibrant.experiments.outcome import BINS, Predicted
+from calibrant.experiments.protocol import Plan, Row
+from calibrant.experiments.recipes import RECIPES
+from calibrant.experiments.runner import run
+from calibrant.experiments.shift import evaluate_shifts
+from calibrant.experiments.shift_figure import figure6
+from calibrant.experiments.shift_sources import shifted_images
+from calibrant.experiments.store import Store
+from calibrant.files import whole_or_not_at_all
+
+# The normalisation these weights were trained with.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def main() -> None:
+    """Run, and write a table and a figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--weights", required=True, help="of a ResNet20 for CIFAR-10")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--shift-images", type=int, default=2000)
+    arguments = parser.parse_args()
+    base = RECIPES["cifar10"].replaced(
+        {
+            "model": "resnet20", "initial_weights": arguments.weights, "epochs": arguments.epochs,
+            "learning_rate": 1e-4, "flip": True, "mean": MEAN, "std": STD,
+        }
+    )  # fmt: skip
+    plan = Plan(base, tuple(_row(base, objective, arguments.seeds) for objective in ("nll", "esd")))
+    store = Store(arguments.runs)
+    with LiveView(store, Console(stderr=True), total=len(plan.needed)) as view:
+        run(lambda *_: plan, store, LocalExecutor(arguments.runs, arguments.data_dir, workers=os.cpu_count()), view)
+    networks = {"as downloaded": [_as_downloaded(base, arguments.data_dir)]}
+    networks |= {row.name: [store.trial(trial).predicted("test") for trial in row.trials] for row in plan.rows}
+    text = _page(networks, arguments.epochs)
+    Console().out(text, highlight=False)
+    with whole_or_not_at_all(arguments.out / "cifar10_finetune.md") as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+    source = shifted_images(base, arguments.data_dir, None)
+    shifted = {
+        row.name: evaluate_shifts(
+            [store.trial(trial) for trial in row.trials], source, limit=arguments.shift_images,
+            temperatures=[_temperature(test) for test in networks[row.name]], console=Console(stderr=True),
+        )
+        for row in plan.rows
+    }  # fmt: skip
+    for ending in ("svg", "png"):
+        write_figure(arguments.out / f"cifar10_finetune-figure6.{ending}", figure6(shifted))
+
+
+def _row(base: Configuration, objective: str, seeds: int) -> Row:
+    name = {"nll": "NLL", "esd": "NLL + ESD"}[objective]
+    return Row(name, tuple(base.replaced({"objective": objective, "seed": seed}) for seed in range(seeds)))
+
+
+def _as_downloaded(base: Configuration, data: Path) -> Predicted:
+    loaders = make_loaders(base, data, hold_out=False, minimum_samples=3)
+    return predict(make_model(base, loaders), loaders.test)
+
+
+def _halves(test: Predicted) -> tuple[Predicted, Predicted]:
+    half = len(test.target) // 2
+    return Predicted(test.logits[:half], test.target[:half]), Predicted(test.logits[half:], test.target[half:])
+
+
+def _temperature(test: Predicted) -> float:
+    return float(cal.posthoc.TemperatureScaling().fit(*_halves(test)[1]).temperature_)
+
+
+def _page(networks: dict[str, Sequence[Predicted]], epochs: int) -> str:
+    lines = ["| | n | accuracy % | ECE % | ECE % after TS | T |", "|---|--:|--:|--:|--:|--:|"]
+    for name, predicted in networks.items():
+        columns = zip(*(_scores(test) for test in predicted), strict=True)
+        lines.append(f"| {name} | {len(predicted)} | " + " | ".join(map(_mean_and_spread, columns)) + " |")
+    return (
+        f"# ResNet20 on CIFAR-10, fine-tuned for {epochs} epochs\n\nScored on the first half of the test set, "
+        f"temperatures fitted on the second. ECE in {BINS} bins, as in the paper.\n\n" + "\n".join(lines) + "\n"
+    )
+
+
+def _scores(test: Predicted) -> tuple[float, float, float, float]:
+    (logits, target), temperature = _halves(test)[0], _temperature(test)
+
+    def ece(values: Tensor) -> float:
+        return 100 * cal.metrics.ece(logits=values, target=target, bins=BINS)
+
+    accuracy = 100 * float((logits.argmax(1) == target).float().mean())
+    return accuracy, ece(logits), ece(logits / temperature), temperature
+
+
+def _mean_and_spread(values: Sequence[float]) -> str:
+    mean = f"{statistics.fmean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(os.cpu_count() or 1)
+    main()
