@@ -99,7 +99,7 @@ def test_the_best_is_the_lowest_ece_that_is_accurate_enough(store: Store) -> Non
     best = lines[next(place for place, line in enumerate(lines) if line.startswith("best so far")) + 2 :]
     assert [" ".join(line.split()) for line in best] == [
         "NLL 95.00 10.00",
-        "MMCE: none accurate enough yet 1 of 2",
+        "MMCE λ 0.6 φ 0.4, not accurate enough 1 of 2 80.00 1.00",
         "ESD λ 0.6 2 of 2 94.50 5.00",
     ]
 

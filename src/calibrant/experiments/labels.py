@@ -25,13 +25,8 @@ def label(configuration: Configuration) -> str:
         changes["weight"] = configuration.weight
     order = [name for name in SYMBOLS if name in changes] + [name for name in changes if name not in SYMBOLS]
     shown = (_shown(name, changes[name]) for name in order if name not in ELSEWHERE)
-    return " ".join([objective_name(configuration), *shown])
-
-
-def objective_name(configuration: Configuration) -> str:
-    """The objective alone, abbreviations in capitals."""
     objective = configuration.objective
-    return objective.upper() if objective in ABBREVIATIONS else objective
+    return " ".join([objective.upper() if objective in ABBREVIATIONS else objective, *shown])
 
 
 def changes_of(configuration: Configuration) -> dict[str, Any]:

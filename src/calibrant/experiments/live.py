@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from calibrant.experiments.configuration import Configuration
-from calibrant.experiments.labels import label, objective_name
+from calibrant.experiments.labels import label
 from calibrant.experiments.protocol import Plan, Results, qualifies
 from calibrant.experiments.quantities import duration, percent
 from calibrant.experiments.runs import DIGITS
@@ -121,7 +121,7 @@ def _running(running: dict[Configuration, Progress | None]) -> Table:
 
 
 def _best(plan: Plan, results: Results) -> Table | None:
-    """The lowest validation ECE of every method among the networks that are accurate enough."""
+    """The lowest validation ECE of every method among accurate enough networks; failing these, the most accurate."""
     baseline = results.get(plan.baseline)
     if baseline is None:
         return None
@@ -132,11 +132,15 @@ def _best(plan: Plan, results: Results) -> Table | None:
         tried = [one for one in candidates if one in results]
         within = [one for one in tried if qualifies(results[one], baseline)]
         count = f"{len(tried)} of {len(candidates)}"
-        if within:
-            best = min(within, key=lambda one: results[one].ece)
-            table.add_row(escape(label(best)), count, percent(results[best].accuracy), percent(results[best].ece))
-        elif tried:
-            table.add_row(f"{objective_name(tried[0])}: none accurate enough yet", count, "", "")
+        if not tried:
+            continue
+        best = (
+            min(within, key=lambda one: results[one].ece)
+            if within
+            else max(tried, key=lambda one: results[one].accuracy)
+        )
+        name = escape(label(best)) + ("" if within else ", not accurate enough")
+        table.add_row(name, count, percent(results[best].accuracy), percent(results[best].ece))
     return table
 
 
