@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrant.experiments.configuration import Configuration
-from calibrant.experiments.executors import Executor, LocalExecutor
+from calibrant.experiments.executors import Ended, Executor, LocalExecutor
 from calibrant.experiments.protocol import Plan, Profile, Protocol, Results, with_profile
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.runner import run
@@ -24,7 +25,7 @@ from calibrant.experiments.store import Store, Trial
 PROFILE = Profile(weights=(1.0,), bandwidths=(), softnesses=(), seeds=2, epochs=8)
 BASE = with_profile(RECIPES["digits"].replaced({"batch_size": 256}), PROFILE)
 TRIALS = 6  # two networks for each of NLL, NLL on the reduced split, and ESD
-PATIENCE = 300.0  # seconds, on a busy machine
+PATIENCE = 600.0  # seconds, on a busy machine
 
 
 class Unseen:
@@ -38,6 +39,18 @@ def plan(results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
 
 def sweep(folder: Path, executor: Executor) -> Plan:
     return run(plan, Store(folder), executor, Unseen())
+
+
+def collect(executor: Executor, number: int = 1) -> list[Ended]:
+    """Wait until so many trials have ended."""
+    ended: list[Ended] = []
+
+    def enough() -> bool:
+        ended.extend(executor.wait(0.5))
+        return len(ended) >= number
+
+    until(enough)
+    return ended
 
 
 def begin(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
@@ -63,7 +76,7 @@ def until(holds: Callable[[], object], process: "subprocess.Popen[str] | None" =
     while not holds():
         assert process is None or process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
+        time.sleep(0.01)
 
 
 def trials(folder: Path) -> list[Trial]:
@@ -75,15 +88,20 @@ def leave(processes: list[int]) -> None:
     until(lambda: not any(alive(one) for one in processes))
 
 
-def begun(folder: Path, epochs: float = 0.0) -> list[Trial]:
-    """Trials at work that have come so far."""
-    return [one for one in trials(folder) if holder(one) and (at := one.progress()) and at.epochs >= epochs]
+def begun(folder: Path, epochs: float = 0.0, most: float = math.inf) -> list[Trial]:
+    """Trials at work that have come so far, and no further."""
+    return [one for one in trials(folder) if holder(one) and (at := one.progress()) and epochs <= at.epochs <= most]
 
 
 def someone_at_work(folder: Path, epochs: float, command: "subprocess.Popen[str]") -> int:
     """A process that has trained so far, once there is one."""
     found: list[int] = []
-    until(lambda: found.extend(pid for one in begun(folder, epochs) if (pid := holder(one))) or found, command)
+
+    def look() -> list[int]:
+        found.extend(pid for one in begun(folder, epochs) if (pid := holder(one)))
+        return found
+
+    until(look, command)
     return found[0]
 
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 import errno
+import logging
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.experiments.sweeps import (
     BASE,
     TRIALS,
     begun,
+    collect,
     descendants,
     end,
     finished,
@@ -29,7 +32,6 @@ from tests.experiments.sweeps import (
     left_by,
     parent,
     someone_at_work,
-    trials,
     until,
 )
 from tests.experiments.test_runner import finish
@@ -48,7 +50,7 @@ def cluster() -> Iterator[Any]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    found = Cluster(
+    found: Any = Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": WATCHFUL},
     )
@@ -62,7 +64,7 @@ def connected(cluster: Any) -> Iterator[Any]:
     """A connection that executors find, and leave as it is: Ray's workers stay from test to test."""
     import ray
 
-    ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+    ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     yield ray
     ray.shutdown()
 
@@ -84,11 +86,9 @@ def joined(tmp_path: Path, connected: Any) -> Iterator[Make]:
         one.stop()
 
 
-def collect(executor: RayExecutor) -> Ended:
+def run(executor: RayExecutor) -> Ended:
     executor.submit(BASE)
-    ended: list[Ended] = []
-    until(lambda: ended.extend(executor.wait(1.0)) or ended)
-    return ended[0]
+    return collect(executor)[0]
 
 
 def test_a_sweep_loses_a_node_a_worker_and_its_command_and_ends_as_if_it_had_not(
@@ -124,7 +124,7 @@ def test_a_ray_started_for_a_sweep_ends_with_it_even_if_killed(
 ) -> None:
     folder = tmp_path / "store"
     process = begin(folder, "ray")
-    until(lambda: any(holder(one) for one in trials(folder)), process)
+    until(lambda: any(folder.glob("digits-*")), process)  # its folder is made when a trial is handed out
     started = descendants(process.pid)
     assert len(started) > 2
     assert end(process, signal.SIGKILL) == (-signal.SIGKILL, "")
@@ -149,28 +149,28 @@ def test_a_trial_lost_every_time_is_given_up(joined: Make, tmp_path: Path) -> No
             file.write("x")
         os._exit(1)
 
-    assert collect(joined(dies)) == Ended(BASE, "failed")
+    assert run(joined(dies)) == Ended(BASE, "failed")
     assert attempts.read_text() == "x" * ATTEMPTS
     assert "WorkerCrashedError" in (Store(tmp_path / "store").trial(BASE).failure() or "")
 
 
 def test_a_trial_that_was_finished_when_its_worker_was_lost_is_not_repeated(joined: Make, tmp_path: Path) -> None:
     finish(Store(tmp_path / "store"), BASE)
-    assert collect(joined(lambda *_: os._exit(1))) == Ended(BASE, "done")
+    assert run(joined(lambda *_: os._exit(1))) == Ended(BASE, "done")
 
 
 def test_what_is_wrong_on_a_node_is_recorded_with_its_traceback(joined: Make, tmp_path: Path) -> None:
     def lacks_a_package(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'calibrant'")
 
-    assert collect(joined(lacks_a_package)) == Ended(BASE, "failed")
+    assert run(joined(lacks_a_package)) == Ended(BASE, "failed")
     assert "No module named 'calibrant'" in (Store(tmp_path / "store").trial(BASE).failure() or "")
 
 
 def test_a_node_that_does_not_share_the_store_says_so(joined: Make, tmp_path: Path) -> None:
     executor = joined()
     executor._job = dataclasses.replace(executor._job, store=tmp_path / "elsewhere")
-    assert collect(executor) == Ended(BASE, "failed")
+    assert run(executor) == Ended(BASE, "failed")
     failure = Store(tmp_path / "store").trial(BASE).failure() or ""
     assert "elsewhere is not the same on node" in failure
     assert "all nodes share" in failure
@@ -181,7 +181,7 @@ def test_a_store_that_cannot_be_written_on_a_node_is_named(tmp_path: Path, monke
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     Store(tmp_path).trial(BASE).folder.mkdir()
-    monkeypatch.setattr(ray_executor.tempfile, "TemporaryFile", refuses)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuses)
     ending, text = ray_executor._run(Job(tmp_path, None, "cpu"), BASE, 1)
     assert ending == "failed"
     assert f"{tmp_path} cannot be written on node" in (text or "")
@@ -198,9 +198,7 @@ def test_a_result_may_arrive_late_but_not_never(
     if seconds:
         until(lambda: executor.wait(0.1) or not executor._running)
         finish(Store(tmp_path / "store"), BASE)
-    ended: list[Ended] = []
-    until(lambda: ended.extend(executor.wait(0.1)) or ended)
-    assert [tuple(one) for one in ended] == [(BASE, ending)]
+    assert [tuple(one) for one in collect(executor)] == [(BASE, ending)]
     failure = Store(tmp_path / "store").trial(BASE).failure() or ""
     assert ("does not show it here" in failure) == (ending == "failed")
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Set
 from itertools import pairwise
@@ -153,7 +154,7 @@ def test_a_trial_that_another_command_leaves_unfinished_is_taken_over(
 
 def test_a_busy_trial_is_not_asked_for_without_pause(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     theirs = plan({}).needed[0]
     at: list[float] = []
 
