@@ -246,8 +246,8 @@ def main(
         "# What the calibration batch costs and gives\n\n"
         "MNIST (48,600 images for the NLL, 5,400 for the objective, 6,000 to fit the temperature, 10,000 to test), "
         f"LeNet5 in torch's own layers, AdamW 1e-3, weight decay 1e-2, NLL batch {BATCH}, {epochs} epochs, seed 0. ECE "
-        "with 20 equal-width bins. A silent batch has ESD at or below 0: under the root it gives no gradient at all. Trained with one "
-        "thread; the steps are timed by turns with the threads named below.\n\n"
+        "with 20 equal-width bins. A silent batch has ESD at or below 0: under the root it gives no gradient at all. "
+        "Trained with one thread; the steps are timed by turns with the threads named below.\n\n"
         + tables.markdown(heading, body)
         + f"\n\n{measure.machine()}. Made by `python -m benchmarks.calibration_batches --data-dir FOLDER`.\n"
     )

@@ -60,16 +60,17 @@ def network(configuration: Configuration) -> tuple[nn.Module, Tensor]:
     classes = CLASSES[configuration.recipe]
     with torch.device("meta"):
         if configuration.recipe in TEXT:
-            from transformers import AutoModelForSequenceClassification, BertConfig, RobertaConfig
+            import transformers
 
             # The defaults of transformers are the base models; RoBERTa's vocabulary and positions are larger.
+            made: Any = transformers
             config = (
-                BertConfig(num_labels=classes)
+                made.BertConfig(num_labels=classes)
                 if configuration.recipe == "snli"
-                else RobertaConfig(num_labels=classes, vocab_size=50_265, max_position_embeddings=514)
+                else made.RobertaConfig(num_labels=classes, vocab_size=50_265, max_position_embeddings=514)
             )
             tokens = torch.zeros(1, configuration.max_length, dtype=torch.long)
-            return AutoModelForSequenceClassification.from_config(config), tokens
+            return made.AutoModelForSequenceClassification.from_config(config), tokens
         channels = 1 if configuration.recipe == "mnist" else 3
         size = configuration.image_size
         model = build_image_model(configuration.model, classes=classes, channels=channels)
@@ -141,8 +142,8 @@ def main() -> None:
     arguments = parser.parse_args()
     measured: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
     if arguments.recipe:
-        found = real_steps(arguments.recipe, arguments.data_dir, arguments.steps)
-        measured[arguments.recipe] = found | {"note": arguments.note}
+        steps = real_steps(arguments.recipe, arguments.data_dir, arguments.steps)
+        measured[arguments.recipe] = steps | {"note": arguments.note}
         write_json(MEASURED, measured)
     heading = [
         "recipe",
@@ -160,7 +161,7 @@ def main() -> None:
         found = cost(configuration)
         span = [found.total / PEAK / share / 3600 for share in reversed(SHARES)]
         hours = [sum(pair) for pair in zip(hours, span, strict=True)]
-        steps = math.ceil(0.9 * SAMPLES[recipe] / configuration.batch_size) * configuration.epochs
+        number = math.ceil(0.9 * SAMPLES[recipe] / configuration.batch_size) * configuration.epochs
         step = measured.get(recipe, {}).get("processor_seconds_a_step")
         rows.append(
             [
@@ -168,7 +169,7 @@ def main() -> None:
                 f"{found.plain} + {found.interleaved}", f"{found.total / 1e18:,.3g}",
                 f"{span[0]:,.0f} to {span[1]:,.0f}",
                 "not run" if step is None else f"{step:.3g}",
-                "not run" if step is None else f"{step * steps / 86400:,.2g}",
+                "not run" if step is None else f"{step * number / 86400:,.2g}",
             ]
         )  # fmt: skip
     show("Table 1 as published", heading, rows)

@@ -115,10 +115,10 @@ def main() -> None:
     heading = ["batch", "plain PyTorch", "CalibratedClassifier", "more", "overhead"]
     show(title, heading, rows)
     text = (
-        f"# {title}\n\nMeasured by `make bench` on {machine()}, lightning {lightning.__version__}. LeNet5 in torch's own "
-        "layers on 32 x 32 images, NLL plus ESD, AdamW, batches ready in memory: one step in plain PyTorch and one of "
-        "`CalibratedClassifier` under `lightning.Trainer` (no logger, no checkpoints, no progress bar) by turns. "
-        f"Processor time; medians of {STEPS} steps, and of the difference and the ratio within each pair. "
+        f"# {title}\n\nMeasured by `make bench` on {machine()}, lightning {lightning.__version__}. LeNet5 in torch's "
+        "own layers on 32 x 32 images, NLL plus ESD, AdamW, batches ready in memory: one step in plain PyTorch and "
+        "one of `CalibratedClassifier` under `lightning.Trainer` (no logger, no checkpoints, no progress bar) by "
+        f"turns. Processor time; medians of {STEPS} steps, and of the difference and the ratio within each pair. "
         "Running loss, accuracy and ECE are included; "
         "what happens once an epoch is not.\n\n"
         f"{markdown(heading, rows)}\n"

@@ -10,7 +10,7 @@ Trials are kept in --runs; the same command again goes on with what is missing.
 import argparse
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -97,7 +97,7 @@ def _temperature(test: Predicted) -> float:
     return float(cal.posthoc.TemperatureScaling().fit(*_halves(test)[1]).temperature_)
 
 
-def _page(networks: dict[str, Sequence[Predicted]], epochs: int) -> str:
+def _page(networks: Mapping[str, Sequence[Predicted]], epochs: int) -> str:
     lines = ["| | n | accuracy % | ECE % | ECE % after TS | T |", "|---|--:|--:|--:|--:|--:|"]
     for name, predicted in networks.items():
         columns = zip(*(_scores(test) for test in predicted), strict=True)

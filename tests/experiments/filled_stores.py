@@ -10,8 +10,9 @@ import numpy as np
 from calibrant.experiments import store as kept
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.json_files import write_json
+from calibrant.experiments.names import ProfileName
 from calibrant.experiments.outcome import Outcome
-from calibrant.experiments.protocol import PROFILES, Plan, ProfileName, Protocol, with_profile
+from calibrant.experiments.protocol import PROFILES, Plan, Protocol, with_profile
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.store import Cost, Result, Store, Validated, identity, write_result
 from calibrant.files import write_predictions

@@ -11,8 +11,9 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from calibrant.experiments.formats import render, significance_csv
+from calibrant.experiments.names import MethodName
 from calibrant.experiments.outcome import Outcome
-from calibrant.experiments.protocol import PROFILES, MethodName, Protocol, rehearse
+from calibrant.experiments.protocol import PROFILES, Protocol, rehearse
 from calibrant.experiments.store import Store
 from calibrant.experiments.tabulated import Tabulated, tabulate
 from tests.experiments.synthetic import finish, finish_all, finished_plan

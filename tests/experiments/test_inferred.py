@@ -5,7 +5,8 @@ import pytest
 
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.inferred import inferred, plans_of
-from calibrant.experiments.protocol import PROFILES, ProfileName, with_profile
+from calibrant.experiments.names import ProfileName
+from calibrant.experiments.protocol import PROFILES, with_profile
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.store import Store
 from tests.experiments.filled_stores import filled_store, plan_maker, write_failure, write_trial

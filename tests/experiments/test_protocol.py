@@ -9,17 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.experiments.configuration import Configuration
+from calibrant.experiments.names import MethodName, ProfileName, TableName
 from calibrant.experiments.objectives import ADDED, REPLACING
 from calibrant.experiments.protocol import (
     PROFILES,
-    MethodName,
     Plan,
     Profile,
-    ProfileName,
     Protocol,
     Results,
     Row,
-    TableName,
     method_name,
     rehearse,
     with_profile,

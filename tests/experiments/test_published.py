@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.experiments.configuration import RecipeName
-from calibrant.experiments.protocol import TableName
+from calibrant.experiments.names import TableName
 from calibrant.experiments.published import published
 
 SOURCE = Path(__file__).parents[2] / "../shared/paper/esd-paper.tex"

@@ -10,8 +10,9 @@ import pytest
 
 from calibrant.experiments.configuration import RecipeName
 from calibrant.experiments.footnotes import footnotes, footnotes_on_significance
+from calibrant.experiments.names import TableName
 from calibrant.experiments.outcome import Outcome
-from calibrant.experiments.protocol import PROFILES, Plan, Protocol, TableName, with_profile
+from calibrant.experiments.protocol import PROFILES, Plan, Protocol, with_profile
 from calibrant.experiments.published import Printed
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.store import Store, Validated

@@ -6,6 +6,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -123,7 +124,7 @@ class Configuration:
 
     def replaced(self, changes: Mapping[str, Any]) -> Self:
         """This configuration with some values changed, their names and types checked."""
-        types = get_type_hints(type(self))
+        types = _types()
         for name, value in changes.items():
             if name not in types:
                 raise ValueError(f"there is no setting {name!r}: there are {', '.join(types)}")
@@ -134,6 +135,11 @@ class Configuration:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON keeps them."""
         return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[no-any-return]
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Configuration)
 
 
 def read_settings(path: Path) -> dict[str, Any]:

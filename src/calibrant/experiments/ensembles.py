@@ -70,4 +70,3 @@ def _probabilities(validation: Predicted, test: Predicted) -> tuple[Tensor, Tens
     with suppress(ValueError):  # answers that are all right, or no better than chance, have no best temperature
         tempered = cal.posthoc.TemperatureScaling().fit(*validation)(logits).softmax(1)
     return logits.softmax(1), tempered, vector(logits).softmax(1)
-

@@ -13,7 +13,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from calibrant.experiments.configuration import Configuration
-from calibrant.experiments.protocol import MethodName, Plan, Row, method_name
+from calibrant.experiments.names import MethodName
+from calibrant.experiments.protocol import Plan, Row, method_name
 from calibrant.experiments.store import Result, Store
 from calibrant.report.figures import ACCENT, GAP, MUTED, PAPER, house_style, percent_ticks
 

@@ -6,17 +6,8 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from calibrant.experiments.configuration import Configuration, ObjectiveName
-from calibrant.experiments.protocol import (
-    PROFILES,
-    PUBLISHED,
-    MethodName,
-    Plan,
-    ProfileName,
-    Protocol,
-    Results,
-    TableName,
-    with_profile,
-)
+from calibrant.experiments.names import PUBLISHED, MethodName, ProfileName, TableName
+from calibrant.experiments.protocol import PROFILES, Plan, Protocol, Results, with_profile
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.store import Store
 from calibrant.files import FileError

@@ -2,17 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from calibrant.experiments.configuration import Configuration, ObjectiveName
+from calibrant.experiments.configuration import Configuration
+from calibrant.experiments.names import PUBLISHED, MethodName, ProfileName, TableName
 from calibrant.experiments.objectives import REPLACING
 from calibrant.experiments.store import Validated
 
 ACCURACY_GIVEN_UP = 0.015  # less than this, against the NLL baseline, on the validation set
-ProfileName = Literal["paper", "cpu", "quick"]
-MethodName = ObjectiveName | Literal["esd-raw"]
-TableName = Literal["table1", "table2", "table3"]
-PUBLISHED: tuple[MethodName, ...] = ("mmce", "sb-ece", "esd")
 
 
 @dataclass(frozen=True)

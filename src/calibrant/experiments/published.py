@@ -7,7 +7,7 @@ ICLR 2023. Percent; mean and standard deviation of five trials. The weights λ b
 from typing import NamedTuple
 
 from calibrant.experiments.configuration import RecipeName
-from calibrant.experiments.protocol import TableName
+from calibrant.experiments.names import TableName
 
 
 class Printed(NamedTuple):

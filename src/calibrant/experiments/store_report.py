@@ -17,7 +17,8 @@ from calibrant.experiments.layout import (
     comparison_lines,
     lines,
 )
-from calibrant.experiments.protocol import Plan, TableName
+from calibrant.experiments.names import TableName
+from calibrant.experiments.protocol import Plan
 from calibrant.experiments.store import Store
 from calibrant.experiments.tabulated import Tabulated, tabulate
 from calibrant.files import whole_or_not_at_all

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.ensembles import ensemble_of, has_predictions, with_dropout
+from calibrant.experiments.names import TableName
 from calibrant.experiments.objectives import ADDED
 from calibrant.experiments.outcome import Outcome
-from calibrant.experiments.protocol import Plan, Row, TableName
+from calibrant.experiments.protocol import Plan, Row
 from calibrant.experiments.published import Printed, published
 from calibrant.experiments.significance import Comparison, compare
 from calibrant.experiments.store import Store

@@ -20,6 +20,7 @@ import calibrant as cal
 from calibrant.experiments.configuration import Configuration, read_settings
 from calibrant.experiments.curves import write_curves
 from calibrant.experiments.fit import Prepared, Trained, fit, prepare
+from calibrant.experiments.json_files import write_json
 from calibrant.experiments.objectives import display_name
 from calibrant.experiments.outcome import Outcome, judge
 from calibrant.experiments.table import NOTE, outcome_table
@@ -58,7 +59,7 @@ def train(
         if not finished:
             write_report(out / "report.html", audits, _compared(audits))
             # The summary comes last: where it is, all of the rest is.
-            _write_json(out / SUMMARY, dataclasses.asdict(judge(trained.validation, trained.test)))
+            write_json(out / SUMMARY, dataclasses.asdict(judge(trained.validation, trained.test)))
         outcome = _read_summary(out / SUMMARY)
     _show(out, configuration, name, outcome, audits)
     return outcome
@@ -92,7 +93,7 @@ def _claimed(out: Path, configuration: Configuration) -> Iterator[None]:
                     out, f"holds a run with other settings ({', '.join(differing)}): choose another --out, or remove it"
                 )
         else:
-            _write_json(path, configuration.to_dict())
+            write_json(path, configuration.to_dict())
         yield
 
 
@@ -130,7 +131,7 @@ def _check_data(path: Path, prepared: Prepared, *, resumes: bool) -> None:
             f"was trained on other data ({json.dumps(earlier)}, now {json.dumps(found)}): give the --data-dir it was "
             "begun with, or choose another --out",
         )
-    _write_json(path, found)
+    write_json(path, found)
 
 
 def _check_checkpoint(path: Path) -> None:
@@ -160,7 +161,7 @@ def _write_results(out: Path, trained: Trained, name: str) -> None:
         torch.save({key: value.cpu() for key, value in trained.model.state_dict().items()}, temporary)
     for part, predicted in (("validation", trained.validation), ("test", trained.test)):
         write_predictions(out / f"{part}.npz", predicted.logits.numpy(), predicted.target.numpy(), kind="logits")
-    _write_json(out / "history.json", trained.history)
+    write_json(out / "history.json", trained.history)
     write_curves(out / "curves.png", trained.history, title=name)
 
 
@@ -192,21 +193,6 @@ def _without_repair(name: str, predictions: Predictions, reason: str) -> Audit:
 def _compared(audits: list[Audit]) -> list[tuple[str, str, Any]]:
     first, *others = audits
     return [(first.name, one.name, cal.metrics.compare(first.predictions, one.predictions)) for one in others]
-
-
-def _write_json(path: Path, content: Any) -> None:
-    """Numbers that JSON does not know become null."""
-    text = json.dumps(_finite(content), indent=2, allow_nan=False)
-    with whole_or_not_at_all(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _read_summary(path: Path) -> Outcome:
