@@ -50,7 +50,7 @@ def _how_it_was_made(table: Tabulated) -> Iterator[str]:
     whose = "the paper's" if base.recipe != "digits" else "the recipe's own"
     settings = f"unlike {whose} settings: {', '.join(changed)}" if changed else f"{whose} settings"
     yield f"Profile {table.profile}: {base.epochs} epochs, {planned} seeds; {settings}."
-    yield "Mean ± standard deviation over the seeds; n: seeds finished. Bold: the best mean of single networks."
+    yield "Mean ± standard deviation over the seeds, of which n have finished. Bold: the best mean of single networks."
 
 
 def _columns(table: Tabulated) -> Iterator[str]:

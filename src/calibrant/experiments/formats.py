@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, overload
 
 from rich import box
@@ -20,13 +20,14 @@ from calibrant.experiments.layout import (
     COMPARISON_COLUMNS,
     SYMBOLS,
     Line,
+    Styled,
     columns,
     comparison_lines,
     lines,
 )
+from calibrant.experiments.names import Format
 from calibrant.experiments.tabulated import TableRow, Tabulated
 
-Format = Literal["table", "markdown", "latex", "csv"]
 SIGNIFICANCE = "Which differences survive"
 
 
@@ -39,7 +40,7 @@ def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A00
 
     Args:
         tabulated: The table.
-        format: ``"table"`` for a rich renderable, 100 columns wide; the others are text. CSV has one line for each row
+        format: ``"table"`` for a rich renderable, 80 columns wide; the others are text. CSV has one line for each row
             with numbers of its own columns; that of the comparisons is :func:`significance_csv`.
     """
     formats: dict[Format, Callable[[Tabulated], RenderableType]] = {
@@ -51,7 +52,9 @@ def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A00
 
 
 def _terminal(table: Tabulated) -> RenderableType:
-    parts = [_grid(title(table), columns(table), list(lines(table)), ALIGNMENT), _notes(footnotes(table))]
+    headings = ["", *(measure.heading for measure in table.measures)]
+    parts = [_grid(title(table), headings, list(_narrow(table)), "l" + "r" * len(table.measures))]
+    parts.append(_notes(footnotes(table)))
     if any(one.verdict in ("better", "worse") for one in table.comparisons):
         parts.append(_grid(SIGNIFICANCE, COMPARISON_COLUMNS, list(comparison_lines(table)), COMPARISON_ALIGNMENT))
         parts.append(_notes(footnotes_on_significance(table)))
@@ -64,6 +67,19 @@ def _terminal(table: Tabulated) -> RenderableType:
     return Group(*parts)
 
 
+def _narrow(table: Tabulated) -> Iterator[Line]:
+    """Lines that fit 80 columns: what was chosen stands under a row, how many seeds only where some are missing."""
+    for line in lines(table):
+        if line.source == "heading":
+            yield line
+            continue
+        name, chosen, seeds, *cells = line.cells
+        shown = f"{name.text} ({seeds.text})" if "/" in seeds.text else name.text
+        yield Line(line.source, (Styled(shown), *cells))
+        if chosen.text:
+            yield Line("paper", (Styled(chosen.text),))
+
+
 def _grid(name: str, headings: Sequence[str], content: Sequence[Line], alignment: str) -> RenderableType:
     grid = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     # With a ±, numbers stand under numbers of other lengths.
@@ -71,7 +87,7 @@ def _grid(name: str, headings: Sequence[str], content: Sequence[Line], alignment
     before = [max(len(_before(line, place)) for line in content) for place in range(len(headings))]
     for place, (heading, side) in enumerate(zip(headings, alignment, strict=False)):
         right = side == "r" and place not in signed
-        grid.add_column(heading, justify="right" if right else "left", no_wrap=place != 1)
+        grid.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for number, line in enumerate(content):
         style = {"ours": "", "paper": "dim", "heading": "italic"}[line.source]
         if line.source == "heading" and number:

@@ -228,7 +228,9 @@ def with_profile(recipe: Configuration, profile: Profile) -> Configuration:
 
 def method_name(method: MethodName) -> str:
     """What a table calls a method."""
-    return method if method in REPLACING else f"+ {_SPELLED.get(method, method.upper())}"
+    if method in REPLACING:
+        return "margin smoothing" if method == "margin-label-smoothing" else method.replace("-", " ")
+    return f"+ {_SPELLED.get(method, method.upper())}"
 
 
 def _changed(configuration: Configuration, **changes: Any) -> Configuration:
