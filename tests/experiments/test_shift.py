@@ -272,6 +272,9 @@ def test_the_figure_shows_the_mean_over_seeds_and_corruptions() -> None:
     bars = accuracy.collections[0].get_segments()  # type: ignore[attr-defined]
     assert bars[5][:, 1] == pytest.approx([0.85 - 0.0875, 0.85 - 0.0625])
     assert ece.get_ylim() == cooled.get_ylim()
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        assert all(low <= value <= high for line in axes.lines for value in np.asarray(line.get_ydata()))
     legend = figure.legends[0]
     assert [text.get_text() for text in legend.get_texts()] == ["NLL", "ESD", "middle half of the corruptions"]
     assert legend.get_title().get_text() == "Distribution shift: 2 generated corruptions"

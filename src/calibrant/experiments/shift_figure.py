@@ -57,8 +57,9 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]]) -> Figure:
             axes.set(title=title, xlabel="severity", xlim=(-0.5, len(SEVERITIES) + 0.5))
             axes.xaxis.set_major_locator(FixedLocator(severities.tolist()))
             axes.grid(visible=False, axis="x")
+        # Once all is drawn: limits that are set hold, and two panels share theirs.
+        for axes, (measure, _) in zip(panels, PANELS, strict=True):
             percent_axis(axes, from_zero=measure != "accuracy")
-        percent_axis(panels[1], from_zero=True)  # the panel beside it may have stretched their axis
         bar = Line2D([], [], color=MUTED, linewidth=2.4, alpha=0.5, label="middle half of the corruptions")
         legend_above(figure, _title(next(iter(shown.values()))[0]), *(line_key(*one) for one in looks.values()), bar)
     return figure
