@@ -172,15 +172,7 @@ def main() -> None:
         steps = real_steps(arguments.recipe, arguments.data_dir, arguments.steps)
         measured[arguments.recipe] = steps
         write_json(MEASURED, measured)
-    heading = [
-        "recipe",
-        "GFLOP a sample",
-        "trials",
-        "EFLOP in all",
-        "GPU-hours",
-        "processor s a step",
-        "processor days a run",
-    ]
+    heading = ["recipe", "GFLOP", "trials", "EFLOP", "GPU-hours", "CPU s", "CPU days"]
     rows, hours = [], [0.0, 0.0]
     for recipe in PAPER:
         status(f"counting {recipe}")
@@ -192,7 +184,7 @@ def main() -> None:
         step = measured.get(recipe, {}).get("processor_seconds_a_step")
         rows.append(
             [
-                f"{recipe}, {configuration.model}", f"{found.operations / 1e9:,.3g}",
+                f"{recipe}, {configuration.model.removesuffix('-uncased')}", f"{found.operations / 1e9:,.3g}",
                 f"{found.plain} + {found.interleaved}", f"{found.total / 1e18:,.3g}",
                 f"{span[0]:,.0f} to {span[1]:,.0f}",
                 "not run" if step is None else f"{step:.3g}",
