@@ -117,11 +117,11 @@ def train(
 def reproduce(
     target: Target,
     *,
-    recipe: Annotated[tuple[RecipeName, ...], Parameter(consume_multiple=True)] = PAPER,
+    recipe: Annotated[tuple[RecipeName, ...], Parameter(consume_multiple=True, negative="")] = PAPER,
     profile: ProfileName = "paper",
     data_dir: Path | None = None,
     runs: Path = Path("runs"),
-    methods: Annotated[tuple[MethodName, ...], Parameter(consume_multiple=True)] = PUBLISHED,
+    methods: Annotated[tuple[MethodName, ...], Parameter(consume_multiple=True, negative="")] = PUBLISHED,
     format: Format = "table",  # noqa: A002 (what users call it)
     out: Path | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
