@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def test_tables_and_figures_are_written_in_every_format(
         *(f"digits-table1.{ending}" for ending in ("md", "tex", "csv", "significance.csv")),
         *(f"digits-figure{number}.{ending}" for number in (1, 3, 4, 5) for ending in ("svg", "png")),
     }
+
+
+def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs, tmp_path / "runs")
+    call("reproduce", "all", *SMALL, "--runs", tmp_path / "runs", "--out", tmp_path, "--shift-images", "40")
+    shown = capsys.readouterr().out
+    for name in ("Table 1", "Table 2", "Table 3", "+ ESD (b16)", "+ ECE (b32)", "figure2: not drawn: "):
+        assert name in shown
+    made = {path.name for path in tmp_path.glob("digits-*.svg")}
+    assert made == {f"digits-figure{number}.svg" for number in (1, 3, 4, 5, 6)}
 
 
 @pytest.mark.parametrize(

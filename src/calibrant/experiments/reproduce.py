@@ -9,6 +9,8 @@ from rich.console import Console
 
 from calibrant.experiments.configuration import Configuration, Overrides, RecipeName
 from calibrant.experiments.executors import Executor, LocalExecutor
+from calibrant.experiments.figures import FIGURES as DRAWN
+from calibrant.experiments.figures import NotRunError, write_figure
 from calibrant.experiments.fit import prepare
 from calibrant.experiments.formats import render, significance_csv
 from calibrant.experiments.live import LiveView
@@ -148,8 +150,13 @@ def show(request: Request, store: Store, format: Format, out: Path | None, conso
                 write_table(out, f"{request.base.recipe}-{name}", table)
     plan = request.table("table1", results, failed)
     for figure in request.figures:
-        path = _draw(figure, plan, request, store, out or store.folder / "figures")
-        console.print(f"{figure}: {path}", highlight=False, markup=False, soft_wrap=True)
+        try:
+            made = str(_draw(figure, plan, request, store, out or store.folder / "figures"))
+        except NotRunError as error:
+            if request.target != "all":
+                raise
+            made = f"not drawn: {error}"
+        console.print(f"{figure}: {made}", highlight=False, markup=False, soft_wrap=True)
     return not failed
 
 
@@ -204,9 +211,6 @@ def _without_result(request: Request, results: Results) -> frozenset[Configurati
 
 
 def _draw(name: FigureName, plan: Plan, request: Request, store: Store, folder: Path) -> Path:
-    from calibrant.experiments.figures import FIGURES as DRAWN
-    from calibrant.experiments.figures import write_figure
-
     if name == "figure6":
         from calibrant.experiments.shift import shift_of
         from calibrant.experiments.shift_figure import figure6
