@@ -77,21 +77,20 @@ def _listed(runs: Iterable[tuple[Configuration, Run]], *, title: str) -> Table:
     table = Table(
         title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=0, pad_edge=False
     )
-    for heading in ("trial", "objective", "seed", "status", "accuracy %", "ECE %", "time", "size"):
+    for heading in ("trial", "objective", "seed", "status", "accuracy %", "ECE %", "time"):
         is_text = heading in ("trial", "objective", "status")
         # What is long may take a second line where the terminal is narrow.
         table.add_column(
             heading, justify="left" if is_text else "right", no_wrap=heading not in ("objective", "status")
         )
     for configuration, run in runs:
-        scores = ["", "", ""]
+        scores = ["", "", _left(run)]
         if run.result is not None:
             outcome, cost = run.result.outcome, run.result.cost
             scores = [percent(outcome.accuracy), percent(outcome.ece), duration(cost.seconds)]
         table.add_row(
-            run.trial.identity[:DIGITS], escape(label(configuration)), str(configuration.seed), _status(run), *scores,
-            size(run.trial.size()),
-        )  # fmt: skip
+            run.trial.identity[:DIGITS], escape(label(configuration)), str(configuration.seed), _status(run), *scores
+        )
     return table
 
 
@@ -100,9 +99,12 @@ def _status(run: Run) -> Text:
     progress = run.trial.progress() if run.status in ("running", "unfinished", "failed") else None
     if progress is not None:
         text.append(f" {progress.share:.0%}", style="default")
-        if run.status == "running" and progress.share > 0:
-            text.append(f", {duration(progress.seconds_left)} left", style="default")
     return text
+
+
+def _left(run: Run) -> str:
+    progress = run.trial.progress() if run.status == "running" else None
+    return f"{duration(progress.seconds_left)} left" if progress is not None and progress.share > 0 else ""
 
 
 def _summary(runs: list[Run]) -> str:
