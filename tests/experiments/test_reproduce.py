@@ -86,6 +86,8 @@ def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest
         (["reproduce", "table1", *SMALL, "--weight", "2"], "weight is the protocol's to choose"),
         (["reproduce", "figure2", *SMALL], "MMCE"),
         (["reproduce", "table1", "--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
+        (["reproduce", "table1", *SMALL[:-1], "2", "--ray-address", "auto"], "--executor ray"),
+        (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--workers", "2"], "--executor local"),
         (["runs", "show", "zzzz"], "zzzz"),
     ],
 )
@@ -115,3 +117,19 @@ def test_a_store_can_be_listed_shown_exported_pruned_and_reported(
     page = (tmp_path / "report.html").read_text()
     assert page.lower().startswith("<!doctype html>")
     assert "+ ESD" in page
+
+
+def test_what_is_broken_in_one_trial_leaves_the_others(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "runs"
+    shutil.copytree(runs, broken)
+    esd = next(trial for trial in Store(broken).trials() if trial.configuration.objective == "esd")
+    (esd.folder / "test.npz").write_bytes(b"cut sh")
+    nll = next(trial for trial in Store(broken).trials() if trial.configuration.objective == "nll")
+    shutil.rmtree(nll.folder)
+    nll.folder.write_text("a file where a folder should be")
+    call("reproduce", "table1", *SMALL, "--runs", broken, "--workers", "1", code=1)
+    shown = capsys.readouterr().out
+    assert "NLL" in shown
+    assert "reduced split" in shown

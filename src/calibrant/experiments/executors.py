@@ -18,6 +18,7 @@ from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.json_files import write_json
 from calibrant.experiments.store import CHECKPOINT, CONFIGURATION, FAILURE, Store
 from calibrant.experiments.worker import Job
+from calibrant.files import FileError
 
 if TYPE_CHECKING:
     from calibrant.experiments.trial import Ending
@@ -49,14 +50,16 @@ class Executor(Protocol):
 def note_failure(store: Store, trial: Configuration, text: str) -> "Ending":
     """Record why there is no result, on behalf of a trial that could not; unless someone else has it, or is at it."""
     kept = store.trial(trial)
-    write_json(kept.folder / CONFIGURATION, trial.to_dict())
-    with kept.claimed() as ours:
-        if not ours:
-            return "busy"
-        if store.result(trial) is not None:
-            return "done"
-        write_json(kept.folder / FAILURE, {"traceback": text})
-        return "failed"
+    # Where not even the reason can be written, as on a full disk, the others go on all the same.
+    with suppress(OSError, FileError):
+        write_json(kept.folder / CONFIGURATION, trial.to_dict())
+        with kept.claimed() as ours:
+            if not ours:
+                return "busy"
+            if store.result(trial) is not None:
+                return "done"
+            write_json(kept.folder / FAILURE, {"traceback": text})
+    return "failed"
 
 
 class Losses:

@@ -120,4 +120,4 @@ def _votes(table: Tabulated) -> Iterator[str]:
     if some("dropout"):
         yield "MC dropout: the mean of the probabilities of several passes with dropout on, for each seed."
     if table.unkept:
-        yield f"No ensemble of {', '.join(table.unkept)}: the predictions were not kept."
+        yield f"No ensemble of {', '.join(table.unkept)}: their predictions were not kept, or do not fit together."

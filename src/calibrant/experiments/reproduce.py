@@ -122,11 +122,12 @@ def run_missing(request: Request, store: Store, running: Running) -> None:
     results = _validated(store)
     if not request.plan(results).missing(results.keys()):
         return
+    executor = _executor(request, store, running)
     # Every trial would fail for the same reason: find out now, once.
     prepare(request.base.replaced({"objective": "esd"}), request.data)
     gc.collect()
     with LiveView(store, Console(stderr=True), total=len(rehearse(request.plan).needed)) as view:
-        run(request.plan, store, _executor(request, store, running), view)
+        run(request.plan, store, executor, view)
 
 
 def show(request: Request, store: Store, format: Format, out: Path | None, console: Console) -> bool:  # noqa: A002
@@ -184,6 +185,10 @@ def _validated(store: Store) -> Results:
 
 
 def _executor(request: Request, store: Store, running: Running) -> Executor:
+    if running.executor == "local" and (running.ray_address is not None or running.gpus_per_trial):
+        raise ValueError("--ray-address and --gpus-per-trial are for --executor ray: give it, or leave them out")
+    if running.executor == "ray" and running.workers is not None:
+        raise ValueError("--workers is for --executor local: a cluster runs as many trials as it has room for")
     if running.executor == "local":
         return LocalExecutor(store.folder, request.data, workers=running.workers, accelerator=running.accelerator)
     from calibrant.experiments.ray_executor import RayExecutor

@@ -116,7 +116,7 @@ class Trial:
         with _explained(path):
             found = read_json(path)
             # Not from the recipe: what an older configuration does not tell was at its default.
-            configuration = Configuration(found.pop("recipe"), found.pop("model")).replaced(found)
+            configuration = Configuration(found["recipe"], found["model"]).replaced(found)
             if identity(configuration) != self.identity:
                 raise ValueError("its settings are not those its folder is named by")
             return configuration

@@ -224,10 +224,13 @@ def _ensembles(rows: Iterable[Row], store: Store, measures: Sequence[Measure], u
         trials = {trial.seed: store.trial(trial) for trial in row.trials if store.result(trial) is not None}
         if len(trials) < 2:
             continue
-        if not all(map(has_predictions, trials.values())):
+        try:
+            if not all(map(has_predictions, trials.values())):
+                raise ValueError("predictions were not kept")
+            cells = _cells([ensemble_of(trials.values())], measures)
+        except ValueError:  # a damaged file, or other test data: no reason to lose the rest of the table
             unkept.append(row.name)
             continue
-        cells = _cells([ensemble_of(trials.values())], measures)
         added.append(TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials)))
     return added
 
