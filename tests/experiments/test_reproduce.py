@@ -133,3 +133,14 @@ def test_what_is_broken_in_one_trial_leaves_the_others(
     shown = capsys.readouterr().out
     assert "NLL" in shown
     assert "reduced split" in shown
+
+
+def test_other_data_are_not_mixed_into_a_table(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = tmp_path / "runs"
+    shutil.copytree(runs, mixed)
+    first, *_, last = (trial for trial in Store(mixed).trials() if trial.configuration.objective == "esd")
+    shutil.rmtree(last.folder)
+    (first.folder / "data.json").write_text('{"fingerprint": "of other images"}')
+    call("reproduce", "table1", *SMALL, "--runs", mixed, code=2)
+    assert "was run with other data" in capsys.readouterr().err
+    assert not last.folder.exists()

@@ -1,6 +1,7 @@
 """What a reader of a table has to know, in sentences."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from calibrant.experiments.outcome import BINS
@@ -76,7 +77,11 @@ def _paper(table: Tabulated) -> Iterator[str]:
         if (differing := [(key, cell) for key, cell in row.cells.items() if cell.differs])
     ]
     rule = f"{DIFFERS} further from the paper's mean than twice the root of the sum of both squared standard deviations"
-    yield f"{rule}: {'; '.join(found)}." if found else f"No mean is {rule.removeprefix(DIFFERS).strip()}."
+    judged = [cell for row in table.rows for cell in row.cells.values() if cell.paper and not math.isnan(cell.std)]
+    if found:
+        yield f"{rule}: {'; '.join(found)}."
+    elif judged:
+        yield f"None of the {len(judged)} means of two or more seeds is {rule.removeprefix(DIFFERS).strip()}."
 
 
 def _search(table: Tabulated) -> Iterator[str]:

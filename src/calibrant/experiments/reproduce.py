@@ -1,7 +1,7 @@
 """`calibrant reproduce`: from a table or figure of the paper to the trials it needs, and back to the table."""
 
 import gc
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from calibrant.experiments.figures import FIGURES as DRAWN
 from calibrant.experiments.figures import NotRunError, write_figure
 from calibrant.experiments.fit import prepare
 from calibrant.experiments.formats import render, significance_csv
+from calibrant.experiments.json_files import read_json
 from calibrant.experiments.live import LiveView
 from calibrant.experiments.names import (
     FIGURES,
@@ -30,9 +31,9 @@ from calibrant.experiments.protocol import PROFILES, Plan, Protocol, Results, re
 from calibrant.experiments.recipes import resolve
 from calibrant.experiments.rehearsal import list_trials
 from calibrant.experiments.runner import run, stored
-from calibrant.experiments.store import Store
+from calibrant.experiments.store import DATA, Store
 from calibrant.experiments.tabulated import Tabulated, tabulate
-from calibrant.files import whole_or_not_at_all
+from calibrant.files import FileError, whole_or_not_at_all
 
 SHIFTED: tuple[RecipeName, ...] = ("digits", "mnist", "cifar10", "cifar100")
 
@@ -124,10 +125,22 @@ def run_missing(request: Request, store: Store, running: Running) -> None:
         return
     executor = _executor(request, store, running)
     # Every trial would fail for the same reason: find out now, once.
-    prepare(request.base.replaced({"objective": "esd"}), request.data)
+    prepared = prepare(request.base.replaced({"objective": "esd"}), request.data)
+    _check_data(prepared.loaders.description["fingerprint"], request.plan(results).needed, store)
+    del prepared
     gc.collect()
     with LiveView(store, Console(stderr=True), total=len(rehearse(request.plan).needed)) as view:
         run(request.plan, store, executor, view)
+
+
+def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
+    """A table whose rows were trained on different data would compare nothing."""
+    for trial in trials:
+        path = store.trial(trial).folder / DATA
+        if path.exists() and read_json(path)["fingerprint"] != fingerprint:
+            raise FileError(
+                path.parent, "was run with other data: give the --data-dir it was run with, or other --runs"
+            )
 
 
 def show(request: Request, store: Store, format: Format, out: Path | None, console: Console) -> bool:  # noqa: A002
