@@ -30,8 +30,8 @@ from calibrant.experiments.fit import prepare
 from calibrant.experiments.json_files import write_json
 from calibrant.experiments.models import build_image_model
 from calibrant.experiments.names import PAPER
-from calibrant.experiments.protocol import PROFILES, Protocol, rehearse
 from calibrant.experiments.recipes import RECIPES
+from calibrant.experiments.trials.protocol import PROFILES, Protocol, rehearse
 from calibrant.training import CalibratedClassifier, InterleavedBatch
 
 # The paper's training sets, validation set aside, and their classes.

@@ -19,19 +19,19 @@ from torch import Tensor
 
 import calibrant as cal
 from calibrant.experiments.configuration import Configuration
-from calibrant.experiments.executors import LocalExecutor
-from calibrant.experiments.figures import write_figure
 from calibrant.experiments.fit import make_model, predict
-from calibrant.experiments.live import LiveView
 from calibrant.experiments.loaders import make_loaders
 from calibrant.experiments.outcome import BINS, Predicted
-from calibrant.experiments.protocol import Plan, Row
+from calibrant.experiments.paper.figures import write_figure
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.runner import run
-from calibrant.experiments.shift import evaluate_shifts
-from calibrant.experiments.shift_figure import figure6
-from calibrant.experiments.shift_sources import shifted_images
-from calibrant.experiments.store import Store
+from calibrant.experiments.shift.evaluation import evaluate_shifts
+from calibrant.experiments.shift.figure import figure6
+from calibrant.experiments.shift.sources import shifted_images
+from calibrant.experiments.trials.executors import LocalExecutor
+from calibrant.experiments.trials.live import LiveView
+from calibrant.experiments.trials.protocol import Plan, Row
+from calibrant.experiments.trials.runner import run
+from calibrant.experiments.trials.store import Store
 from calibrant.files import whole_or_not_at_all
 
 # The normalisation these weights were trained with.

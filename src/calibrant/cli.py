@@ -153,7 +153,7 @@ def reproduce(
     from calibrant.experiments.packages import require_training_packages
 
     require_training_packages()
-    from calibrant.experiments.reproduce import Asked, reproduce_all
+    from calibrant.experiments.paper.reproduce import Asked, reproduce_all
 
     asked = Asked(target, recipe, profile, methods, settings, data_dir, runs, format, out)
     if not reproduce_all(asked, running, shift, dry_run=dry_run):
@@ -176,8 +176,8 @@ def list_runs(*, runs: Path = Path("runs")) -> None:
     from calibrant.experiments.packages import require_training_packages
 
     require_training_packages()
-    from calibrant.experiments import runs as commands
-    from calibrant.experiments.store import Store
+    from calibrant.experiments.trials import runs as commands
+    from calibrant.experiments.trials.store import Store
 
     commands.list_runs(Store(runs), Console())
 
@@ -195,8 +195,8 @@ def show(trial: str, *, runs: Path = Path("runs")) -> None:
     from calibrant.experiments.packages import require_training_packages
 
     require_training_packages()
-    from calibrant.experiments import runs as commands
-    from calibrant.experiments.store import Store
+    from calibrant.experiments.trials import runs as commands
+    from calibrant.experiments.trials.store import Store
 
     commands.show_run(Store(runs), trial, Console())
 
@@ -224,8 +224,8 @@ def prune(
     from calibrant.experiments.packages import require_training_packages
 
     require_training_packages()
-    from calibrant.experiments import runs as commands
-    from calibrant.experiments.store import Store
+    from calibrant.experiments.trials import runs as commands
+    from calibrant.experiments.trials.store import Store
 
     commands.prune(Store(runs), failed=failed, unfinished=unfinished, weights=weights, apply=apply, console=Console())
 
@@ -241,8 +241,8 @@ def export(out: Path, *, runs: Path = Path("runs")) -> None:
     from calibrant.experiments.packages import require_training_packages
 
     require_training_packages()
-    from calibrant.experiments import runs as commands
-    from calibrant.experiments.store import Store
+    from calibrant.experiments.trials import runs as commands
+    from calibrant.experiments.trials.store import Store
 
     commands.export(Store(runs), out)
 
@@ -258,8 +258,8 @@ def report(runs: Path = Path("runs"), *, out: Path = Path("report.html")) -> Non
     from calibrant.experiments.packages import require_training_packages
 
     require_training_packages()
-    from calibrant.experiments.store import Store
-    from calibrant.experiments.store_report import write_store_report
+    from calibrant.experiments.paper.store_report import write_store_report
+    from calibrant.experiments.trials.store import Store
 
     write_store_report(out, Store(runs))
 

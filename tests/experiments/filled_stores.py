@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.experiments import store as kept
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.json_files import write_json
 from calibrant.experiments.names import ProfileName
 from calibrant.experiments.outcome import Outcome
-from calibrant.experiments.protocol import PROFILES, Plan, Protocol, with_profile
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.store import Cost, Result, Store, Validated, identity, write_result
+from calibrant.experiments.trials import store as kept
+from calibrant.experiments.trials.protocol import PROFILES, Plan, Protocol, with_profile
+from calibrant.experiments.trials.store import Cost, Result, Store, Validated, identity, write_result
 from calibrant.files import write_predictions
 
 ENVIRONMENT = {"calibrant": "0", "torch": "2", "python": "3", "system": "none", "device": "cpu: made up", "threads": 1}

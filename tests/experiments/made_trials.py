@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.experiments import store as kept
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.json_files import write_json
 from calibrant.experiments.outcome import Outcome
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.store import Cost, Progress, Result, Store, Trial, Validated, write_result
+from calibrant.experiments.trials import store as kept
+from calibrant.experiments.trials.store import Cost, Progress, Result, Store, Trial, Validated, write_result
 from calibrant.files import write_predictions
 
 ENVIRONMENT = {"calibrant": "0.1.0", "torch": "2.13.0", "device": "cpu: Processor", "threads": 1, "cores": 2}

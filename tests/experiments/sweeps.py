@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from calibrant.experiments.configuration import Configuration
-from calibrant.experiments.executors import Ended, Executor, LocalExecutor
-from calibrant.experiments.protocol import Plan, Profile, Protocol, Results, with_profile
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.runner import run
-from calibrant.experiments.store import Store, Trial
+from calibrant.experiments.trials.executors import Ended, Executor, LocalExecutor
+from calibrant.experiments.trials.protocol import Plan, Profile, Protocol, Results, with_profile
+from calibrant.experiments.trials.runner import run
+from calibrant.experiments.trials.store import Store, Trial
 
 PROFILE = Profile(weights=(1.0,), bandwidths=(), softnesses=(), seeds=2, epochs=8)
 BASE = with_profile(RECIPES["digits"].replaced({"batch_size": 256}), PROFILE)
@@ -167,7 +167,7 @@ def main(folder: str, kind: str, option: str | None = None) -> None:
     if kind == "local":
         sweep(store, LocalExecutor(store, None, workers=int(option or 2), accelerator="cpu"))
     else:
-        from calibrant.experiments.ray_executor import RayExecutor
+        from calibrant.experiments.trials.ray_executor import RayExecutor
 
         sweep(store, RayExecutor(store, None, address=option))
 

@@ -9,9 +9,9 @@ from calibrant.experiments.configuration import Configuration, RecipeName
 from calibrant.experiments.json_files import write_json
 from calibrant.experiments.names import ProfileName, TableName
 from calibrant.experiments.outcome import Outcome, Predicted
-from calibrant.experiments.protocol import PROFILES, Plan, Protocol, rehearse, with_profile
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.store import CONFIGURATION, FAILURE, Cost, Result, Store, Validated, write_result
+from calibrant.experiments.trials.protocol import PROFILES, Plan, Protocol, rehearse, with_profile
+from calibrant.experiments.trials.store import CONFIGURATION, FAILURE, Cost, Result, Store, Validated, write_result
 from calibrant.files import write_predictions
 
 

@@ -1,0 +1,82 @@
+"""The paper's figures, drawn from what a store holds and from nothing else."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from calibrant.experiments.paper.figure_cost import figure3
+from calibrant.experiments.paper.figure_cumulative import figure4
+from calibrant.experiments.paper.figure_parts import NotRunError
+from calibrant.experiments.paper.figure_search import figure2, figure5
+from calibrant.experiments.paper.figure_training import figure1
+from calibrant.experiments.trials.protocol import Plan
+from calibrant.experiments.trials.store import Store
+from calibrant.files import FileError, whole_or_not_at_all
+from calibrant.report.figures import house_style
+
+__all__ = [
+    "CAPTIONS", "FIGURES", "FigureName", "NotRunError", "figure1", "figure2", "figure3", "figure4", "figure5",
+    "write_figure",
+]  # fmt: skip
+
+FigureName = Literal["figure1", "figure2", "figure3", "figure4", "figure5"]
+FIGURES: dict[FigureName, Callable[[Plan, Store], Figure]] = {
+    "figure1": figure1,
+    "figure2": figure2,
+    "figure3": lambda plan, store: figure3([plan], store),
+    "figure4": figure4,
+    "figure5": figure5,
+}
+CAPTIONS: dict[FigureName, tuple[str, str]] = {
+    "figure1": (
+        "Training curves",
+        "Accuracy and ECE by epoch, on the training and on the test set. Training scores are taken while the network "
+        "learns, over the batches of an epoch; test scores at its end, for this figure only.",
+    ),
+    "figure2": (
+        "Sensitivity to inner settings",
+        "Test ECE of MMCE by its bandwidth φ and of SB-ECE by its temperature T, at the λ chosen for each. The search "
+        "runs one seed, so a point is one network; the ring is the mean over the seeds of what was chosen on the "
+        "validation set. ESD has no such setting: its line is the mean over seeds.",
+    ),
+    "figure3": (
+        "Cost",
+        "Processor time of one run, the mean of all runs of a method, and of one tuned network: every trial of its "
+        "search, each counted once. NLL needs no search, and ESD none beyond λ.",
+    ),
+    "figure4": (
+        "Cumulative accuracy and confidence",
+        "The first NLL network on the test set, as trained and after a temperature fitted on the validation set. ESD "
+        "estimates the mean square of the difference between the curves; it is unbiased, so it may fall below 0.",
+    ),
+    "figure5": (
+        "Accuracy against λ",
+        "Validation accuracy in the search over λ, one seed. Of the trials above the threshold, 1.5 points below the "
+        "NLL, the one with the lowest validation ECE is chosen; if none is above, the most accurate.",
+    ),
+}  # fmt: skip
+FORMATS = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+
+
+def write_figure(path: Path, figure: Figure) -> None:
+    """Write a figure, whole or not at all, in the format its name ends in; the same figure gives the same bytes.
+
+    Args:
+        path: Ending in .svg, .png or .pdf.
+        figure: What to write.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_figure(Path(folder, "empty.svg"), Figure(figsize=(1, 1)))
+        ...     print(Path(folder, "empty.svg").read_text()[:5])
+        <?xml
+    """
+    kind = path.suffix.lower()
+    if kind not in FORMATS:
+        raise FileError(path, f"must end in {', '.join(FORMATS)} to say what kind of figure it is to be")
+    with house_style(), mpl.rc_context({"svg.hashsalt": "calibrant"}), whole_or_not_at_all(path) as temporary:
+        figure.savefig(temporary, format=kind[1:], dpi=200, metadata=FORMATS[kind])

@@ -1,0 +1,128 @@
+"""What a reader of a table has to know, in sentences."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from calibrant.experiments.outcome import BINS
+from calibrant.experiments.paper.significance import LEVEL, least_p
+from calibrant.experiments.paper.tabulated import TableRow, Tabulated
+from calibrant.experiments.recipes import RECIPES
+from calibrant.experiments.trials.protocol import ACCURACY_GIVEN_UP
+
+DIFFERS, NOT_WITHIN = "†", "‡"
+
+
+def title(table: Tabulated) -> str:
+    """One line: which table, of what."""
+    number = table.name.removeprefix("table")
+    return f"The paper's Table {number} on {table.base.recipe} ({table.base.model}), profile {table.profile}"
+
+
+def footnotes(table: Tabulated) -> list[str]:
+    """Under the table."""
+    return [*_how_it_was_made(table), *_columns(table), *_paper(table), *_search(table), *_gaps(table), *_votes(table)]
+
+
+def footnotes_on_significance(table: Tabulated) -> list[str]:
+    """Under the comparisons."""
+    pairs = sorted({one.paired.pairs for one in table.comparisons})
+    if not pairs:
+        return []
+    least = least_p(pairs[-1])
+    reach = f": not {LEVEL:.0%}, whatever the differences" if least >= LEVEL else ""
+    return [
+        "Differences in percentage points over the seeds that both have: the same seed gives the same validation split "
+        f"and initial weights. p: paired t-test, corrected by Holm for the {len(table.comparisons)} comparisons shown; "
+        f"better and worse are those below {LEVEL:.0%}.",
+        "p, flips: exact test over all changes of sign, not corrected; "
+        f"with {pairs[-1]} seeds it cannot be below {least:g}{reach}.",
+    ]
+
+
+def _how_it_was_made(table: Tabulated) -> Iterator[str]:
+    base, recipe = table.base, RECIPES[table.base.recipe]
+    planned = max((row.planned for row in table.rows), default=0)
+    changed = [
+        f"{field.name.replace('_', '-')} {getattr(base, field.name)} instead of {getattr(recipe, field.name)}"
+        for field in dataclasses.fields(base)
+        if getattr(base, field.name) != getattr(recipe, field.name)
+    ]
+    whose = "the paper's" if base.recipe != "digits" else "the recipe's own"
+    settings = f"unlike {whose} settings: {', '.join(changed)}" if changed else f"{whose} settings"
+    yield f"Profile {table.profile}: {base.epochs} epochs, {planned} seeds; {settings}."
+    yield "Mean ± standard deviation over the seeds, of which n have finished. Bold: the best mean of single networks."
+
+
+def _columns(table: Tabulated) -> Iterator[str]:
+    scaling = (
+        " TS and VS: temperature and vector scaling, fitted on the validation set." if len(table.measures) > 2 else ""
+    )
+    yield f"ECE in {BINS} bins of equal width, right-closed.{scaling}"
+    if any(row.name == "NLL, reduced split" for row in table.rows):
+        yield "NLL, reduced split: trained without the part that the objectives hold out; the paper has no such row."
+
+
+def _paper(table: Tabulated) -> Iterator[str]:
+    number = table.name.removeprefix("table")
+    if not table.in_paper:
+        yield f"The paper's Table {number} has no numbers for {table.base.recipe}: there is nothing to compare with."
+        return
+    yield "the paper: as published there, mean ± standard deviation of five trials."
+    names = {measure.key: measure.heading.replace(" %", "").replace("\n", " ") for measure in table.measures}
+    found = [
+        f"{row.name}: "
+        + ", ".join(f"{names[key]} {cell.mean - cell.paper.mean:+.2f}" for key, cell in differing if cell.paper)
+        for row in table.rows
+        if (differing := [(key, cell) for key, cell in row.cells.items() if cell.differs])
+    ]
+    rule = f"{DIFFERS} further from the paper's mean than twice the root of the sum of both squared standard deviations"
+    judged = [cell for row in table.rows for cell in row.cells.values() if cell.paper and not math.isnan(cell.std)]
+    if found:
+        yield f"{rule}: {'; '.join(found)}."
+    elif judged:
+        yield f"None of the {len(judged)} means of two or more seeds is {rule.removeprefix(DIFFERS).strip()}."
+
+
+def _search(table: Tabulated) -> Iterator[str]:
+    if any(row.chosen for row in table.rows):
+        inner = {"bandwidth": "φ: bandwidth of MMCE", "softness": "T: temperature of SB-ECE"}
+        names = [text for key, text in inner.items() if any(key in row.chosen for row in table.rows)]
+        kept = (
+            ""
+            if table.name == "table1"
+            else f" Searched at batch size {table.base.batch_size}, and kept for the others."
+        )
+        yield (
+            f"{'; '.join(['λ: weight beside the NLL', *names])}; chosen by the lowest validation ECE that gives up "
+            f"less than {100 * ACCURACY_GIVEN_UP:g} points of accuracy.{kept} The paper does not say what it chose."
+        )
+    if any(not row.within for row in table.rows):
+        yield f"{NOT_WITHIN} no candidate gave up less than that: the most accurate was taken."
+
+
+def _gaps(table: Tabulated) -> Iterator[str]:
+    single = [row for row in table.rows if row.kind == "network"]
+    fewer = [f"{row.name} ({len(row.seeds)} of {row.planned})" for row in single if 0 < len(row.seeds) < row.planned]
+    if fewer:
+        yield f"Seeds are missing: {', '.join(fewer)}."
+    broken = [f"{row.name} ({row.problem})" for row in single if row.problem not in (None, "not run here")]
+    if broken:
+        yield f"Without numbers: {', '.join(broken)}."
+    if table.failed:
+        yield f"Failed trials: {', '.join(f'{name}, seed {seed}' for name, seed in table.failed)}."
+
+
+def _votes(table: Tabulated) -> Iterator[str]:
+    def some(kind: str) -> list[TableRow]:
+        return [row for row in table.rows if row.kind == kind]
+
+    if some("ensemble"):
+        yield (
+            "Ensembles: the mean of the probabilities of a row's seeds. After TS and VS: each network scaled by its "
+            "own validation set first, since one network's validation set is another's training data."
+        )
+    if some("dropout"):
+        yield "MC dropout: the mean of the probabilities of several passes with dropout on, for each seed."
+    if table.unkept:
+        yield f"No ensemble of {', '.join(table.unkept)}: their predictions were not kept, or do not fit together."

@@ -1,0 +1,107 @@
+"""What a store was filled for: the protocols that its trials belong to, found from nothing but the trials."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from calibrant.experiments.configuration import Configuration, ObjectiveName
+from calibrant.experiments.names import PUBLISHED, MethodName, ProfileName, TableName
+from calibrant.experiments.recipes import RECIPES
+from calibrant.experiments.trials.protocol import PROFILES, Plan, Protocol, Results, with_profile
+from calibrant.experiments.trials.store import Store
+from calibrant.files import FileError
+
+# What the protocol chooses; trials that differ in nothing else belong together. Table 2 also varies the batch size.
+_CHOSEN: dict[str, Any] = {
+    "objective": "nll", "weight": 1.0, "seed": 0, "reduced_split": False, "root": True, "bandwidth": None,
+    "softness": None, "gamma": None, "smoothing": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """A protocol that a store has trials of.
+
+    Attributes:
+        profile: The one of whose trials the store has the most.
+        protocol: Which makes its plans.
+        methods: Those of the paper, and which others were run.
+    """
+
+    profile: ProfileName
+    protocol: Protocol
+    methods: tuple[MethodName, ...]
+
+    def table(self, name: TableName) -> Plan:
+        """The plan of a table, all its rows."""
+        return self.protocol.table(name, self.methods)
+
+    def begun(self, name: TableName) -> Plan | None:
+        """The plan of a table without the rows that nothing was run of; None if only the baseline is left."""
+        plan = self.table(name)
+        ended = self.protocol.results.keys() | self.protocol.failed
+        rows = tuple(
+            row
+            for row in plan.rows[1:]
+            if any(trial in ended for trial in row.trials)
+            or any(trial in ended for search in row.searches for trial in search.candidates)
+        )
+        return Plan(plan.base, (plan.rows[0], *rows)) if rows or name == "table1" else None
+
+
+def plans_of(store: Store) -> list[tuple[ProfileName, Plan]]:
+    """Table 1 of all that a store has finished trials of, without rows that were not begun, and the profile of each.
+
+    Args:
+        store: May hold trials of several recipes, epochs and profiles.
+    """
+    found = ((one.profile, one.begun("table1")) for one in inferred(store))
+    return [(profile, plan) for profile, plan in found if plan is not None]
+
+
+def inferred(store: Store) -> list[Inferred]:
+    """The protocols of a store, in the order of their recipes."""
+    results = {trial: result.validation for trial, result in store.results().items()}
+    failed = frozenset(_failed(store))
+    groups: dict[Configuration, set[Configuration]] = defaultdict(set)
+    for trial in results:
+        if trial.recipe in RECIPES:
+            groups[trial.replaced({**_CHOSEN, "batch_size": RECIPES[trial.recipe].batch_size})].add(trial)
+    order = list(RECIPES)
+    ordered = sorted(groups.items(), key=lambda group: (order.index(group[0].recipe), str(group[0].to_dict())))
+    return [_fitting(base, trials, results, failed) for base, trials in ordered]
+
+
+def _failed(store: Store) -> Iterator[Configuration]:
+    for trial in store.trials():
+        try:
+            if trial.status == "failed":
+                yield trial.configuration
+        except FileError:
+            continue  # damaged: the page lists it as such
+
+
+def _fitting(base: Configuration, trials: Set[Configuration], results: Results, failed: Set[Configuration]) -> Inferred:
+    methods = (*PUBLISHED, *(method for method in _methods(trials) if method not in PUBLISHED))
+    best: tuple[tuple[int, bool, int], Inferred] | None = None
+    for name, profile in PROFILES.items():
+        for size in sorted({trial.batch_size for trial in trials}, reverse=True):
+            found = Inferred(name, Protocol(base.replaced({"batch_size": size}), profile, results, failed), methods)
+            needed = found.table("table1").needed
+            done = sum(trial in results for trial in needed)
+            # A few trials may belong to any profile: then to that of their epochs, and to the smallest.
+            usual = with_profile(RECIPES[base.recipe], profile).epochs == base.epochs
+            fit = (done, usual, done - len(needed))
+            if best is None or fit > best[0]:
+                best = fit, found
+    if best is None:
+        raise ValueError("a protocol has at least one trial, got none")
+    return best[1]
+
+
+def _methods(trials: Set[Configuration]) -> list[MethodName]:
+    """Besides the NLL, in the order in which the command line lists them."""
+    run = {trial.objective for trial in trials if trial.root} - {"nll"}
+    found: list[MethodName] = [name for name in get_args(ObjectiveName) if name in run]
+    return found + (["esd-raw"] if any(trial.objective == "esd" and not trial.root for trial in trials) else [])

@@ -1,0 +1,245 @@
+"""`calibrant reproduce`: from a table or figure of the paper to the trials it needs, and back to the table."""
+
+import gc
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from calibrant.experiments.configuration import Configuration, Overrides, RecipeName
+from calibrant.experiments.fit import prepare
+from calibrant.experiments.json_files import read_json
+from calibrant.experiments.names import (
+    FIGURES,
+    TABLES,
+    FigureName,
+    Format,
+    MethodName,
+    ProfileName,
+    Running,
+    Shift,
+    TableName,
+    Target,
+)
+from calibrant.experiments.paper.figures import FIGURES as DRAWN
+from calibrant.experiments.paper.figures import NotRunError, write_figure
+from calibrant.experiments.paper.formats import render, significance_csv
+from calibrant.experiments.paper.tabulated import Tabulated, tabulate
+from calibrant.experiments.recipes import resolve
+from calibrant.experiments.trials.executors import Executor, LocalExecutor
+from calibrant.experiments.trials.live import LiveView
+from calibrant.experiments.trials.protocol import PROFILES, Plan, Protocol, Results, rehearse, with_profile
+from calibrant.experiments.trials.rehearsal import list_trials
+from calibrant.experiments.trials.runner import run, stored
+from calibrant.experiments.trials.store import DATA, Store
+from calibrant.files import FileError, whole_or_not_at_all
+
+SHIFTED: tuple[RecipeName, ...] = ("digits", "mnist", "cifar10", "cifar100")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line."""
+
+    target: Target
+    recipes: tuple[RecipeName, ...]
+    profile: ProfileName
+    methods: tuple[MethodName, ...]
+    settings: Overrides
+    data: Path | None
+    runs: Path
+    format: Format
+    out: Path | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to reproduce, and how much of it.
+
+    Attributes:
+        target: A table or a figure of the paper, or all of them.
+        base: The recipe, with the changes of profile and command line.
+        profile: How much to search.
+        methods: Rows of Table 1 besides the NLL; the figures show the same.
+        data: Folder of the data.
+        corrupted: Folder with the official files of the corrupted test set, for Figure 6.
+        limit: Test images a corruption, for Figure 6.
+    """
+
+    target: Target
+    base: Configuration
+    profile: ProfileName
+    methods: tuple[MethodName, ...]
+    data: Path | None = None
+    corrupted: Path | None = None
+    limit: int | None = None
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """The tables whose trials are needed: the figures are drawn from those of Table 1."""
+        if self.target == "all":
+            return TABLES
+        return tuple(name for name in TABLES if name == self.target) or ("table1",)
+
+    @property
+    def figures(self) -> tuple[FigureName, ...]:
+        """The figures to draw; there are no corruptions of text, and so no Figure 6."""
+        wanted = FIGURES if self.target == "all" else tuple(name for name in FIGURES if name == self.target)
+        return tuple(name for name in wanted if self.target == name or self.base.recipe in SHIFTED or name != "figure6")
+
+    def plan(self, results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
+        """All rows of all tables asked for, each trial once."""
+        plans = [self.table(name, results, failed) for name in self.tables]
+        return Plan(self.base, tuple(row for plan in plans for row in plan.rows))
+
+    def table(self, name: TableName, results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
+        """One of the tables."""
+        return Protocol(self.base, PROFILES[self.profile], results, failed).table(name, self.methods)
+
+
+def reproduce_all(asked: Asked, running: Running, shift: Shift, *, dry_run: bool) -> bool:
+    """Reproduce for one recipe after the other; return whether every trial ended well.
+
+    One after the other: on a cluster with room for more, give several commands the same folder of trials.
+    """
+    console, store, well = Console(), Store(asked.runs), True
+    for recipe in asked.recipes:
+        data = asked.data if asked.data is None or len(asked.recipes) == 1 else asked.data / recipe
+        request = Request(
+            asked.target, _base(recipe, asked), asked.profile, asked.methods, data, shift.corrupted_dir,
+            shift.shift_images,
+        )  # fmt: skip
+        if dry_run:
+            _list(request, store, console)
+            continue
+        run_missing(request, store, running)
+        well &= show(request, store, asked.format, asked.out, console)
+    return well
+
+
+def run_missing(request: Request, store: Store, running: Running) -> None:
+    """Run the trials that the store lacks, if there are any."""
+    results = _validated(store)
+    if not request.plan(results).missing(results.keys()):
+        return
+    executor = _executor(request, store, running)
+    # Every trial would fail for the same reason: find out now, once.
+    prepared = prepare(request.base.replaced({"objective": "esd"}), request.data)
+    _check_data(prepared.loaders.description["fingerprint"], request.plan(results).needed, store)
+    del prepared
+    gc.collect()
+    with LiveView(store, Console(stderr=True), total=len(rehearse(request.plan).needed)) as view:
+        run(request.plan, store, executor, view)
+
+
+def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
+    """A table whose rows were trained on different data would compare nothing."""
+    for trial in trials:
+        path = store.trial(trial).folder / DATA
+        if path.exists() and read_json(path)["fingerprint"] != fingerprint:
+            raise FileError(
+                path.parent, "was run with other data: give the --data-dir it was run with, or other --runs"
+            )
+
+
+def show(request: Request, store: Store, format: Format, out: Path | None, console: Console) -> bool:  # noqa: A002
+    """Print the tables and draw the figures from what the store holds; return whether nothing is missing.
+
+    Args:
+        request: What is wanted.
+        store: Where trials are kept.
+        format: Of printed tables.
+        out: Folder for tables in every format, and for figures; figures go beside the trials without it.
+        console: Where to print.
+    """
+    results = _validated(store)
+    failed = _without_result(request, results)
+    for name in request.tables:
+        if request.target in (name, "all"):
+            table = tabulate(name, request.table(name, results, failed), store, profile=request.profile)
+            rendered = render(table, format)
+            console.print(rendered) if format == "table" else console.out(rendered, highlight=False)
+            if out is not None:
+                write_table(out, f"{request.base.recipe}-{name}", table)
+    plan = request.table("table1", results, failed)
+    for figure in request.figures:
+        try:
+            made = str(_draw(figure, plan, request, store, out or store.folder / "figures"))
+        except NotRunError as error:
+            if request.target != "all":
+                raise
+            made = f"not drawn: {error}"
+        console.print(f"{figure}: {made}", highlight=False, markup=False, soft_wrap=True)
+    return not failed
+
+
+def write_table(folder: Path, name: str, table: Tabulated) -> None:
+    """A table in every format that is a file."""
+    for ending, text in (
+        ("md", render(table, "markdown")), ("tex", render(table, "latex")), ("csv", render(table, "csv")),
+        ("significance.csv", significance_csv(table)),
+    ):  # fmt: skip
+        with whole_or_not_at_all(folder / f"{name}.{ending}") as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def _base(recipe: RecipeName, asked: Asked) -> Configuration:
+    """Options go before the profile, and the profile before the recipe."""
+    for name in ("objective", "weight", "seed", "bandwidth", "softness", "root", "reduced_split"):
+        if getattr(asked.settings, name) is not None:
+            raise ValueError(f"{name.replace('_', '-')} is the protocol's to choose: leave it out")
+    base = resolve(recipe, asked.settings, None)
+    return base if asked.settings.epochs is not None else with_profile(base, PROFILES[asked.profile])
+
+
+def _validated(store: Store) -> Results:
+    return {configuration: result.validation for configuration, result in stored(store).items()}
+
+
+def _executor(request: Request, store: Store, running: Running) -> Executor:
+    if running.executor == "local" and (running.ray_address is not None or running.gpus_per_trial):
+        raise ValueError("--ray-address and --gpus-per-trial are for --executor ray: give it, or leave them out")
+    if running.executor == "ray" and running.workers is not None:
+        raise ValueError("--workers is for --executor local: a cluster runs as many trials as it has room for")
+    if running.executor == "local":
+        return LocalExecutor(store.folder, request.data, workers=running.workers, accelerator=running.accelerator)
+    from calibrant.experiments.trials.ray_executor import RayExecutor
+
+    return RayExecutor(
+        store.folder, request.data, address=running.ray_address, gpus_per_trial=running.gpus_per_trial,
+        cpus_per_trial=running.cpus_per_trial, accelerator=running.accelerator,
+    )  # fmt: skip
+
+
+def _list(request: Request, store: Store, console: Console) -> None:
+    found = stored(store)
+    known = request.plan({configuration: result.validation for configuration, result in found.items()})
+    base = request.base
+    console.print(f"{base.recipe}, {base.model}, {base.epochs} epochs, profile {request.profile}", style="bold")
+    list_trials(rehearse(request.plan), known, found, console)
+
+
+def _without_result(request: Request, results: Results) -> frozenset[Configuration]:
+    """What was asked for and has no result, after all has been run."""
+    failed: frozenset[Configuration] = frozenset()
+    while missing := request.plan(results, failed).missing(results.keys() | failed):
+        failed |= frozenset(missing)
+    return failed
+
+
+def _draw(name: FigureName, plan: Plan, request: Request, store: Store, folder: Path) -> Path:
+    if name == "figure6":
+        from calibrant.experiments.shift.evaluation import shift_of
+        from calibrant.experiments.shift.figure import figure6
+
+        shifted = shift_of(
+            plan, store, request.data, corrupted=request.corrupted, limit=request.limit, console=Console(stderr=True)
+        )
+        figure = figure6(shifted)
+    else:
+        figure = DRAWN[name](plan, store)
+    path = folder / f"{request.base.recipe}-{name}.svg"
+    for ending in (".svg", ".png"):
+        write_figure(path.with_suffix(ending), figure)
+    return path

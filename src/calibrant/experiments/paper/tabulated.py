@@ -1,0 +1,290 @@
+"""A table of the paper as data: our results, the paper's beside them, and what to know to read them."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from calibrant.experiments.configuration import Configuration
+from calibrant.experiments.names import TableName
+from calibrant.experiments.objectives import ADDED
+from calibrant.experiments.outcome import Outcome
+from calibrant.experiments.paper.ensembles import ensemble_of, has_predictions, with_dropout
+from calibrant.experiments.paper.published import Printed, published
+from calibrant.experiments.paper.significance import Comparison, compare
+from calibrant.experiments.trials.protocol import Plan, Row
+from calibrant.experiments.trials.store import Store
+
+Kind = Literal["network", "ensemble", "dropout"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column: what is in it, and whether more of it (1) or less of it (-1) is better."""
+
+    key: str
+    heading: str
+    better: int
+
+
+MEASURES = (
+    Measure("accuracy", "accuracy %", 1),
+    Measure("ece", "ECE %", -1),
+    Measure("ece_temperature", "ECE %\nafter TS", -1),
+    Measure("accuracy_vector", "accuracy %\nafter VS", 1),
+    Measure("ece_vector", "ECE %\nafter VS", -1),
+)
+COMPARED = MEASURES[:3]  # in the test over seeds
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Percent.
+
+    Attributes:
+        values: One for each of the row's seeds, or one of them all; NaN where no temperature could be fitted.
+        paper: What the paper has there, if anything.
+        best: Whether no other row of single networks has a better mean.
+    """
+
+    values: tuple[float, ...]
+    paper: Printed | None = None
+    best: bool = False
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds; NaN without any."""
+        return statistics.fmean(self.values) if self.values else math.nan
+
+    @property
+    def std(self) -> float:
+        """Over the seeds, of a sample; NaN without two."""
+        return statistics.stdev(self.values) if len(self.values) > 1 and math.isfinite(self.mean) else math.nan
+
+    @property
+    def differs(self) -> bool:
+        """Whether the mean is further from the paper's than twice the root of the sum of both squared deviations."""
+        return self.paper is not None and abs(self.mean - self.paper.mean) > 2 * math.hypot(self.std, self.paper.std)
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One row.
+
+    Attributes:
+        name: What the row of the plan is called.
+        kind: Networks alone, all seeds as an ensemble, or networks with dropout on.
+        cells: By the key of the measure.
+        seeds: Those finished.
+        planned: How many there will be.
+        chosen: The settings that were searched for: weight (λ), bandwidth (φ), softness (T).
+        within: False if the search had no candidate that gives up less than 1.5 points of accuracy.
+        problem: Why it has no numbers, if it has none.
+    """
+
+    name: str
+    kind: Kind
+    cells: Mapping[str, Cell]
+    seeds: tuple[int, ...]
+    planned: int
+    chosen: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    within: bool = True
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """A table.
+
+    Attributes:
+        name: Which of the paper's.
+        profile: How it was searched and trained.
+        base: What all trials have in common.
+        measures: Its columns.
+        rows: Networks first, then ensembles, then dropout.
+        comparisons: Between rows of networks, over seeds.
+        failed: Trials that ended without a result: row, and seed.
+        unkept: Rows whose predictions were not kept, so that they have no ensemble.
+    """
+
+    name: TableName
+    profile: str
+    base: Configuration
+    measures: tuple[Measure, ...]
+    rows: tuple[TableRow, ...]
+    comparisons: tuple[Comparison, ...]
+    failed: tuple[tuple[str, int], ...] = ()
+    unkept: tuple[str, ...] = ()
+
+    @property
+    def in_paper(self) -> bool:
+        """Whether the paper has any numbers to compare with."""
+        return any(cell.paper is not None for row in self.rows for cell in row.cells.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON keeps them: what is not a number is None."""
+        return {
+            "table": self.name,
+            "profile": self.profile,
+            "configuration": self.base.to_dict(),
+            "rows": [_row_dict(row) for row in self.rows],
+            "comparisons": [dataclasses.asdict(one) for one in self.comparisons],
+            "failed": [{"row": name, "seed": seed} for name, seed in self.failed],
+        }
+
+
+def tabulate(name: TableName, plan: Plan, store: Store, *, profile: str, ensembles: bool | None = None) -> Tabulated:
+    """Fill a table with what a store holds.
+
+    Args:
+        name: Which of the paper's tables.
+        plan: Its rows.
+        store: Results so far; what it lacks is "not run here".
+        profile: Name of the profile that the plan was made with.
+        ensembles: Add rows for the ensemble of a row's seeds, and for MC dropout where the network has any, from
+            stored predictions. By default in Table 1.
+    """
+    measures = MEASURES[:2] if name == "table3" else MEASURES
+    paper = published(name, plan.base.recipe)
+    planned = max((len(row.trials) for row in plan.rows), default=0)
+    networks = [_networks(row, store, measures, paper.get(row.name), planned) for row in plan.rows]
+    rows = _with_best(networks, measures)
+    unkept: list[str] = []
+    if ensembles or (ensembles is None and name == "table1"):
+        rows += _ensembles(plan.rows, store, measures, unkept)
+        rows += _dropouts(plan.rows, store, measures)
+    failed = [
+        (row.name, trial.seed)
+        for row in plan.rows
+        for trial in row.trials
+        if store.result(trial) is None and store.trial(trial).failure() is not None
+    ]
+    results = {
+        row.name: {key: dict(zip(row.seeds, cell.values, strict=True)) for key, cell in row.cells.items()}
+        for row in networks
+        if row.seeds
+    }
+    compared = {measure.key: measure.better for measure in COMPARED if measure in measures}
+    pairs = _pairs(results, plan.rows[0].name) if plan.rows[0].name in results else []
+    comparisons = compare(results, pairs, compared)
+    return Tabulated(name, profile, plan.base, measures, tuple(rows), comparisons, tuple(failed), tuple(unkept))
+
+
+def _networks(
+    row: Row, store: Store, measures: Sequence[Measure], paper: Sequence[Printed] | None, planned: int
+) -> TableRow:
+    found = {trial.seed: result.outcome for trial in row.trials if (result := store.result(trial)) is not None}
+    problem = row.problem or (None if found else "not run here")
+    if not found and any(store.trial(trial).failure() is not None for trial in row.trials):
+        problem = "every seed failed"
+    within = all(search.within for search in row.searches[-1:] if search.chosen is not None)
+    cells = _cells(found.values(), measures, paper)
+    return TableRow(row.name, "network", cells, tuple(found), planned, _chosen(row), within, problem)
+
+
+def _cells(
+    found: Iterable[Outcome], measures: Sequence[Measure], paper: Sequence[Printed] | None = None
+) -> dict[str, Cell]:
+    found = tuple(found)
+    return {
+        measure.key: Cell(
+            tuple(100 * getattr(outcome, measure.key) for outcome in found),
+            paper[place] if paper else None,
+        )
+        for place, measure in enumerate(measures)
+    }
+
+
+def _chosen(row: Row) -> dict[str, float]:
+    """Weight, and what else was searched, of a row whose trials are known."""
+    if not row.trials or row.trials[0].objective not in ADDED:
+        return {}
+    trial = row.trials[0]
+    return {search.setting: getattr(trial, search.setting) for search in row.searches}
+
+
+def _with_best(rows: Sequence[TableRow], measures: Sequence[Measure]) -> list[TableRow]:
+    best: dict[str, float] = {}
+    for measure in measures:
+        means = [mean for row in rows if math.isfinite(mean := row.cells[measure.key].mean)]
+        if len(means) > 1:
+            best[measure.key] = (max if measure.better > 0 else min)(means)
+
+    def marked(key: str, cell: Cell) -> Cell:
+        return dataclasses.replace(cell, best=math.isclose(cell.mean, best.get(key, math.nan), abs_tol=1e-9))
+
+    return [dataclasses.replace(row, cells={key: marked(key, cell) for key, cell in row.cells.items()}) for row in rows]
+
+
+def _ensembles(rows: Iterable[Row], store: Store, measures: Sequence[Measure], unkept: list[str]) -> list[TableRow]:
+    added = []
+    for row in rows:
+        trials = {trial.seed: store.trial(trial) for trial in row.trials if store.result(trial) is not None}
+        if len(trials) < 2:
+            continue
+        try:
+            if not all(map(has_predictions, trials.values())):
+                raise ValueError("predictions were not kept")
+            cells = _cells([ensemble_of(trials.values())], measures)
+        except ValueError:  # a damaged file, or other test data: no reason to lose the rest of the table
+            unkept.append(row.name)
+            continue
+        added.append(TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials)))
+    return added
+
+
+def _dropouts(rows: Iterable[Row], store: Store, measures: Sequence[Measure]) -> list[TableRow]:
+    added = []
+    for row in rows:
+        trials = {trial.seed: store.trial(trial) for trial in row.trials if store.result(trial) is not None}
+        found = {seed: with_dropout(trial) for seed, trial in trials.items() if trial.has_dropout()}
+        if found:
+            cells = _cells(found.values(), measures)
+            added.append(TableRow(row.name, "dropout", cells, tuple(found), len(row.trials)))
+    return added
+
+
+def _pairs(names: Iterable[str], baseline: str) -> list[tuple[str, str]]:
+    """Each row against the baseline; ESD against every other row with its batch size, and against its largest batch."""
+    names = [name for name in names if name != baseline]
+    pairs = [(name, baseline) for name in names]
+    esd = [name for name in names if _method_and_size(name)[0] == "+ ESD"]
+    for name in esd:
+        size = _method_and_size(name)[1]
+        pairs += [(name, other) for other in names if other not in esd and _method_and_size(other)[1] == size]
+    return pairs + [(name, esd[0]) for name in esd[1:]]
+
+
+def _method_and_size(name: str) -> tuple[str, str]:
+    method, _, size = name.partition(" (b")
+    return method, size
+
+
+def _row_dict(row: TableRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "seeds": list(row.seeds),
+        "planned": row.planned,
+        "chosen": dict(row.chosen),
+        "within": row.within,
+        "problem": row.problem,
+        "cells": {key: _cell_dict(cell) for key, cell in row.cells.items()},
+    }
+
+
+def _cell_dict(cell: Cell) -> dict[str, Any]:
+    return {
+        "mean": _finite(cell.mean),
+        "std": _finite(cell.std),
+        "values": [_finite(value) for value in cell.values],
+        "paper": None if cell.paper is None else {"mean": cell.paper.mean, "std": cell.paper.std},
+        "best": cell.best,
+        "differs": cell.differs,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Trials: run once, kept, and never run again."""

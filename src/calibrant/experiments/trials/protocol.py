@@ -1,0 +1,257 @@
+"""The paper's search and selection: a pure function from the results there are to the trials still missing."""
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from calibrant.experiments.configuration import Configuration
+from calibrant.experiments.names import PUBLISHED, MethodName, ProfileName, TableName
+from calibrant.experiments.objectives import REPLACING
+from calibrant.experiments.trials.store import Validated
+
+ACCURACY_GIVEN_UP = 0.015  # less than this, against the NLL baseline, on the validation set
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much of the search to do.
+
+    Attributes:
+        weights: Of an objective beside the NLL, λ.
+        bandwidths: Of MMCE, φ.
+        softnesses: Of SB-ECE, T.
+        seeds: Networks a row.
+        epochs: At most so many; None for the recipe's.
+    """
+
+    weights: tuple[float, ...]
+    bandwidths: tuple[float, ...]
+    softnesses: tuple[float, ...]
+    seeds: int
+    epochs: int | None = None
+
+
+_BANDWIDTHS, _SOFTNESSES = (0.2, 0.4, 0.6, 0.8), (1e-4, 1e-3, 1e-2, 1e-1)
+PROFILES: dict[ProfileName, Profile] = {
+    "paper": Profile((0.2, 0.4, 0.6, 0.8, *map(float, range(1, 11))), _BANDWIDTHS, _SOFTNESSES, seeds=5),
+    "cpu": Profile((0.2, 0.6, 1.0, 2.0, 4.0, 8.0), _BANDWIDTHS, _SOFTNESSES, seeds=5, epochs=50),
+    "quick": Profile((0.6, 2.0), (0.4, 0.8), (1e-3, 1e-2), seeds=2, epochs=12),
+}
+
+
+@dataclass(frozen=True)
+class _Inner:
+    """A setting of an objective that is searched after λ: its name, where the search begins, and its grid."""
+
+    name: str
+    first: float
+    grid: Callable[[Profile], tuple[float, ...]]
+
+
+_SPELLED = {"avuc": "AvUC", "s-avuc": "S-AvUC", "weighted-mmce": "weighted MMCE", "esd-raw": "ESD, raw"}
+_INNER: dict[str, _Inner] = {
+    "mmce": _Inner("bandwidth", 0.4, lambda profile: profile.bandwidths),
+    "weighted-mmce": _Inner("bandwidth", 0.4, lambda profile: profile.bandwidths),
+    "sb-ece": _Inner("softness", 1e-2, lambda profile: profile.softnesses),
+}
+# The square of a small number is smaller still: raw ESD needs weights a hundred times as large.
+_RAW_SCALE = 100.0
+
+
+@dataclass(frozen=True)
+class Search:
+    """One step of the search: candidates that differ in one setting, and the best of them, once all have ended.
+
+    Attributes:
+        setting: What they differ in.
+        candidates: In the order of the grid.
+        chosen: None while results are missing, or when every candidate failed.
+        within: Whether the chosen one gives up less than 1.5 points of accuracy; if no candidate does, the most
+            accurate one is chosen.
+    """
+
+    setting: str
+    candidates: tuple[Configuration, ...]
+    chosen: Configuration | None
+    within: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Attributes:
+        name: What it is called.
+        trials: One for each seed; empty while they are not known.
+        searches: Those that led to it.
+        problem: Why there will be no trials, if so.
+    """
+
+    name: str
+    trials: tuple[Configuration, ...]
+    searches: tuple[Search, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a table consists of, as far as the results tell."""
+
+    base: Configuration
+    rows: tuple[Row, ...]
+
+    @property
+    def baseline(self) -> Configuration:
+        """The NLL network that candidates are held against."""
+        return self.rows[0].trials[0]
+
+    @property
+    def needed(self) -> tuple[Configuration, ...]:
+        """Every trial known to be needed, each once: first those that others wait for."""
+        searched = (trial for row in self.rows for search in row.searches for trial in search.candidates)
+        final = (trial for row in self.rows for trial in row.trials)
+        return tuple(dict.fromkeys([self.baseline, *searched, *final]))
+
+    def missing(self, ended: Set[Configuration]) -> tuple[Configuration, ...]:
+        """Those neither finished nor failed."""
+        return tuple(trial for trial in self.needed if trial not in ended)
+
+
+Results = Mapping[Configuration, Validated]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The trials of a table, for one recipe.
+
+    Args:
+        base: The recipe's configuration; objective, weight and seed are the protocol's to choose.
+        profile: How much to search.
+        results: Validation scores of the trials that are finished.
+        failed: Trials that ended without a result; they are not candidates.
+    """
+
+    base: Configuration
+    profile: Profile
+    results: Results
+    failed: Set[Configuration] = frozenset()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", replace(self.base, objective="nll", weight=1.0, seed=0))
+
+    def table1(self, methods: Iterable[MethodName] = PUBLISHED) -> Plan:
+        """The NLL, with all the training data as published and with the reduced part, and each method."""
+        reduced = Row("NLL, reduced split", self._seeds(replace(self.base, reduced_split=True)))
+        others = (self._row(method) for method in dict.fromkeys(methods) if method != "nll")
+        return Plan(self.base, (self._baseline(), reduced, *others))
+
+    def table2(self) -> Plan:
+        """ESD with the batch size of the recipe, a half, a quarter and an eighth of it."""
+        return Plan(self.base, (self._baseline(sized=True), *self._sizes("esd", (1, 2, 4, 8))))
+
+    def table3(self) -> Plan:
+        """ECE as the objective with the batch size of the recipe, a half and a quarter of it; and ESD beside it."""
+        rows = (*self._sizes("ece", (1, 2, 4)), *self._sizes("esd", (1, 2, 4)))
+        return Plan(self.base, (self._baseline(sized=True), *rows))
+
+    def table(self, name: TableName, methods: Iterable[MethodName] = PUBLISHED) -> Plan:
+        """One of the three."""
+        return self.table1(methods) if name == "table1" else self.table2() if name == "table2" else self.table3()
+
+    def _baseline(self, *, sized: bool = False) -> Row:
+        name = f"NLL (b{self.base.batch_size})" if sized else "NLL"
+        return Row(name, self._seeds(self.base))
+
+    def _seeds(self, configuration: Configuration) -> tuple[Configuration, ...]:
+        return tuple(replace(configuration, seed=seed) for seed in range(self.profile.seeds))
+
+    def _sizes(self, method: MethodName, divisors: Iterable[int]) -> Iterable[Row]:
+        """λ is searched at the recipe's batch size, and kept."""
+        found = self._row(method)
+        for divisor in divisors:
+            size = max(3, self.base.batch_size // divisor)
+            trials = tuple(replace(trial, batch_size=size) for trial in found.trials)
+            yield replace(found, name=f"{found.name} (b{size})", trials=trials)
+
+    def _row(self, method: MethodName) -> Row:
+        name = method_name(method)
+        if method in REPLACING:
+            return Row(name, self._seeds(_changed(self.base, objective=method)))
+        if self.base in self.failed:
+            return Row(name, (), problem="the NLL baseline of the search failed")
+        searches = [self._search("weight", _by_weight(self.base, method, self.profile))]
+        chosen, inner = searches[0].chosen, _INNER.get(method)
+        if inner is not None and chosen is not None:
+            grid = sorted({*inner.grid(self.profile), inner.first})
+            searches.append(self._search(inner.name, [_changed(chosen, **{inner.name: one}) for one in grid]))
+            chosen = searches[-1].chosen
+        if chosen is None:
+            ended = all(one in self.failed for one in searches[-1].candidates)
+            return Row(name, (), tuple(searches), "every trial of the search failed" if ended else None)
+        return Row(name, self._seeds(chosen), tuple(searches))
+
+    def _search(self, setting: str, candidates: Iterable[Configuration]) -> Search:
+        candidates = tuple(candidates)
+        baseline = self.results.get(self.base)
+        finished = [one for one in candidates if one in self.results]
+        waits = any(one not in self.results and one not in self.failed for one in candidates)
+        if baseline is None or waits or not finished:
+            return Search(setting, candidates, None, within=False)
+        within = [one for one in finished if qualifies(self.results[one], baseline)]
+        # Ties go to the more accurate, then to the first in the grid, the gentlest.
+        chosen = (
+            min(within, key=lambda one: (self.results[one].ece, -self.results[one].accuracy))
+            if within
+            else max(finished, key=lambda one: (self.results[one].accuracy, -self.results[one].ece))
+        )
+        return Search(setting, candidates, chosen, within=bool(within))
+
+
+def qualifies(candidate: Validated, baseline: Validated) -> bool:
+    """Whether a network gives up less accuracy than the search allows.
+
+    Example:
+        >>> baseline = Validated(accuracy=0.938, ece=0.05)
+        >>> qualifies(Validated(accuracy=0.924, ece=0.01), baseline)
+        True
+        >>> qualifies(Validated(accuracy=0.923, ece=0.01), baseline)
+        False
+    """
+    # A difference of exactly 1.5 points, such as 0.938 - 0.923, may be a hair below 0.015 in binary.
+    return baseline.accuracy - candidate.accuracy < ACCURACY_GIVEN_UP - 1e-9
+
+
+def with_profile(recipe: Configuration, profile: Profile) -> Configuration:
+    """The configuration that all trials of a profile have in common."""
+    return recipe if profile.epochs is None else replace(recipe, epochs=min(recipe.epochs, profile.epochs))
+
+
+def method_name(method: MethodName) -> str:
+    """What a table calls a method."""
+    if method in REPLACING:
+        return "margin smoothing" if method == "margin-label-smoothing" else method.replace("-", " ")
+    return f"+ {_SPELLED.get(method, method.upper())}"
+
+
+def _changed(configuration: Configuration, **changes: Any) -> Configuration:
+    return replace(configuration, **changes)
+
+
+def _by_weight(base: Configuration, method: MethodName, profile: Profile) -> list[Configuration]:
+    raw = method == "esd-raw"
+    settings: dict[str, Any] = {"objective": "esd", "root": False} if raw else {"objective": method}
+    if inner := _INNER.get(method):
+        settings[inner.name] = inner.first
+    scale = _RAW_SCALE if raw else 1.0
+    return [_changed(base, **settings, weight=scale * weight) for weight in profile.weights]
+
+
+def rehearse(plan: Callable[[Results], Plan]) -> Plan:
+    """The plan as it will be in the end, with made-up results: the number of its trials does not depend on them.
+
+    Which λ, φ and T the later trials have does: here it is the first of each grid.
+    """
+    results: dict[Configuration, Validated] = {}
+    while missing := (found := plan(results)).missing(results.keys()):
+        results |= dict.fromkeys(missing, Validated(accuracy=1.0, ece=0.0))
+    return found

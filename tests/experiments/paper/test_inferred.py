@@ -1,0 +1,100 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.experiments.configuration import Configuration
+from calibrant.experiments.names import ProfileName
+from calibrant.experiments.paper.inferred import inferred, plans_of
+from calibrant.experiments.recipes import RECIPES
+from calibrant.experiments.trials.protocol import PROFILES, with_profile
+from calibrant.experiments.trials.store import Store
+from tests.experiments.filled_stores import filled_store, plan_maker, write_failure, write_trial
+
+DIGITS = RECIPES["digits"]
+QUICK = with_profile(DIGITS, PROFILES["quick"])
+
+
+@pytest.mark.parametrize("profile", ["quick", "cpu"])
+def test_a_complete_store_gives_back_the_plan_it_was_filled_for(tmp_path: Path, profile: ProfileName) -> None:
+    store = filled_store(tmp_path, profile)
+    assert plans_of(store) == [(profile, plan_maker(DIGITS, profile)(store))]
+
+
+def test_an_interrupted_search_is_not_taken_for_a_smaller_one(tmp_path: Path) -> None:
+    # Both grids have λ 0.6 and 2, and both profiles train digits for 40 epochs here.
+    store, make = Store(tmp_path), plan_maker(DIGITS, "cpu")
+    for trial in make(store).needed[:12]:
+        write_trial(store, trial)
+    [(profile, plan)] = plans_of(store)
+    assert profile == "cpu"
+    assert [row.name for row in plan.rows] == ["NLL", "+ MMCE", "+ SB-ECE"]
+
+
+@pytest.mark.parametrize(
+    ("trial", "profile"),
+    [(QUICK, "quick"), (DIGITS, "cpu"), (RECIPES["mnist"], "paper"), (DIGITS.replaced({"epochs": 3}), "quick")],
+)
+def test_a_single_trial_belongs_to_the_profile_of_its_epochs(
+    tmp_path: Path, trial: Configuration, profile: ProfileName
+) -> None:
+    store = Store(tmp_path)
+    write_trial(store, trial)
+    [(found, plan)] = plans_of(store)
+    assert (found, plan.base, [row.name for row in plan.rows]) == (profile, trial, ["NLL"])
+
+
+def test_recipes_and_epochs_are_kept_apart_and_stand_in_the_order_of_the_recipes(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    others = [RECIPES["snli"], QUICK, DIGITS, RECIPES["mnist"]]
+    for trial in others:
+        write_trial(store, trial)
+    assert [plan.base for _, plan in plans_of(store)] == [QUICK, DIGITS, RECIPES["mnist"], RECIPES["snli"]]
+
+
+def test_smaller_batches_are_table2_of_the_same_group(tmp_path: Path) -> None:
+    store = filled_store(tmp_path)
+    [group] = inferred(store)
+    assert group.begun("table2") is not None  # the baseline and ESD at the recipe's batch are of Table 1
+    small = group.table("table2").rows[2].trials[0]
+    assert small.batch_size == QUICK.batch_size // 2
+    write_trial(store, small)
+    [group] = inferred(store)
+    plan = group.begun("table2")
+    assert group.protocol.base == QUICK
+    assert plan is not None
+    assert [row.name for row in plan.rows][2] == "+ ESD (b64)"
+
+
+def test_a_batch_size_of_ones_own_is_that_of_the_plan(tmp_path: Path) -> None:
+    store = filled_store(tmp_path, recipe=DIGITS.replaced({"batch_size": 32}))
+    [(profile, plan)] = plans_of(store)
+    assert (profile, plan.base.batch_size, len(plan.rows)) == ("quick", 32, 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"objective": "focal"}, "focal"),
+        ({"objective": "avuc", "weight": 0.6}, "+ AvUC"),
+        ({"objective": "esd", "root": False, "weight": 60.0}, "+ ESD, raw"),
+    ],
+)
+def test_other_methods_that_were_run_have_rows(tmp_path: Path, settings: dict[str, Any], name: str) -> None:
+    store = Store(tmp_path)
+    for trial in (QUICK, QUICK.replaced(settings)):
+        write_trial(store, trial)
+    [(_, plan)] = plans_of(store)
+    assert [row.name for row in plan.rows] == ["NLL", name]
+
+
+def test_failed_trials_end_a_search_and_damaged_ones_are_passed_over(tmp_path: Path) -> None:
+    store, make = Store(tmp_path), plan_maker(DIGITS, "quick")
+    write_trial(store, QUICK)
+    first, second = make(store).rows[-1].searches[0].candidates
+    write_trial(store, first)
+    write_failure(store, second, "ValueError: no")
+    (store.trial(QUICK.replaced({"seed": 1})).folder).mkdir()
+    (store.trial(QUICK.replaced({"seed": 1})).folder / "config.json").write_text("{")
+    [(_, plan)] = plans_of(store)
+    assert plan.rows[-1].trials[0] == first

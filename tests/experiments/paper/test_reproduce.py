@@ -1,0 +1,146 @@
+"""`calibrant reproduce`, `runs` and `report` as a user calls them, on a search of seconds."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from calibrant.cli import main
+from calibrant.experiments.trials.store import Store
+
+SMALL = ["--recipe", "digits", "--profile", "quick", "--methods", "esd", "--epochs", "1"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """NLL twice, and ESD: two λ and two seeds, an epoch each."""
+    folder = tmp_path_factory.mktemp("reproduced") / "runs"
+    call("reproduce", "table1", *SMALL, "--runs", folder, "--workers", "2")
+    return folder
+
+
+def call(*arguments: str | Path, code: int = 0) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert ended.value.code == code
+
+
+def test_a_dry_run_lists_every_trial_and_runs_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("reproduce", "table1", "--recipe", "mnist", "--runs", tmp_path / "runs", "--dry-run")
+    shown = capsys.readouterr().out
+    assert "70 trials, 0 done, 70 to do" in shown
+    numbers = [line.split()[0] for line in shown.splitlines() if line.split() and line.split()[0].isdecimal()]
+    assert numbers[:70] == [str(number) for number in range(1, 71)]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_same_command_again_trains_nothing_and_prints_the_same(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = Store(runs).trials()
+    before = {trial.folder: (trial.folder / "result.json").stat().st_mtime_ns for trial in trials}
+    assert len(before) == 7
+    printed = []
+    for _ in range(2):
+        call("reproduce", "table1", *SMALL, "--runs", runs)
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert "+ ESD" in printed[0]
+    assert before == {folder: (folder / "result.json").stat().st_mtime_ns for folder in before}
+    call("reproduce", "table1", *SMALL, "--runs", runs, "--dry-run")
+    assert "7 trials, 7 done, 0 to do." in capsys.readouterr().out
+
+
+def test_tables_and_figures_are_written_in_every_format(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("reproduce", "table1", *SMALL, "--runs", runs, "--out", tmp_path, "--format", "csv")
+    printed = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    written = list(csv.DictReader((tmp_path / "digits-table1.csv").read_text().splitlines()))
+    assert printed == written
+    assert len(written) >= 3
+    for name in ("figure1", "figure3", "figure4", "figure5"):
+        call("reproduce", name, *SMALL, "--runs", runs, "--out", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(f"digits-table1.{ending}" for ending in ("md", "tex", "csv", "significance.csv")),
+        *(f"digits-figure{number}.{ending}" for number in (1, 3, 4, 5) for ending in ("svg", "png")),
+    }
+
+
+def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs, tmp_path / "runs")
+    call("reproduce", "all", *SMALL, "--runs", tmp_path / "runs", "--out", tmp_path, "--shift-images", "40")
+    shown = capsys.readouterr().out
+    for name in ("Table 1", "Table 2", "Table 3", "+ ESD (b16)", "+ ECE (b32)", "figure2: not drawn: "):
+        assert name in shown
+    made = {path.name for path in tmp_path.glob("digits-*.svg")}
+    assert made == {f"digits-figure{number}.svg" for number in (1, 3, 4, 5, 6)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce", "table1", *SMALL, "--weight", "2"], "weight is the protocol's to choose"),
+        (["reproduce", "figure2", *SMALL], "MMCE"),
+        (["reproduce", "table1", "--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
+        (["reproduce", "table1", *SMALL[:-1], "2", "--ray-address", "auto"], "--executor ray"),
+        (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--workers", "2"], "--executor local"),
+        (["runs", "show", "zzzz"], "zzzz"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(
+    arguments: list[str], message: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(*arguments, "--runs", runs, code=2)
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_store_can_be_listed_shown_exported_pruned_and_reported(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("runs", "list", "--runs", runs)
+    listed = capsys.readouterr().out
+    trial = Store(runs).trials()[0]
+    assert trial.identity[:8] in listed
+    call("runs", "show", trial.identity[:6], "--runs", runs)
+    assert trial.identity in capsys.readouterr().out
+    call("runs", "export", tmp_path / "trials.json", "--runs", runs)
+    assert len(json.loads((tmp_path / "trials.json").read_text())["trials"]) == 7
+    call("runs", "prune", "--weights", "--runs", runs)
+    assert (trial.folder / "model.pt").exists()
+    call("report", runs, "--out", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.lower().startswith("<!doctype html>")
+    assert "+ ESD" in page
+
+
+def test_what_is_broken_in_one_trial_leaves_the_others(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "runs"
+    shutil.copytree(runs, broken)
+    esd = next(trial for trial in Store(broken).trials() if trial.configuration.objective == "esd")
+    (esd.folder / "test.npz").write_bytes(b"cut sh")
+    nll = next(trial for trial in Store(broken).trials() if trial.configuration.objective == "nll")
+    shutil.rmtree(nll.folder)
+    nll.folder.write_text("a file where a folder should be")
+    call("reproduce", "table1", *SMALL, "--runs", broken, "--workers", "1", code=1)
+    shown = capsys.readouterr().out
+    assert "NLL" in shown
+    assert "reduced split" in shown
+
+
+def test_other_data_are_not_mixed_into_a_table(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = tmp_path / "runs"
+    shutil.copytree(runs, mixed)
+    first, *_, last = (trial for trial in Store(mixed).trials() if trial.configuration.objective == "esd")
+    shutil.rmtree(last.folder)
+    (first.folder / "data.json").write_text('{"fingerprint": "of other images"}')
+    call("reproduce", "table1", *SMALL, "--runs", mixed, code=2)
+    assert "was run with other data" in capsys.readouterr().err
+    assert not last.folder.exists()
