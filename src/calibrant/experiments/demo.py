@@ -17,7 +17,7 @@ from calibrant.experiments.fit import fit, prepare
 from calibrant.experiments.objectives import display_name
 from calibrant.experiments.outcome import Outcome, Predicted, judge
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.table import NOTE, outcome_table
+from calibrant.experiments.table import NOTE, outcome_table, print_whole
 from calibrant.experiments.watching import training_progress
 from calibrant.files import read_predictions, write_predictions
 from calibrant.report import audit, write_report
@@ -116,7 +116,7 @@ def _show(
 ) -> None:
     seeds = len(outcomes["NLL"])
     title = f"Digits, {recipe.epochs} epochs, {seeds} seed{'' if seeds == 1 else 's'}, weight {weight:g}"
-    console.print(outcome_table(outcomes, title=title))
+    print_whole(console, outcome_table(outcomes, title=title))
     console.print(NOTE, highlight=False)
     console.print(
         f"LeNet5 on scikit-learn's digits with pixel noise {recipe.noise:g}: 360 test images. A toy-sized default: it "

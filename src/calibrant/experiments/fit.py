@@ -89,16 +89,8 @@ def fit(
         accelerator: As Lightning names them.
     """
     configuration, loaders, batches, classifier = prepared
+    trainer = _trainer(accelerator, max_epochs=configuration.epochs, logger=list(loggers), callbacks=list(callbacks))
     with _quiet():
-        try:
-            trainer = Trainer(
-                accelerator=accelerator, devices=1, max_epochs=configuration.epochs, logger=list(loggers),
-                callbacks=list(callbacks), plugins=[WholeCheckpointIO()],
-                enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
-                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=10,
-            )  # fmt: skip
-        except (MisconfigurationException, ValueError) as error:
-            raise ValueError(f"there is no accelerator {accelerator!r} here: choose another, or auto") from error
         try:
             trainer.fit(
                 classifier, batches, loaders.validation,
@@ -108,6 +100,24 @@ def fit(
             raise KeyboardInterrupt from error
     model = classifier.model.to(trainer.strategy.root_device)
     return Trained(classifier.history, predict(model, loaders.validation), predict(model, loaders.test), model)
+
+
+def check_accelerator(name: str) -> None:
+    """Complain about one that this machine does not have."""
+    _trainer(name, max_epochs=1, logger=False, callbacks=[])
+
+
+def _trainer(accelerator: str, *, callbacks: list[Callback], **options: Any) -> Trainer:
+    try:
+        with _quiet():
+            return Trainer(
+                accelerator=accelerator, devices=1, callbacks=callbacks, plugins=[WholeCheckpointIO()],
+                enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=10,
+                **options,
+            )  # fmt: skip
+    except (MisconfigurationException, ValueError) as error:
+        raise ValueError(f"there is no accelerator {accelerator!r} here: choose another, or auto") from error
 
 
 def make_model(configuration: Configuration, loaders: Loaders) -> nn.Module:
@@ -128,10 +138,10 @@ def make_model(configuration: Configuration, loaders: Loaders) -> nn.Module:
 def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) -> Predicted:
     """Logits and targets of all batches, on the CPU; with ``dropout``, a sample of them."""
     device = next(model.parameters()).device
-    model.eval()
-    if dropout:
-        for layer in model.modules():
-            layer.train(isinstance(layer, nn.Dropout))
+    model.train(dropout)  # attention has dropout without a layer for it
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.eval()
     logits, target = [], []
     for inputs, labels in batches:
         if isinstance(inputs, dict):

@@ -20,6 +20,7 @@ TABLES: tuple[TableName, ...] = ("table1", "table2", "table3")
 FIGURES: tuple[FigureName, ...] = ("figure1", "figure2", "figure3", "figure4", "figure5", "figure6")
 PAPER: tuple[RecipeName, ...] = ("mnist", "cifar10", "cifar100", "imagenet100", "snli", "anli")
 PUBLISHED: tuple[MethodName, ...] = ("mmce", "sb-ece", "esd")
+SHIFTED: tuple[RecipeName, ...] = ("digits", "mnist", "cifar10", "cifar100")  # those with a Figure 6
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from rich import box
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from calibrant.experiments.outcome import BINS, Outcome
@@ -44,6 +45,13 @@ def outcome_table(rows: Mapping[str, Sequence[Outcome]], *, title: str) -> Table
             cells.append(f"[bold]{text}[/]" if best and len(rows) > 1 else text)
         table.add_row(name, *cells)
     return table
+
+
+def print_whole(console: Console, tables: RenderableType) -> None:
+    """Print at 80 columns or more: lines that a narrower terminal breaks are ugly, numbers cut short are wrong."""
+    if console.width < 80:
+        console = Console(file=console.file, width=80, force_terminal=console.is_terminal)
+    console.print(tables)
 
 
 def mean_and_spread(values: Sequence[float]) -> str:

@@ -23,7 +23,7 @@ from calibrant.experiments.fit import Prepared, Trained, fit, prepare
 from calibrant.experiments.json_files import write_json
 from calibrant.experiments.objectives import display_name
 from calibrant.experiments.outcome import Outcome, judge
-from calibrant.experiments.table import NOTE, outcome_table
+from calibrant.experiments.table import NOTE, outcome_table, print_whole
 from calibrant.experiments.watching import Bar, KeepLast, training_progress
 from calibrant.files import FileError, naming, read_predictions, whole_or_not_at_all, write_predictions
 from calibrant.metrics.predictions import Predictions
@@ -207,7 +207,7 @@ def _read_summary(path: Path) -> Outcome:
 def _show(out: Path, configuration: Configuration, name: str, outcome: Outcome, audits: list[Audit]) -> None:
     console = Console()
     title = f"{configuration.recipe}, {configuration.model}, {configuration.epochs} epochs, seed {configuration.seed}"
-    console.print(outcome_table({name: [outcome]}, title=escape(title)))
+    print_whole(console, outcome_table({name: [outcome]}, title=escape(title)))
     console.print(NOTE, highlight=False)
     for one in audits:
         console.print(f"[bold]{escape(one.name)}[/]: {escape(verdict(one))}.", highlight=False)

@@ -5,14 +5,20 @@ import pytest
 
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.names import ProfileName
-from calibrant.experiments.paper.inferred import inferred, plans_of
+from calibrant.experiments.paper.inferred import inferred
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.trials.protocol import PROFILES, with_profile
+from calibrant.experiments.trials.protocol import PROFILES, Plan, with_profile
 from calibrant.experiments.trials.store import Store
 from tests.experiments.filled_stores import filled_store, plan_maker, write_failure, write_trial
 
 DIGITS = RECIPES["digits"]
 QUICK = with_profile(DIGITS, PROFILES["quick"])
+
+
+def plans_of(store: Store) -> list[tuple[ProfileName, Plan]]:
+    """Table 1 of all that a store has trials of, without rows that were not begun."""
+    found = ((one.profile, one.begun("table1")) for one in inferred(store))
+    return [(profile, plan) for profile, plan in found if plan is not None]
 
 
 @pytest.mark.parametrize("profile", ["quick", "cpu"])

@@ -84,6 +84,9 @@ def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest
     ("arguments", "message"),
     [
         (["reproduce", "table1", *SMALL, "--weight", "2"], "weight is the protocol's to choose"),
+        (["reproduce", "table1", *SMALL, "--gamma", "2"], "gamma is the protocol's to choose"),
+        (["reproduce", "table1", *SMALL, "--max-length", "64"], "max-length is not a setting of the recipe digits"),
+        (["reproduce", "table1", *SMALL[:-1], "2", "--accelerator", "tpu9"], "there is no accelerator 'tpu9' here"),
         (["reproduce", "figure2", *SMALL], "MMCE"),
         (["reproduce", "table1", "--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--ray-address", "auto"], "--executor ray"),
@@ -144,3 +147,44 @@ def test_other_data_are_not_mixed_into_a_table(runs: Path, tmp_path: Path, capsy
     call("reproduce", "table1", *SMALL, "--runs", mixed, code=2)
     assert "was run with other data" in capsys.readouterr().err
     assert not last.folder.exists()
+
+
+def test_settings_of_the_objectives_hold_for_all_trials(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(
+        "reproduce", "table1", *SMALL, "--runs", runs, "--dry-run", "--batchnorm", "freeze",
+        "--calibration-every", "2", "--calibration-fraction", "0.2", "--calibration-batch-size", "64",
+    )  # fmt: skip
+    assert "7 trials, 0 done, 7 to do" in capsys.readouterr().out
+
+
+def test_a_recipe_without_its_data_does_not_stop_those_after_it(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # digits, too, would look for a folder of its own; there all is done, and no data are needed.
+    call("reproduce", "table1", "--recipe", "mnist", *SMALL, "--runs", runs, "--data-dir", tmp_path, code=1)
+    shown = capsys.readouterr()
+    assert "on digits" in shown.out
+    assert shown.err.startswith("error: mnist: ")
+    assert len(shown.err.splitlines()) == 1
+
+
+def test_figure6_of_all_without_networks_leaves_the_others(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "runs"
+    shutil.copytree(runs, store)
+    call("runs", "prune", "--weights", "--apply", "--runs", store)
+    call("reproduce", "all", *SMALL, "--runs", store, "--out", tmp_path)
+    assert "figure6: not drawn: " in capsys.readouterr().out
+
+
+def test_a_narrow_terminal_cuts_no_numbers(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+    for columns in ("80", "50"):
+        monkeypatch.setenv("COLUMNS", columns)
+        call("reproduce", "table1", *SMALL, "--runs", runs)
+        call("runs", "list", "--runs", runs)
+        printed.append(capsys.readouterr().out)
+    assert printed[0].split() == printed[1].split()

@@ -91,13 +91,18 @@ def test_the_verdict_knows_which_way_is_better(shift: float | None, better: int,
     assert (found.method, found.against, found.verdict) == ("b", "a", verdict)
 
 
-def test_seeds_are_paired_by_number_and_what_is_missing_or_not_a_number_is_left_out() -> None:
-    results = {"a": {"m": {0: 1.0, 1: 2.0, 2: 4.0, 3: 9.0}}, "b": {"m": {3: math.nan, 2: 4.5, 1: 2.25, 7: 0.0}}}
+def test_seeds_are_paired_by_number_and_what_is_missing_is_left_out() -> None:
+    results = {"a": {"m": {0: 1.0, 1: 2.0, 2: 4.0}}, "b": {"m": {2: 4.5, 1: 2.25, 7: 0.0}}}
     [found] = compare(results, [("b", "a")], {"m": 1})
     assert found.paired.pairs == 2
     assert found.paired.difference == pytest.approx(0.375)
     assert compare(results, [("b", "a")], {}) == ()
     del results["b"]["m"][1]
+    assert compare(results, [("b", "a")], {"m": 1}) == ()
+
+
+def test_a_row_with_a_value_that_is_not_a_number_has_no_mean_and_no_comparison() -> None:
+    results = {"a": {"m": {0: 1.0, 1: 2.0, 2: 4.0}}, "b": {"m": {0: math.nan, 1: 2.25, 2: 4.5}}}
     assert compare(results, [("b", "a")], {"m": 1}) == ()
 
 

@@ -1,7 +1,6 @@
 """Tables from stores made by hand."""
 
 import dataclasses
-import json
 import math
 import statistics
 from pathlib import Path
@@ -130,7 +129,7 @@ def test_what_was_not_run_says_so_and_missing_seeds_are_counted(tmp_path: Path) 
         None, "every seed failed", "not run here", "every trial of the search failed", "not run here",
     ]  # fmt: skip
     assert (table.rows[0].seeds, table.rows[0].planned) == ((0, 1, 2, 3), 5)
-    assert table.failed[0] == ("NLL", 4)
+    assert table.failed[0] == ("NLL", "seed 4")
     assert len(table.failed) == 6
     assert table.comparisons == ()
     assert not any(cell.best for row in table.rows for cell in row.cells.values())
@@ -225,14 +224,15 @@ def test_ensembles_and_dropout_come_from_stored_predictions(tmp_path: Path) -> N
     assert [row.kind for row in alone.rows] == ["network"] * 5
 
 
-def test_it_is_plain_values_for_json_even_where_nothing_was_fitted(tmp_path: Path) -> None:
-    plan, store = finished_plan("table1", "digits", "quick"), Store(tmp_path)
-    for trial in plan.rows[0].trials:
-        finish(store, trial, dataclasses.replace(outcome(0, trial.seed), ece_temperature=math.nan))
-    found = json.loads(json.dumps(tabulate("table1", plan, store, profile="quick").to_dict(), allow_nan=False))
-    assert found["rows"][0]["cells"]["ece_temperature"]["values"] == [None, None]
-    assert found["rows"][0]["cells"]["ece"]["mean"] == pytest.approx(0.895)
-    assert found["rows"][4] | {"cells": None} == {
-        "name": "+ ESD", "kind": "network", "seeds": [], "planned": 2, "chosen": {"weight": 0.6}, "within": True,
-        "problem": "not run here", "cells": None,
-    }  # fmt: skip
+def test_a_candidate_that_failed_is_named_since_the_choice_was_made_without_it(tmp_path: Path) -> None:
+    plan, store = finished_plan("table2", "mnist"), Store(tmp_path)
+    finish_all(store, plan, outcome_of_any)
+    *_, lost = plan.rows[1].searches[0].candidates
+    fail(store, lost)
+    table = tabulate("table2", plan, store, profile="cpu")
+    assert table.failed == (("+ ESD (b512)", "λ=8 of the search"),)
+    assert "Failed trials: + ESD (b512), λ=8 of the search." in footnotes(table)
+
+
+def outcome_of_any(place: int, seed: int) -> Outcome:
+    return outcome(place % 5, seed)

@@ -21,7 +21,7 @@ from calibrant.experiments.paper.figure_parts import NotRunError
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.shift import evaluation
 from calibrant.experiments.shift.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from calibrant.experiments.shift.evaluation import ShiftResult, evaluate_shift, evaluate_shifts, shift_of
+from calibrant.experiments.shift.evaluation import ShiftResult, evaluate_shifts, shift_of
 from calibrant.experiments.shift.figure import corruption_samples, figure6
 from calibrant.experiments.shift.sources import Generated, Official, official, shifted_images
 from calibrant.experiments.trials.protocol import Plan, Row
@@ -251,12 +251,12 @@ def test_where_the_images_come_from(tmp_path: Path) -> None:
     assert found.corruptions == ("snow",)
     with pytest.raises(ValueError, match="published corruptions exist for cifar10 and cifar100, not for mnist"):
         shifted_images(RECIPES["mnist"], None, tmp_path)
-    with pytest.raises(ValueError, match=r"distribution shift is for the recipes cifar10, .* not for snli"):
+    with pytest.raises(ValueError, match=r"distribution shift is for the recipes digits, .* not for snli"):
         shifted_images(RECIPES["snli"], None, None)
 
 
 def test_one_trial_takes_all_generated_corruptions(trial: Trial) -> None:
-    found = evaluate_shift(trial, None, limit=20)
+    found = evaluate_shifts([trial], shifted_images(DIGITS, None, None), limit=20)[0]
     assert tuple(found.corrupted) == tuple(CORRUPTIONS)
     assert {len(scores) for scores in found.corrupted.values()} == {len(SEVERITIES)}
 
@@ -268,7 +268,7 @@ def made_result(accuracy: float, limit: int | None = None) -> ShiftResult:
         return evaluation.ShiftScore(accuracy - loss, 0.1 + loss, 0.05 + loss)
 
     worse = {name: tuple(score(k * s / 100) for s in SEVERITIES) for k, name in ((1, "contrast"), (2, "fog"))}
-    request = evaluation.Request("generated", ("contrast", "fog"), limit, "")
+    request = evaluation.ShiftRequest("generated", ("contrast", "fog"), limit, "")
     return ShiftResult(request, limit or 1000, 1.5, score(0.0), worse)
 
 

@@ -230,3 +230,23 @@ def test_predictions_with_dropout_are_kept_for_networks_that_have_it(
     assert 1e-4 < difference < 0.3
     assert torch.equal(sampled.logits, again.predicted("test", sampled=True).logits)
     assert not torch.equal(trial.predicted("validation").logits, trial.predicted("validation", sampled=True).logits)
+
+
+class Attentive(nn.Module):
+    """Dropout that is no layer, as in the attention of transformers, beside a layer that has a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.norm(inputs), 0.5, training=self.training)
+
+
+def test_sampling_drops_in_attention_too_and_leaves_batchnorm_alone() -> None:
+    model, batches = Attentive(), [(torch.randn(8, 3), torch.zeros(8, dtype=torch.long))]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    drawn = fitting.predict(model, batches, dropout=True).logits
+    assert (drawn == 0).any()
+    assert not (fitting.predict(model, batches).logits == 0).any()
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())

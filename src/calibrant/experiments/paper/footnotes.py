@@ -9,6 +9,7 @@ from calibrant.experiments.paper.significance import LEVEL, least_p
 from calibrant.experiments.paper.tabulated import TableRow, Tabulated
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.trials.protocol import ACCURACY_GIVEN_UP
+from calibrant.experiments.trials.store import DROPOUT_PASSES
 
 DIFFERS, NOT_WITHIN = "†", "‡"
 
@@ -110,7 +111,7 @@ def _gaps(table: Tabulated) -> Iterator[str]:
     if broken:
         yield f"Without numbers: {', '.join(broken)}."
     if table.failed:
-        yield f"Failed trials: {', '.join(f'{name}, seed {seed}' for name, seed in table.failed)}."
+        yield f"Failed trials: {'; '.join(f'{name}, {which}' for name, which in table.failed)}."
 
 
 def _votes(table: Tabulated) -> Iterator[str]:
@@ -123,6 +124,6 @@ def _votes(table: Tabulated) -> Iterator[str]:
             "own validation set first, since one network's validation set is another's training data."
         )
     if some("dropout"):
-        yield "MC dropout: the mean of the probabilities of several passes with dropout on, for each seed."
+        yield f"MC dropout: the mean of the probabilities of {DROPOUT_PASSES} passes with dropout on, for each seed."
     if table.unkept:
         yield f"No ensemble of {', '.join(table.unkept)}: their predictions were not kept, or do not fit together."

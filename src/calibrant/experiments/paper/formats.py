@@ -19,7 +19,6 @@ from calibrant.experiments.paper.layout import (
     ALIGNMENT,
     COMPARISON_ALIGNMENT,
     COMPARISON_COLUMNS,
-    SYMBOLS,
     Line,
     Styled,
     columns,
@@ -27,6 +26,7 @@ from calibrant.experiments.paper.layout import (
     lines,
 )
 from calibrant.experiments.paper.tabulated import TableRow, Tabulated
+from calibrant.experiments.trials.labels import SYMBOLS
 
 SIGNIFICANCE = "Which differences survive"
 

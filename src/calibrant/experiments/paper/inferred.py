@@ -50,16 +50,6 @@ class Inferred:
         return Plan(plan.base, (plan.rows[0], *rows)) if rows or name == "table1" else None
 
 
-def plans_of(store: Store) -> list[tuple[ProfileName, Plan]]:
-    """Table 1 of all that a store has finished trials of, without rows that were not begun, and the profile of each.
-
-    Args:
-        store: May hold trials of several recipes, epochs and profiles.
-    """
-    found = ((one.profile, one.begun("table1")) for one in inferred(store))
-    return [(profile, plan) for profile, plan in found if plan is not None]
-
-
 def inferred(store: Store) -> list[Inferred]:
     """The protocols of a store, in the order of their recipes."""
     results = {trial: result.validation for trial, result in store.results().items()}

@@ -7,10 +7,10 @@ from calibrant.experiments.paper.footnotes import DIFFERS, NOT_WITHIN
 from calibrant.experiments.paper.significance import Comparison
 from calibrant.experiments.paper.tabulated import Cell, Kind, TableRow, Tabulated
 from calibrant.experiments.table import mean_and_spread
+from calibrant.experiments.trials.labels import SYMBOLS
 
 Source = Literal["ours", "paper", "heading"]
 HEADINGS: dict[Kind, str] = {"network": "", "ensemble": "deep ensembles", "dropout": "MC dropout"}
-SYMBOLS = {"weight": "λ", "bandwidth": "φ", "softness": "T"}
 ALIGNMENT, COMPARISON_ALIGNMENT = "llrrrrrr", "lrrrrl"  # left and right; a table with fewer columns has its first
 COMPARISON_COLUMNS = ("", "difference", "95 % interval", "p", "p, flips", "verdict")
 

@@ -2,16 +2,17 @@
 
 import gc
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from calibrant.experiments.configuration import Configuration, Overrides, RecipeName
-from calibrant.experiments.fit import prepare
+from calibrant.experiments.fit import check_accelerator, prepare
 from calibrant.experiments.json_files import read_json
 from calibrant.experiments.names import (
     FIGURES,
+    SHIFTED,
     TABLES,
     FigureName,
     Format,
@@ -27,6 +28,7 @@ from calibrant.experiments.paper.figures import NotRunError, write_figure
 from calibrant.experiments.paper.formats import render, significance_csv
 from calibrant.experiments.paper.tabulated import Tabulated, tabulate
 from calibrant.experiments.recipes import resolve
+from calibrant.experiments.table import print_whole
 from calibrant.experiments.trials.executors import Executor, LocalExecutor
 from calibrant.experiments.trials.live import LiveView
 from calibrant.experiments.trials.protocol import PROFILES, Plan, Protocol, Results, rehearse, with_profile
@@ -35,7 +37,10 @@ from calibrant.experiments.trials.runner import run, stored
 from calibrant.experiments.trials.store import DATA, Store
 from calibrant.files import FileError, whole_or_not_at_all
 
-SHIFTED: tuple[RecipeName, ...] = ("digits", "mnist", "cifar10", "cifar100")
+# Of rows, not of a recipe: searched, or as published.
+OF_THE_PROTOCOL = (
+    "objective", "weight", "seed", "bandwidth", "softness", "root", "gamma", "smoothing", "reduced_split",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,20 +106,28 @@ class Request:
 def reproduce_all(asked: Asked, running: Running, shift: Shift, *, dry_run: bool) -> bool:
     """Reproduce for one recipe after the other; return whether every trial ended well.
 
-    One after the other: on a cluster with room for more, give several commands the same folder of trials.
+    One after the other: on a cluster with room for more, give several commands the same folder of trials. A recipe
+    that cannot be run, say for want of its data, does not stop those after it.
     """
     console, store, well = Console(), Store(asked.runs), True
-    for recipe in asked.recipes:
-        data = asked.data if asked.data is None or len(asked.recipes) == 1 else asked.data / recipe
+    for base in [_base(recipe, asked) for recipe in asked.recipes]:
+        data = asked.data if asked.data is None or len(asked.recipes) == 1 else asked.data / base.recipe
         request = Request(
-            asked.target, _base(recipe, asked), asked.profile, asked.methods, data, shift.corrupted_dir,
-            shift.shift_images,
+            asked.target, base, asked.profile, asked.methods, data, shift.corrupted_dir, shift.shift_images
         )  # fmt: skip
         if dry_run:
             _list(request, store, console)
             continue
-        run_missing(request, store, running)
-        well &= show(request, store, asked.format, asked.out, console)
+        try:
+            run_missing(request, store, running)
+            well &= show(request, store, asked.format, asked.out, console)
+        except (ValueError, OSError, ImportError) as error:
+            if len(asked.recipes) == 1:
+                raise
+            well = False
+            Console(stderr=True).print(
+                f"error: {base.recipe}: {error}", style="red", highlight=False, markup=False, soft_wrap=True
+            )
     return well
 
 
@@ -125,6 +138,8 @@ def run_missing(request: Request, store: Store, running: Running) -> None:
         return
     executor = _executor(request, store, running)
     # Every trial would fail for the same reason: find out now, once.
+    if running.executor == "local":
+        check_accelerator(running.accelerator)
     prepared = prepare(request.base.replaced({"objective": "esd"}), request.data)
     _check_data(prepared.loaders.description["fingerprint"], request.plan(results).needed, store)
     del prepared
@@ -159,14 +174,14 @@ def show(request: Request, store: Store, format: Format, out: Path | None, conso
         if request.target in (name, "all"):
             table = tabulate(name, request.table(name, results, failed), store, profile=request.profile)
             rendered = render(table, format)
-            console.print(rendered) if format == "table" else console.out(rendered, highlight=False)
+            print_whole(console, rendered) if format == "table" else console.out(rendered, highlight=False)
             if out is not None:
                 write_table(out, f"{request.base.recipe}-{name}", table)
     plan = request.table("table1", results, failed)
     for figure in request.figures:
         try:
             made = str(_draw(figure, plan, request, store, out or store.folder / "figures"))
-        except NotRunError as error:
+        except (NotRunError, FileError) as error:
             if request.target != "all":
                 raise
             made = f"not drawn: {error}"
@@ -186,10 +201,11 @@ def write_table(folder: Path, name: str, table: Tabulated) -> None:
 
 def _base(recipe: RecipeName, asked: Asked) -> Configuration:
     """Options go before the profile, and the profile before the recipe."""
-    for name in ("objective", "weight", "seed", "bandwidth", "softness", "root", "reduced_split"):
+    for name in OF_THE_PROTOCOL:
         if getattr(asked.settings, name) is not None:
             raise ValueError(f"{name.replace('_', '-')} is the protocol's to choose: leave it out")
-    base = resolve(recipe, asked.settings, None)
+    # Some rows have an objective: its settings are welcome.
+    base = replace(resolve(recipe, replace(asked.settings, objective="esd"), None), objective="nll")
     return base if asked.settings.epochs is not None else with_profile(base, PROFILES[asked.profile])
 
 

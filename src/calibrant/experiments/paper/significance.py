@@ -119,7 +119,7 @@ def compare(
         measures: Key -> 1 if more of it is better, -1 if less.
 
     Returns:
-        The comparisons that have two or more seeds in common.
+        The comparisons that have two or more seeds in common, and a value for each of them.
     """
     pairs = tuple(pairs)
     found = []
@@ -127,8 +127,7 @@ def compare(
         for method, against in pairs:
             ours, theirs = results[method][measure], results[against][measure]
             differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-            differences = [one for one in differences if math.isfinite(one)]
-            if len(differences) >= 2:
+            if len(differences) >= 2 and all(map(math.isfinite, differences)):
                 found.append((method, against, measure, paired_test(differences)))
     corrected = holm([paired.p_t for *_, paired in found])
     return tuple(

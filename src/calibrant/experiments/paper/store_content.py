@@ -9,6 +9,9 @@ from typing import Any
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.objectives import ADDED, display_name
 from calibrant.experiments.recipes import RECIPES
+from calibrant.experiments.trials.labels import SYMBOLS
+from calibrant.experiments.trials.quantities import duration
+from calibrant.experiments.trials.runs import order
 from calibrant.experiments.trials.store import Result, Store
 from calibrant.files import FileError
 from calibrant.report.names import clean
@@ -17,7 +20,6 @@ STATUSES = ("done", "running", "failed", "unfinished", "damaged")
 _WORDS = {"done": "finished", "unfinished": "interrupted"}
 # Shown where they differ from the recipe's: the rest has columns of its own.
 _IN_COLUMNS = {"recipe", "objective", "weight", "seed", "epochs", "reduced_split"}
-_SYMBOLS = {"bandwidth": "φ", "softness": "T"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def entries(store: Store) -> list[Entry]:
             found.append(Entry(trial.folder.name, trial.identity, "damaged", None, None, str(error)))
         else:
             found.append(Entry(trial.folder.name, trial.identity, status, configuration, result, failure))
-    return sorted(found, key=_order)
+    return sorted(found, key=_place)
 
 
 def facts(found: Sequence[Entry]) -> list[dict[str, str]]:
@@ -98,36 +100,14 @@ def failures(found: Iterable[Entry]) -> list[dict[str, Any]]:
     ]
 
 
-def duration(seconds: float) -> str:
-    r"""A time in the one or two units that matter.
-
-    Example:
-        >>> [duration(seconds).replace("\xa0", " ") for seconds in (1.34, 59.96, 754, 7384, 200_000)]
-        ['1.3 s', '1 min', '12 min 34 s', '2 h 3 min', '55 h 33 min']
-    """
-    space = "\N{NO-BREAK SPACE}"
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f}{space}s"
-    whole = round(seconds)
-    large, small, names = (whole // 60, whole % 60, ("min", "s"))
-    if whole >= 3600:
-        large, small, names = whole // 3600, whole % 3600 // 60, ("h", "min")
-    return f"{large:,}{space}{names[0]}" + (f" {small}{space}{names[1]}" if small else "")
-
-
 def heading(base: Configuration) -> str:
     """What a group of trials has in common, in a line."""
     return f"{base.recipe}: {clean(base.model)}, {base.epochs} epoch{'s' if base.epochs != 1 else ''}"
 
 
-def _order(entry: Entry) -> tuple[Any, ...]:
-    one, recipes = entry.configuration, list(RECIPES)
-    if one is None:
-        return (len(recipes) + 1, entry.name)
-    place = recipes.index(one.recipe) if one.recipe in recipes else len(recipes)
-    inner = (one.bandwidth or 0.0, one.softness or 0.0)
-    return (place, one.epochs, one.objective != "nll", one.objective, one.reduced_split, -one.batch_size, one.weight,
-            *inner, one.seed, entry.identity)  # fmt: skip
+def _place(entry: Entry) -> tuple[Any, ...]:
+    """As `calibrant runs list` has them; what cannot be read comes last."""
+    return (0, order(entry.configuration)) if entry.configuration else (1, entry.name)
 
 
 def _trial_row(entry: Entry) -> dict[str, Any]:
@@ -154,7 +134,7 @@ def _settings(one: Configuration) -> str:
     usual = RECIPES[one.recipe].to_dict() if one.recipe in RECIPES else {}
     changed = {key: value for key, value in one.to_dict().items() if key not in _IN_COLUMNS and usual.get(key) != value}
     parts = [f"{one.epochs} epochs"]
-    parts += [f"{_SYMBOLS.get(key, key.replace('_', ' '))} {_plain(value)}" for key, value in changed.items()]
+    parts += [f"{SYMBOLS.get(key, key.replace('_', ' '))} {_plain(value)}" for key, value in changed.items()]
     return clean(", ".join(parts))
 
 

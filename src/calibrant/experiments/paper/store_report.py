@@ -5,7 +5,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from calibrant.experiments.names import TableName
+from calibrant.experiments.names import TABLES, TableName
 from calibrant.experiments.paper import store_content as content
 from calibrant.experiments.paper.footnotes import footnotes, footnotes_on_significance, title
 from calibrant.experiments.paper.formats import SIGNIFICANCE
@@ -24,8 +24,6 @@ from calibrant.experiments.trials.store import Store
 from calibrant.files import whole_or_not_at_all
 from calibrant.report.names import clean
 from calibrant.report.packages import require_report_packages
-
-TABLES: tuple[TableName, ...] = ("table1", "table2", "table3")
 
 
 def write_store_report(path: Path, store: Store) -> None:
@@ -90,9 +88,7 @@ def _group(group: Inferred, store: Store, name: str) -> dict[str, Any]:
 
     plan = group.begun("table1") or group.table("table1")
     missing: list[str] = []
-    tables = [
-        _table(_tabulated(table, one, store, group.profile, missing)) for table, one in _tables(group, plan).items()
-    ]
+    tables = [_table(tabulate(table, one, store, profile=group.profile)) for table, one in _tables(group, plan).items()]
     drawn = []
     for key, draw in FIGURES.items():
         heading, caption = CAPTIONS[key]
@@ -106,15 +102,6 @@ def _group(group: Inferred, store: Store, name: str) -> dict[str, Any]:
         "id": name, "heading": content.heading(plan.base), "profile": group.profile, "tables": tables,
         "figures": drawn, "missing": missing,
     }  # fmt: skip
-
-
-def _tabulated(name: TableName, plan: Plan, store: Store, profile: str, missing: list[str]) -> Tabulated:
-    """With ensembles if the stored predictions allow them."""
-    try:
-        return tabulate(name, plan, store, profile=profile)
-    except ValueError as error:
-        missing.append(f"ensembles: {clean(str(error))}")
-        return tabulate(name, plan, store, profile=profile, ensembles=False)
 
 
 def _tables(group: Inferred, first: Plan) -> dict[TableName, Plan]:

@@ -3,9 +3,9 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.names import TableName
@@ -14,6 +14,7 @@ from calibrant.experiments.outcome import Outcome
 from calibrant.experiments.paper.ensembles import ensemble_of, has_predictions, with_dropout
 from calibrant.experiments.paper.published import Printed, published
 from calibrant.experiments.paper.significance import Comparison, compare
+from calibrant.experiments.trials.labels import SYMBOLS
 from calibrant.experiments.trials.protocol import Plan, Row
 from calibrant.experiments.trials.store import Store
 
@@ -105,7 +106,7 @@ class Tabulated:
         measures: Its columns.
         rows: Networks first, then ensembles, then dropout.
         comparisons: Between rows of networks, over seeds.
-        failed: Trials that ended without a result: row, and seed.
+        failed: Trials that ended without a result: the row, and which of its seeds or candidates.
         unkept: Rows whose predictions were not kept, so that they have no ensemble.
     """
 
@@ -115,24 +116,13 @@ class Tabulated:
     measures: tuple[Measure, ...]
     rows: tuple[TableRow, ...]
     comparisons: tuple[Comparison, ...]
-    failed: tuple[tuple[str, int], ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
     unkept: tuple[str, ...] = ()
 
     @property
     def in_paper(self) -> bool:
         """Whether the paper has any numbers to compare with."""
         return any(cell.paper is not None for row in self.rows for cell in row.cells.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON keeps them: what is not a number is None."""
-        return {
-            "table": self.name,
-            "profile": self.profile,
-            "configuration": self.base.to_dict(),
-            "rows": [_row_dict(row) for row in self.rows],
-            "comparisons": [dataclasses.asdict(one) for one in self.comparisons],
-            "failed": [{"row": name, "seed": seed} for name, seed in self.failed],
-        }
 
 
 def tabulate(name: TableName, plan: Plan, store: Store, *, profile: str, ensembles: bool | None = None) -> Tabulated:
@@ -155,10 +145,13 @@ def tabulate(name: TableName, plan: Plan, store: Store, *, profile: str, ensembl
     if ensembles or (ensembles is None and name == "table1"):
         rows += _ensembles(plan.rows, store, measures, unkept)
         rows += _dropouts(plan.rows, store, measures)
+    named: dict[Configuration, tuple[str, str]] = {}
+    for row in plan.rows:
+        for trial, which in _named(row):
+            named.setdefault(trial, (row.name, which))  # rows may share a search
     failed = [
-        (row.name, trial.seed)
-        for row in plan.rows
-        for trial in row.trials
+        name
+        for trial, name in named.items()
         if store.result(trial) is None and store.trial(trial).failure() is not None
     ]
     results = {
@@ -167,9 +160,18 @@ def tabulate(name: TableName, plan: Plan, store: Store, *, profile: str, ensembl
         if row.seeds
     }
     compared = {measure.key: measure.better for measure in COMPARED if measure in measures}
-    pairs = _pairs(results, plan.rows[0].name) if plan.rows[0].name in results else []
-    comparisons = compare(results, pairs, compared)
+    comparisons = compare(results, _pairs([row for row in plan.rows if row.name in results], plan), compared)
     return Tabulated(name, profile, plan.base, measures, tuple(rows), comparisons, tuple(failed), tuple(unkept))
+
+
+def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
+    """Its trials, and what tells each from the others; those of a search were not chosen from if they failed."""
+    for trial in row.trials:
+        yield trial, f"seed {trial.seed}"
+    for search in row.searches:
+        for trial in search.candidates:
+            if trial not in row.trials:
+                yield trial, f"{SYMBOLS[search.setting]}={getattr(trial, search.setting):g} of the search"
 
 
 def _networks(
@@ -246,45 +248,16 @@ def _dropouts(rows: Iterable[Row], store: Store, measures: Sequence[Measure]) ->
     return added
 
 
-def _pairs(names: Iterable[str], baseline: str) -> list[tuple[str, str]]:
+def _pairs(rows: Sequence[Row], plan: Plan) -> list[tuple[str, str]]:
     """Each row against the baseline; ESD against every other row with its batch size, and against its largest batch."""
-    names = [name for name in names if name != baseline]
-    pairs = [(name, baseline) for name in names]
-    esd = [name for name in names if _method_and_size(name)[0] == "+ ESD"]
-    for name in esd:
-        size = _method_and_size(name)[1]
-        pairs += [(name, other) for other in names if other not in esd and _method_and_size(other)[1] == size]
-    return pairs + [(name, esd[0]) for name in esd[1:]]
-
-
-def _method_and_size(name: str) -> tuple[str, str]:
-    method, _, size = name.partition(" (b")
-    return method, size
-
-
-def _row_dict(row: TableRow) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "kind": row.kind,
-        "seeds": list(row.seeds),
-        "planned": row.planned,
-        "chosen": dict(row.chosen),
-        "within": row.within,
-        "problem": row.problem,
-        "cells": {key: _cell_dict(cell) for key, cell in row.cells.items()},
-    }
-
-
-def _cell_dict(cell: Cell) -> dict[str, Any]:
-    return {
-        "mean": _finite(cell.mean),
-        "std": _finite(cell.std),
-        "values": [_finite(value) for value in cell.values],
-        "paper": None if cell.paper is None else {"mean": cell.paper.mean, "std": cell.paper.std},
-        "best": cell.best,
-        "differs": cell.differs,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    baseline = plan.rows[0]
+    if baseline not in rows:
+        return []
+    others = [row for row in rows if row != baseline]
+    esd = [row for row in others if row.trials[0].objective == "esd" and row.trials[0].root]
+    pairs = [(row, baseline) for row in others]
+    for row in esd:
+        size = row.trials[0].batch_size
+        pairs += [(row, other) for other in others if other not in esd and other.trials[0].batch_size == size]
+    pairs += [(row, esd[0]) for row in esd[1:]]
+    return [(row.name, other.name) for row, other in pairs]

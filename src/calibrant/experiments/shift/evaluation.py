@@ -44,7 +44,7 @@ class ShiftScore:
 
 
 @dataclass(frozen=True)
-class Request:
+class ShiftRequest:
     """What was asked for: results are used again for the same request only.
 
     Attributes:
@@ -72,7 +72,7 @@ class ShiftResult:
         corrupted: By corruption, severities 1 to 5.
     """
 
-    request: Request
+    request: ShiftRequest
     images: int
     temperature: float
     clean: ShiftScore
@@ -109,19 +109,6 @@ def shift_of(
     }  # fmt: skip
     results = dict(zip(trials, evaluate_shifts([*trials.values()], source, limit=limit, console=console), strict=True))
     return {row.name: [results[trial] for trial in row.trials if trial in results] for row in plan.rows}
-
-
-def evaluate_shift(
-    trial: Trial,
-    data: Path | None,
-    *,
-    corrupted: Path | None = None,
-    limit: int | None = None,
-    console: Console | None = None,
-) -> ShiftResult:
-    """One finished trial under distribution shift; arguments as for :func:`shift_of`."""
-    source = shifted_images(trial.configuration, data, corrupted)
-    return evaluate_shifts([trial], source, limit=limit, console=console)[0]
 
 
 def evaluate_shifts(
@@ -174,7 +161,7 @@ def _begun(trial: Trial, source: ShiftedImages, limit: int | None, temperature: 
     """What is there of a result, which begins with the clean test set."""
     outcome, test = trial.result().outcome, trial.predicted("test")
     images = len(test.target) if limit is None else min(limit, len(test.target))
-    asked = Request(
+    asked = ShiftRequest(
         source.source, source.corruptions, images if images < len(test.target) else None,
         f"{source.fingerprint}, accuracy {outcome.accuracy:.9g}, nll {outcome.nll:.9g}, T {temperature:.9g}",
     )  # fmt: skip
@@ -246,7 +233,7 @@ def _typed(found: dict[str, Any]) -> ShiftResult:
     corrupted = {str(name): tuple(map(score, scores)) for name, scores in found["corrupted"].items()}
     if any(len(scores) != len(SEVERITIES) for scores in corrupted.values()):
         raise ValueError("a corruption has five severities")
-    request = Request(asked["source"], tuple(asked["corruptions"]), asked["limit"], asked["fingerprint"])
+    request = ShiftRequest(asked["source"], tuple(asked["corruptions"]), asked["limit"], asked["fingerprint"])
     temperature = _number(found["temperature"])
     return ShiftResult(request, int(found["images"]), temperature, score(found["clean"]), corrupted)
 

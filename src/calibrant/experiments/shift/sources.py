@@ -14,13 +14,13 @@ from torch import Tensor
 from calibrant.experiments import data as clean_data
 from calibrant.experiments.configuration import Configuration, RecipeName
 from calibrant.experiments.data import ImageData, Images
+from calibrant.experiments.names import SHIFTED
 from calibrant.experiments.shift.corruptions import CORRUPTIONS, NOT_GENERATED, SEVERITIES, corrupt
 from calibrant.files import FileError
 
 SourceName = Literal["official", "generated"]
-PUBLISHED: dict[RecipeName, str] = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
+OFFICIAL_NAMES: dict[RecipeName, str] = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
 SITES = {"CIFAR-10-C": "https://zenodo.org/records/2535967", "CIFAR-100-C": "https://zenodo.org/records/3555552"}
-GENERATED_FOR: tuple[RecipeName, ...] = ("cifar10", "cifar100", "mnist", "digits")
 IMAGES, SIDE = 10_000, 32  # of CIFAR's test set
 GENERATION = 1  # raised when generated images change, so that what was found with others is not taken for theirs
 
@@ -126,11 +126,11 @@ def shifted_images(configuration: Configuration, data: Path | None, corrupted: P
         corrupted: Folder of the published files.
     """
     recipe = configuration.recipe
-    if recipe not in GENERATED_FOR:
-        raise ValueError(f"distribution shift is for the recipes {', '.join(GENERATED_FOR)}, not for {recipe}")
+    if recipe not in SHIFTED:
+        raise ValueError(f"distribution shift is for the recipes {', '.join(SHIFTED)}, not for {recipe}")
     if corrupted is not None:
         return official(corrupted, recipe)
-    if data is not None and recipe in PUBLISHED and (data / PUBLISHED[recipe] / "labels.npy").is_file():
+    if data is not None and recipe in OFFICIAL_NAMES and (data / OFFICIAL_NAMES[recipe] / "labels.npy").is_file():
         return official(data, recipe)
     return Generated(configuration, data)
 
@@ -143,12 +143,12 @@ def official(folder: Path, recipe: RecipeName, *, images: int = IMAGES) -> Offic
         recipe: cifar10 or cifar100.
         images: In the test set; the files have five times as many.
     """
-    if recipe not in PUBLISHED:
+    if recipe not in OFFICIAL_NAMES:
         raise ValueError(
-            f"published corruptions exist for {' and '.join(PUBLISHED)}, not for {recipe}: leave them out to have "
+            f"published corruptions exist for {' and '.join(OFFICIAL_NAMES)}, not for {recipe}: leave them out to have "
             "them generated"
         )
-    name = PUBLISHED[recipe]
+    name = OFFICIAL_NAMES[recipe]
     get = f"get {name} from {SITES[name]} and unpack it there"
     where = next((place for place in (folder, folder / name) if (place / "labels.npy").is_file()), None)
     if where is None:

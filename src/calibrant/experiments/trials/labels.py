@@ -6,7 +6,8 @@ from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.objectives import ABBREVIATIONS, ADDED
 from calibrant.experiments.recipes import RECIPES
 
-SYMBOLS = {"weight": "λ", "bandwidth": "φ", "softness": "T", "root": "raw", "batch_size": "batch"}
+SYMBOLS = {"weight": "λ", "bandwidth": "φ", "softness": "T"}  # of what is searched
+_WRITTEN = {**SYMBOLS, "root": "raw", "batch_size": "batch"}
 # Told beside the label, or by the folder.
 ELSEWHERE = {"recipe", "model", "objective", "seed", "epochs"}
 
@@ -23,7 +24,7 @@ def label(configuration: Configuration) -> str:
     changes = changes_of(configuration)
     if configuration.objective in ADDED:
         changes["weight"] = configuration.weight
-    order = [name for name in SYMBOLS if name in changes] + [name for name in changes if name not in SYMBOLS]
+    order = [name for name in _WRITTEN if name in changes] + [name for name in changes if name not in _WRITTEN]
     shown = (_shown(name, changes[name]) for name in order if name not in ELSEWHERE)
     objective = configuration.objective
     return " ".join([objective.upper() if objective in ABBREVIATIONS else objective, *shown])
@@ -37,8 +38,8 @@ def changes_of(configuration: Configuration) -> dict[str, Any]:
 
 def _shown(name: str, value: Any) -> str:
     if name == "root":
-        return SYMBOLS[name]  # the recipes have it
-    written = SYMBOLS.get(name, name.replace("_", " "))
+        return _WRITTEN[name]  # the recipes have it
+    written = _WRITTEN.get(name, name.replace("_", " "))
     if isinstance(value, bool):
         return written if value else f"no {written}"
     return f"{written} {value:g}" if isinstance(value, float) else f"{written} {value}"

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.trials.labels import label
-from calibrant.experiments.trials.protocol import Plan, Results, qualifies
+from calibrant.experiments.trials.protocol import Plan, Results, best_of
 from calibrant.experiments.trials.quantities import duration, percent
 from calibrant.experiments.trials.runs import DIGITS
 from calibrant.experiments.trials.store import Progress, Store
@@ -130,17 +130,13 @@ def _best(plan: Plan, results: Results) -> Table | None:
     for searches in dict.fromkeys(row.searches for row in plan.rows if row.searches):
         candidates = dict.fromkeys(one for search in searches for one in search.candidates)
         tried = [one for one in candidates if one in results]
-        within = [one for one in tried if qualifies(results[one], baseline)]
-        count = f"{len(tried)} of {len(candidates)}"
-        if not tried:
+        best, within = best_of(tried, results, baseline)
+        if best is None:
             continue
-        best = (
-            min(within, key=lambda one: results[one].ece)
-            if within
-            else max(tried, key=lambda one: results[one].accuracy)
-        )
         name = escape(label(best)) + ("" if within else ", not accurate enough")
-        table.add_row(name, count, percent(results[best].accuracy), percent(results[best].ece))
+        table.add_row(
+            name, f"{len(tried)} of {len(candidates)}", percent(results[best].accuracy), percent(results[best].ece)
+        )
     return table
 
 

@@ -176,14 +176,14 @@ class Protocol:
     def _row(self, method: MethodName) -> Row:
         name = method_name(method)
         if method in REPLACING:
-            return Row(name, self._seeds(_changed(self.base, objective=method)))
+            return Row(name, self._seeds(self.base.replaced({"objective": method})))
         if self.base in self.failed:
             return Row(name, (), problem="the NLL baseline of the search failed")
         searches = [self._search("weight", _by_weight(self.base, method, self.profile))]
         chosen, inner = searches[0].chosen, _INNER.get(method)
         if inner is not None and chosen is not None:
             grid = sorted({*inner.grid(self.profile), inner.first})
-            searches.append(self._search(inner.name, [_changed(chosen, **{inner.name: one}) for one in grid]))
+            searches.append(self._search(inner.name, [chosen.replaced({inner.name: one}) for one in grid]))
             chosen = searches[-1].chosen
         if chosen is None:
             ended = all(one in self.failed for one in searches[-1].candidates)
@@ -193,18 +193,27 @@ class Protocol:
     def _search(self, setting: str, candidates: Iterable[Configuration]) -> Search:
         candidates = tuple(candidates)
         baseline = self.results.get(self.base)
-        finished = [one for one in candidates if one in self.results]
         waits = any(one not in self.results and one not in self.failed for one in candidates)
-        if baseline is None or waits or not finished:
+        if baseline is None or waits:
             return Search(setting, candidates, None, within=False)
-        within = [one for one in finished if qualifies(self.results[one], baseline)]
-        # Ties go to the more accurate, then to the first in the grid, the gentlest.
-        chosen = (
-            min(within, key=lambda one: (self.results[one].ece, -self.results[one].accuracy))
-            if within
-            else max(finished, key=lambda one: (self.results[one].accuracy, -self.results[one].ece))
-        )
-        return Search(setting, candidates, chosen, within=bool(within))
+        chosen, within = best_of(candidates, self.results, baseline)
+        return Search(setting, candidates, chosen, within)
+
+
+def best_of(
+    candidates: Iterable[Configuration], results: Results, baseline: Validated
+) -> tuple[Configuration | None, bool]:
+    """The lowest validation ECE among networks that are accurate enough, and if none is, the most accurate.
+
+    Returns:
+        The best of those that have a result, None without any; and whether it is accurate enough.
+    """
+    finished = [one for one in candidates if one in results]
+    within = [one for one in finished if qualifies(results[one], baseline)]
+    # Ties go to the more accurate, then to the first in the grid, the gentlest.
+    if within:
+        return min(within, key=lambda one: (results[one].ece, -results[one].accuracy)), True
+    return max(finished, key=lambda one: (results[one].accuracy, -results[one].ece), default=None), False
 
 
 def qualifies(candidate: Validated, baseline: Validated) -> bool:
@@ -233,17 +242,13 @@ def method_name(method: MethodName) -> str:
     return f"+ {_SPELLED.get(method, method.upper())}"
 
 
-def _changed(configuration: Configuration, **changes: Any) -> Configuration:
-    return replace(configuration, **changes)
-
-
 def _by_weight(base: Configuration, method: MethodName, profile: Profile) -> list[Configuration]:
     raw = method == "esd-raw"
     settings: dict[str, Any] = {"objective": "esd", "root": False} if raw else {"objective": method}
     if inner := _INNER.get(method):
         settings[inner.name] = inner.first
     scale = _RAW_SCALE if raw else 1.0
-    return [_changed(base, **settings, weight=scale * weight) for weight in profile.weights]
+    return [replace(base, **settings, weight=scale * weight) for weight in profile.weights]
 
 
 def rehearse(plan: Callable[[Results], Plan]) -> Plan:

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from calibrant.experiments.configuration import Configuration
+from calibrant.experiments.table import print_whole
+from calibrant.experiments.trials.labels import SYMBOLS
 from calibrant.experiments.trials.protocol import Plan, Row
 from calibrant.experiments.trials.store import Result
-
-SYMBOLS = {"weight": "λ", "bandwidth": "φ", "softness": "T"}
 
 
 def list_trials(rehearsed: Plan, known: Plan, results: dict[Configuration, Result], console: Console) -> None:
@@ -39,7 +39,7 @@ def list_trials(rehearsed: Plan, known: Plan, results: dict[Configuration, Resul
             table.add_row(
                 str(len(listed)), row.name, step, _settings(trial, row, unknown), str(trial.seed), state
             )  # fmt: skip
-    console.print(table)
+    print_whole(console, table)
     console.print(f"{len(listed)} trials, {done} done, {len(listed) - done} to do.{_cost(listed, done, results)}")
     if any(not row.trials for row in known.rows):
         console.print("Those that wait depend on what the search chooses; their number does not.")

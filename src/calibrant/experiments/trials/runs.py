@@ -16,7 +16,7 @@ from rich.text import Text
 from calibrant.experiments.configuration import Configuration, ObjectiveName
 from calibrant.experiments.json_files import read_json, write_json
 from calibrant.experiments.outcome import BINS
-from calibrant.experiments.table import NOTE, outcome_table
+from calibrant.experiments.table import NOTE, outcome_table, print_whole
 from calibrant.experiments.trials import store as kept
 from calibrant.experiments.trials.labels import changes_of, label
 from calibrant.experiments.trials.quantities import duration, percent, size
@@ -53,9 +53,9 @@ def list_runs(store: Store, console: Console) -> None:
     """Show all trials, those of one recipe, model and number of epochs together."""
     runs = [look(trial) for trial in store.trials()]
     readable = [(run.configuration, run) for run in runs if run.configuration is not None]
-    readable.sort(key=lambda pair: _order(pair[0]))
+    readable.sort(key=lambda pair: order(pair[0]))
     for (recipe, model, epochs), group in groupby(readable, lambda pair: _group(pair[0])):
-        console.print(_listed(group, title=f"{recipe}, {model}, {epochs} epochs"))
+        print_whole(console, _listed(group, title=f"{recipe}, {model}, {epochs} epochs"))
     for run in runs:
         if run.problem is not None:
             console.print(f"[red]damaged[/] {escape(run.problem)}", highlight=False, soft_wrap=True)
@@ -66,7 +66,8 @@ def _group(configuration: Configuration) -> tuple[str, str, int]:
     return configuration.recipe, configuration.model, configuration.epochs
 
 
-def _order(configuration: Configuration) -> tuple[Any, ...]:
+def order(configuration: Configuration) -> tuple[Any, ...]:
+    """Which trial comes before which: those of one recipe and objective together, seeds last."""
     c = configuration
     inner = (c.bandwidth or 0.0, c.softness or 0.0)
     place = OBJECTIVES.index(c.objective)
@@ -150,7 +151,7 @@ def show_run(store: Store, prefix: str, console: Console) -> None:
 
 
 def _show_result(result: Result, name: str, console: Console) -> None:
-    console.print(outcome_table({escape(name): [result.outcome]}, title="test set"))
+    print_whole(console, outcome_table({escape(name): [result.outcome]}, title="test set"))
     console.print(f"[dim]{NOTE}[/]\n", highlight=False)
     accuracy, ece, cost = result.validation.accuracy, result.validation.ece, result.cost
     _pairs(console, "validation set", {"accuracy %": percent(accuracy), "ECE %": percent(ece)})
@@ -243,7 +244,7 @@ def export(store: Store, path: Path) -> int:
         How many there are.
     """
     finished = [trial for trial in store.trials() if trial.status == "done"]
-    results = sorted(((trial, trial.result()) for trial in finished), key=lambda pair: _order(pair[1].configuration))
+    results = sorted(((trial, trial.result()) for trial in finished), key=lambda pair: order(pair[1].configuration))
     write_json(path, {"trials": [_exported(trial, result) for trial, result in results]})
     return len(results)
 

@@ -26,6 +26,7 @@ from calibrant.files import FileError, read_predictions
 CONFIGURATION, DATA, CHECKPOINT, WEIGHTS = "config.json", "data.json", "last.ckpt", "model.pt"
 HISTORY, PROGRESS, FAILURE, RESULT = "history.json", "progress.json", "failure.json", "result.json"
 LOCK = ".lock"
+DROPOUT_PASSES = 10  # that predictions with dropout are the mean of
 Status = Literal["done", "running", "failed", "unfinished"]
 Part = Literal["validation", "test"]
 T = TypeVar("T")

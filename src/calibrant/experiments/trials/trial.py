@@ -22,7 +22,6 @@ from calibrant.experiments.trials.store import Result, Store, Validated, write_r
 from calibrant.experiments.watching import KeepLast
 from calibrant.files import FileError, whole_or_not_at_all, write_predictions
 
-DROPOUT_PASSES = 10
 SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is running
 Ending = Literal["done", "busy", "failed"]
 
@@ -117,7 +116,7 @@ def _write_predictions(folder: Path, prepared: Prepared, trained: Trained) -> No
 
 def _sampled(model: nn.Module, loader: Any) -> Predicted:
     """The mean of several passes with dropout on, as log-probabilities, which are logits too."""
-    passes = [predict(model, loader, dropout=True) for _ in range(DROPOUT_PASSES)]
+    passes = [predict(model, loader, dropout=True) for _ in range(kept.DROPOUT_PASSES)]
     mean = torch.stack([one.logits.double().softmax(1) for one in passes]).mean(0)
     return Predicted(mean.log().clamp(min=-700).float(), passes[0].target)
 
