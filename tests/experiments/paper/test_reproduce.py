@@ -185,6 +185,5 @@ def test_a_narrow_terminal_cuts_no_numbers(
     for columns in ("80", "50"):
         monkeypatch.setenv("COLUMNS", columns)
         call("reproduce", "table1", *SMALL, "--runs", runs)
-        call("runs", "list", "--runs", runs)
         printed.append(capsys.readouterr().out)
     assert printed[0].split() == printed[1].split()
