@@ -1,5 +1,6 @@
 """Accuracy and ECE during training, train against test: the paper's Figure 1."""
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -9,6 +10,7 @@ from calibrant.experiments.outcome import BINS
 from calibrant.experiments.paper.figure_parts import (
     BAND,
     HEIGHT,
+    Array,
     band_key,
     finished,
     label_of,
@@ -43,13 +45,15 @@ def figure1(plan: Plan, store: Store) -> Figure:
         grid = figure.subplots(len(rows), 2, squeeze=False, sharex=True, sharey="col")
         for (row, histories), line in zip(rows, grid, strict=True):
             for axes, (score, name) in zip(line, _SCORES, strict=True):
-                _draw(axes, histories, score)
+                for part, colour, dashes in _PARTS:
+                    _draw(axes, _values(histories, part, score), colour, dashes)
                 axes.set_title(f"{_trained_with(row)}: {name}")
         for axes, (score, _) in zip(grid[-1], _SCORES, strict=True):
             axes.set_xlabel("epoch")
             axes.set_xlim(left=0.5)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-            percent_axis(axes, from_zero=score == "ece")
+            axes.set_ylim(_limits([_values(found, part, score) for _, found in rows for part, *_ in _PARTS], score))
+            percent_axis(axes)
         keys = [
             Line2D([], [], color=colour, dashes=dashes, linewidth=1.6, label=part) for part, colour, dashes in _PARTS
         ]
@@ -66,11 +70,22 @@ def _trained_with(row: Row) -> str:
     return row.name if row.name == "NLL" else f"NLL + {label_of(row)}"
 
 
-def _draw(axes: Axes, histories: list[History], score: str) -> None:
-    epochs = [entry["epoch"] + 1 for entry in histories[0]]
-    for part, colour, dashes in _PARTS:
-        values = [[entry.get(f"{part}/{score}", float("nan")) for entry in history] for history in histories]
-        mean, deviation = mean_and_deviation(values)
-        axes.plot(epochs, mean, color=colour, dashes=dashes, linewidth=1.6, marker="o" if len(epochs) == 1 else None)
-        if len(histories) > 1:
-            axes.fill_between(epochs, mean - deviation, mean + deviation, color=colour, alpha=BAND, linewidth=0)
+def _values(histories: list[History], part: str, score: str) -> Array:
+    """One line a seed, one column an epoch."""
+    return np.array([[entry.get(f"{part}/{score}", np.nan) for entry in history] for history in histories])
+
+
+def _limits(values: list[Array], score: str) -> tuple[float, float]:
+    """Of what is shown: the means without the first tenth of the epochs, which would make a line of all the rest."""
+    late = np.concatenate([mean_and_deviation(found)[0][found.shape[1] // 10 :] for found in values])
+    low, high = float(np.nanmin(late)), float(np.nanmax(late))
+    margin = max(0.08 * (high - low), 1e-3)
+    return (0.0, high + margin) if score == "ece" else (max(0.0, low - margin), min(1.0, high + margin))
+
+
+def _draw(axes: Axes, values: Array, colour: str, dashes: tuple[float, ...]) -> None:
+    mean, deviation = mean_and_deviation(values)
+    epochs = np.arange(1, len(mean) + 1)
+    axes.plot(epochs, mean, color=colour, dashes=dashes, linewidth=1.6, marker="o" if len(epochs) == 1 else None)
+    if len(values) > 1:
+        axes.fill_between(epochs, mean - deviation, mean + deviation, color=colour, alpha=BAND, linewidth=0)
