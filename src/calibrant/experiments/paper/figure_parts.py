@@ -100,7 +100,7 @@ def plain_numbers() -> FuncFormatter:
     return FuncFormatter(lambda value, _: f"{value:g}")
 
 
-def mean_and_deviation(values: Sequence[Sequence[float]] | Sequence[float]) -> tuple[Array, Array]:
+def mean_and_deviation(values: Array | Sequence[Sequence[float]] | Sequence[float]) -> tuple[Array, Array]:
     """Over the first axis; a single seed has no deviation."""
     given = np.asarray(values, dtype=float)
     return given.mean(0), given.std(0, ddof=1) if len(given) > 1 else np.zeros(given.shape[1:])
