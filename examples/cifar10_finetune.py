@@ -61,7 +61,7 @@ def main() -> None:
         run(lambda *_: plan, store, LocalExecutor(arguments.runs, arguments.data_dir, workers=os.cpu_count()), view)
     networks = {"as downloaded": [_as_downloaded(base, arguments.data_dir)]}
     networks |= {row.name: [store.trial(trial).predicted("test") for trial in row.trials] for row in plan.rows}
-    text = _page(networks, arguments.epochs)
+    text = _page(networks, arguments.epochs) + _seen(plan, store)
     Console().out(text, highlight=False)
     with whole_or_not_at_all(arguments.out / "cifar10_finetune.md") as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -105,6 +105,20 @@ def _page(networks: Mapping[str, Sequence[Predicted]], epochs: int) -> str:
     return (
         f"# ResNet20 on CIFAR-10, fine-tuned for {epochs} epochs\n\nScored on the first half of the test set, "
         f"temperatures fitted on the second. ECE in {BINS} bins, as in the paper.\n\n" + "\n".join(lines) + "\n"
+    )
+
+
+def _seen(plan: Plan, store: Store) -> str:
+    """What ESD had to go by: the weights have seen the images that fine-tuning held out."""
+    results = {row.name: [store.trial(trial).result().validation for trial in row.trials] for row in plan.rows}
+    told = (
+        f"{name} {100 * statistics.fmean(one.accuracy for one in found):.2f} and "
+        f"{100 * statistics.fmean(one.ece for one in found):.2f}"
+        for name, found in results.items()
+    )
+    return (
+        "\nAccuracy and ECE in % on training images that fine-tuning set aside, and that the downloaded weights had seen: "
+        f"{'; '.join(told)}.\n"
     )
 
 
