@@ -117,7 +117,7 @@ def _seen(plan: Plan, store: Store) -> str:
         for name, found in results.items()
     )
     return (
-        "\nAccuracy and ECE in % on training images that fine-tuning set aside, and that the downloaded weights had seen: "
+        "\nAccuracy and ECE in % on training images that fine-tuning set aside, but the downloaded weights had seen: "
         f"{'; '.join(told)}.\n"
     )
 
