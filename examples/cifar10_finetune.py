@@ -55,7 +55,7 @@ def main() -> None:
             "learning_rate": 1e-4, "flip": True, "mean": MEAN, "std": STD,
         }
     )  # fmt: skip
-    plan = Plan(base, tuple(_row(base, objective, arguments.seeds) for objective in ("nll", "esd")))
+    plan = Plan(base, (_row("NLL", base, arguments.seeds), _row("+ ESD", base, arguments.seeds)))
     store = Store(arguments.runs)
     with LiveView(store, Console(stderr=True), total=len(plan.needed)) as view:
         run(lambda *_: plan, store, LocalExecutor(arguments.runs, arguments.data_dir, workers=os.cpu_count()), view)
@@ -78,8 +78,8 @@ def main() -> None:
         write_figure(arguments.out / f"cifar10_finetune-figure6.{ending}", figure6(shifted))
 
 
-def _row(base: Configuration, objective: str, seeds: int) -> Row:
-    name = {"nll": "NLL", "esd": "NLL + ESD"}[objective]
+def _row(name: str, base: Configuration, seeds: int) -> Row:
+    objective = "nll" if name == "NLL" else "esd"
     return Row(name, tuple(base.replaced({"objective": objective, "seed": seed}) for seed in range(seeds)))
 
 

@@ -34,8 +34,8 @@ CAPTIONS: dict[FigureName, tuple[str, str]] = {
     "figure1": (
         "Training curves",
         "Accuracy and ECE by epoch, on the training and on the test set. Training scores are taken while the network "
-        "learns, over the batches of an epoch; test scores at its end, for this figure only. What the first tenth of the "
-        "epochs needs beyond the range of the others is not shown.",
+        "learns, over the batches of an epoch; test scores at its end, for this figure only. What the first tenth of "
+        "the epochs needs beyond the range of the others is not shown.",
     ),
     "figure2": (
         "Sensitivity to inner settings",

@@ -20,6 +20,7 @@ from calibrant.report.figures import FAINT, MUTED, PAPER, house_style, legend_ab
 
 PANELS = (("accuracy", "accuracy"), ("ece", "ECE, as trained"), ("ece_temperature", "ECE, with temperature"))
 SPREAD = 0.62  # of the distance between two severities, that the methods stand side by side in
+STEP = 0.16  # from one row to the next, at most
 
 
 def figure6(rows: Mapping[str, Sequence[ShiftResult]]) -> Figure:
@@ -38,7 +39,7 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]]) -> Figure:
     # Who has which colour depends on the rows of the whole plan, drawn or not.
     plan = Plan(RECIPES["digits"], tuple(Row(name, ()) for name in rows))
     looks = {row.name: (look_of(plan, row), label_of(row)) for row in plan.rows if row.name in shown}
-    places = np.linspace(-0.5, 0.5, len(shown)) * SPREAD if len(shown) > 1 else np.zeros(1)
+    places = (np.arange(len(shown)) - (len(shown) - 1) / 2) * min(STEP, SPREAD / len(shown))
     severities = np.arange(len(SEVERITIES) + 1)
     with house_style():
         figure = Figure(figsize=(8.4, 3.4), facecolor=PAPER, layout="constrained")
