@@ -46,7 +46,7 @@ def main() -> None:
     lines += [line for row in rows if (line := _line(row, store, arguments.data_dir)) is not None]
     text = (
         f"# {arguments.recipe}: on the images held out for the objective, and on new ones\n\n"
-        f"Mean ± standard deviation over seeds, ECE in {BINS} bins. Silent: batches on which the objective was 0 or less, "
+        f"Mean ± standard deviation over seeds, ECE in {BINS} bins. Silent: batches with an objective of 0 or less, "
         f"where rooted ESD gives no gradient; mean of the last {LAST} epochs.\n\n" + "\n".join(lines) + "\n"
     )
     Console().out(text, highlight=False)
