@@ -10,6 +10,7 @@ Trials are kept in --runs; the same command again goes on with what is missing.
 import argparse
 import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from calibrant.experiments.trials.store import Store
 from calibrant.files import whole_or_not_at_all
 
 # The normalisation these weights were trained with.
+HALF = 5000  # of the test set
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -49,6 +51,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--shift-images", type=int, default=2000)
     arguments = parser.parse_args()
+    if not 1 <= arguments.shift_images <= HALF:
+        parser.error(f"--shift-images must be 1 to {HALF}: temperatures are fitted on the second half of the test set")
     base = RECIPES["cifar10"].replaced(
         {
             "model": "resnet20", "initial_weights": arguments.weights, "epochs": arguments.epochs,
@@ -58,7 +62,9 @@ def main() -> None:
     plan = Plan(base, (_row("NLL", base, arguments.seeds), _row("+ ESD", base, arguments.seeds)))
     store = Store(arguments.runs)
     with LiveView(store, Console(stderr=True), total=len(plan.needed)) as view:
-        run(lambda *_: plan, store, LocalExecutor(arguments.runs, arguments.data_dir, workers=os.cpu_count()), view)
+        run(lambda *_: plan, store, LocalExecutor(arguments.runs, arguments.data_dir), view)
+    if missing := plan.missing(store.results().keys()):
+        sys.exit(f"{len(missing)} of {len(plan.needed)} trials have no result: the same command again runs them")
     networks = {"as downloaded": [_as_downloaded(base, arguments.data_dir)]}
     networks |= {row.name: [store.trial(trial).predicted("test") for trial in row.trials] for row in plan.rows}
     text = _page(networks, arguments.epochs) + _seen(plan, store)
@@ -67,13 +73,13 @@ def main() -> None:
         temporary.write_text(text, encoding="utf-8")
 
     source = shifted_images(base, arguments.data_dir, None)
-    shifted = {
-        row.name: evaluate_shifts(
-            [store.trial(trial) for trial in row.trials], source, limit=arguments.shift_images,
-            temperatures=[_temperature(test) for test in networks[row.name]], console=Console(stderr=True),
-        )
-        for row in plan.rows
-    }  # fmt: skip
+    results = evaluate_shifts(
+        [store.trial(trial) for row in plan.rows for trial in row.trials], source,
+        limit=arguments.shift_images, console=Console(stderr=True),
+        temperatures=[_temperature(test) for row in plan.rows for test in networks[row.name]],
+    )  # fmt: skip
+    each = iter(results)
+    shifted = {row.name: [next(each) for _ in row.trials] for row in plan.rows}
     for ending in ("svg", "png"):
         write_figure(arguments.out / f"cifar10_finetune-figure6.{ending}", figure6(shifted))
 

@@ -8,8 +8,9 @@ same nine tenths of the training pairs, so that they differ in nothing but the o
 """
 
 import argparse
-import os
+import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -40,14 +41,17 @@ def main() -> None:
     base = RECIPES[arguments.recipe].replaced(
         {
             "model": arguments.model, "epochs": arguments.epochs, "learning_rate": 5e-5, "batch_size": 32,
-            "calibration_batch_size": 64, "calibration_every": 2, "reduced_split": True,
+            "calibration_batch_size": 64, "calibration_every": 2,
         }
     )  # fmt: skip
-    plan = Plan(base, (_row("NLL", base, arguments.seeds), _row("+ ESD", base, arguments.seeds)))
+    changes: dict[str, dict[str, Any]] = {"NLL, reduced split": {"reduced_split": True}, "+ ESD": {"objective": "esd"}}
+    plan = Plan(base, tuple(Row(name, _seeds(base.replaced(one), arguments.seeds)) for name, one in changes.items()))
     store = Store(arguments.runs)
     with LiveView(store, Console(stderr=True), total=len(plan.needed)) as view:
-        run(lambda *_: plan, store, LocalExecutor(arguments.runs, arguments.data_dir, workers=os.cpu_count()), view)
-    table = tabulate("table1", plan, store, profile="none, nothing searched", ensembles=False)
+        run(lambda *_: plan, store, LocalExecutor(arguments.runs, arguments.data_dir), view)
+    if missing := plan.missing(store.results().keys()):
+        sys.exit(f"{len(missing)} of {len(plan.needed)} trials have no result: the same command again runs them")
+    table = tabulate("table1", plan, store, profile="none, λ = 1 and nothing searched", ensembles=False)
     data = read_json(store.trial(plan.rows[1].trials[0]).folder / DATA)
     text = f"{data['train']:,} pairs to train on and {data['calibration']:,} held out.\n\n" + render(table, "markdown")
     Console().out(text, highlight=False)
@@ -55,9 +59,8 @@ def main() -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _row(name: str, base: Configuration, seeds: int) -> Row:
-    objective = "nll" if name == "NLL" else "esd"
-    return Row(name, tuple(base.replaced({"objective": objective, "seed": seed}) for seed in range(seeds)))
+def _seeds(configuration: Configuration, seeds: int) -> tuple[Configuration, ...]:
+    return tuple(configuration.replaced({"seed": seed}) for seed in range(seeds))
 
 
 if __name__ == "__main__":

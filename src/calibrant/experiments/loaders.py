@@ -40,22 +40,31 @@ def make_loaders(configuration: Configuration, folder: Path | None, *, hold_out:
     """
     c = configuration
     match c.recipe:
-        case "digits":
-            if folder is not None:
-                raise ValueError("digits are embedded: leave out --data-dir")
-            return _in_memory(c, data.load_digits(c.noise), hold_out, minimum_samples)
-        case "mnist":
-            return _in_memory(c, data.load_mnist(folder, c.image_size), hold_out, minimum_samples)
-        case "cifar10":
-            return _in_memory(c, data.load_cifar10(folder), hold_out, minimum_samples)
-        case "cifar100":
-            return _in_memory(c, data.load_cifar100(folder), hold_out, minimum_samples)
         case "imagenet100":
             return _on_disk(c, folder, hold_out, minimum_samples)
         case "snli":
             return _text(c, data.load_snli(folder), hold_out, minimum_samples)
         case "anli":
             return _text(c, data.load_anli(folder), hold_out, minimum_samples)
+        case _:
+            return _in_memory(c, load_images(c, folder), hold_out, minimum_samples)
+
+
+def load_images(configuration: Configuration, folder: Path | None) -> ImageData:
+    """The images of a recipe that keeps them in memory: digits, mnist, cifar10 and cifar100."""
+    match configuration.recipe:
+        case "digits":
+            if folder is not None:
+                raise ValueError("digits are embedded: leave out --data-dir")
+            return data.load_digits(configuration.noise)
+        case "mnist":
+            return data.load_mnist(folder, configuration.image_size)
+        case "cifar10":
+            return data.load_cifar10(folder)
+        case "cifar100":
+            return data.load_cifar100(folder)
+        case other:
+            raise ValueError(f"{other} is not kept in memory")
 
 
 class Parts(NamedTuple):

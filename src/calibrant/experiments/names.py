@@ -29,7 +29,7 @@ class Running:
 
     Args:
         executor: local runs trials on this machine; ray on a cluster, or in Ray's way on this machine.
-        workers: Trials at a time on this machine; by default one for each GPU or core.
+        parallel: Trials at a time on this machine; by default one for each GPU or core.
         ray_address: Of the cluster, such as auto; by default Ray is started on this machine.
         gpus_per_trial: On the cluster; may be a fraction.
         cpus_per_trial: On the cluster; also the threads of a trial.
@@ -37,7 +37,7 @@ class Running:
     """
 
     executor: Literal["local", "ray"] = "local"
-    workers: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    parallel: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
     ray_address: str | None = None
     gpus_per_trial: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0
     cpus_per_trial: Annotated[int, Parameter(validator=Number(gte=1))] = 1

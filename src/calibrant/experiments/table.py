@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 
 from calibrant.experiments.outcome import BINS, Outcome
@@ -47,11 +48,21 @@ def outcome_table(rows: Mapping[str, Sequence[Outcome]], *, title: str) -> Table
     return table
 
 
-def print_whole(console: Console, tables: RenderableType) -> None:
-    """Print at 80 columns or more: lines that a narrower terminal breaks are ugly, numbers cut short are wrong."""
-    if console.width < 80:
-        console = Console(file=console.file, width=80, force_terminal=console.is_terminal)
-    console.print(tables)
+class Whole:
+    """A table as wide as its numbers: lines that a terminal breaks are ugly, numbers that rich cuts short are wrong."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rich's way to ask what to draw."""
+        needed = Measurement.get(console, options.update(width=1000), self._table).maximum
+        yield from console.render(self._table, options.update(width=max(needed, options.max_width)))
+
+
+def print_whole(console: Console, content: RenderableType) -> None:
+    """Print tables and what stands around them, no line of a table cut at the terminal's edge."""
+    console.print(Whole(content) if isinstance(content, Table) else content, crop=False)
 
 
 def mean_and_spread(values: Sequence[float]) -> str:

@@ -11,9 +11,10 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from calibrant import functional
+from calibrant.experiments.names import FigureName
 from calibrant.experiments.paper import figures
 from calibrant.experiments.paper.figure_cost import BY_COMPLEXITY, figure3
-from calibrant.experiments.paper.figures import CAPTIONS, FIGURES, NotRunError, write_figure
+from calibrant.experiments.paper.figures import CAPTIONS, DRAWN, NotRunError, write_figure
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.trials.protocol import PROFILES, Plan, Protocol
 from calibrant.experiments.trials.store import Store
@@ -209,12 +210,12 @@ def test_figure5_has_the_validation_accuracy_by_weight_and_the_threshold(plan: P
         ("figure5", "a trial of the search over λ"),
     ],
 )
-def test_a_figure_says_what_was_not_run(tmp_path: Path, name: figures.FigureName, needs: str) -> None:
+def test_a_figure_says_what_was_not_run(tmp_path: Path, name: FigureName, needs: str) -> None:
     store = Store(tmp_path)
     empty = plan_maker(RECIPES["digits"], "quick")(store)
     write_failure(store, empty.rows[0].trials[0], "ValueError: no")
     with pytest.raises(NotRunError, match=f"needs .*{needs}.*: run calibrant reproduce table1 --recipe digits"):
-        FIGURES[name](empty, store)
+        DRAWN[name](empty, store)
 
 
 def test_figures_show_what_there_is_of_a_plan(tmp_path: Path) -> None:
@@ -232,11 +233,11 @@ def test_figures_show_what_there_is_of_a_plan(tmp_path: Path) -> None:
 
 
 def test_a_figure_has_a_caption_and_the_same_bytes_every_time(plan: Plan, store: Store, tmp_path: Path) -> None:
-    assert CAPTIONS.keys() == FIGURES.keys()
+    assert CAPTIONS.keys() == DRAWN.keys()
     for folder in ("first", "second"):
-        write_figure(tmp_path / folder / "figure.svg", FIGURES["figure2"](plan, store))
-        write_figure(tmp_path / folder / "figure.png", FIGURES["figure5"](plan, store))
-        write_figure(tmp_path / folder / "figure.pdf", FIGURES["figure5"](plan, store))
+        write_figure(tmp_path / folder / "figure.svg", DRAWN["figure2"](plan, store))
+        write_figure(tmp_path / folder / "figure.png", DRAWN["figure5"](plan, store))
+        write_figure(tmp_path / folder / "figure.pdf", DRAWN["figure5"](plan, store))
         assert (tmp_path / folder / "figure.pdf").read_bytes().startswith(b"%PDF")
     for ending in ("svg", "png", "pdf"):
         first, second = ((tmp_path / folder / f"figure.{ending}").read_bytes() for folder in ("first", "second"))

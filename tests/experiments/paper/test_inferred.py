@@ -104,3 +104,13 @@ def test_failed_trials_end_a_search_and_damaged_ones_are_passed_over(tmp_path: P
     (store.trial(QUICK.replaced({"seed": 1})).folder / "config.json").write_text("{")
     [(_, plan)] = plans_of(store)
     assert plan.rows[-1].trials[0] == first
+
+
+def test_a_failed_baseline_is_told_in_every_row_that_needs_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    write_failure(store, QUICK, "ValueError: no")
+    for trial in plan_maker(DIGITS, "quick")(store).needed[1:]:
+        write_trial(store, trial)
+    [(_, plan)] = plans_of(store)
+    problems = {row.name: row.problem for row in plan.rows}
+    assert problems["+ ESD"] == "the NLL baseline of the search failed"

@@ -18,7 +18,7 @@ SMALL = ["--recipe", "digits", "--profile", "quick", "--methods", "esd", "--epoc
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """NLL twice, and ESD: two λ and two seeds, an epoch each."""
     folder = tmp_path_factory.mktemp("reproduced") / "runs"
-    call("reproduce", "table1", *SMALL, "--runs", folder, "--workers", "2")
+    call("reproduce", "table1", *SMALL, "--runs", folder, "--parallel", "2")
     return folder
 
 
@@ -88,9 +88,12 @@ def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest
         (["reproduce", "table1", *SMALL, "--max-length", "64"], "max-length is not a setting of the recipe digits"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--accelerator", "tpu9"], "there is no accelerator 'tpu9' here"),
         (["reproduce", "figure2", *SMALL], "MMCE"),
+        (["reproduce", "figure6", "--recipe", "snli", "--dry-run"], "there are no corrupted images of snli"),
+        (["reproduce", "figure6", *SMALL, "--corrupted-dir", "nowhere"], "not for digits"),
+        (["reproduce", "table1", "--accelerator", "tpu9", "--recipe", "digits", *SMALL[:-1], "2"], "tpu9"),
         (["reproduce", "table1", "--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--ray-address", "auto"], "--executor ray"),
-        (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--workers", "2"], "--executor local"),
+        (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--parallel", "2"], "--executor local"),
         (["runs", "show", "zzzz"], "zzzz"),
     ],
 )
@@ -132,7 +135,7 @@ def test_what_is_broken_in_one_trial_leaves_the_others(
     nll = next(trial for trial in Store(broken).trials() if trial.configuration.objective == "nll")
     shutil.rmtree(nll.folder)
     nll.folder.write_text("a file where a folder should be")
-    call("reproduce", "table1", *SMALL, "--runs", broken, "--workers", "1", code=1)
+    call("reproduce", "table1", *SMALL, "--runs", broken, "--parallel", "1", code=1)
     shown = capsys.readouterr().out
     assert "NLL" in shown
     assert "reduced split" in shown
@@ -181,9 +184,32 @@ def test_figure6_of_all_without_networks_leaves_the_others(
 def test_a_narrow_terminal_cuts_no_numbers(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed = []
-    for columns in ("80", "50"):
+    printed, trial = [], Store(runs).trials()[0]
+    for columns in ("200", "80", "50"):
         monkeypatch.setenv("COLUMNS", columns)
         call("reproduce", "table1", *SMALL, "--runs", runs)
+        call("runs", "show", trial.identity, "--runs", runs)
         printed.append(capsys.readouterr().out)
-    assert printed[0].split() == printed[1].split()
+    assert printed[0].split() == printed[1].split() == printed[2].split()
+
+
+def test_what_is_damaged_costs_its_own_line_only(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "runs"
+    shutil.copytree(runs, broken)
+    trials = [trial for trial in Store(broken).trials() if trial.configuration.seed == 1]
+    (trials[0].folder / "result.json").unlink()
+    (trials[0].folder / "failure.json").write_text("")
+    (trials[1].folder / "test-dropout.npz").write_bytes(b"cut sh")
+    (trials[2].folder / "data.json").write_text("{}")
+    call("report", broken, "--out", tmp_path / "report.html")
+    assert "failure.json cannot be read" in (tmp_path / "report.html").read_text()
+    call("reproduce", "table1", *SMALL, "--runs", broken)
+    assert "Failed" not in capsys.readouterr().out
+
+
+def test_the_help_tells_trials_at_a_time_from_processes_that_decode(capsys: pytest.CaptureFixture[str]) -> None:
+    call("reproduce", "--help")
+    shown = capsys.readouterr().out
+    assert shown.count("--workers") == shown.count("--parallel") == 1

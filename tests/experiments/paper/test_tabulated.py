@@ -236,3 +236,13 @@ def test_a_candidate_that_failed_is_named_since_the_choice_was_made_without_it(t
 
 def outcome_of_any(place: int, seed: int) -> Outcome:
     return outcome(place % 5, seed)
+
+
+def test_a_search_that_has_begun_is_not_called_not_run(tmp_path: Path) -> None:
+    plan, store = finished_plan("table1", "mnist"), Store(tmp_path)
+    searching = dataclasses.replace(plan.rows[4], trials=())
+    finish(store, searching.searches[0].candidates[2], outcome(4, 0))
+    table = tabulate("table1", Plan(plan.base, (*plan.rows[:4], searching)), store, profile="cpu")
+    assert named(table, "+ ESD").problem == "search not ended"
+    assert named(table, "+ MMCE").problem == "not run here"
+    assert "Without numbers" not in text_of(footnotes(table))

@@ -22,7 +22,7 @@ from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.shift import evaluation
 from calibrant.experiments.shift.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from calibrant.experiments.shift.evaluation import ShiftResult, evaluate_shifts, shift_of
-from calibrant.experiments.shift.figure import corruption_samples, figure6
+from calibrant.experiments.shift.figure import figure6
 from calibrant.experiments.shift.sources import Generated, Official, official, shifted_images
 from calibrant.experiments.trials.protocol import Plan, Row
 from calibrant.experiments.trials.store import (
@@ -296,8 +296,3 @@ def test_the_figure_says_when_images_were_left_out_and_refuses_to_mix() -> None:
         figure6({"NLL": [made_result(0.9)], "+ ESD": [made_result(0.9, limit=50)]})
     with pytest.raises(NotRunError, match="needs finished trials"):
         figure6({"NLL": []})
-
-
-def test_the_samples_can_be_looked_at(tmp_path: Path) -> None:
-    corruption_samples(tmp_path / "samples.png", load_digits().test.pixels[:2])
-    assert (tmp_path / "samples.png").read_bytes().startswith(b"\x89PNG")

@@ -260,3 +260,9 @@ def test_any_results_and_failures_in_any_order_lead_to_the_end(seed: int, table:
                 results[trial] = any_score(chance)
     assert all(row.trials or row.problem for row in plan.rows)
     assert set(plan.needed) <= results.keys() | failed
+
+
+def test_tiny_batches_give_a_row_once() -> None:
+    base = RECIPES["digits"].replaced({"batch_size": 8})
+    plan = rehearse(lambda results: Protocol(base, QUICK, results).table2())
+    assert [row.name for row in plan.rows] == ["NLL (b8)", "+ ESD (b8)", "+ ESD (b4)", "+ ESD (b3)"]

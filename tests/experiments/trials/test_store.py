@@ -184,12 +184,19 @@ def test_a_damaged_trial_is_named_and_the_others_are_read(
     assert Store(store.folder).result(of("esd")) is None
 
 
-@pytest.mark.parametrize(("name", "read"), [(kept.HISTORY, Trial.history), (kept.FAILURE, Trial.failure)])
-def test_other_damaged_files_are_named_too(name: str, read: Any, store: Store) -> None:
+def test_a_damaged_history_is_named(store: Store) -> None:
     trial = finished(store, of("esd"))
-    (trial.folder / name).write_text("7")
-    with pytest.raises(FileError, match=rf"{name}: is not what a trial leaves"):
-        read(trial)
+    (trial.folder / kept.HISTORY).write_text("7")
+    with pytest.raises(FileError, match=rf"{kept.HISTORY}: is not what a trial leaves"):
+        trial.history()
+
+
+def test_a_failure_that_cannot_be_read_is_a_failure_all_the_same(store: Store) -> None:
+    trial = failed(store, of("esd"), "ValueError: no")
+    assert trial.failure() == "ValueError: no"
+    (trial.folder / kept.FAILURE).write_text("")
+    assert trial.status == "failed"
+    assert trial.failure() == "it failed, and failure.json cannot be read"
 
 
 def test_an_unreadable_sign_of_life_is_none(store: Store) -> None:

@@ -78,7 +78,8 @@ def _values(histories: list[History], part: str, score: str) -> Array:
 def _limits(values: list[Array], score: str) -> tuple[float, float]:
     """Of what is shown: the means without the first tenth of the epochs, which would make a line of all the rest."""
     late = np.concatenate([mean_and_deviation(found)[0][found.shape[1] // 10 :] for found in values])
-    low, high = float(np.nanmin(late)), float(np.nanmax(late))
+    late = late[np.isfinite(late)]
+    low, high = (float(late.min()), float(late.max())) if len(late) else (0.0, 1.0)
     margin = max(0.08 * (high - low), 1e-3)
     return (0.0, high + margin) if score == "ece" else (max(0.0, low - margin), min(1.0, high + margin))
 

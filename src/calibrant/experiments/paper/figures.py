@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from calibrant.experiments.names import FigureName
 from calibrant.experiments.paper.figure_cost import figure3
 from calibrant.experiments.paper.figure_cumulative import figure4
 from calibrant.experiments.paper.figure_parts import NotRunError
@@ -18,12 +18,11 @@ from calibrant.files import FileError, whole_or_not_at_all
 from calibrant.report.figures import house_style
 
 __all__ = [
-    "CAPTIONS", "FIGURES", "FigureName", "NotRunError", "figure1", "figure2", "figure3", "figure4", "figure5",
+    "CAPTIONS", "DRAWN", "NotRunError", "figure1", "figure2", "figure3", "figure4", "figure5",
     "write_figure",
 ]  # fmt: skip
 
-FigureName = Literal["figure1", "figure2", "figure3", "figure4", "figure5"]
-FIGURES: dict[FigureName, Callable[[Plan, Store], Figure]] = {
+DRAWN: dict[FigureName, Callable[[Plan, Store], Figure]] = {
     "figure1": figure1,
     "figure2": figure2,
     "figure3": lambda plan, store: figure3([plan], store),
@@ -35,7 +34,7 @@ CAPTIONS: dict[FigureName, tuple[str, str]] = {
         "Training curves",
         "Accuracy and ECE by epoch, on the training and on the test set. Training scores are taken while the network "
         "learns, over the batches of an epoch; test scores at its end, for this figure only. What the first tenth of "
-        "the epochs needs beyond the range of the others is not shown.",
+        "the epochs and the bands need beyond the range of the later means is not shown.",
     ),
     "figure2": (
         "Sensitivity to inner settings",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from calibrant.experiments.outcome import BINS
 from calibrant.experiments.paper.significance import LEVEL, least_p
-from calibrant.experiments.paper.tabulated import TableRow, Tabulated
+from calibrant.experiments.paper.tabulated import NOT_RUN, SEARCHING, TableRow, Tabulated
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.trials.protocol import ACCURACY_GIVEN_UP
 from calibrant.experiments.trials.store import DROPOUT_PASSES
@@ -37,7 +37,8 @@ def footnotes_on_significance(table: Tabulated) -> list[str]:
         f"and initial weights. p: paired t-test, corrected by Holm for the {len(table.comparisons)} comparisons shown; "
         f"better and worse are those below {LEVEL:.0%}.",
         "p, flips: exact test over all changes of sign, not corrected; "
-        f"with {pairs[-1]} seeds it cannot be below {least:g}{reach}.",
+        f"with {pairs[-1]} seeds it cannot be below {least:g}{reach}"
+        f"{'' if len(pairs) == 1 else ', and with fewer not even that'}.",
     ]
 
 
@@ -51,7 +52,7 @@ def _how_it_was_made(table: Tabulated) -> Iterator[str]:
     ]
     whose = "the paper's" if base.recipe != "digits" else "the recipe's own"
     settings = f"unlike {whose} settings: {', '.join(changed)}" if changed else f"{whose} settings"
-    yield f"Profile {table.profile}: {base.epochs} epochs, {planned} seeds; {settings}."
+    yield f"Profile {table.profile}: {base.epochs} epochs, {planned} seed{'s' if planned != 1 else ''}; {settings}."
     yield "Mean ± standard deviation over the seeds, of which n have finished. Bold: the best mean of single networks."
 
 
@@ -107,7 +108,7 @@ def _gaps(table: Tabulated) -> Iterator[str]:
     fewer = [f"{row.name} ({len(row.seeds)} of {row.planned})" for row in single if 0 < len(row.seeds) < row.planned]
     if fewer:
         yield f"Seeds are missing: {', '.join(fewer)}."
-    broken = [f"{row.name} ({row.problem})" for row in single if row.problem not in (None, "not run here")]
+    broken = [f"{row.name} ({row.problem})" for row in single if row.problem not in (None, NOT_RUN, SEARCHING)]
     if broken:
         yield f"Without numbers: {', '.join(broken)}."
     if table.failed:

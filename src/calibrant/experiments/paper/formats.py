@@ -26,6 +26,7 @@ from calibrant.experiments.paper.layout import (
     lines,
 )
 from calibrant.experiments.paper.tabulated import TableRow, Tabulated
+from calibrant.experiments.table import Whole
 from calibrant.experiments.trials.labels import SYMBOLS
 
 SIGNIFICANCE = "Which differences survive"
@@ -98,7 +99,7 @@ def _grid(name: str, headings: Sequence[str], content: Sequence[Line], alignment
             indent += 2 if place == 0 and line.source == "paper" else 0
             cells.append(Text(" " * indent + cell.text, style="bold" if cell.bold else style))
         grid.add_row(*cells)
-    return Group(Text(name, style="bold"), grid)
+    return Group(Text(name, style="bold"), Whole(grid))
 
 
 def _before(line: Line, place: int) -> str:

@@ -44,7 +44,8 @@ class Inferred:
         rows = tuple(
             row
             for row in plan.rows[1:]
-            if any(trial in ended for trial in row.trials)
+            if row.problem is not None
+            or any(trial in ended for trial in row.trials)
             or any(trial in ended for search in row.searches for trial in search.candidates)
         )
         return Plan(plan.base, (plan.rows[0], *rows)) if rows or name == "table1" else None

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from calibrant.experiments.paper.footnotes import DIFFERS, NOT_WITHIN
 from calibrant.experiments.paper.significance import Comparison
-from calibrant.experiments.paper.tabulated import Cell, Kind, TableRow, Tabulated
+from calibrant.experiments.paper.tabulated import NOT_RUN, SEARCHING, Cell, Kind, TableRow, Tabulated
 from calibrant.experiments.table import mean_and_spread
 from calibrant.experiments.trials.labels import SYMBOLS
 
@@ -61,7 +61,7 @@ def comparison_lines(table: Tabulated) -> Iterator[Line]:
 def _ours(row: TableRow) -> Iterator[Styled]:
     yield Styled(row.name)
     chosen = ", ".join(f"{SYMBOLS[key]}={value:g}" for key, value in row.chosen.items())
-    failed = row.problem not in (None, "not run here")
+    failed = row.problem not in (None, NOT_RUN, SEARCHING)
     yield Styled("failed" if failed else row.problem or (chosen if row.within else f"{chosen}{NOT_WITHIN}"))
     finished = len(row.seeds)
     yield Styled(str(finished) if finished == row.planned else f"{finished}/{row.planned}")

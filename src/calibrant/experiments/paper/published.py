@@ -1,7 +1,7 @@
 """The numbers of the paper's Tables 1 to 3, to the digit as printed there.
 
-Yoon, Tee, Yoon, Yoon, Kim and Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable Calibration Measure",
-ICLR 2023. Percent; mean and standard deviation of five trials. The weights λ behind them were not published.
+Yoon, Tee, Yoon, Yoon, Kim, Li and Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable Calibration
+Measure", ICLR 2023. Percent; mean and standard deviation of five trials. The weights λ behind them were not published.
 """
 
 from typing import NamedTuple

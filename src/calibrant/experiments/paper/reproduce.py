@@ -23,8 +23,7 @@ from calibrant.experiments.names import (
     TableName,
     Target,
 )
-from calibrant.experiments.paper.figures import FIGURES as DRAWN
-from calibrant.experiments.paper.figures import NotRunError, write_figure
+from calibrant.experiments.paper.figures import DRAWN, write_figure
 from calibrant.experiments.paper.formats import render, significance_csv
 from calibrant.experiments.paper.tabulated import Tabulated, tabulate
 from calibrant.experiments.recipes import resolve
@@ -41,6 +40,10 @@ from calibrant.files import FileError, whole_or_not_at_all
 OF_THE_PROTOCOL = (
     "objective", "weight", "seed", "bandwidth", "softness", "root", "gamma", "smoothing", "reduced_split",
 )  # fmt: skip
+
+
+class OptionError(ValueError):
+    """An option that is wrong for all recipes."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Request:
 
     @property
     def figures(self) -> tuple[FigureName, ...]:
-        """The figures to draw; there are no corruptions of text, and so no Figure 6."""
+        """The figures to draw; of some recipes there are no corrupted images, and so no Figure 6."""
         wanted = FIGURES if self.target == "all" else tuple(name for name in FIGURES if name == self.target)
         return tuple(name for name in wanted if self.target == name or self.base.recipe in SHIFTED or name != "figure6")
 
@@ -111,18 +114,22 @@ def reproduce_all(asked: Asked, running: Running, shift: Shift, *, dry_run: bool
     """
     console, store, well = Console(), Store(asked.runs), True
     for base in [_base(recipe, asked) for recipe in asked.recipes]:
-        data = asked.data if asked.data is None or len(asked.recipes) == 1 else asked.data / base.recipe
+        data = asked.data
+        if data is not None and len(asked.recipes) > 1:
+            data = None if base.recipe == "digits" else data / base.recipe
         request = Request(
             asked.target, base, asked.profile, asked.methods, data, shift.corrupted_dir, shift.shift_images
         )  # fmt: skip
-        if dry_run:
-            _list(request, store, console)
-            continue
         try:
+            if asked.target == "figure6" or shift.corrupted_dir is not None:
+                _check_shift(request)
+            if dry_run:
+                _list(request, store, console)
+                continue
             run_missing(request, store, running)
             well &= show(request, store, asked.format, asked.out, console)
         except (ValueError, OSError, ImportError) as error:
-            if len(asked.recipes) == 1:
+            if len(asked.recipes) == 1 or isinstance(error, OptionError):
                 raise
             well = False
             Console(stderr=True).print(
@@ -139,7 +146,10 @@ def run_missing(request: Request, store: Store, running: Running) -> None:
     executor = _executor(request, store, running)
     # Every trial would fail for the same reason: find out now, once.
     if running.executor == "local":
-        check_accelerator(running.accelerator)
+        try:
+            check_accelerator(running.accelerator)
+        except ValueError as error:
+            raise OptionError(str(error)) from error
     prepared = prepare(request.base.replaced({"objective": "esd"}), request.data)
     _check_data(prepared.loaders.description["fingerprint"], request.plan(results).needed, store)
     del prepared
@@ -148,11 +158,23 @@ def run_missing(request: Request, store: Store, running: Running) -> None:
         run(request.plan, store, executor, view)
 
 
+def _check_shift(request: Request) -> None:
+    """Before days of training rather than after them: whether Figure 6 can be drawn at all."""
+    recipe = request.base.recipe
+    if request.target == "figure6" and recipe not in SHIFTED:
+        raise ValueError(f"there are no corrupted images of {recipe}: figure6 is for {', '.join(SHIFTED)}")
+    if request.corrupted is not None and "figure6" in request.figures:
+        from calibrant.experiments.shift.sources import official
+
+        official(request.corrupted, recipe)
+
+
 def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
     """A table whose rows were trained on different data would compare nothing."""
     for trial in trials:
         path = store.trial(trial).folder / DATA
-        if path.exists() and read_json(path)["fingerprint"] != fingerprint:
+        found = read_json(path) if path.exists() else None
+        if isinstance(found, dict) and found.get("fingerprint", fingerprint) != fingerprint:
             raise FileError(
                 path.parent, "was run with other data: give the --data-dir it was run with, or other --runs"
             )
@@ -181,7 +203,7 @@ def show(request: Request, store: Store, format: Format, out: Path | None, conso
     for figure in request.figures:
         try:
             made = str(_draw(figure, plan, request, store, out or store.folder / "figures"))
-        except (NotRunError, FileError) as error:
+        except ValueError as error:  # not run, not kept, or without a temperature
             if request.target != "all":
                 raise
             made = f"not drawn: {error}"
@@ -215,11 +237,11 @@ def _validated(store: Store) -> Results:
 
 def _executor(request: Request, store: Store, running: Running) -> Executor:
     if running.executor == "local" and (running.ray_address is not None or running.gpus_per_trial):
-        raise ValueError("--ray-address and --gpus-per-trial are for --executor ray: give it, or leave them out")
-    if running.executor == "ray" and running.workers is not None:
-        raise ValueError("--workers is for --executor local: a cluster runs as many trials as it has room for")
+        raise OptionError("--ray-address and --gpus-per-trial are for --executor ray: give it, or leave them out")
+    if running.executor == "ray" and running.parallel is not None:
+        raise OptionError("--parallel is for --executor local: a cluster runs as many trials as it has room for")
     if running.executor == "local":
-        return LocalExecutor(store.folder, request.data, workers=running.workers, accelerator=running.accelerator)
+        return LocalExecutor(store.folder, request.data, workers=running.parallel, accelerator=running.accelerator)
     from calibrant.experiments.trials.ray_executor import RayExecutor
 
     return RayExecutor(

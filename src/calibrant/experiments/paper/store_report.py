@@ -83,14 +83,14 @@ def _title(groups: Sequence[Inferred], trials: int) -> str:
 
 
 def _group(group: Inferred, store: Store, name: str) -> dict[str, Any]:
-    from calibrant.experiments.paper.figures import CAPTIONS, FIGURES
+    from calibrant.experiments.paper.figures import CAPTIONS, DRAWN
     from calibrant.report.svg import inline_svg
 
     plan = group.begun("table1") or group.table("table1")
     missing: list[str] = []
     tables = [_table(tabulate(table, one, store, profile=group.profile)) for table, one in _tables(group, plan).items()]
     drawn = []
-    for key, draw in FIGURES.items():
+    for key, draw in DRAWN.items():
         heading, caption = CAPTIONS[key]
         try:
             svg = inline_svg(draw(plan, store), f"{name}{key}", f"{heading}. {caption}")

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,7 @@ from calibrant.experiments.trials.protocol import Plan, Row
 from calibrant.experiments.trials.store import Store
 
 Kind = Literal["network", "ensemble", "dropout"]
+NOT_RUN, SEARCHING = "not run here", "search not ended"  # no problem, only not there yet
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,8 @@ def _networks(
     row: Row, store: Store, measures: Sequence[Measure], paper: Sequence[Printed] | None, planned: int
 ) -> TableRow:
     found = {trial.seed: result.outcome for trial in row.trials if (result := store.result(trial)) is not None}
-    problem = row.problem or (None if found else "not run here")
+    begun = any(store.result(trial) is not None for search in row.searches for trial in search.candidates)
+    problem = row.problem or (None if found else SEARCHING if begun and not row.trials else NOT_RUN)
     if not found and any(store.trial(trial).failure() is not None for trial in row.trials):
         problem = "every seed failed"
     within = all(search.within for search in row.searches[-1:] if search.chosen is not None)
@@ -241,7 +244,11 @@ def _dropouts(rows: Iterable[Row], store: Store, measures: Sequence[Measure]) ->
     added = []
     for row in rows:
         trials = {trial.seed: store.trial(trial) for trial in row.trials if store.result(trial) is not None}
-        found = {seed: with_dropout(trial) for seed, trial in trials.items() if trial.has_dropout()}
+        found = {}
+        for seed, trial in trials.items():
+            with suppress(ValueError):  # a damaged file: no reason to lose the rest of the table
+                if trial.has_dropout():
+                    found[seed] = with_dropout(trial)
         if found:
             cells = _cells(found.values(), measures)
             added.append(TableRow(row.name, "dropout", cells, tuple(found), len(row.trials)))

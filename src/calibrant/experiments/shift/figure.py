@@ -1,21 +1,18 @@
 """Accuracy and ECE under distribution shift by severity (the paper's appendix), and what the shift looks like."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
-from torch import Tensor
 
 from calibrant.experiments.paper.figure_parts import NotRunError, label_of, line_key, look_of, percent_axis
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.shift.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from calibrant.experiments.shift.corruptions import SEVERITIES
 from calibrant.experiments.shift.evaluation import ShiftResult
 from calibrant.experiments.trials.protocol import Plan, Row
-from calibrant.files import whole_or_not_at_all
 from calibrant.report.figures import FAINT, MUTED, PAPER, house_style, legend_above
 
 PANELS = (("accuracy", "accuracy"), ("ece", "ECE, as trained"), ("ece_temperature", "ECE, with temperature"))
@@ -64,38 +61,6 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]]) -> Figure:
         bar = Line2D([], [], color=MUTED, linewidth=2.4, alpha=0.5, label="middle half of the corruptions")
         legend_above(figure, _title(next(iter(shown.values()))[0]), *(line_key(*one) for one in looks.values()), bar)
     return figure
-
-
-def corruption_samples(path: Path, images: Tensor) -> None:
-    """Draw every generated corruption at every severity into a PNG file, to look at.
-
-    Args:
-        path: Of the file.
-        images: uint8, ``(N, C, S, S)``; one for each corruption is used, in turn.
-    """
-    side, columns = images.shape[-1], len(SEVERITIES) + 1
-    step = side + max(1, side // 12)
-    canvas = np.full((step * len(CORRUPTIONS) - (step - side), step * columns - (step - side), 3), 255, dtype=np.uint8)
-    for row, name in enumerate(CORRUPTIONS):
-        place = row % len(images)
-        clean = images[place : place + 1]
-        for severity in range(columns):
-            shown = corrupt(clean, name, severity, first=place) if severity else clean
-            y, x = row * step, severity * step
-            canvas[y : y + side, x : x + side] = shown[0].permute(1, 2, 0).numpy()
-    with house_style():
-        figure = Figure(figsize=(6.4, 0.88 * len(CORRUPTIONS)), facecolor=PAPER, layout="constrained")
-        axes = figure.subplots()
-        axes.imshow(canvas, interpolation="nearest")
-        names = [name.replace("_", "\n") for name in CORRUPTIONS]
-        axes.set_yticks([row * step + side / 2 for row in range(len(names))], names)
-        labels = ["clean", *(f"severity {severity}" for severity in SEVERITIES)]
-        axes.set_xticks([column * step + side / 2 for column in range(columns)], labels)
-        axes.xaxis.tick_top()
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        with whole_or_not_at_all(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=120)
 
 
 def _over_corruptions(results: Sequence[ShiftResult], measure: str) -> tuple[npt.NDArray[np.float64], ...]:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from calibrant.experiments import data as clean_data
 from calibrant.experiments.configuration import Configuration, RecipeName
-from calibrant.experiments.data import ImageData, Images
+from calibrant.experiments.data import Images
+from calibrant.experiments.loaders import load_images
 from calibrant.experiments.names import SHIFTED
 from calibrant.experiments.shift.corruptions import CORRUPTIONS, NOT_GENERATED, SEVERITIES, corrupt
 from calibrant.files import FileError
@@ -105,7 +105,7 @@ class Generated:
     @cached_property
     def clean(self) -> Images:
         """The test set, read when first needed."""
-        return _clean(self.configuration, self.folder).test
+        return load_images(self.configuration, self.folder).test
 
     @property
     def labels(self) -> Tensor:
@@ -183,17 +183,3 @@ def _check(path: Path, found: npt.NDArray[np.generic], shape: tuple[int, ...], g
     if not right_type or found.shape != shape:
         expected = f"{'whole numbers' if is_labels else 'uint8'} of shape {shape}"
         raise FileError(path, f"must be {expected}, got {found.dtype} of shape {found.shape}: {get}")
-
-
-def _clean(configuration: Configuration, folder: Path | None) -> ImageData:
-    match configuration.recipe:
-        case "digits":
-            if folder is not None:
-                raise ValueError("digits are embedded: leave out --data-dir")
-            return clean_data.load_digits(configuration.noise)
-        case "mnist":
-            return clean_data.load_mnist(folder, configuration.image_size)
-        case "cifar10":
-            return clean_data.load_cifar10(folder)
-        case _:
-            return clean_data.load_cifar100(folder)

@@ -168,8 +168,7 @@ class Protocol:
     def _sizes(self, method: MethodName, divisors: Iterable[int]) -> Iterable[Row]:
         """λ is searched at the recipe's batch size, and kept."""
         found = self._row(method)
-        for divisor in divisors:
-            size = max(3, self.base.batch_size // divisor)
+        for size in dict.fromkeys(max(3, self.base.batch_size // divisor) for divisor in divisors):
             trials = tuple(replace(trial, batch_size=size) for trial in found.trials)
             yield replace(found, name=f"{found.name} (b{size})", trials=trials)
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from calibrant.experiments.configuration import Configuration, ObjectiveName
 from calibrant.experiments.json_files import read_json, write_json
 from calibrant.experiments.outcome import BINS
-from calibrant.experiments.table import NOTE, outcome_table
+from calibrant.experiments.table import NOTE, outcome_table, print_whole
 from calibrant.experiments.trials import store as kept
 from calibrant.experiments.trials.labels import changes_of, label
 from calibrant.experiments.trials.quantities import duration, percent, size
@@ -151,7 +151,7 @@ def show_run(store: Store, prefix: str, console: Console) -> None:
 
 
 def _show_result(result: Result, name: str, console: Console) -> None:
-    console.print(outcome_table({escape(name): [result.outcome]}, title="test set"))
+    print_whole(console, outcome_table({escape(name): [result.outcome]}, title="test set"))
     console.print(f"[dim]{NOTE}[/]\n", highlight=False)
     accuracy, ece, cost = result.validation.accuracy, result.validation.ece, result.cost
     _pairs(console, "validation set", {"accuracy %": percent(accuracy), "ECE %": percent(ece)})

@@ -181,8 +181,9 @@ class Trial:
         path = self.folder / FAILURE
         if not path.exists():
             return None
-        with _explained(path):
+        with suppress(FileError), _explained(path):
             return str(read_json(path)["traceback"])
+        return f"it failed, and {path.name} cannot be read"
 
     def progress(self) -> Progress | None:
         """How far it was when it last said so; None before its first step and after its last."""
