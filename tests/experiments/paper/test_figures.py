@@ -214,7 +214,7 @@ def test_a_figure_says_what_was_not_run(tmp_path: Path, name: FigureName, needs:
     store = Store(tmp_path)
     empty = plan_maker(RECIPES["digits"], "quick")(store)
     write_failure(store, empty.rows[0].trials[0], "ValueError: no")
-    with pytest.raises(NotRunError, match=f"needs .*{needs}.*: run calibrant reproduce table1 --recipe digits"):
+    with pytest.raises(NotRunError, match=f"needs .*{needs}, which the store does not have for digits: "):
         DRAWN[name](empty, store)
 
 

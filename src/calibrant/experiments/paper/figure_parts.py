@@ -75,8 +75,8 @@ def finished(trials: Iterable[Configuration], store: Store) -> list[Result]:
 def not_run(figure: str, needs: str, plan: Plan) -> NotRunError:
     """What to say when a figure cannot be drawn."""
     return NotRunError(
-        f"{figure} needs {needs}, which the store does not have for {plan.base.recipe}: reproduce table1 first, with "
-        "the same options and these among its methods"
+        f"{figure} needs {needs}, which the store does not have for {plan.base.recipe}: reproduce table1 with such "
+        "trials first"
     )
 
 
