@@ -15,6 +15,7 @@ from rich.text import Text
 
 from calibrant.experiments.configuration import Configuration, ObjectiveName
 from calibrant.experiments.json_files import read_json, write_json
+from calibrant.experiments.objectives import display_name
 from calibrant.experiments.outcome import BINS
 from calibrant.experiments.table import NOTE, outcome_table, print_whole
 from calibrant.experiments.trials import store as kept
@@ -142,15 +143,17 @@ def show_run(store: Store, prefix: str, console: Console) -> None:
     rest = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in c.to_dict().items() if name not in changes)
     console.print(f"[dim]the recipe's: {escape(rest)}[/]\n", highlight=False)
     if run.result is not None:
-        _show_result(run.result, label(c), console)
+        _show_result(run.result, console)
     if (run.trial.folder / kept.DATA).exists():
-        _pairs(console, "data", read_json(run.trial.folder / kept.DATA))
+        found = read_json(run.trial.folder / kept.DATA)
+        _pairs(console, "data", found if isinstance(found, dict) else {})
     console.print(f"{folder} ({size(run.trial.size())})", highlight=False, soft_wrap=True)
     if (failure := run.trial.failure()) is not None and run.status != "done":
         console.print(f"\n[red]{escape(failure.strip())}[/]", highlight=False, soft_wrap=True)
 
 
-def _show_result(result: Result, name: str, console: Console) -> None:
+def _show_result(result: Result, console: Console) -> None:
+    name = display_name(result.configuration)
     print_whole(console, outcome_table({escape(name): [result.outcome]}, title="test set"))
     console.print(f"[dim]{NOTE}[/]\n", highlight=False)
     accuracy, ece, cost = result.validation.accuracy, result.validation.ece, result.cost
