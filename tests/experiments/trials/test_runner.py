@@ -114,7 +114,10 @@ def test_a_trial_said_to_be_done_that_left_nothing_has_failed(store: Store) -> N
     assert shown[-1] == 1
 
 
-def test_a_trial_of_another_command_is_taken_from_it_when_it_is_finished(store: Store) -> None:
+def test_a_trial_of_another_command_is_taken_from_it_when_it_is_finished(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "SECONDS_BETWEEN_VISITS", 1e9)  # however slow the machine
     theirs = plan({}).needed[0]
     waited: list[Configuration] = []
 
