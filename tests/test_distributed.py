@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import calibrant as cal
+from tests.ranks import on_two_ranks
 
 SYNCED: dict[str, nn.Module] = {
     "esd": cal.ESDLoss(root=False),
@@ -110,14 +110,12 @@ def work(rank: int, folder: str) -> None:
     results["threshold"] = torch.tensor(cal.AvUCLoss().fit_threshold(logits_of(model, rank), y_of(rank)).threshold), []
     results["failure"] = torch.tensor(float(fails_and_recovers(rank))), []
     torch.save(results, Path(folder) / f"rank{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Tensor, list[Tensor]]]]:
     folder = tmp_path_factory.mktemp("ranks")
-    spawn(work, args=(str(folder),), nprocs=2)
+    on_two_ranks(work, str(folder))
     return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
 
 

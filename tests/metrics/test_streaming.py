@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
 from calibrant import metrics
+from tests.ranks import on_two_ranks
 
 pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
 
@@ -112,12 +112,11 @@ def on_rank(rank: int, folder: str, share: int) -> None:
             metric.update(logits, target)
         values[name] = metric.compute().item()
     torch.save(values, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("share", [250, 33])
 def test_two_ranks_equal_one(tmp_path: Path, share: int) -> None:
-    spawn(on_rank, args=(str(tmp_path), share), nprocs=2)
+    on_two_ranks(on_rank, str(tmp_path), share)
     for rank in (0, 1):
         values = torch.load(tmp_path / f"{rank}.pt")
         for name, (_, expected) in streaming().items():

@@ -11,11 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, Dataset
 
 from calibrant import ESDLoss, MMCELoss
 from calibrant.training.randomness import random_state
+from tests.ranks import on_two_ranks
 
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
 datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
@@ -287,7 +287,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     train_on_the_whole_sets(0, 1, port, tmp_path)
-    spawn(train_on_the_whole_sets, (2, port, tmp_path), nprocs=2)
+    on_two_ranks(train_on_the_whole_sets, 2, port, tmp_path)
     one, two = (torch.load(tmp_path / f"{ranks}.pt", weights_only=True) for ranks in (1, 2))
     torch.testing.assert_close(two, one, rtol=0, atol=1e-6)
 

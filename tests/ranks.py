@@ -1,0 +1,22 @@
+"""Two processes that talk to each other, as on two devices."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+
+def on_two_ranks(work: Callable[..., None], *arguments: Any) -> None:
+    """Call ``work(rank, *arguments)``, which begins a process group, in two new processes; raise what either raised."""
+    spawn(_work_and_leave, args=(work, arguments), nprocs=2)
+
+
+def _work_and_leave(rank: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    work(rank, *arguments)
+    dist.barrier()
+    dist.destroy_process_group()
+    # Models and loaders may still hold the group, whose threads abort the process if they outlive the interpreter
+    # (pytorch/pytorch#179291). The work is done and written, so the interpreter need not be taken down.
+    os._exit(0)
