@@ -59,14 +59,14 @@ def test_tables_and_figures_are_written_in_every_format(
 ) -> None:
     call("reproduce", "table1", *SMALL, "--runs", runs, "--out", tmp_path, "--format", "csv")
     printed = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    written = list(csv.DictReader((tmp_path / "digits-table1.csv").read_text().splitlines()))
+    written = list(csv.DictReader((tmp_path / "digits-quick-table1.csv").read_text().splitlines()))
     assert printed == written
     assert len(written) >= 3
     for name in ("figure1", "figure3", "figure4", "figure5"):
         call("reproduce", name, *SMALL, "--runs", runs, "--out", tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
-        *(f"digits-table1.{ending}" for ending in ("md", "tex", "csv", "significance.csv")),
-        *(f"digits-figure{number}.{ending}" for number in (1, 3, 4, 5) for ending in ("svg", "png")),
+        *(f"digits-quick-table1.{ending}" for ending in ("md", "tex", "csv", "significance.csv")),
+        *(f"digits-quick-figure{number}.{ending}" for number in (1, 3, 4, 5) for ending in ("svg", "png")),
     }
 
 
@@ -77,7 +77,7 @@ def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest
     for name in ("Table 1", "Table 2", "Table 3", "+ ESD (b16)", "+ ECE (b32)", "figure2: not drawn: "):
         assert name in shown
     made = {path.name for path in tmp_path.glob("digits-*.svg")}
-    assert made == {f"digits-figure{number}.svg" for number in (1, 3, 4, 5, 6)}
+    assert made == {f"digits-quick-figure{number}.svg" for number in (1, 3, 4, 5, 6)}
 
 
 @pytest.mark.parametrize(

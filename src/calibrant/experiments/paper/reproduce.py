@@ -96,6 +96,10 @@ class Request:
         wanted = FIGURES if self.target == "all" else tuple(name for name in FIGURES if name == self.target)
         return tuple(name for name in wanted if self.target == name or self.base.recipe in SHIFTED or name != "figure6")
 
+    def file_name(self, made: TableName | FigureName) -> str:
+        """Without an ending; with the profile, so that a quick look does not overwrite what took days."""
+        return f"{self.base.recipe}-{self.profile}-{made}"
+
     def plan(self, results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
         """All rows of all tables asked for, each trial once."""
         plans = [self.table(name, results, failed) for name in self.tables]
@@ -198,7 +202,7 @@ def show(request: Request, store: Store, format: Format, out: Path | None, conso
             rendered = render(table, format)
             print_whole(console, rendered) if format == "table" else console.out(rendered, highlight=False)
             if out is not None:
-                write_table(out, f"{request.base.recipe}-{name}", table)
+                write_table(out, request.file_name(name), table)
     plan = request.table("table1", results, failed)
     for figure in request.figures:
         try:
@@ -277,7 +281,7 @@ def _draw(name: FigureName, plan: Plan, request: Request, store: Store, folder: 
         figure = figure6(shifted)
     else:
         figure = DRAWN[name](plan, store)
-    path = folder / f"{request.base.recipe}-{name}.svg"
+    path = folder / f"{request.file_name(name)}.svg"
     for ending in (".svg", ".png"):
         write_figure(path.with_suffix(ending), figure)
     return path
