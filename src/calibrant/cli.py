@@ -119,6 +119,7 @@ def reproduce(
     *,
     recipe: Annotated[tuple[RecipeName, ...], Parameter(consume_multiple=True, negative="")] = PAPER,
     profile: ProfileName = "paper",
+    search_seeds: int = 1,
     data_dir: Path | None = None,
     runs: Path = Path("runs"),
     methods: Annotated[tuple[MethodName, ...], Parameter(consume_multiple=True, negative="")] = PUBLISHED,
@@ -139,6 +140,7 @@ def reproduce(
         target: table1, table2, table3, figure1 to figure6, or all.
         recipe: One or several; by default the six of the paper. digits needs no data.
         profile: paper is the search as published; cpu a smaller one of 50 epochs; quick one of seconds, for digits.
+        search_seeds: Networks a candidate of the search; what is compared is their mean. With one, chance has a say.
         data_dir: Folder with the official files of the data; for several recipes, of a folder for each, named like
             it. Without it they are fetched from the Hugging Face hub.
         runs: Folder that trials are kept in.
@@ -155,7 +157,7 @@ def reproduce(
     require_training_packages()
     from calibrant.experiments.paper.reproduce import Asked, reproduce_all
 
-    asked = Asked(target, recipe, profile, methods, settings, data_dir, runs, format, out)
+    asked = Asked(target, recipe, profile, search_seeds, methods, settings, data_dir, runs, format, out)
     if not reproduce_all(asked, running, shift, dry_run=dry_run):
         sys.exit(1)
 

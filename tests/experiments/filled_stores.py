@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,9 +57,9 @@ def write_failure(store: Store, configuration: Configuration, traceback: str) ->
     write_json(folder / kept.FAILURE, {"traceback": traceback})
 
 
-def plan_maker(recipe: Configuration, profile: ProfileName, seeds: int | None = None) -> Callable[[Store], Plan]:
-    """Table 1 as the protocol sees it with the results of a store."""
-    settings = PROFILES[profile] if seeds is None else replace(PROFILES[profile], seeds=seeds)
+def plan_maker(recipe: Configuration, profile: ProfileName, **changes: Any) -> Callable[[Store], Plan]:
+    """Table 1 as the protocol sees it with the results of a store, for a profile with changes."""
+    settings = replace(PROFILES[profile], **changes)
     base = with_profile(recipe, settings)
 
     def make(store: Store) -> Plan:
@@ -68,9 +69,11 @@ def plan_maker(recipe: Configuration, profile: ProfileName, seeds: int | None = 
     return make
 
 
-def filled_store(folder: Path, profile: ProfileName = "quick", recipe: Configuration = RECIPES["digits"]) -> Store:
+def filled_store(
+    folder: Path, profile: ProfileName = "quick", recipe: Configuration = RECIPES["digits"], **changes: Any
+) -> Store:
     """A store in which a profile's Table 1 is complete."""
-    store, make = Store(folder), plan_maker(recipe, profile)
+    store, make = Store(folder), plan_maker(recipe, profile, **changes)
     folder.mkdir(parents=True, exist_ok=True)
     while missing := make(store).missing(store.results().keys()):
         for trial in missing:

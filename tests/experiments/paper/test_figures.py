@@ -200,6 +200,23 @@ def test_figure5_has_the_validation_accuracy_by_weight_and_the_threshold(plan: P
         assert (chosen.weight, result.validation.accuracy) in rings
 
 
+def test_figures_of_a_search_with_several_seeds_show_their_means(tmp_path: Path) -> None:
+    store = filled_store(tmp_path, search_seeds=2)
+    plan = plan_maker(RECIPES["digits"], "quick", search_seeds=2)(store)
+    lines = curves(figures.figure5(plan, store), 0)
+    baselines = read(store, objective="nll", reduced_split=False)
+    assert len(baselines) == 2
+    np.testing.assert_allclose(
+        lines[0][:, 1], np.mean([result["validation"]["accuracy"] for _, result, _ in baselines])
+    )
+    [drawn] = [line for line in lines if len(line) == 2 and line[0, 1] != line[1, 1]][2:]
+    for weight, accuracy in drawn:
+        found = [result["validation"]["accuracy"] for _, result, _ in read(store, objective="esd", weight=weight)]
+        assert len(found) == 2
+        assert accuracy == pytest.approx(np.mean(found))
+    assert "mean of 2 seeds" in texts(figures.figure2(plan, store))
+
+
 @pytest.mark.parametrize(
     ("name", "needs"),
     [

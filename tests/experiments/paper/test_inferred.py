@@ -27,6 +27,22 @@ def test_a_complete_store_gives_back_the_plan_it_was_filled_for(tmp_path: Path, 
     assert plans_of(store) == [(profile, plan_maker(DIGITS, profile)(store))]
 
 
+@pytest.mark.parametrize("search_seeds", [1, 3, 5])
+def test_the_seeds_of_a_search_are_found_and_further_trials_change_nothing(tmp_path: Path, search_seeds: int) -> None:
+    store = filled_store(tmp_path, "cpu", search_seeds=search_seeds)
+    expected = plan_maker(DIGITS, "cpu", search_seeds=search_seeds)(store)
+    assert plans_of(store) == [("cpu", expected)]
+    missing = [
+        first.replaced({"seed": seed})
+        for first in expected.rows[-1].searches[0].candidates
+        for seed in range(5)
+        if first.replaced({"seed": seed}) not in store.results()
+    ]
+    for trial in missing[:1]:
+        write_trial(store, trial)
+    assert plans_of(store) == [("cpu", expected)]
+
+
 def test_an_interrupted_search_is_not_taken_for_a_smaller_one(tmp_path: Path) -> None:
     # Both grids have λ 0.6 and 2, and both profiles train digits for 40 epochs here.
     store, make = Store(tmp_path), plan_maker(DIGITS, "cpu")

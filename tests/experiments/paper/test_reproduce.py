@@ -80,9 +80,31 @@ def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest
     assert made == {f"digits-quick-figure{number}.svg" for number in (1, 3, 4, 5, 6)}
 
 
+def test_a_search_with_more_seeds_takes_what_is_there_and_is_kept_apart(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = tmp_path / "runs"
+    shutil.copytree(runs, again)
+    more: list[str | Path] = ["reproduce", "table1", *SMALL, "--runs", again, "--search-seeds", "2"]
+    call(*more, "--dry-run")
+    listed = capsys.readouterr().out
+    assert "profile quick, 2 seeds a candidate" in listed
+    assert "8 trials, 7 done, 1 to do." in listed
+    call(*more, "--out", tmp_path / "made")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "profile quick, 2 seeds a candidate" in shown
+    assert "chosen by the lowest mean validation ECE over 2 seeds that gives up less" in shown
+    assert len(Store(again).trials()) == 8
+    assert {path.name.partition(".")[0] for path in (tmp_path / "made").iterdir()} == {"digits-quick-2seeds-table1"}
+    call("report", again, "--out", tmp_path / "report.html")
+    assert "2 seeds a candidate" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["reproduce", "table1", *SMALL, "--search-seeds", "3"], "search-seeds must be from 1 to 2"),
+        (["reproduce", "table1", *SMALL, "--recipe", "snli", "--search-seeds", "0"], "search-seeds must be from 1"),
         (["reproduce", "table1", *SMALL, "--weight", "2"], "weight is the protocol's to choose"),
         (["reproduce", "table1", *SMALL, "--gamma", "2"], "gamma is the protocol's to choose"),
         (["reproduce", "table1", *SMALL, "--max-length", "64"], "max-length is not a setting of the recipe digits"),

@@ -122,11 +122,11 @@ def test_what_was_not_run_says_so_and_missing_seeds_are_counted(tmp_path: Path) 
     for trial in plan.rows[1].trials:
         fail(store, trial)
     unknown = dataclasses.replace(plan.rows[2], trials=())
-    broken = dataclasses.replace(plan.rows[3], trials=(), problem="every trial of the search failed")
+    broken = dataclasses.replace(plan.rows[3], trials=(), problem="every candidate of the search failed")
     plan = Plan(plan.base, (*plan.rows[:2], unknown, broken, plan.rows[4]))
     table = tabulate("table1", plan, store, profile="cpu")
     assert [row.problem for row in table.rows] == [
-        None, "every seed failed", "not run here", "every trial of the search failed", "not run here",
+        None, "every seed failed", "not run here", "every candidate of the search failed", "not run here",
     ]  # fmt: skip
     assert (table.rows[0].seeds, table.rows[0].planned) == ((0, 1, 2, 3), 5)
     assert table.failed[0] == ("NLL", "seed 4")
@@ -135,7 +135,7 @@ def test_what_was_not_run_says_so_and_missing_seeds_are_counted(tmp_path: Path) 
     assert not any(cell.best for row in table.rows for cell in row.cells.values())
     notes = text_of(footnotes(table))
     assert "NLL (4 of 5)" in notes
-    assert "+ SB-ECE (every trial of the search failed)" in notes
+    assert "+ SB-ECE (every candidate of the search failed)" in notes
     assert footnotes_on_significance(table) == []
 
 

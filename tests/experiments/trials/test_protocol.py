@@ -1,6 +1,7 @@
 """The search and selection of the paper, on made-up results: nothing is trained here."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_when_every_candidate_failed_there_is_no_row_and_the_others_are() -> Non
     esd = MNIST.replaced({"objective": "esd"})
     lost = {esd.replaced({"weight": weight}) for weight in QUICK.weights}
     rows = planned({MNIST: Validated(0.9, 0.1)}, lost, methods=("esd", "focal"))
-    assert (rows["+ ESD"].trials, rows["+ ESD"].problem) == ((), "every trial of the search failed")
+    assert (rows["+ ESD"].trials, rows["+ ESD"].problem) == ((), "every candidate of the search failed")
     assert len(rows["focal"].trials) == len(rows["NLL"].trials) == 2
 
 
@@ -170,6 +171,70 @@ def test_without_a_baseline_there_is_no_search() -> None:
     assert rows["+ MMCE"] == Row("+ MMCE", (), (), "the NLL baseline of the search failed")
     assert rows["focal"].problem is None
     assert rows["NLL"].trials[0] == MNIST  # and is told about as failed
+
+
+TWICE = replace(QUICK, search_seeds=2)
+
+
+def by_weight_and_seed(scores: Mapping[float, list[tuple[float, float]]]) -> dict[Configuration, Validated]:
+    """Results of an ESD search with several seeds, and of its baselines, whose accuracies are 0.94 and 0.90."""
+    esd = MNIST.replaced({"objective": "esd"})
+    found = {
+        esd.replaced({"weight": weight, "seed": seed}): Validated(*score)
+        for weight, by_seed in scores.items()
+        for seed, score in enumerate(by_seed)
+    }
+    return found | {
+        MNIST.replaced({"seed": seed}): Validated(accuracy, 0.1) for seed, accuracy in enumerate((0.94, 0.90))
+    }
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen", "within"),
+    [
+        pytest.param({0.6: [(0.93, 0.03)] * 2, 2.0: [(0.93, 0.01), (0.93, 0.06)]}, 0.6, True, id="lucky once"),
+        pytest.param({0.6: [(0.93, 0.03)] * 2, 2.0: [(0.93, 0.05), (0.93, 0.0)]}, 2.0, True, id="unlucky once"),
+        # 0.92 on the mean is what the baselines have; one seed of it gives up two points.
+        pytest.param({0.6: [(0.93, 0.03)] * 2, 2.0: [(0.92, 0.01)] * 2}, 2.0, True, id="the baselines' mean counts"),
+        pytest.param({0.6: [(0.93, 0.03)] * 2, 2.0: [(0.94, 0.01), (0.8, 0.01)]}, 0.6, True, id="not accurate twice"),
+        pytest.param({0.6: [(0.7, 0.03), (0.9, 0.0)], 2.0: [(0.82, 0.1)] * 2}, 2.0, False, id="none accurate enough"),
+    ],
+)  # fmt: skip
+def test_with_several_seeds_their_mean_is_compared(
+    scores: dict[float, list[tuple[float, float]]], chosen: float, within: bool
+) -> None:
+    results = by_weight_and_seed(scores)
+    row = planned(results, methods=("esd",), profile=TWICE)["+ ESD"]
+    (search,) = row.searches
+    assert values(search.candidates, "weight", "seed") == [(0.6, 0), (0.6, 1), (2.0, 0), (2.0, 1)]
+    assert search.chosen == row.trials[0]
+    assert search.within == within
+    assert values(row.trials, "weight", "seed") == [(chosen, 0), (chosen, 1)]
+    for trial in results:
+        waiting = planned(
+            {one: score for one, score in results.items() if one != trial}, methods=("esd",), profile=TWICE
+        )
+        assert (waiting["+ ESD"].trials, waiting["+ ESD"].problem) == ((), None)
+
+
+def test_one_failed_seed_takes_a_setting_out_of_the_search() -> None:
+    results = by_weight_and_seed({0.6: [(0.93, 0.03)] * 2, 2.0: [(0.93, 0.01)] * 2})
+    lost = [MNIST.replaced({"objective": "esd", "weight": weight, "seed": 1}) for weight in (2.0, 0.6)]
+    for place, expected in enumerate(([0.6, 0.6], [])):
+        failed = set(lost[: place + 1])
+        left = {one: score for one, score in results.items() if one not in failed}
+        row = planned(left, failed, methods=("esd",), profile=TWICE)["+ ESD"]
+        assert values(row.trials, "weight") == expected
+        assert row.problem == (None if expected else "every candidate of the search failed")
+    baseline = MNIST.replaced({"seed": 1})
+    row = planned({}, {baseline}, methods=("esd",), profile=TWICE)["+ ESD"]
+    assert row.problem == "the NLL baseline of the search failed"
+
+
+@pytest.mark.parametrize("seeds", [0, 3, -1])
+def test_a_search_has_at_most_the_seeds_of_a_row(seeds: int) -> None:
+    with pytest.raises(ValueError, match=rf"from 1 to 2, the seeds of a row in this profile, got {seeds}"):
+        replace(QUICK, search_seeds=seeds)
 
 
 @pytest.mark.parametrize("method", [*ADDED, *REPLACING, "esd-raw"])
@@ -232,25 +297,28 @@ any_table = st.sampled_from(["table1", "table2", "table3"])
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32), any_table, st.sampled_from(["quick", "cpu"]))
-def test_the_rehearsal_counts_the_trials_whichever_win(seed: int, table: TableName, profile: ProfileName) -> None:
+@given(st.integers(0, 2**32), any_table, st.sampled_from(["quick", "cpu"]), st.integers(1, 2))
+def test_the_rehearsal_counts_the_trials_whichever_win(
+    seed: int, table: TableName, name: ProfileName, search_seeds: int
+) -> None:
     chance = Random(seed)  # noqa: S311 (no secret)
-    rehearsed = rehearse(lambda results: Protocol(MNIST, PROFILES[profile], results).table(table, METHODS))
-    plan, waves = carried_out(lambda _: any_score(chance), table, profile=PROFILES[profile])
+    profile = replace(PROFILES[name], search_seeds=search_seeds)
+    rehearsed = rehearse(lambda results: Protocol(MNIST, profile, results).table(table, METHODS))
+    plan, waves = carried_out(lambda _: any_score(chance), table, profile=profile)
     assert len(plan.needed) == len(rehearsed.needed) == sum(map(len, waves))
     assert [row.name for row in plan.rows] == [row.name for row in rehearsed.rows]
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32), any_table)
-def test_any_results_and_failures_in_any_order_lead_to_the_end(seed: int, table: TableName) -> None:
+@given(st.integers(0, 2**32), any_table, st.sampled_from([QUICK, TWICE]))
+def test_any_results_and_failures_in_any_order_lead_to_the_end(seed: int, table: TableName, profile: Profile) -> None:
     chance = Random(seed)  # noqa: S311 (no secret)
     results: dict[Configuration, Validated] = {}
     failed: set[Configuration] = set()
-    while missing := (plan := Protocol(MNIST, QUICK, results, failed).table(table, METHODS)).missing(
+    while missing := (plan := Protocol(MNIST, profile, results, failed).table(table, METHODS)).missing(
         results.keys() | failed
     ):
-        assert plan == Protocol(MNIST, QUICK, dict(reversed(results.items())), set(failed)).table(table, METHODS)
+        assert plan == Protocol(MNIST, profile, dict(reversed(results.items())), set(failed)).table(table, METHODS)
         assert len(set(plan.needed)) == len(plan.needed)
         # Some of what is missing ends, as it happens to.
         for trial in chance.sample(missing, chance.randint(1, len(missing))):

@@ -1,9 +1,10 @@
 """What the search saw: ECE against the objectives' inner settings (Figure 2), and accuracy against λ (Appendix)."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from statistics import fmean
 from typing import Literal
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -26,8 +27,8 @@ from calibrant.experiments.paper.figure_parts import (
     row_of,
     wide_figure,
 )
-from calibrant.experiments.trials.protocol import ACCURACY_GIVEN_UP, Plan, Row
-from calibrant.experiments.trials.store import Store
+from calibrant.experiments.trials.protocol import ACCURACY_GIVEN_UP, Plan, Row, Search
+from calibrant.experiments.trials.store import Result, Store
 from calibrant.report.figures import ACCENT, INK, legend_above
 
 _INNER: dict[Literal["mmce", "sb-ece"], str] = {"mmce": "bandwidth φ", "sb-ece": "temperature T"}
@@ -36,7 +37,7 @@ _INNER: dict[Literal["mmce", "sb-ece"], str] = {"mmce": "bandwidth φ", "sb-ece"
 def figure2(plan: Plan, store: Store) -> Figure:
     """Test ECE of MMCE by its bandwidth (left) and of SB-ECE by its temperature (right), with ESD as a line.
 
-    The search runs one seed: a point is one network. Of what it chose, and of ESD, there are all seeds.
+    A point is the mean over the seeds of the search, by default one. Of what it chose, and of ESD, there are all seeds.
 
     Args:
         plan: Of Table 1.
@@ -61,7 +62,7 @@ def figure2(plan: Plan, store: Store) -> Figure:
         panels[0].set_ylim(0, 1.08 * panels[0].get_ylim()[1])
         percent_axis(panels[0])
         keys: list[Line2D | Patch] = [
-            Line2D([], [], color=INK, marker=".", linewidth=1.6, label="one seed"),
+            Line2D([], [], color=INK, marker=".", linewidth=1.6, label=_seeds(plan)),
             Line2D(
                 [],
                 [],
@@ -86,11 +87,11 @@ def figure5(plan: Plan, store: Store) -> Figure:
         plan: Of Table 1.
         store: Where its trials are.
     """
-    baseline = finished(plan.rows[0].trials[:1], store)
+    baseline = finished(plan.baselines, store)
     rows = [row for row in plan.rows if row.searches and finished(row.searches[0].candidates, store)]
     if not baseline or not rows:
         raise not_run("Figure 5", "the first trial of the NLL and a trial of the search over λ", plan)
-    accuracy = baseline[0].validation.accuracy
+    accuracy = fmean(result.validation.accuracy for result in baseline)
     with wide_figure() as figure:
         axes = figure.subplots()
         axes.axhline(accuracy, color=INK, linewidth=1.2)
@@ -122,9 +123,7 @@ def _inner(row: Row, store: Store) -> bool:
 
 def _draw_inner(axes: Axes, row: Row, store: Store, look: Look) -> None:
     search = row.searches[1]
-    found = finished(search.candidates, store)
-    places = [_setting(result.configuration, search.setting) for result in found]
-    _plot(axes, places, [result.outcome.ece for result in found], look)
+    _plot(axes, _means(search, store, lambda result: result.outcome.ece), look)
     seeds = [result.outcome.ece for result in finished(row.trials, store)]
     if search.chosen is not None and seeds:
         mean, deviation = mean_and_deviation(seeds)
@@ -133,10 +132,22 @@ def _draw_inner(axes: Axes, row: Row, store: Store, look: Look) -> None:
     axes.set_title(f"{label_of(row)} at λ = {search.candidates[0].weight:g}")
     if search.setting == "softness":
         axes.set_xscale("log")
-    ticks = sorted(_setting(one, search.setting) for one in search.candidates)
+    ticks = sorted({_setting(one, search.setting) for one in search.candidates})
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(plain_numbers())
+
+
+def _means(search: Search, store: Store, score: Callable[[Result], float]) -> dict[float, float]:
+    """By the value of the setting searched, in its order: the mean over the seeds that have finished."""
+    found: dict[float, list[float]] = defaultdict(list)
+    for result in finished(search.candidates, store):
+        found[_setting(result.configuration, search.setting)].append(score(result))
+    return {value: fmean(found[value]) for value in sorted(found)}
+
+
+def _seeds(plan: Plan) -> str:
+    return "one seed" if plan.search_seeds == 1 else f"mean of {plan.search_seeds} seeds"
 
 
 def _setting(configuration: Configuration, name: str) -> float:
@@ -145,11 +156,10 @@ def _setting(configuration: Configuration, name: str) -> float:
 
 def _draw_weights(axes: Axes, row: Row, store: Store, look: Look, width: float) -> None:
     search = row.searches[0]
-    found = finished(search.candidates, store)
-    weights = [result.configuration.weight for result in found]
-    _plot(axes, weights, [result.validation.accuracy for result in found], look, width)
-    if search.chosen is not None and (chosen := store.result(search.chosen)):
-        _ring(axes, chosen.configuration.weight, chosen.validation.accuracy, None, look, 7 + 1.5 * width)
+    means = _means(search, store, lambda result: result.validation.accuracy)
+    _plot(axes, means, look, width)
+    if search.chosen is not None and search.chosen.weight in means:
+        _ring(axes, search.chosen.weight, means[search.chosen.weight], None, look, 7 + 1.5 * width)
 
 
 def _apart(values: Iterable[float]) -> list[float]:
@@ -167,10 +177,9 @@ def _apart(values: Iterable[float]) -> list[float]:
     return kept
 
 
-def _plot(axes: Axes, places: list[float], values: list[float], look: Look, width: float = 1.6) -> None:
-    order = np.argsort(places)
+def _plot(axes: Axes, means: dict[float, float], look: Look, width: float = 1.6) -> None:
     axes.plot(
-        np.take(places, order), np.take(values, order), color=look.colour, marker=look.marker,
+        [*means], [*means.values()], color=look.colour, marker=look.marker,
         markersize=3.4 + width, linewidth=width,
     )  # fmt: skip
 

@@ -17,7 +17,8 @@ DIFFERS, NOT_WITHIN = "†", "‡"
 def title(table: Tabulated) -> str:
     """One line: which table, of what."""
     number = table.name.removeprefix("table")
-    return f"The paper's Table {number} on {table.base.recipe} ({table.base.model}), profile {table.profile}"
+    search = "" if table.search_seeds == 1 else f", {table.search_seeds} seeds a candidate"
+    return f"The paper's Table {number} on {table.base.recipe} ({table.base.model}), profile {table.profile}{search}"
 
 
 def footnotes(table: Tabulated) -> list[str]:
@@ -95,8 +96,11 @@ def _search(table: Tabulated) -> Iterator[str]:
             if table.name == "table1"
             else f" Searched at batch size {table.base.batch_size}, and kept for the others."
         )
+        lowest = "validation ECE"
+        if table.search_seeds > 1:
+            lowest = f"mean validation ECE over {table.search_seeds} seeds"
         yield (
-            f"{'; '.join(['λ: weight beside the NLL', *names])}; chosen by the lowest validation ECE that gives up "
+            f"{'; '.join(['λ: weight beside the NLL', *names])}; chosen by the lowest {lowest} that gives up "
             f"less than {100 * ACCURACY_GIVEN_UP:g} points of accuracy.{kept} The paper does not say what it chose."
         )
     if any(not row.within for row in table.rows):

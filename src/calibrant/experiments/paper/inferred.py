@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from calibrant.experiments.configuration import Configuration, ObjectiveName
@@ -48,7 +48,7 @@ class Inferred:
             or any(trial in ended for trial in row.trials)
             or any(trial in ended for search in row.searches for trial in search.candidates)
         )
-        return Plan(plan.base, (plan.rows[0], *rows)) if rows or name == "table1" else None
+        return replace(plan, rows=(plan.rows[0], *rows)) if rows or name == "table1" else None
 
 
 def inferred(store: Store) -> list[Inferred]:
@@ -88,7 +88,23 @@ def _fitting(base: Configuration, trials: Set[Configuration], results: Results, 
                 best = fit, found
     if best is None:
         raise ValueError("a protocol has at least one trial, got none")
-    return best[1]
+    return _with_search_seeds(best[1])
+
+
+def _with_search_seeds(found: Inferred) -> Inferred:
+    """With as many seeds a candidate as leave the fewest trials missing; of these numbers the highest."""
+    protocol = found.protocol
+    ended = protocol.results.keys() | protocol.failed
+    fewest = None
+    for seeds in range(protocol.profile.seeds, 0, -1):
+        more = replace(found, protocol=replace(protocol, profile=replace(protocol.profile, search_seeds=seeds)))
+        plan = more.begun("table1")
+        if plan is None or not any(row.searches for row in plan.rows):
+            return found
+        missing = len(plan.missing(ended))
+        if fewest is None or missing < fewest[0]:
+            fewest = missing, more
+    return fewest[1] if fewest else found
 
 
 def _methods(trials: Set[Configuration]) -> list[MethodName]:

@@ -30,7 +30,7 @@ from calibrant.experiments.recipes import resolve
 from calibrant.experiments.table import print_whole
 from calibrant.experiments.trials.executors import Executor, LocalExecutor
 from calibrant.experiments.trials.live import LiveView
-from calibrant.experiments.trials.protocol import PROFILES, Plan, Protocol, Results, rehearse, with_profile
+from calibrant.experiments.trials.protocol import PROFILES, Plan, Profile, Protocol, Results, rehearse, with_profile
 from calibrant.experiments.trials.rehearsal import list_trials
 from calibrant.experiments.trials.runner import run, stored
 from calibrant.experiments.trials.store import DATA, Store
@@ -53,6 +53,7 @@ class Asked:
     target: Target
     recipes: tuple[RecipeName, ...]
     profile: ProfileName
+    search_seeds: int
     methods: tuple[MethodName, ...]
     settings: Overrides
     data: Path | None
@@ -69,6 +70,7 @@ class Request:
         target: A table or a figure of the paper, or all of them.
         base: The recipe, with the changes of profile and command line.
         profile: How much to search.
+        search_seeds: Networks a candidate of the search.
         methods: Rows of Table 1 besides the NLL; the figures show the same.
         data: Folder of the data.
         corrupted: Folder with the official files of the corrupted test set, for Figure 6.
@@ -78,6 +80,7 @@ class Request:
     target: Target
     base: Configuration
     profile: ProfileName
+    search_seeds: int
     methods: tuple[MethodName, ...]
     data: Path | None = None
     corrupted: Path | None = None
@@ -97,17 +100,24 @@ class Request:
         return tuple(name for name in wanted if self.target == name or self.base.recipe in SHIFTED or name != "figure6")
 
     def file_name(self, made: TableName | FigureName) -> str:
-        """Without an ending; with the profile, so that a quick look does not overwrite what took days."""
-        return f"{self.base.recipe}-{self.profile}-{made}"
+        """Without an ending; with profile and seeds, so that a quick look does not overwrite what took days."""
+        search = "" if self.search_seeds == 1 else f"-{self.search_seeds}seeds"
+        return f"{self.base.recipe}-{self.profile}{search}-{made}"
 
     def plan(self, results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
         """All rows of all tables asked for, each trial once."""
         plans = [self.table(name, results, failed) for name in self.tables]
-        return Plan(self.base, tuple(row for plan in plans for row in plan.rows))
+        return replace(plans[0], rows=tuple(row for plan in plans for row in plan.rows))
 
     def table(self, name: TableName, results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
         """One of the tables."""
-        return Protocol(self.base, PROFILES[self.profile], results, failed).table(name, self.methods)
+        profile = searched(self.profile, self.search_seeds)
+        return Protocol(self.base, profile, results, failed).table(name, self.methods)
+
+
+def searched(profile: ProfileName, seeds: int) -> Profile:
+    """A profile with so many networks a candidate."""
+    return replace(PROFILES[profile], search_seeds=seeds)
 
 
 def reproduce_all(asked: Asked, running: Running, shift: Shift, *, dry_run: bool) -> bool:
@@ -116,13 +126,15 @@ def reproduce_all(asked: Asked, running: Running, shift: Shift, *, dry_run: bool
     One after the other: on a cluster with room for more, give several commands the same folder of trials. A recipe
     that cannot be run, say for want of its data, does not stop those after it.
     """
+    searched(asked.profile, asked.search_seeds)
     console, store, well = Console(), Store(asked.runs), True
     for base in [_base(recipe, asked) for recipe in asked.recipes]:
         data = asked.data
         if data is not None and len(asked.recipes) > 1:
             data = None if base.recipe == "digits" else data / base.recipe
         request = Request(
-            asked.target, base, asked.profile, asked.methods, data, shift.corrupted_dir, shift.shift_images
+            asked.target, base, asked.profile, asked.search_seeds, asked.methods, data, shift.corrupted_dir,
+            shift.shift_images,
         )  # fmt: skip
         try:
             if asked.target == "figure6" or shift.corrupted_dir is not None:
@@ -257,8 +269,8 @@ def _executor(request: Request, store: Store, running: Running) -> Executor:
 def _list(request: Request, store: Store, console: Console) -> None:
     found = stored(store)
     known = request.plan({configuration: result.validation for configuration, result in found.items()})
-    base = request.base
-    console.print(f"{base.recipe}, {base.model}, {base.epochs} epochs, profile {request.profile}", style="bold")
+    base, search = request.base, "" if known.search_seeds == 1 else f", {known.search_seeds} seeds a candidate"
+    console.print(f"{base.recipe}, {base.model}, {base.epochs} epochs, profile {request.profile}{search}", style="bold")
     list_trials(rehearse(request.plan), known, found, console)
 
 

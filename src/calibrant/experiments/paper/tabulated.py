@@ -110,6 +110,7 @@ class Tabulated:
         comparisons: Between rows of networks, over seeds.
         failed: Trials that ended without a result: the row, and which of its seeds or candidates.
         unkept: Rows whose predictions were not kept, so that they have no ensemble.
+        search_seeds: Networks a candidate of the search.
     """
 
     name: TableName
@@ -120,6 +121,7 @@ class Tabulated:
     comparisons: tuple[Comparison, ...]
     failed: tuple[tuple[str, str], ...] = ()
     unkept: tuple[str, ...] = ()
+    search_seeds: int = 1
 
     @property
     def in_paper(self) -> bool:
@@ -163,7 +165,9 @@ def tabulate(name: TableName, plan: Plan, store: Store, *, profile: str, ensembl
     }
     compared = {measure.key: measure.better for measure in COMPARED if measure in measures}
     comparisons = compare(results, _pairs([row for row in plan.rows if row.name in results], plan), compared)
-    return Tabulated(name, profile, plan.base, measures, tuple(rows), comparisons, tuple(failed), tuple(unkept))
+    return Tabulated(
+        name, profile, plan.base, measures, tuple(rows), comparisons, tuple(failed), tuple(unkept), plan.search_seeds
+    )
 
 
 def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
@@ -173,7 +177,8 @@ def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
     for search in row.searches:
         for trial in search.candidates:
             if trial not in row.trials:
-                yield trial, f"{SYMBOLS[search.setting]}={getattr(trial, search.setting):g} of the search"
+                seed = f", seed {trial.seed}" if trial.seed else ""
+                yield trial, f"{SYMBOLS[search.setting]}={getattr(trial, search.setting):g} of the search{seed}"
 
 
 def _networks(

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.trials.labels import label
-from calibrant.experiments.trials.protocol import Plan, Results, best_of
+from calibrant.experiments.trials.protocol import Plan, Results, best_of, mean_scores
 from calibrant.experiments.trials.quantities import duration, percent
 from calibrant.experiments.trials.runs import DIGITS
 from calibrant.experiments.trials.store import Progress, Store
@@ -122,20 +122,22 @@ def _running(running: dict[Configuration, Progress | None]) -> Table:
 
 def _best(plan: Plan, results: Results) -> Table | None:
     """The lowest validation ECE of every method among accurate enough networks; failing these, the most accurate."""
-    baseline = results.get(plan.baseline)
+    first = plan.baselines[0]
+    baseline = mean_scores(plan.baselines, results).get(first)
     if baseline is None:
         return None
     table = _table("best so far, on the validation set", "tried", "accuracy %", "ECE %")
-    table.add_row(escape(label(plan.baseline)), "", percent(baseline.accuracy), percent(baseline.ece))
+    table.add_row(escape(label(first)), "", percent(baseline.accuracy), percent(baseline.ece))
     for searches in dict.fromkeys(row.searches for row in plan.rows if row.searches):
         candidates = dict.fromkeys(one for search in searches for one in search.candidates)
         tried = [one for one in candidates if one in results]
-        best, within = best_of(tried, results, baseline)
+        scores = mean_scores(tried, results)
+        best, within = best_of(scores, baseline)
         if best is None:
             continue
         name = escape(label(best)) + ("" if within else ", not accurate enough")
         table.add_row(
-            name, f"{len(tried)} of {len(candidates)}", percent(results[best].accuracy), percent(results[best].ece)
+            name, f"{len(tried)} of {len(candidates)}", percent(scores[best].accuracy), percent(scores[best].ece)
         )
     return table
 

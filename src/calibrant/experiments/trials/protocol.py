@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from calibrant.experiments.configuration import Configuration
@@ -22,6 +23,8 @@ class Profile:
         softnesses: Of SB-ECE, T.
         seeds: Networks a row.
         epochs: At most so many; None for the recipe's.
+        search_seeds: Networks a candidate of the search, whose mean scores are compared; the paper says nothing of
+            more than one. At most as many as a row has.
     """
 
     weights: tuple[float, ...]
@@ -29,6 +32,12 @@ class Profile:
     softnesses: tuple[float, ...]
     seeds: int
     epochs: int | None = None
+    search_seeds: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.search_seeds <= self.seeds:
+            most = f"{self.seeds}, the seeds of a row in this profile"
+            raise ValueError(f"search-seeds must be from 1 to {most}, got {self.search_seeds}")
 
 
 _BANDWIDTHS, _SOFTNESSES = (0.2, 0.4, 0.6, 0.8), (1e-4, 1e-3, 1e-2, 1e-1)
@@ -63,9 +72,9 @@ class Search:
     """One step of the search: candidates that differ in one setting, and the best of them, once all have ended.
 
     Attributes:
-        setting: What they differ in.
-        candidates: In the order of the grid.
-        chosen: None while results are missing, or when every candidate failed.
+        setting: What they differ in, besides the seed.
+        candidates: In the order of the grid, each with every seed of the search.
+        chosen: With its first seed. None while results are missing, or when every candidate failed.
         within: Whether the chosen one gives up less than 1.5 points of accuracy; if no candidate does, the most
             accurate one is chosen.
     """
@@ -95,22 +104,29 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a table consists of, as far as the results tell."""
+    """What a table consists of, as far as the results tell.
+
+    Attributes:
+        base: What its trials have in common.
+        rows: The baseline first.
+        search_seeds: How many networks stand for each candidate.
+    """
 
     base: Configuration
     rows: tuple[Row, ...]
+    search_seeds: int = 1
 
     @property
-    def baseline(self) -> Configuration:
-        """The NLL network that candidates are held against."""
-        return self.rows[0].trials[0]
+    def baselines(self) -> tuple[Configuration, ...]:
+        """The NLL networks that candidates are held against, one for each seed of the search."""
+        return self.rows[0].trials[: self.search_seeds]
 
     @property
     def needed(self) -> tuple[Configuration, ...]:
         """Every trial known to be needed, each once: first those that others wait for."""
         searched = (trial for row in self.rows for search in row.searches for trial in search.candidates)
         final = (trial for row in self.rows for trial in row.trials)
-        return tuple(dict.fromkeys([self.baseline, *searched, *final]))
+        return tuple(dict.fromkeys([*self.baselines, *searched, *final]))
 
     def missing(self, ended: Set[Configuration]) -> tuple[Configuration, ...]:
         """Those neither finished nor failed."""
@@ -143,27 +159,30 @@ class Protocol:
         """The NLL, with all the training data as published and with the reduced part, and each method."""
         reduced = Row("NLL, reduced split", self._seeds(replace(self.base, reduced_split=True)))
         others = (self._row(method) for method in dict.fromkeys(methods) if method != "nll")
-        return Plan(self.base, (self._baseline(), reduced, *others))
+        return self._plan(self._baseline(), reduced, *others)
 
     def table2(self) -> Plan:
         """ESD with the batch size of the recipe, a half, a quarter and an eighth of it."""
-        return Plan(self.base, (self._baseline(sized=True), *self._sizes("esd", (1, 2, 4, 8))))
+        return self._plan(self._baseline(sized=True), *self._sizes("esd", (1, 2, 4, 8)))
 
     def table3(self) -> Plan:
         """ECE as the objective with the batch size of the recipe, a half and a quarter of it; and ESD beside it."""
         rows = (*self._sizes("ece", (1, 2, 4)), *self._sizes("esd", (1, 2, 4)))
-        return Plan(self.base, (self._baseline(sized=True), *rows))
+        return self._plan(self._baseline(sized=True), *rows)
 
     def table(self, name: TableName, methods: Iterable[MethodName] = PUBLISHED) -> Plan:
         """One of the three."""
         return self.table1(methods) if name == "table1" else self.table2() if name == "table2" else self.table3()
 
+    def _plan(self, *rows: Row) -> Plan:
+        return Plan(self.base, rows, self.profile.search_seeds)
+
     def _baseline(self, *, sized: bool = False) -> Row:
         name = f"NLL (b{self.base.batch_size})" if sized else "NLL"
         return Row(name, self._seeds(self.base))
 
-    def _seeds(self, configuration: Configuration) -> tuple[Configuration, ...]:
-        return tuple(replace(configuration, seed=seed) for seed in range(self.profile.seeds))
+    def _seeds(self, configuration: Configuration, count: int | None = None) -> tuple[Configuration, ...]:
+        return tuple(replace(configuration, seed=seed) for seed in range(count or self.profile.seeds))
 
     def _sizes(self, method: MethodName, divisors: Iterable[int]) -> Iterable[Row]:
         """λ is searched at the recipe's batch size, and kept."""
@@ -176,7 +195,7 @@ class Protocol:
         name = method_name(method)
         if method in REPLACING:
             return Row(name, self._seeds(self.base.replaced({"objective": method})))
-        if self.base in self.failed:
+        if any(one in self.failed for one in self._baselines):
             return Row(name, (), problem="the NLL baseline of the search failed")
         searches = [self._search("weight", _by_weight(self.base, method, self.profile))]
         chosen, inner = searches[0].chosen, _INNER.get(method)
@@ -185,34 +204,57 @@ class Protocol:
             searches.append(self._search(inner.name, [chosen.replaced({inner.name: one}) for one in grid]))
             chosen = searches[-1].chosen
         if chosen is None:
-            ended = all(one in self.failed for one in searches[-1].candidates)
-            return Row(name, (), tuple(searches), "every trial of the search failed" if ended else None)
+            ended = self._have_ended(searches[-1].candidates)
+            return Row(name, (), tuple(searches), "every candidate of the search failed" if ended else None)
         return Row(name, self._seeds(chosen), tuple(searches))
 
-    def _search(self, setting: str, candidates: Iterable[Configuration]) -> Search:
-        candidates = tuple(candidates)
-        baseline = self.results.get(self.base)
-        waits = any(one not in self.results and one not in self.failed for one in candidates)
-        if baseline is None or waits:
+    @property
+    def _baselines(self) -> tuple[Configuration, ...]:
+        return self._seeds(self.base, self.profile.search_seeds)
+
+    def _have_ended(self, candidates: Iterable[Configuration]) -> bool:
+        """Whether nothing is left to wait for: neither a candidate nor what it is held against."""
+        return all(one in self.results or one in self.failed for one in (*self._baselines, *candidates))
+
+    def _search(self, setting: str, settings: Iterable[Configuration]) -> Search:
+        candidates = tuple(trial for one in settings for trial in self._seeds(one, self.profile.search_seeds))
+        if not self._have_ended(candidates):
             return Search(setting, candidates, None, within=False)
-        chosen, within = best_of(candidates, self.results, baseline)
+        # One seed that failed is reason enough not to choose a setting.
+        broken = {first_seed(one) for one in candidates if one in self.failed}
+        scores = mean_scores([one for one in candidates if first_seed(one) not in broken], self.results)
+        chosen, within = best_of(scores, mean_scores(self._baselines, self.results)[self.base])
         return Search(setting, candidates, chosen, within)
 
 
-def best_of(
-    candidates: Iterable[Configuration], results: Results, baseline: Validated
-) -> tuple[Configuration | None, bool]:
-    """The lowest validation ECE among networks that are accurate enough, and if none is, the most accurate.
+def first_seed(configuration: Configuration) -> Configuration:
+    """What stands for all seeds of a setting."""
+    return replace(configuration, seed=0)
+
+
+def mean_scores(trials: Iterable[Configuration], results: Results) -> dict[Configuration, Validated]:
+    """By setting, the mean over those of its seeds that have a result."""
+    found: dict[Configuration, list[Validated]] = {}
+    for trial in trials:
+        if trial in results:
+            found.setdefault(first_seed(trial), []).append(results[trial])
+    return {
+        one: Validated(fmean(score.accuracy for score in scores), fmean(score.ece for score in scores))
+        for one, scores in found.items()
+    }
+
+
+def best_of(scores: Mapping[Configuration, Validated], baseline: Validated) -> tuple[Configuration | None, bool]:
+    """The lowest validation ECE among settings that are accurate enough, and if none is, the most accurate.
 
     Returns:
-        The best of those that have a result, None without any; and whether it is accurate enough.
+        The best, None without any; and whether it is accurate enough.
     """
-    finished = [one for one in candidates if one in results]
-    within = [one for one in finished if qualifies(results[one], baseline)]
+    within = [one for one, score in scores.items() if qualifies(score, baseline)]
     # Ties go to the more accurate, then to the first in the grid, the gentlest.
     if within:
-        return min(within, key=lambda one: (results[one].ece, -results[one].accuracy)), True
-    return max(finished, key=lambda one: (results[one].accuracy, -results[one].ece), default=None), False
+        return min(within, key=lambda one: (scores[one].ece, -scores[one].accuracy)), True
+    return max(scores, key=lambda one: (scores[one].accuracy, -scores[one].ece), default=None), False
 
 
 def qualifies(candidate: Validated, baseline: Validated) -> bool:
