@@ -147,7 +147,7 @@ def reproduce(
         methods: Rows of Table 1 beside the NLL; esd-raw is ESD without the root.
         format: Of printed tables.
         out: Folder to write tables to, in every format, and figures; without it figures go to RUNS/figures.
-        dry_run: Only list the trials.
+        dry_run: Only list the trials, and show the table as it stands.
         running: Where and how.
         shift: Images.
         settings: Changes of the recipe, for all trials.
@@ -158,7 +158,12 @@ def reproduce(
     from calibrant.experiments.paper.reproduce import Asked, reproduce_all
 
     asked = Asked(target, recipe, profile, search_seeds, methods, settings, data_dir, runs, format, out)
-    if not reproduce_all(asked, running, shift, dry_run=dry_run):
+    try:
+        well = reproduce_all(asked, running, shift, dry_run=dry_run)
+    except KeyboardInterrupt:
+        sys.stderr.write("calibrant: interrupted: finished trials are kept, and the same command goes on\n")
+        raise
+    if not well:
         sys.exit(1)
 
 

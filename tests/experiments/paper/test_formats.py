@@ -84,7 +84,7 @@ def test_where_nothing_survives_the_terminal_says_it_in_a_sentence(tmp_path: Pat
     unclear = dataclasses.replace(
         table, comparisons=tuple(dataclasses.replace(one, verdict="unclear") for one in table.comparisons)
     )
-    assert "None of the 21 differences between rows survives a paired test over 2 seeds" in printed(unclear)
+    assert "None of the 30 differences between rows survives a paired test over 2 seeds" in printed(unclear)
     assert "Which differences survive" in render(unclear, "markdown")
 
 
@@ -140,7 +140,7 @@ def test_csv_has_numbers_only_and_no_formulas(table: Tabulated) -> None:
 
 def test_the_comparisons_have_a_csv_of_their_own(table: Tabulated) -> None:
     rows = list(csv.DictReader(io.StringIO(significance_csv(table))))
-    assert len(rows) == len(table.comparisons) == 9
+    assert len(rows) == len(table.comparisons) == 18
     one = next(row for row in rows if (row["row"], row["measure"]) == ("NLL + MMCE", "ece"))
     assert (one["against"], one["verdict"], one["seeds"]) == ("NLL", "better", "5")
     assert float(one["low"]) < float(one["difference"]) < float(one["high"]) < 0

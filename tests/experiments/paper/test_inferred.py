@@ -66,6 +66,21 @@ def test_a_single_trial_belongs_to_the_profile_of_its_epochs(
     assert (found, plan.base, [row.name for row in plan.rows]) == (profile, trial, ["NLL"])
 
 
+def test_trials_of_no_search_are_shown_as_they_were_run(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    esd = [QUICK.replaced({"objective": "esd", "weight": 0.6, "seed": seed}) for seed in (0, 1)]
+    for trial in (QUICK, *esd):
+        write_trial(store, trial)
+    [group] = inferred(store)
+    plan = group.begun("table1")
+    assert plan is not None
+    assert group.profile_name == "unknown"
+    assert [(row.name, row.trials) for row in plan.rows] == [("NLL", (QUICK,)), ("+ ESD, λ 0.6", tuple(esd))]
+    write_trial(store, QUICK.replaced({"objective": "esd", "weight": 2.0}))
+    [group] = inferred(store)
+    assert group.profile_name == "quick"
+
+
 def test_recipes_and_epochs_are_kept_apart_and_stand_in_the_order_of_the_recipes(tmp_path: Path) -> None:
     store = Store(tmp_path)
     others = [RECIPES["snli"], QUICK, DIGITS, RECIPES["mnist"]]
@@ -98,8 +113,8 @@ def test_a_batch_size_of_ones_own_is_that_of_the_plan(tmp_path: Path) -> None:
     ("settings", "name"),
     [
         ({"objective": "focal"}, "focal"),
-        ({"objective": "avuc", "weight": 0.6}, "+ AvUC"),
-        ({"objective": "esd", "root": False, "weight": 60.0}, "+ ESD, raw"),
+        ({"objective": "avuc", "weight": 0.6}, "+ AvUC, λ 0.6"),
+        ({"objective": "esd", "root": False, "weight": 60.0}, "+ ESD, raw, λ 60"),
     ],
 )
 def test_other_methods_that_were_run_have_rows(tmp_path: Path, settings: dict[str, Any], name: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.cli import main
+from calibrant.experiments.paper import reproduce
 from calibrant.experiments.trials.store import Store
 
 SMALL = ["--recipe", "digits", "--profile", "quick", "--methods", "esd", "--epochs", "1"]
@@ -32,6 +33,8 @@ def test_a_dry_run_lists_every_trial_and_runs_none(tmp_path: Path, capsys: pytes
     call("reproduce", "table1", "--recipe", "mnist", "--runs", tmp_path / "runs", "--dry-run")
     shown = capsys.readouterr().out
     assert "70 trials, 0 done, 70 to do" in shown
+    assert shown.count("not run here") == 5
+    assert "98.6±0.204" in shown
     numbers = [line.split()[0] for line in shown.splitlines() if line.split() and line.split()[0].isdecimal()]
     assert numbers[:70] == [str(number) for number in range(1, 71)]
     assert not (tmp_path / "runs").exists()
@@ -96,8 +99,22 @@ def test_a_search_with_more_seeds_takes_what_is_there_and_is_kept_apart(
     assert "chosen by the lowest mean validation ECE over 2 seeds that gives up less" in shown
     assert len(Store(again).trials()) == 8
     assert {path.name.partition(".")[0] for path in (tmp_path / "made").iterdir()} == {"digits-quick-2seeds-table1"}
+    call("reproduce", "figure6", *SMALL, "--runs", again, "--search-seeds", "2", "--shift-images", "20")
     call("report", again, "--out", tmp_path / "report.html")
+    assert "Figure 6. Distribution shift" in (tmp_path / "report.html").read_text()
     assert "2 seeds a candidate" in (tmp_path / "report.html").read_text()
+
+
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "run", interrupt)
+    call("reproduce", "table1", *SMALL, "--runs", tmp_path, code=130)
+    error = capsys.readouterr().err
+    assert error == "calibrant: interrupted: finished trials are kept, and the same command goes on\n"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from calibrant.experiments.paper.figure_parts import NotRunError
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.shift import evaluation
 from calibrant.experiments.shift.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from calibrant.experiments.shift.evaluation import ShiftResult, evaluate_shifts, shift_of
+from calibrant.experiments.shift.evaluation import ShiftResult, evaluate_shifts, kept_shifts, shift_of
 from calibrant.experiments.shift.figure import figure6
 from calibrant.experiments.shift.sources import Generated, Official, official, shifted_images
 from calibrant.experiments.trials.protocol import Plan, Row
@@ -152,6 +152,24 @@ def test_a_plan_is_evaluated_row_by_row(store: Store, trial: Trial, monkeypatch:
     found = shift_of(plan, store, None, corrupted=None, limit=None, console=watched)
     assert [len(results) for results in found.values()] == [1, 1, 0]
     assert found["NLL"] == found["again"] == evaluate_shifts([trial], few(("fog",)))
+
+
+def test_what_was_kept_is_found_without_networks_and_images(store: Store, trial: Trial) -> None:
+    plan = Plan(DIGITS, (Row("NLL", (DIGITS,)), Row("+ ESD", (DIGITS.replaced({"seed": 9}),))))
+    assert kept_shifts(plan, store) == {"NLL": [], "+ ESD": []}
+    evaluate_shifts([trial], few(), limit=50)
+    whole = evaluate_shifts([trial], few())[0]
+    assert kept_shifts(plan, store) == {"NLL": [whole], "+ ESD": []}
+    path = trial.folder / evaluation.SHIFT
+    kept = path.read_text()
+    # Another training of the same trial, and one that was interrupted.
+    path.write_text(kept.replace("accuracy 0.", "accuracy 1."))
+    assert kept_shifts(plan, store)["NLL"] == []
+    content = json.loads(kept)
+    for result in content["results"]:
+        del result["corrupted"]["fog"]
+    path.write_text(json.dumps(content))
+    assert kept_shifts(plan, store)["NLL"] == []
 
 
 def test_without_weights_there_is_a_word_of_advice(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from calibrant.experiments.trials import runner
 from calibrant.experiments.trials.executors import Ended
 from calibrant.experiments.trials.protocol import Plan, Profile, Protocol, Results
 from calibrant.experiments.trials.runner import run
-from calibrant.experiments.trials.store import Cost, Result, Store, Validated, write_result
+from calibrant.experiments.trials.store import CHECKPOINT, Cost, Result, Store, Validated, write_result
 from tests.experiments.sweeps import BASE, TRIALS, Unseen, plan
 
 if TYPE_CHECKING:
@@ -74,6 +74,14 @@ def test_everything_is_run_once_and_a_second_command_runs_nothing(store: Store) 
     assert run(plan, Store(store.folder), second, Unseen()) == done
     assert second.asked == []
     assert first.stopped == second.stopped == 1
+
+
+def test_a_checkpoint_beside_a_result_is_removed(store: Store) -> None:
+    done = run(plan, store, Fake(store), Unseen())
+    left = store.trial(done.needed[0]).folder / CHECKPOINT
+    left.write_bytes(b"killed before it could remove this")
+    run(plan, store, Fake(store), Unseen())
+    assert not left.exists()
 
 
 def test_later_trials_follow_from_earlier_results(store: Store) -> None:

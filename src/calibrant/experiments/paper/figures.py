@@ -38,8 +38,8 @@ CAPTIONS: dict[FigureName, tuple[str, str]] = {
     ),
     "figure2": (
         "Sensitivity to inner settings",
-        "Test ECE of MMCE by its bandwidth φ and of SB-ECE by its temperature T, at the λ chosen for each. The search "
-        "runs one seed, so a point is one network; the ring is the mean over the seeds of what was chosen on the "
+        "Test ECE of MMCE by its bandwidth φ and of SB-ECE by its temperature T, at the λ chosen for each. A point "
+        "is the mean over the seeds of the search; the ring that over all seeds of what was chosen on the "
         "validation set. ESD has no such setting: its line is the mean over seeds.",
     ),
     "figure3": (
@@ -54,8 +54,13 @@ CAPTIONS: dict[FigureName, tuple[str, str]] = {
     ),
     "figure5": (
         "Accuracy against λ",
-        "Validation accuracy in the search over λ, one seed. Of the trials above the threshold, 1.5 points below the "
-        "NLL, the one with the lowest validation ECE is chosen; if none is above, the most accurate.",
+        "Validation accuracy in the search over λ, the mean over its seeds. Of those above the threshold, 1.5 points "
+        "below the NLL, the one with the lowest validation ECE is chosen; if none is above, the most accurate.",
+    ),
+    "figure6": (
+        "Distribution shift",
+        "Accuracy, ECE, and ECE after a temperature fitted on clean validation data, by the severity of corruptions of "
+        "the test images. Seeds are averaged; a marker is the mean over corruptions, its bar the middle half of them.",
     ),
 }  # fmt: skip
 FORMATS = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}

@@ -8,7 +8,8 @@ from calibrant.experiments.outcome import BINS
 from calibrant.experiments.paper.significance import LEVEL, least_p
 from calibrant.experiments.paper.tabulated import NOT_RUN, SEARCHING, TableRow, Tabulated
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.trials.protocol import ACCURACY_GIVEN_UP
+from calibrant.experiments.trials.labels import SYMBOLS
+from calibrant.experiments.trials.protocol import ACCURACY_GIVEN_UP, PROFILES
 from calibrant.experiments.trials.store import DROPOUT_PASSES
 
 DIFFERS, NOT_WITHIN = "†", "‡"
@@ -52,7 +53,7 @@ def _how_it_was_made(table: Tabulated) -> Iterator[str]:
         if getattr(base, field.name) != getattr(recipe, field.name)
     ]
     whose = "the paper's" if base.recipe != "digits" else "the recipe's own"
-    settings = f"unlike {whose} settings: {', '.join(changed)}" if changed else f"{whose} settings"
+    settings = f"unlike {whose} settings: {', '.join(changed)}" if changed else f"trained with {whose} settings"
     yield f"Profile {table.profile}: {base.epochs} epochs, {planned} seed{'s' if planned != 1 else ''}; {settings}."
     yield "Mean ± standard deviation over the seeds, of which n have finished. Bold: the best mean of single networks."
 
@@ -103,8 +104,22 @@ def _search(table: Tabulated) -> Iterator[str]:
             f"{'; '.join(['λ: weight beside the NLL', *names])}; chosen by the lowest {lowest} that gives up "
             f"less than {100 * ACCURACY_GIVEN_UP:g} points of accuracy.{kept} The paper does not say what it chose."
         )
+        if lacking := list(_not_searched(table)):
+            yield f"Not searched, though by the paper: {'; '.join(lacking)}."
     if any(not row.within for row in table.rows):
         yield f"{NOT_WITHIN} no candidate gave up less than that: the most accurate was taken."
+
+
+def _not_searched(table: Tabulated) -> Iterator[str]:
+    """What the search of a smaller profile leaves out."""
+    if table.profile not in PROFILES or table.base.recipe == "digits":
+        return
+    ours, paper = PROFILES[table.profile], PROFILES["paper"]
+    grids = {"weight": "weights", "bandwidth": "bandwidths", "softness": "softnesses"}
+    for setting, grid in grids.items():
+        missing = [f"{value:g}" for value in getattr(paper, grid) if value not in getattr(ours, grid)]
+        if missing and any(setting in row.chosen for row in table.rows):
+            yield f"{SYMBOLS[setting]} {', '.join(missing)}"
 
 
 def _gaps(table: Tabulated) -> Iterator[str]:

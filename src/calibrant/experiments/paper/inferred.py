@@ -1,14 +1,23 @@
 """What a store was filled for: the protocols that its trials belong to, found from nothing but the trials."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from calibrant.experiments.configuration import Configuration, ObjectiveName
 from calibrant.experiments.names import PUBLISHED, MethodName, ProfileName, TableName
 from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.trials.protocol import PROFILES, Plan, Protocol, Results, with_profile
+from calibrant.experiments.trials.protocol import (
+    PROFILES,
+    Plan,
+    Protocol,
+    Results,
+    Row,
+    Search,
+    first_seed,
+    with_profile,
+)
 from calibrant.experiments.trials.store import Store
 from calibrant.files import FileError
 
@@ -40,15 +49,40 @@ class Inferred:
     def begun(self, name: TableName) -> Plan | None:
         """The plan of a table without the rows that nothing was run of; None if only the baseline is left."""
         plan = self.table(name)
-        ended = self.protocol.results.keys() | self.protocol.failed
         rows = tuple(
             row
             for row in plan.rows[1:]
-            if row.problem is not None
-            or any(trial in ended for trial in row.trials)
-            or any(trial in ended for search in row.searches for trial in search.candidates)
+            if row.problem is not None or self._ended(row.trials) or any(map(self._ended_in, row.searches))
         )
-        return replace(plan, rows=(plan.rows[0], *rows)) if rows or name == "table1" else None
+        plan = replace(plan, rows=(plan.rows[0], *rows))
+        if not self._searched(plan):
+            plan = replace(plan, rows=tuple(map(self._as_run, plan.rows)))
+        return plan if rows or name == "table1" else None
+
+    @property
+    def profile_name(self) -> str:
+        """For the reader: trials of which none belongs to a search may have been run by any command."""
+        return self.profile if self._searched(self.table("table1")) else "unknown"
+
+    def _searched(self, plan: Plan) -> bool:
+        """Whether there was a search, over two values or more; or none of its rows has any need of one."""
+        searches = [search for row in plan.rows for search in row.searches if self._ended_in(search)]
+        return not searches or any(len(set(map(first_seed, self._ended_in(search)))) > 1 for search in searches)
+
+    def _as_run(self, row: Row) -> Row:
+        """The trials that there are, instead of those that a search would lead to."""
+        if row.trials or not row.searches:
+            return replace(row, trials=self._ended(row.trials) or row.trials[:1])
+        (first,) = set(map(first_seed, self._ended_in(row.searches[0])))
+        seeds = [first.replaced({"seed": seed}) for seed in range(self.protocol.profile.seeds)]
+        return Row(f"{row.name}, λ {first.weight:g}", self._ended(seeds))
+
+    def _ended(self, trials: Iterable[Configuration]) -> tuple[Configuration, ...]:
+        known = self.protocol
+        return tuple(trial for trial in trials if trial in known.results or trial in known.failed)
+
+    def _ended_in(self, search: Search) -> tuple[Configuration, ...]:
+        return self._ended(search.candidates)
 
 
 def inferred(store: Store) -> list[Inferred]:

@@ -141,6 +141,7 @@ def reproduce_all(asked: Asked, running: Running, shift: Shift, *, dry_run: bool
                 _check_shift(request)
             if dry_run:
                 _list(request, store, console)
+                _print_tables(request, store, asked.format, console)
                 continue
             run_missing(request, store, running)
             well &= show(request, store, asked.format, asked.out, console)
@@ -208,13 +209,9 @@ def show(request: Request, store: Store, format: Format, out: Path | None, conso
     """
     results = _validated(store)
     failed = _without_result(request, results)
-    for name in request.tables:
-        if request.target in (name, "all"):
-            table = tabulate(name, request.table(name, results, failed), store, profile=request.profile)
-            rendered = render(table, format)
-            print_whole(console, rendered) if format == "table" else console.out(rendered, highlight=False)
-            if out is not None:
-                write_table(out, request.file_name(name), table)
+    for name, table in _print_tables(request, store, format, console, failed).items():
+        if out is not None:
+            write_table(out, request.file_name(name), table)
     plan = request.table("table1", results, failed)
     for figure in request.figures:
         try:
@@ -225,6 +222,23 @@ def show(request: Request, store: Store, format: Format, out: Path | None, conso
             made = f"not drawn: {error}"
         console.print(f"{figure}: {made}", highlight=False, markup=False, soft_wrap=True)
     return not failed
+
+
+def _print_tables(
+    request: Request,
+    store: Store,
+    format: Format,  # noqa: A002
+    console: Console,
+    failed: Set[Configuration] = frozenset(),
+) -> dict[TableName, Tabulated]:
+    """The tables asked for, as they stand."""
+    results, found = _validated(store), {}
+    for name in request.tables:
+        if request.target in (name, "all"):
+            found[name] = tabulate(name, request.table(name, results, failed), store, profile=request.profile)
+            rendered = render(found[name], format)
+            print_whole(console, rendered) if format == "table" else console.out(rendered, highlight=False)
+    return found
 
 
 def write_table(folder: Path, name: str, table: Tabulated) -> None:
@@ -272,6 +286,7 @@ def _list(request: Request, store: Store, console: Console) -> None:
     base, search = request.base, "" if known.search_seeds == 1 else f", {known.search_seeds} seeds a candidate"
     console.print(f"{base.recipe}, {base.model}, {base.epochs} epochs, profile {request.profile}{search}", style="bold")
     list_trials(rehearse(request.plan), known, found, console)
+    console.print()
 
 
 def _without_result(request: Request, results: Results) -> frozenset[Configuration]:

@@ -5,7 +5,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from calibrant.experiments.names import TABLES, TableName
+from calibrant.experiments.names import SHIFTED, TABLES, TableName
 from calibrant.experiments.paper import store_content as content
 from calibrant.experiments.paper.footnotes import footnotes, footnotes_on_significance, title
 from calibrant.experiments.paper.formats import SIGNIFICANCE
@@ -88,9 +88,11 @@ def _group(group: Inferred, store: Store, name: str) -> dict[str, Any]:
 
     plan = group.begun("table1") or group.table("table1")
     missing: list[str] = []
-    tables = [_table(tabulate(table, one, store, profile=group.profile)) for table, one in _tables(group, plan).items()]
+    profile = group.profile_name
+    tables = [_table(tabulate(table, one, store, profile=profile)) for table, one in _tables(group, plan).items()]
     drawn = []
-    for key, draw in DRAWN.items():
+    drawings = DRAWN if plan.base.recipe not in SHIFTED else {**DRAWN, "figure6": _figure6}
+    for key, draw in drawings.items():
         heading, caption = CAPTIONS[key]
         try:
             svg = inline_svg(draw(plan, store), f"{name}{key}", f"{heading}. {caption}")
@@ -99,9 +101,21 @@ def _group(group: Inferred, store: Store, name: str) -> dict[str, Any]:
         else:
             drawn.append({"number": key.removeprefix("figure"), "heading": heading, "caption": caption, "svg": svg})
     return {
-        "id": name, "heading": content.heading(plan.base), "profile": group.profile, "tables": tables,
+        "id": name, "heading": content.heading(plan.base), "profile": profile, "tables": tables,
         "figures": drawn, "missing": missing,
     }  # fmt: skip
+
+
+def _figure6(plan: Plan, store: Store) -> Any:
+    """From what `reproduce figure6` has kept: nothing is evaluated here."""
+    from calibrant.experiments.paper.figures import NotRunError
+    from calibrant.experiments.shift.evaluation import kept_shifts
+    from calibrant.experiments.shift.figure import figure6
+
+    kept = kept_shifts(plan, store)
+    if not any(kept.values()):
+        raise NotRunError("Figure 6 needs networks that were tried on worse images: reproduce figure6")
+    return figure6(kept)
 
 
 def _tables(group: Inferred, first: Plan) -> dict[TableName, Plan]:

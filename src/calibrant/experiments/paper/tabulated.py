@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 from calibrant.experiments.configuration import Configuration
@@ -164,7 +165,7 @@ def tabulate(name: TableName, plan: Plan, store: Store, *, profile: str, ensembl
         if row.seeds
     }
     compared = {measure.key: measure.better for measure in COMPARED if measure in measures}
-    comparisons = compare(results, _pairs([row for row in plan.rows if row.name in results], plan), compared)
+    comparisons = compare(results, _pairs([row for row in plan.rows if row.name in results], plan.rows[0]), compared)
     return Tabulated(
         name, profile, plan.base, measures, tuple(rows), comparisons, tuple(failed), tuple(unkept), plan.search_seeds
     )
@@ -260,16 +261,18 @@ def _dropouts(rows: Iterable[Row], store: Store, measures: Sequence[Measure]) ->
     return added
 
 
-def _pairs(rows: Sequence[Row], plan: Plan) -> list[tuple[str, str]]:
-    """Each row against the baseline; ESD against every other row with its batch size, and against its largest batch."""
-    baseline = plan.rows[0]
-    if baseline not in rows:
-        return []
-    others = [row for row in rows if row != baseline]
-    esd = [row for row in others if row.trials[0].objective == "esd" and row.trials[0].root]
-    pairs = [(row, baseline) for row in others]
-    for row in esd:
-        size = row.trials[0].batch_size
-        pairs += [(row, other) for other in others if other not in esd and other.trials[0].batch_size == size]
-    pairs += [(row, esd[0]) for row in esd[1:]]
-    return [(row.name, other.name) for row, other in pairs]
+def _pairs(rows: Sequence[Row], baseline: Row) -> list[tuple[str, str]]:
+    """Each row against the baseline, all of one batch size against each other, and each against its largest batch."""
+    first: dict[tuple[str, bool], Row] = {}
+    for row in rows:
+        first.setdefault((row.trials[0].objective, row.trials[0].root), row)
+
+    def comparable(row: Row, other: Row) -> bool:
+        one = row.trials[0]
+        return (
+            other is baseline
+            or one.batch_size == other.trials[0].batch_size
+            or other is first[one.objective, one.root]
+        )  # fmt: skip
+
+    return [(row.name, other.name) for other, row in combinations(rows, 2) if comparable(row, other)]

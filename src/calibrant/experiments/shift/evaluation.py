@@ -1,6 +1,7 @@
 """Accuracy and calibration of trained networks on test images that have got worse."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -19,7 +20,7 @@ from calibrant.experiments.json_files import read_json, write_json
 from calibrant.experiments.loaders import EVALUATION_BATCH
 from calibrant.experiments.models import build_image_model
 from calibrant.experiments.models.weights import load_weights
-from calibrant.experiments.outcome import BINS, Predicted
+from calibrant.experiments.outcome import BINS, Outcome, Predicted
 from calibrant.experiments.shift.corruptions import SEVERITIES
 from calibrant.experiments.shift.sources import ShiftedImages, SourceName, shifted_images
 from calibrant.experiments.trials.protocol import Plan
@@ -111,6 +112,37 @@ def shift_of(
     return {row.name: [results[trial] for trial in row.trials if trial in results] for row in plan.rows}
 
 
+def kept_shifts(plan: Plan, store: Store) -> dict[str, list[ShiftResult]]:
+    """What was evaluated earlier of a plan's rows: of the images and corruptions that most trials have, all complete.
+
+    Args:
+        plan: Its rows name the results.
+        store: Where its trials are.
+    """
+    found = {trial: _complete(store.trial(trial)) for row in plan.rows for trial in row.trials if store.result(trial)}
+    kinds = Counter(kind for results in found.values() for kind in results)
+    # Of equally many the one with more images.
+    most = max(kinds, key=lambda kind: (kinds[kind], kind[-1]), default=None)
+    return {
+        row.name: [found[trial][most] for trial in row.trials if most in found.get(trial, {})] if most else []
+        for row in plan.rows
+    }
+
+
+def _complete(trial: Trial) -> dict[tuple[str, tuple[str, ...], int], ShiftResult]:
+    """By source, corruptions and number of images; of the present training, should the trial have been run twice."""
+    outcome = trial.result().outcome
+    return {
+        (result.request.source, result.request.corruptions, result.images): result
+        for result in _kept(trial)
+        if _trained(outcome) in result.request.fingerprint and set(result.corrupted) == set(result.request.corruptions)
+    }
+
+
+def _trained(outcome: Outcome) -> str:
+    return f"accuracy {outcome.accuracy:.9g}, nll {outcome.nll:.9g}"
+
+
 def evaluate_shifts(
     trials: Sequence[Trial],
     source: ShiftedImages,
@@ -163,7 +195,7 @@ def _begun(trial: Trial, source: ShiftedImages, limit: int | None, temperature: 
     images = len(test.target) if limit is None else min(limit, len(test.target))
     asked = ShiftRequest(
         source.source, source.corruptions, images if images < len(test.target) else None,
-        f"{source.fingerprint}, accuracy {outcome.accuracy:.9g}, nll {outcome.nll:.9g}, T {temperature:.9g}",
+        f"{source.fingerprint}, {_trained(outcome)}, T {temperature:.9g}",
     )  # fmt: skip
     if (found := next((result for result in _kept(trial) if result.request == asked), None)) is not None:
         return found

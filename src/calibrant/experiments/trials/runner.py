@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.trials.executors import Executor
 from calibrant.experiments.trials.protocol import Plan, Results
-from calibrant.experiments.trials.store import Result, Store
+from calibrant.experiments.trials.store import CHECKPOINT, Result, Store
 from calibrant.files import FileError
 
 SECONDS_TO_WAIT = 1.0
@@ -42,6 +42,8 @@ def run(make_plan: MakePlan, store: Store, executor: Executor, view: View) -> Pl
     except OSError as error:
         raise FileError(store.folder, f"cannot be made ({error.strerror}): keep trials in another folder") from error
     results = {configuration: result.validation for configuration, result in stored(store).items()}
+    for trial in results:  # killed between the two, it has left its last checkpoint beside its result
+        (store.trial(trial).folder / CHECKPOINT).unlink(missing_ok=True)
     failed: set[Configuration] = set()
     submitted: set[Configuration] = set()
     elsewhere: dict[Configuration, float] = {}  # trials that another command is at -> when to ask for them again
