@@ -23,6 +23,7 @@ from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.fit import make_model, predict
 from calibrant.experiments.loaders import make_loaders
 from calibrant.experiments.outcome import BINS, Predicted
+from calibrant.experiments.paper.figure_numbers import shift_csv
 from calibrant.experiments.paper.figures import write_figure
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.shift.evaluation import evaluate_shifts
@@ -82,6 +83,8 @@ def main() -> None:
     shifted = {row.name: [next(each) for _ in row.trials] for row in plan.rows}
     for ending in ("svg", "png"):
         write_figure(arguments.out / f"cifar10_finetune-figure6.{ending}", figure6(shifted))
+    with whole_or_not_at_all(arguments.out / "cifar10_finetune-figure6.csv") as temporary:
+        temporary.write_text(shift_csv(shifted), encoding="utf-8")
 
 
 def _row(name: str, base: Configuration, seeds: int) -> Row:

@@ -70,7 +70,13 @@ def test_tables_and_figures_are_written_in_every_format(
     assert {path.name for path in tmp_path.iterdir()} == {
         *(f"digits-quick-table1.{ending}" for ending in ("md", "tex", "csv", "significance.csv")),
         *(f"digits-quick-figure{number}.{ending}" for number in (1, 3, 4, 5) for ending in ("svg", "png")),
+        "digits-quick-figure1.csv",
     }
+    curves = list(csv.DictReader((tmp_path / "digits-quick-figure1.csv").read_text().splitlines()))
+    trial = next(one for one in Store(runs).trials() if one.configuration.objective == "esd" and one.configuration.seed)
+    [epoch] = trial.history()
+    [drawn] = [one for one in curves if (one["row"], one["seed"], one["epoch"]) == ("+ ESD", "1", "1")]
+    assert float(drawn["test/ece"]) == pytest.approx(epoch["test/ece"], rel=1e-5)
 
 
 def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +87,12 @@ def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest
         assert name in shown
     made = {path.name for path in tmp_path.glob("digits-*.svg")}
     assert made == {f"digits-quick-figure{number}.svg" for number in (1, 3, 4, 5, 6)}
+    shifted = list(csv.DictReader((tmp_path / "digits-quick-figure6.csv").read_text().splitlines()))
+    # Three rows of two networks: the clean images, and fourteen corruptions at five severities.
+    assert len(shifted) == 3 * 2 * (1 + 14 * 5)
+    assert {one["images"] for one in shifted} == {"40"}
+    worst = next(one for one in shifted if (one["corruption"], one["severity"]) == ("fog", "5"))
+    assert 0 <= float(worst["accuracy"]) <= 1
 
 
 def test_a_search_with_more_seeds_takes_what_is_there_and_is_kept_apart(

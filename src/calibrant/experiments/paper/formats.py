@@ -190,9 +190,9 @@ def _csv(table: Tabulated) -> str:
     base = table.base
     common = {
         "table": table.name, "recipe": base.recipe, "model": base.model, "profile": table.profile,
-        "epochs": base.epochs,
+        "search_seeds": table.search_seeds, "epochs": base.epochs,
     }  # fmt: skip
-    return _csv_of({**common, **_csv_row(row)} for row in table.rows)
+    return csv_of({**common, **_csv_row(row)} for row in table.rows)
 
 
 def _csv_row(row: TableRow) -> dict[str, object]:
@@ -212,10 +212,10 @@ def _csv_row(row: TableRow) -> dict[str, object]:
 
 def significance_csv(table: Tabulated) -> str:
     """The comparisons over seeds, one a line; differences in percentage points."""
-    return _csv_of(
+    return csv_of(
         {
             "table": table.name, "recipe": table.base.recipe, "profile": table.profile,
-            "row": _csv_name(one.method), "against": _csv_name(one.against), "measure": one.measure,
+            "search_seeds": table.search_seeds, "row": _csv_name(one.method), "against": _csv_name(one.against), "measure": one.measure,
             "seeds": one.paired.pairs, "difference": _number(one.paired.difference),
             "low": _number(one.paired.low), "high": _number(one.paired.high), "p_t": one.paired.p_t,
             "p_t_holm": one.p_holm, "p_permutation": one.paired.p_permutation, "verdict": one.verdict,
@@ -224,7 +224,8 @@ def significance_csv(table: Tabulated) -> str:
     )  # fmt: skip
 
 
-def _csv_of(rows: Iterable[dict[str, object]]) -> str:
+def csv_of(rows: Iterable[dict[str, object]]) -> str:
+    """Lines that all have the names of the first."""
     rows = list(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")

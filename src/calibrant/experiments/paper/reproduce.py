@@ -23,6 +23,7 @@ from calibrant.experiments.names import (
     TableName,
     Target,
 )
+from calibrant.experiments.paper.figure_numbers import curves_csv, shift_csv
 from calibrant.experiments.paper.figures import DRAWN, write_figure
 from calibrant.experiments.paper.formats import render, significance_csv
 from calibrant.experiments.paper.tabulated import Tabulated, tabulate
@@ -298,6 +299,7 @@ def _without_result(request: Request, results: Results) -> frozenset[Configurati
 
 
 def _draw(name: FigureName, plan: Plan, request: Request, store: Store, folder: Path) -> Path:
+    numbers: str | None
     if name == "figure6":
         from calibrant.experiments.shift.evaluation import shift_of
         from calibrant.experiments.shift.figure import figure6
@@ -305,10 +307,13 @@ def _draw(name: FigureName, plan: Plan, request: Request, store: Store, folder: 
         shifted = shift_of(
             plan, store, request.data, corrupted=request.corrupted, limit=request.limit, console=Console(stderr=True)
         )
-        figure = figure6(shifted)
+        figure, numbers = figure6(shifted), shift_csv(shifted)
     else:
-        figure = DRAWN[name](plan, store)
+        figure, numbers = DRAWN[name](plan, store), curves_csv(plan, store) if name == "figure1" else None
     path = folder / f"{request.file_name(name)}.svg"
     for ending in (".svg", ".png"):
         write_figure(path.with_suffix(ending), figure)
+    if numbers is not None:
+        with whole_or_not_at_all(path.with_suffix(".csv")) as temporary:
+            temporary.write_text(numbers, encoding="utf-8")
     return path
