@@ -215,8 +215,8 @@ def significance_csv(table: Tabulated) -> str:
     return csv_of(
         {
             "table": table.name, "recipe": table.base.recipe, "profile": table.profile,
-            "search_seeds": table.search_seeds, "row": _csv_name(one.method), "against": _csv_name(one.against), "measure": one.measure,
-            "seeds": one.paired.pairs, "difference": _number(one.paired.difference),
+            "search_seeds": table.search_seeds, "row": _csv_name(one.method), "against": _csv_name(one.against),
+            "measure": one.measure, "seeds": one.paired.pairs, "difference": _number(one.paired.difference),
             "low": _number(one.paired.low), "high": _number(one.paired.high), "p_t": one.paired.p_t,
             "p_t_holm": one.p_holm, "p_permutation": one.paired.p_permutation, "verdict": one.verdict,
         }
