@@ -76,6 +76,7 @@ def test_trials_of_no_search_are_shown_as_they_were_run(tmp_path: Path) -> None:
     assert plan is not None
     assert group.profile_name == "unknown"
     assert [(row.name, row.trials) for row in plan.rows] == [("NLL", (QUICK,)), ("+ ESD, λ 0.6", tuple(esd))]
+    assert group.begun("table2") is None
     write_trial(store, QUICK.replaced({"objective": "esd", "weight": 2.0}))
     [group] = inferred(store)
     assert group.profile_name == "quick"

@@ -55,9 +55,9 @@ class Inferred:
             if row.problem is not None or self._ended(row.trials) or any(map(self._ended_in, row.searches))
         )
         plan = replace(plan, rows=(plan.rows[0], *rows))
-        if not self._searched(plan):
-            plan = replace(plan, rows=tuple(map(self._as_run, plan.rows)))
-        return plan if rows or name == "table1" else None
+        if name != "table1":
+            return plan if rows and self._searched(plan) else None
+        return plan if self._searched(plan) else replace(plan, rows=tuple(map(self._as_run, plan.rows)))
 
     @property
     def profile_name(self) -> str:
