@@ -8,8 +8,8 @@ from calibrant.cli import app
 
 
 def calibrant_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from calibrant.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "calibrant", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_version() -> None:
