@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
         "training",
     },
     "cli": {"__init__", "commands", "experiments", "files", "metrics"},
+    "__main__": {"cli"},
 }
 
 
