@@ -11,9 +11,11 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from calibrant import functional
+from calibrant.experiments.json_files import write_json
 from calibrant.experiments.names import FIGURES, FigureName
 from calibrant.experiments.paper import figures
 from calibrant.experiments.paper.figure_cost import BY_COMPLEXITY, figure3
+from calibrant.experiments.paper.figure_numbers import curves_csv
 from calibrant.experiments.paper.figures import CAPTIONS, DRAWN, NotRunError, write_figure
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.trials.protocol import PROFILES, Plan, Protocol
@@ -198,6 +200,15 @@ def test_figure5_has_the_validation_accuracy_by_weight_and_the_threshold(plan: P
         result = store.result(chosen)
         assert result is not None
         assert (chosen.weight, result.validation.accuracy) in rings
+
+
+def test_a_score_that_was_not_kept_is_missing_from_the_numbers_too(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    plan = plan_maker(RECIPES["digits"], "quick")(store)
+    write_trial(store, plan.rows[0].trials[0])
+    path = store.trial(plan.rows[0].trials[0]).folder / "history.json"
+    write_json(path, [{"epoch": 0, "train/accuracy": 0.5}])
+    assert curves_csv(plan, store).splitlines()[1] == "NLL,0,1,0.5,nan,nan,nan"
 
 
 def test_figures_of_a_search_with_several_seeds_show_their_means(tmp_path: Path) -> None:

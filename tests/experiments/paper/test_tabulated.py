@@ -95,6 +95,8 @@ def test_differences_from_the_paper_are_listed(tmp_path: Path) -> None:
     assert "NLL: ECE after TS +0.14" in notes
     assert "accuracy +" not in notes
     assert "50 epochs, 5 seeds; unlike the paper's settings: epochs 50 instead of 250." in notes
+    assert "Not searched, though by the paper: λ 0.4, 0.8, 3, 5, 6, 7, 9, 10." in notes
+    assert "Not searched" not in text_of(footnotes(dataclasses.replace(table, profile="paper")))
 
 
 def test_the_chosen_settings_and_a_search_without_a_candidate_within_bounds(tmp_path: Path) -> None:

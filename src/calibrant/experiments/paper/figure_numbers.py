@@ -1,5 +1,6 @@
 """The numbers behind the figures that no table and no export of trials has: curves, and scores under shift."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -14,12 +15,13 @@ CURVES = ("train/accuracy", "train/ece", "test/accuracy", "test/ece")
 def curves_csv(plan: Plan, store: Store) -> str:
     """Accuracy and ECE, as shares, of every finished network of a plan's rows after every epoch (Figure 1)."""
     return csv_of(
-        {"row": row.name, "seed": trial.seed, "epoch": epoch + 1, **{name: f"{scores[name]:.6g}" for name in CURVES}}
+        {"row": row.name, "seed": trial.seed, "epoch": epoch + 1,
+         **{name: f"{scores.get(name, math.nan):.6g}" for name in CURVES}}
         for row in plan.rows
         for trial in row.trials
         if store.result(trial) is not None
         for epoch, scores in enumerate(store.trial(trial).history())
-    )
+    )  # fmt: skip
 
 
 def shift_csv(rows: Mapping[str, Sequence[ShiftResult]]) -> str:
