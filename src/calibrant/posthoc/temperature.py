@@ -144,21 +144,79 @@ def _check_solvable(logits: Tensor, target: Tensor) -> None:
         )
 
 
-def _slope(logits: Tensor, target: Tensor, log_beta: float, dtype: torch.dtype) -> tuple[float, float]:
+def solve_from(
+    logits: Tensor, target: Tensor, start: float, *, weight: Tensor | None = None, tolerance: float = 1e-4
+) -> float | None:
+    """Return the log of the best temperature, searched for from near it, or None if there is none.
+
+    What :func:`best_temperature` finds, for callers who solve again and again for logits that move slowly and for whom
+    no solution is no error. A Newton step below the tolerance ends the search; the error left is its square.
+
+    Args:
+        logits: ``(N, C)``, finite.
+        target: ``(N,)`` class indices.
+        start: A guess of the log of the temperature.
+        weight: ``(N,)`` non-negative weights of the samples.
+        tolerance: Where to stop.
+    """
+    try:
+        _check_solvable(logits, target)
+    except ValueError:
+        return None
+    found = _root(lambda x: _slope(logits, target, x, torch.float64, weight), -start, tolerance=tolerance)
+    return None if found is None else -found
+
+
+def standard_error(logits: Tensor, target: Tensor, log_temperature: float, *, weight: Tensor | None = None) -> float:
+    r"""Return the standard error of the log of a fitted temperature, by the sandwich formula.
+
+    With :math:`g_i` the derivative of the NLL of sample i in :math:`\beta = 1/T` and :math:`h` the sum of its second
+    derivatives, that of :math:`\log T` is :math:`\sqrt{\sum_i g_i^2} / (\beta h)`.
+
+    Args:
+        logits: ``(N, C)``, finite.
+        target: ``(N,)`` class indices.
+        log_temperature: Log of the fitted temperature.
+        weight: ``(N,)`` non-negative weights of the samples.
+    """
+    parts = list(_derivatives(logits, target, -log_temperature, torch.float64, weight))
+    squares = sum(float(first.square().sum()) for first, _ in parts)
+    curvature = math.exp(-log_temperature) * sum(float(second.sum()) for _, second in parts)
+    return math.sqrt(squares) / curvature if curvature > 0 else math.inf
+
+
+def _slope(
+    logits: Tensor, target: Tensor, log_beta: float, dtype: torch.dtype, weight: Tensor | None = None
+) -> tuple[float, float]:
     """First and second derivative of the summed NLL in beta = 1/T."""
+    first = second = 0.0
+    for slopes, curvatures in _derivatives(logits, target, log_beta, dtype, weight):
+        first += float(slopes.sum(dtype=torch.float64))
+        second += float(curvatures.sum(dtype=torch.float64))
+    return first, second
+
+
+def _derivatives(
+    logits: Tensor, target: Tensor, log_beta: float, dtype: torch.dtype, weight: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """First and second derivative of the NLL of each sample in beta = 1/T, chunk by chunk."""
     beta = math.exp(log_beta)
     smallest = torch.finfo(torch.float32).min
-    first = second = 0.0
+    row = 0
     for below, labels in _chunks(logits, target):
         below = below.to(dtype).clamp_(min=smallest)
-        weight = torch.exp(below * beta)
-        total = weight.sum(1)
-        # Weights first, so that a vanishing weight is there before a large logit is squared.
-        mean = weight.mul_(below).sum(1) / total
-        square = weight.mul_(below).sum(1) / total
-        first += float((mean - below.gather(1, labels).squeeze(1)).sum(dtype=torch.float64))
-        second += float((square - mean.square()).sum(dtype=torch.float64))
-    return first, second
+        powers = torch.exp(below * beta)
+        total = powers.sum(1)
+        # Powers first, so that a vanishing power is there before a large logit is squared.
+        mean = powers.mul_(below).sum(1) / total
+        square = powers.mul_(below).sum(1) / total
+        slopes, curvatures = mean - below.gather(1, labels).squeeze(1), square - mean.square()
+        if weight is None:
+            yield slopes, curvatures
+        else:
+            of_rows = weight[row : row + len(below)].to(dtype)
+            row += len(below)
+            yield slopes * of_rows, curvatures * of_rows
 
 
 def _root(slope: Callable[[float], tuple[float, float]], start: float, *, tolerance: float) -> float | None:

@@ -3,7 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.training.calibrated_loss import CalibratedLoss
+from calibrant.training.finishing import Finished
+from calibrant.training.guard import CalibrationWarning
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, interleave
+from calibrant.training.last_layer import scale_output
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.split import interleaved_split
 
@@ -13,7 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CalibratedClassifier",
+    "CalibratedLoss",
     "CalibratedTrainer",
+    "CalibrationWarning",
+    "Finished",
     "InterleavedBatch",
     "InterleavedDataModule",
     "InterleavedLoader",
@@ -21,6 +28,7 @@ __all__ = [
     "interleave",
     "interleaved_split",
     "random_state",
+    "scale_output",
     "set_random_state",
 ]
 

@@ -1,0 +1,320 @@
+"""One line for a training loop: a loss that leaves the network calibrated."""
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant import inputs
+from calibrant.inputs import Classification
+from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.training.finishing import Finished, Predictor, divide, final_temperature, scores_of
+from calibrant.training.guard import Guard
+from calibrant.training.last_layer import find_layer, named_layer
+from calibrant.training.outputs import Loss, cross_entropy, evaluating, flattened, logits_of, mean_nll
+from calibrant.training.temperature_loop import Criterion, TemperatureLoop
+
+Method = Literal["temperature", "head", "published"]
+# Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
+# of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
+WALK = 0.382
+
+
+class CalibratedLoss:
+    r"""The training loss of a network that is to be calibrated, with held-out data beside it.
+
+    With the default method, the **temperature in the loop**, the training loss is computed on logits divided by a
+    temperature T. Held-out batches only run forward; T is solved for on their latest logits, again and again, so that
+    the network is as sure as held-out data justify while it trains. No gradient comes from held-out data: they can be
+    neither learned nor un-learned nor memorised, and there is no weight to choose. :meth:`finish` solves for T once
+    more and divides the last layer by it. ``docs/science.md`` derives the method and measures it.
+
+    Args:
+        model: Returns logits, or an object with ``.logits``.
+        method: ``"temperature"``; ``"head"``, where the gradient of ``weight`` times the held-out loss reaches the last
+            layer only; or ``"published"``, the ESD paper's interleaved training, where the gradient of ``weight`` times
+            the objective reaches all weights.
+        criterion: What T minimises on held-out data, the ``"nll"`` or ``"esd"``; for ``"temperature"`` only.
+        objective: Of ``(logits, target)`` of a held-out batch; :class:`calibrant.ESDLoss` for ``"published"`` and the
+            cross entropy for ``"head"`` when not given.
+        weight: Weight of the objective relative to the training loss; 1 when not given.
+        loss: Training loss of ``(logits, target)`` in place of the cross entropy, such as
+            :class:`calibrant.FocalLoss`, or ``torch.nn.CrossEntropyLoss(weight=...)``.
+        every: Use a held-out batch at every k-th step at most; the others are passed over. 1 for ``"published"`` and
+            ``"head"`` when not given.
+        layer: The layer that makes the logits, as a module or by name; found when not given.
+        dropout: Whether dropout is on for held-out batches of ``"temperature"``; the temperature is then right for the
+            network with dropout, which is not the one that is used later.
+        batchnorm: ``"freeze"`` leaves BatchNorm's running statistics to the training batches; ``"update"`` lets
+            held-out batches enter them, as published, and is the default of ``"published"`` alone.
+        multi_label: Targets have the shape of the logits, each label an independent sigmoid.
+        ignore_index: Label whose samples do not count.
+        samples: Held-out logits that T is solved on: the latest so many.
+        damping: Share of the way to the solution that log T moves.
+        guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
+
+    Attributes:
+        guard: Scores of the batches that passed and the warnings given.
+
+    Example:
+        >>> import calibrant as cal
+        >>> model = nn.Linear(2, 3)
+        >>> calibrated = cal.training.CalibratedLoss(model)
+        >>> x, y = torch.randn(64, 2), torch.randint(3, (64,))
+        >>> loss = calibrated(x, y, x, y)  # a real loop holds other data out
+        >>> loss.backward()
+        >>> 0 < calibrated.temperature
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: Method = "temperature",
+        *,
+        criterion: Criterion | None = None,
+        objective: Loss | None = None,
+        weight: float | None = None,
+        loss: Loss | None = None,
+        every: int | None = None,
+        layer: str | nn.Module | None = None,
+        dropout: bool = False,
+        batchnorm: Literal["freeze", "update"] | None = None,
+        multi_label: bool = False,
+        ignore_index: int = -100,
+        samples: int = 2000,
+        damping: float = 0.7,
+        guard: bool = True,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        inputs.check_choice("method", method, ("temperature", "head", "published"))
+        if method == "temperature" and (objective is not None or weight is not None):
+            raise ValueError(
+                "method 'temperature' has no objective and no weight: choose 'published' or 'head' for one"
+            )
+        if method != "temperature" and criterion is not None:
+            raise ValueError(f"criterion sets the temperature, and method {method!r} has none: leave it out")
+        for name, value in (("objective", objective), ("loss", loss)):
+            if isinstance(value, type):
+                raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
+        weight = 1.0 if weight is None else weight
+        inputs.check_range("weight", weight, low=0)
+        every = (4 if method == "temperature" else 1) if every is None else every
+        inputs.check_count("every", every)
+        if batchnorm is not None:
+            inputs.check_choice("batchnorm", batchnorm, ("freeze", "update"))
+        self.method = method
+        self.weight = float(weight)
+        self.loss = loss
+        self.every = every
+        self.dropout = dropout
+        self.batchnorm = batchnorm or ("update" if method == "published" else "freeze")
+        self.multi_label = multi_label
+        self.ignore_index = ignore_index
+        self.guard = Guard(guard)
+        self.loop = TemperatureLoop(criterion or "nll", samples=samples, damping=damping)
+        self.objective = objective
+        if objective is None and method == "published":
+            from calibrant import ESDLoss
+
+            self.objective = ESDLoss(ignore_index=ignore_index)
+        self._model = model
+        self._layer = None if layer is None else named_layer(model, layer)
+        self._step = 0
+        self._due = 0.0
+        self._training: list[Classification] = []
+
+    @property
+    def temperature(self) -> float:
+        """What the training loss divides the logits by now; 1 for methods without one."""
+        return self.loop.temperature
+
+    @property
+    def largest_logit(self) -> float:
+        """Largest absolute held-out logit so far: raw logits grow against T, and float16 ends at 65,504."""
+        return self.loop.largest_logit
+
+    def __call__(
+        self,
+        x: Any,
+        y: Tensor,
+        x_held_out: Any = None,
+        y_held_out: Tensor | None = None,
+        *,
+        sample_weight: Tensor | None = None,
+        held_out_weight: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss of a training step; call ``backward`` on it and step the optimizer as ever.
+
+        Args:
+            x: Training inputs: a tensor, or a mapping of keyword arguments of the model.
+            y: Their target.
+            x_held_out: Held-out inputs; None at a step without.
+            y_held_out: Their target.
+            sample_weight: ``(N,)`` weights of the training samples, for the default loss.
+            held_out_weight: ``(N,)`` weights of the held-out samples, where T is solved for.
+        """
+        due = x_held_out is not None and self._step >= self._due
+        if due:
+            self._due = self._due + self.every - WALK if self.every > 1 else self._step + 1
+        self._step += 1
+        if due and self.method == "temperature":
+            self._observe(x_held_out, y_held_out, held_out_weight)
+        elif self._step == 200 and self._due == 0:
+            self.guard.warn("none", "no held-out batch in 200 steps: pass x_held_out and y_held_out, see interleave()")
+        logits = logits_of(self._model, x)
+        scaled = logits / self.temperature if self.method == "temperature" else logits
+        loss = self._loss(scaled, y, sample_weight)
+        if due:
+            data = self._flattened(scaled, y)
+            self.guard.add_training(data)
+            self._keep(data)
+            if self.method != "temperature":
+                self.guard.watch(logits, "loss")
+                loss = loss + self.weight * self._held_out_objective(x_held_out, y_held_out)
+        return loss
+
+    def _loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
+        if self.loss is not None:
+            if sample_weight is not None:
+                raise ValueError("sample_weight is for the default loss: weight the samples in your own loss")
+            return self.loss(logits, y)
+        if sample_weight is None and not self.multi_label and logits.dim() > 1 and logits.shape[1] > 1:
+            return mean_nll(logits, y, self.ignore_index)
+        data = self._flattened(logits, y)
+        if sample_weight is not None and self.multi_label:
+            sample_weight = sample_weight.unsqueeze(-1).expand_as(logits).reshape(-1)
+        return cross_entropy(data, sample_weight)
+
+    def _flattened(self, logits: Tensor, target: Tensor | None) -> Classification:
+        if target is None:
+            raise ValueError("x_held_out came without y_held_out: pass both")
+        return flattened(logits, target, multi_label=self.multi_label, ignore_index=self.ignore_index)
+
+    @torch.no_grad()
+    def _observe(self, x: Any, y: Tensor | None, weight: Tensor | None) -> None:
+        with evaluating(self._model, dropout=self.dropout):
+            logits = logits_of(self._model, x)
+        data = self._flattened(logits, y)
+        self._check_logits(data)
+        if weight is not None and len(weight) != len(data.target):
+            weight = weight.unsqueeze(-1).expand(len(weight), len(data.target) // len(weight)).reshape(-1)
+        self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
+        self.loop.observe(data, self._step, weight)
+
+    def _check_logits(self, data: Classification) -> None:
+        if self._due > self.every:
+            return
+        sums = data.logits.sum(1)
+        if len(sums) >= 8 and bool(((data.logits >= 0).all(1) & ((sums - 1).abs() < 1e-3)).all()):
+            self.guard.warn(
+                "softmax",
+                "the model's outputs look like probabilities (rows sum to 1): remove the softmax at its end, since the "
+                "loss takes logits",
+            )
+
+    def _keep(self, data: Classification) -> None:
+        """Remember the latest training logits, as the loss saw them, as many as held-out ones."""
+        self._training.append(Classification(data.logits.detach(), data.target, data.mask))
+        while sum(len(kept.target) for kept in self._training[1:]) >= self.loop.samples:
+            self._training.pop(0)
+
+    def _held_out_objective(self, x: Any, y: Tensor | None) -> Tensor:
+        frozen = freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext()
+        with frozen:
+            logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
+        data = self._flattened(logits, y)
+        self._check_logits(data)
+        self.guard.add_held_out(data)
+        self.guard.watch(logits, "objective")
+        if self.objective is None:
+            return cross_entropy(data)
+        assert y is not None  # noqa: S101 (checked with the batch)
+        value = self.objective(logits, y)
+        self.guard.add_objective(value)
+        return value
+
+    def _through_head(self, x: Any) -> Tensor:
+        """Logits whose gradient reaches the last layer and stops there."""
+        layer = self._last_layer(x)
+        if layer is None:
+            raise ValueError(
+                "method 'head' needs the layer that makes the logits, and no linear layer of this model does: pass "
+                "layer='name', or use method='temperature'"
+            )
+        seen: list[Tensor] = []
+        hook = layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+        try:
+            with torch.no_grad():
+                logits = logits_of(self._model, x)
+        finally:
+            hook.remove()
+        made: Tensor = layer(seen[-1].detach())
+        return made.reshape(logits.shape)
+
+    def _last_layer(self, x: Any) -> nn.Module | None:
+        if self._layer is None:
+            with evaluating(self._model):
+                self._layer = find_layer(self._model, lambda: logits_of(self._model, x))
+        return self._layer
+
+    def log(self) -> dict[str, float]:
+        """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
+        return {"temperature": self.temperature} | self.guard.latest
+
+    @torch.no_grad()
+    def finish(
+        self, held_out: Iterable[Any], new: Iterable[Any] | None = None, *, fold: bool | None = None
+    ) -> Finished:
+        """Solve for T on the final network and let the model itself return calibrated logits.
+
+        Args:
+            held_out: Batches ``(x, y)`` of the held-out data, all of them.
+            new: Batches of data that took no part in the training, such as validation data: the guard then warns if
+                held-out data have become special.
+            fold: Divide the last layer by T, or the model's output where no layer makes the logits. By default only
+                for the method ``"temperature"``.
+
+        Returns:
+            The temperature, its standard error, and scores on the data given.
+        """
+        self.guard.close_window()
+        folds = (self.method == "temperature") if fold is None else fold
+        predict = Predictor(self._model, self._flattened, self._layer)
+        logits, target = predict(held_out)
+        log_t = error = 0.0
+        if folds:
+            log_t, error = final_temperature(logits, target, self.loop, self._training, self.guard)
+        temperature = math.exp(log_t)
+        on_held_out = scores_of(logits / temperature, target)
+        on_new = None
+        if new is not None:
+            logits, target = predict(new)
+            on_new = scores_of(logits / temperature, target)
+            self.guard.compare(on_new, on_held_out, learns=self.method != "temperature")
+        if folds:
+            divide(self._model, predict.layer, temperature)
+            self.loop = TemperatureLoop(self.loop.criterion, samples=self.loop.samples, damping=self.loop.damping)
+            self._training.clear()
+        return Finished(temperature, error, on_held_out, on_new)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what comes next, in values that load with ``weights_only``."""
+        return {
+            "step": self._step,
+            "due": self._due,
+            "loop": self.loop.state_dict(),
+            "guard": self.guard.state_dict(),
+            "training": [tuple(data) for data in self._training],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, to the bit."""
+        self._step, self._due = state["step"], state["due"]
+        self.loop.load_state_dict(state["loop"])
+        self.guard.load_state_dict(state["guard"])
+        self._training = [Classification(*data) for data in state["training"]]

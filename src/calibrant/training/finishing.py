@@ -1,0 +1,136 @@
+"""The last temperature: solved on the final network, and made part of it."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.inputs import Classification
+from calibrant.training.guard import Guard, Scores, Sums
+from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, scale_output
+from calibrant.training.outputs import evaluating, logits_of
+from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, error_of, gathered, shrunk, solution
+
+# A standard error of log T above this is a temperature that is right to a quarter of itself, at best.
+UNSURE = 0.25
+
+
+class Finished(NamedTuple):
+    """What :meth:`CalibratedLoss.finish` did.
+
+    Attributes:
+        temperature: What the logits of the model are divided by now, relative to the network as trained.
+        error: Standard error of its logarithm.
+        held_out: Samples, accuracy, log loss and gap on the held-out data, with that temperature.
+        new: The same on the new data, if they were given.
+    """
+
+    temperature: float
+    error: float
+    held_out: Scores
+    new: Scores | None
+
+
+class Predictor:
+    """Runs a model over batches in evaluation mode, and finds the layer that makes its logits on the way.
+
+    Args:
+        model: Any module.
+        flatten: Brings logits and target to ``(N, C)`` and ``(N,)``.
+        layer: The layer that makes the logits, if it is known.
+    """
+
+    def __init__(
+        self, model: nn.Module, flatten: Callable[[Tensor, Tensor], Classification], layer: nn.Module | None
+    ) -> None:
+        self.layer = layer
+        self._model = model
+        self._flatten = flatten
+
+    @torch.no_grad()
+    def __call__(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
+        """Logits and target of all batches ``(x, y)``, and of all ranks."""
+        parts: list[Classification] = []
+        device = next((weights.device for weights in self._model.parameters()), torch.device("cpu"))
+        with evaluating(self._model):
+            for batch in batches:
+                x, y = _moved(batch, device)
+                if self.layer is None and not parts:
+                    self.layer = find_layer(self._model, lambda x=x: logits_of(self._model, x))  # type: ignore[misc]
+                parts.append(self._flatten(logits_of(self._model, x), y))
+        if not parts:
+            raise ValueError("the loader gave no batch: pass batches (x, y)")
+        logits, target, _ = gathered(joined(parts), None)
+        return logits, target
+
+
+def final_temperature(
+    logits: Tensor, target: Tensor, loop: TemperatureLoop, training: list[Classification], guard: Guard
+) -> tuple[float, float]:
+    """Log of the temperature for held-out logits of the final network, and its standard error.
+
+    It is shrunk by that error toward the temperature that is best for the latest training batches, which is what a
+    network that does not over-fit would have.
+
+    Args:
+        logits: Held-out logits, ``(N, C)``.
+        target: Their target.
+        loop: The loop the network was trained with.
+        training: The latest training batches, divided by the loop's temperature.
+        guard: Is told when the data do not determine the temperature.
+    """
+    best = solution(logits, target, loop.log_temperature, loop.criterion)
+    if best is None:
+        reason = "every or no prediction is right" if len(target) >= FEWEST else f"fewer than {FEWEST} samples"
+        guard.warn(
+            "unsolved",
+            f"{len(target)} held-out samples do not determine a temperature ({reason}), and that of the training "
+            f"loop, {loop.temperature:.3g}, stays: hold out more data",
+        )
+        return loop.log_temperature, math.inf
+    error = error_of(logits, target, best)
+    if error > UNSURE:
+        guard.warn(
+            "unsure",
+            f"the temperature from {len(target)} held-out samples has a standard error of {error:.0%}: hold out more "
+            "data",
+        )
+    if not training:
+        return best, error
+    whole = joined(training)
+    raw, labels, _ = gathered(whole._replace(logits=whole.logits * loop.temperature), None)
+    fitted = solution(raw, labels, best)
+    return shrunk(best, -math.inf if fitted is None else min(fitted, best), error), error
+
+
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float) -> None:
+    """Let a model return its logits divided by a temperature: by its last layer where that can be, else by a scale."""
+    if layer is not None and can_be_scaled(model, layer):
+        divide_layer(layer, temperature)
+    else:
+        scale_output(model, temperature)
+
+
+def scores_of(logits: Tensor, target: Tensor) -> Scores:
+    """Accuracy, log loss and gap of logits."""
+    sums = Sums()
+    sums.add(Classification(logits, target))
+    return sums.scores() or Scores(0, 0, 0, 0)
+
+
+def joined(parts: list[Classification]) -> Classification:
+    """Batches as one."""
+    masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
+    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
+    return Classification(logits, target, torch.cat(masks))
+
+
+def _moved(batch: Any, device: torch.device) -> tuple[Any, Tensor]:
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        raise TypeError(f"a batch must be (inputs, target), got {type(batch).__name__}: make such pairs of it")
+    x, y = batch
+    if isinstance(x, Mapping):
+        x = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in x.items()}
+    return x.to(device) if isinstance(x, Tensor) else x, y.to(device)

@@ -1,0 +1,253 @@
+"""A guard over calibrated training: measures as batches pass, and warns when the objective no longer does its work."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.inputs import Classification
+
+# Steps that are judged together where nobody tells the guard when an epoch ends.
+WINDOW = 50
+# Differences of this many standard errors are not chance: about 1 in 2,000 windows of a sound run.
+BEYOND_CHANCE = 3.5
+# Held-out accuracy in the first steps from which on the network has probably seen the samples, and samples needed.
+SEEN, FEWEST_SEEN = 0.99, 64
+# The pull of the objective on the logits, relative to that of the training loss, over which it leads the training.
+OUTWEIGHS = 10.0
+# Points of training accuracy below the best window that are a collapse.
+COLLAPSE = 0.05
+
+
+class CalibrationWarning(UserWarning):
+    """Calibrated training does something other than what it is for."""
+
+
+class Scores(NamedTuple):
+    """Means over samples that passed."""
+
+    samples: float
+    accuracy: float
+    nll: float
+    gap: float  # mean confidence less accuracy
+
+    @property
+    def deviation(self) -> float:
+        """Standard error of the accuracy, with one right and one wrong answer added."""
+        p = (self.accuracy * self.samples + 1) / (self.samples + 2)
+        return math.sqrt(p * (1 - p) / max(self.samples, 1))
+
+
+class Sums:
+    """Running sums on the device of the batches, so that no step waits for them."""
+
+    def __init__(self) -> None:
+        self._sums: Tensor | None = None
+        self.batches = 0
+
+    @torch.no_grad()
+    def add(self, data: Classification) -> None:
+        """Add a batch of logits as the loss sees them."""
+        log_probabilities = data.logits.float().log_softmax(1)
+        top, predicted = log_probabilities.max(1)
+        nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
+        counts = torch.ones_like(top) if data.mask is None else data.mask.to(top.dtype)
+        rows = torch.stack((torch.ones_like(top), (predicted == data.target).to(top.dtype), nll, top.exp()))
+        sums = (rows * counts).sum(1).double()
+        self._sums = sums if self._sums is None else self._sums + sums
+        self.batches += 1
+
+    def scores(self) -> Scores | None:
+        """Means so far, or None before the first sample."""
+        if self._sums is None:
+            return None
+        samples, right, nll, confidence = self._sums.tolist()
+        if samples == 0:
+            return None
+        return Scores(samples, right / samples, nll / samples, (confidence - right) / samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Sums in plain values."""
+        return {"sums": self._sums, "batches": self.batches}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._sums, self.batches = state["sums"], state["batches"]
+
+
+class Guard:
+    """Judges windows of steps: an epoch where it is told of one, else 50 steps.
+
+    Every warning is a :class:`CalibrationWarning`, is given once, says what to do, and is kept in ``warnings_``.
+
+    Args:
+        on: Whether to warn; scores are kept either way.
+    """
+
+    def __init__(self, on: bool = True) -> None:
+        self.on = on
+        self.told_of_epochs = False
+        self.warnings_: dict[str, str] = {}
+        self.latest: dict[str, float] = {}
+        self._steps = 0
+        self._best = 0.0
+        self._begin()
+        self._first: Scores | None = None
+
+    def _begin(self) -> None:
+        self.training, self.held_out = Sums(), Sums()
+        self._silent = self._spoke = 0
+        self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
+
+    def add_training(self, data: Classification) -> None:
+        """Add a training batch, and judge the window if it is full."""
+        if not self.told_of_epochs and self.training.batches >= WINDOW:
+            self.close_window()
+        self.training.add(data)
+        self._steps += 1
+
+    def add_held_out(self, data: Classification) -> None:
+        """Add a held-out batch, before the network has learned anything from it."""
+        self.held_out.add(data)
+        if self._first is None and self._steps <= WINDOW:
+            self._judge_start()
+
+    def _judge_start(self) -> None:
+        scores = self.held_out.scores()
+        if scores is None or scores.samples < FEWEST_SEEN:
+            return
+        self._first = scores
+        if scores.accuracy >= SEEN:
+            self.warn(
+                "seen",
+                f"the network is right on {scores.accuracy:.1%} of the first {scores.samples:.0f} held-out samples: it "
+                "has probably seen these samples in an earlier training, and then they say nothing about new data. "
+                "Hold out samples that no training has seen",
+            )
+
+    def add_objective(self, value: Tensor) -> None:
+        """Add the value of the objective of a held-out batch; at or below 0 it is silent."""
+        if not torch.compiler.is_compiling() and value.device.type == "cpu":
+            silent = float(value.detach()) <= 0
+            self._silent += silent
+            self._spoke += not silent
+
+    def watch(self, logits: Tensor, of: str) -> None:
+        """Note, in the coming backward pass, how hard the training loss or the objective pulls at its logits."""
+        if self.on and logits.requires_grad:
+            pulls = self._pulls[of]
+            logits.register_hook(lambda gradient: pulls.append(gradient.detach().abs().sum(dtype=torch.float32)))
+
+    def close_window(self) -> dict[str, float]:
+        """Judge what passed since the last window, begin a new one, and return its scores for the log."""
+        training, held_out = self.training.scores(), self.held_out.scores()
+        values: dict[str, float] = {}
+        if held_out is not None:
+            values = {
+                "held_out_accuracy": held_out.accuracy,
+                "held_out_nll": held_out.nll,
+                "held_out_gap": held_out.gap,
+            }
+        if training is not None:
+            self._judge_training(training)
+        self._judge_objective(values)
+        self.latest = values
+        self._begin()
+        return values
+
+    def _judge_training(self, training: Scores) -> None:
+        drop = self._best - training.accuracy
+        if drop > max(COLLAPSE, BEYOND_CHANCE * training.deviation):
+            self.warn(
+                "collapse",
+                f"training accuracy fell from {self._best:.1%} to {training.accuracy:.1%}: lower the weight of the "
+                "objective or the learning rate, or use CalibratedLoss(model), which has no weight",
+            )
+        self._best = max(self._best, training.accuracy)
+
+    def _judge_objective(self, values: dict[str, float]) -> None:
+        batches = self._silent + self._spoke
+        if batches:
+            values["silent"] = self._silent / batches
+        if batches >= WINDOW // 2 and not self._spoke:
+            self.warn(
+                "silent",
+                f"the objective was 0 on all of the last {batches} held-out batches and did nothing: use larger "
+                "held-out batches, or leave it out if the network is calibrated",
+            )
+        loss, objective = (_mean(self._pulls[name]) for name in ("loss", "objective"))
+        if loss is None or objective is None:
+            return
+        values["pull"] = objective / loss if loss > 0 else math.inf
+        if values["pull"] > OUTWEIGHS and len(self._pulls["objective"]) >= min(WINDOW // 2, 10):
+            self.warn(
+                "outweighs",
+                f"the objective pulled {values['pull']:.0f} times as hard at the logits as the training loss over "
+                f"{len(self._pulls['objective'])} held-out batches: it leads the training. Lower its weight, or use "
+                "CalibratedLoss(model), which has none",
+            )
+
+    def compare(self, new: Scores, held_out: Scores, *, learns: bool) -> None:
+        """Warn when held-out data and new data differ by more than chance.
+
+        Args:
+            new: Scores on data that took no part in training.
+            held_out: Scores on the held-out data.
+            learns: Whether a gradient from held-out data reaches the network.
+        """
+        apart = held_out.accuracy - new.accuracy
+        error = math.hypot(new.deviation, held_out.deviation)
+        if abs(apart) <= BEYOND_CHANCE * error:
+            return
+        cause = (
+            "the objective lets the network learn these samples"
+            if apart > 0
+            else "the objective makes the network un-learn these samples"
+        )
+        remedy = "use method='temperature', where no gradient comes from held-out data, or a smaller weight"
+        if not learns:
+            cause = (
+                "they are easier than new data, or some of them are trained on too"
+                if apart > 0
+                else "they are harder than new data"
+            )
+            remedy = "draw the held-out samples at random from the same data, and check that no sample is in both parts"
+        self.warn(
+            "parted",
+            f"accuracy is {held_out.accuracy:.1%} on held-out and {new.accuracy:.1%} on new data, a difference beyond "
+            f"chance ({abs(apart) / error:.0f} standard errors): {cause}, and calibration on them no longer says "
+            f"anything about new data. Remedy: {remedy}",
+        )
+
+    def warn(self, kind: str, message: str) -> None:
+        """Give a warning once."""
+        if kind not in self.warnings_:
+            self.warnings_[kind] = message
+            if self.on:
+                warnings.warn(message, CalibrationWarning, stacklevel=3)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what is warned about next."""
+        return {
+            "warnings": dict(self.warnings_), "steps": self._steps, "best": self._best,
+            "first": self._first and tuple(self._first),
+            "silent": self._silent, "spoke": self._spoke, "latest": dict(self.latest),
+            "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
+            "pulls": {name: list(pulls) for name, pulls in self._pulls.items()},
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.warnings_, self._steps, self._best = dict(state["warnings"]), state["steps"], state["best"]
+        self._first = None if state["first"] is None else Scores(*state["first"])
+        self._silent, self._spoke, self.latest = state["silent"], state["spoke"], dict(state["latest"])
+        self.training.load_state_dict(state["training"])
+        self.held_out.load_state_dict(state["held_out"])
+        self._pulls = {name: list(pulls) for name, pulls in state["pulls"].items()}
+
+
+def _mean(values: list[Tensor]) -> float | None:
+    return float(torch.stack(values).mean()) if values else None

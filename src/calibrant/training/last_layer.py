@@ -1,0 +1,105 @@
+"""The layer that makes the logits: found, and scaled so that the model itself gives calibrated logits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from calibrant.training.outputs import logits_of
+
+Layer = nn.Linear | nn.modules.conv._ConvNd
+BUFFER = "calibrant_temperature"
+
+
+def named_layer(model: nn.Module, layer: str | nn.Module) -> nn.Module:
+    """Return a layer of the model given by its name or as a module."""
+    modules: dict[str, nn.Module] = dict(model.named_modules())
+    if isinstance(layer, str):
+        if layer not in modules:
+            linear = [name for name, module in modules.items() if isinstance(module, Layer)]
+            raise ValueError(f"the model has no layer {layer!r}: its linear layers are {', '.join(linear) or 'none'}")
+        return modules[layer]
+    if not any(module is layer for module in modules.values()):
+        raise ValueError(f"layer {type(layer).__name__} is not part of the model: pass one of its modules, or a name")
+    return layer
+
+
+def find_layer(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
+    """Return the linear or convolutional layer whose output is the logits, or None if there is none.
+
+    Args:
+        model: Any module.
+        run: Runs the model on a batch and returns its logits.
+    """
+    made: list[tuple[nn.Module, Tensor]] = []
+
+    def keep(layer: nn.Module, _: Any, output: Tensor) -> None:
+        made.append((layer, output.detach()))
+
+    hooks = [layer.register_forward_hook(keep) for layer in model.modules() if isinstance(layer, Layer)]
+    try:
+        with torch.no_grad():
+            logits = run().detach()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return next((layer for layer, output in reversed(made) if _is_same(output, logits)), None)
+
+
+def _is_same(output: Tensor, logits: Tensor) -> bool:
+    """Whether the logits are the output of a layer, perhaps without a dimension of size 1."""
+    return output.numel() == logits.numel() and torch.equal(output.reshape(-1), logits.reshape(-1))
+
+
+def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
+    """Whether a layer's weights can be divided without changing anything but its output."""
+    if not isinstance(layer, Layer) or parametrize.is_parametrized(layer):
+        return False
+    mine = {id(weights) for weights in layer.parameters(recurse=False)}
+    shared = [weights for _, weights in model.named_parameters(remove_duplicate=False) if id(weights) in mine]
+    # weight_norm and spectral_norm of the older kind keep the weight as a plain tensor, made anew at every step.
+    return len(shared) == len(mine) and isinstance(layer.weight, nn.Parameter)
+
+
+@torch.no_grad()
+def divide_layer(layer: nn.Module, temperature: float) -> None:
+    """Divide a layer's weight and bias, and so its output, by a temperature, in place."""
+    for weights in layer.parameters(recurse=False):
+        weights.div_(temperature)
+
+
+def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
+    """Let a model divide its own logits by a temperature, kept in a buffer of its state.
+
+    For models whose logits are not the output of one linear layer. To load the state of such a model into a new one,
+    call ``scale_output(new_model)`` first.
+
+    Args:
+        model: Returns logits, or an object with ``.logits``.
+        temperature: What to divide by.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+        >>> before = model(torch.ones(1, 2))
+        >>> scale_output(model, 2.0)
+        >>> torch.equal(model(torch.ones(1, 2)), before / 2), list(model.state_dict())[0]
+        (True, 'calibrant_temperature')
+    """
+    known = getattr(model, BUFFER, None)
+    if known is not None:
+        known.mul_(temperature)
+        return
+    first = next(model.parameters(), torch.empty(0))
+    model.register_buffer(BUFFER, torch.tensor(temperature, dtype=torch.float32, device=first.device))
+    model.register_forward_hook(_divide)
+
+
+def _divide(module: nn.Module, _: Any, output: Any) -> Any:
+    temperature = getattr(module, BUFFER)
+    if isinstance(output, Tensor):
+        return output / temperature.to(output.dtype)
+    scaled = logits_of(lambda _: output, None) / temperature.to(output.logits.dtype)
+    output.logits = scaled
+    return output

@@ -1,0 +1,92 @@
+"""From a batch to the logits of any model, and the loss of logits."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant import inputs
+from calibrant.inputs import Classification
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def logits_of(model: Callable[..., Any], batch: Any) -> Tensor:
+    """Run a model and return its logits.
+
+    Args:
+        model: Returns logits, or an object or mapping with ``logits``, as models of Hugging Face do.
+        batch: A tensor, or a mapping of keyword arguments of the model.
+    """
+    output = model(**batch) if isinstance(batch, Mapping) else model(batch)
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"the model must return logits, or an object with .logits, got {type(output).__name__}")
+    return logits
+
+
+@contextmanager
+def evaluating(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
+    """Run forward passes in evaluation mode, then put every module back into the mode it was in.
+
+    BatchNorm goes by its running statistics and leaves them alone.
+
+    Args:
+        model: Any module.
+        dropout: Keep dropout as it is in training.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    for module, training in modes:
+        is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
+        module.training = training and dropout and is_dropout
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100) -> Classification:
+    """Check a batch and bring it to ``(N, C)`` logits; every label of a multi-label batch is a binary sample."""
+    if not multi_label:
+        return inputs.classification(logits, target, None, ignore_index)
+    if target.shape != logits.shape:
+        raise ValueError(
+            f"a multi-label target must have the shape of the logits, {tuple(logits.shape)}, got {tuple(target.shape)}"
+        )
+    return inputs.classification(logits.reshape(-1), target.reshape(-1).long(), None, ignore_index)
+
+
+def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> Tensor:
+    """Mean NLL of the samples that count; 0, with a zero gradient, where there are none.
+
+    Args:
+        data: A checked batch.
+        sample_weight: ``(N,)`` non-negative weights.
+    """
+    # Not by indexing with the mask, for whose result an accelerator would have to be waited for.
+    target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
+    if sample_weight is None and data.mask is None:
+        return F.cross_entropy(data.logits, target)
+    each = F.cross_entropy(data.logits, target, ignore_index=-100, reduction="none")
+    if sample_weight is None:
+        return each.sum() / (target != -100).sum().clamp_min(1)
+    weight = sample_weight.to(each.dtype)
+    if data.mask is not None:
+        weight = torch.where(data.mask, weight, 0.0)
+    return (each * weight).sum() / weight.sum().clamp_min(torch.finfo(each.dtype).tiny)
+
+
+def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+    """Cross entropy of ``(N, C, ...)`` logits as torch has it, but 0 where every sample is ignored, not NaN.
+
+    A shorter way than :func:`cross_entropy`, for every step of a training loop: shapes and labels are checked by torch.
+    """
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():  # no looking at values there
+        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+        return total / (target != ignore_index).sum().clamp_min(1)
+    loss = F.cross_entropy(logits, target, ignore_index=ignore_index)
+    return logits.sum() * 0.0 if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss

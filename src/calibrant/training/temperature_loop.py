@@ -1,0 +1,206 @@
+"""The temperature in the loop: the one number that held-out data set while a network trains."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant import distributed, functional, inputs
+from calibrant.inputs import Classification
+from calibrant.posthoc.temperature import solve_from, standard_error
+
+Criterion = Literal["nll", "esd"]
+# A temperature beyond e^±40 says that the logits are not on any scale, not what the scale is.
+FARTHEST = 40.0
+# Samples below which T is not solved for: a handful says nothing yet.
+FEWEST = 16
+
+
+class _Entry(NamedTuple):
+    """Held-out logits as they were at one step."""
+
+    step: int
+    logits: Tensor
+    target: Tensor
+    weight: Tensor | None
+
+
+class TemperatureLoop:
+    """Follows the temperature that is right for held-out data now.
+
+    Held-out logits enter a buffer of the latest ``samples``, from which what is older than half of the training so far
+    is dropped. Whenever a quarter of the buffer is new, the temperature that is best for it is solved for, and log T
+    moves part of the way there. No gradient is involved.
+
+    Args:
+        criterion: What the temperature minimises on the buffer: the ``"nll"``, or ``"esd"``, the unbiased calibration
+            measure.
+        samples: Size of the buffer.
+        damping: Share of the way to the solution that log T moves.
+
+    Attributes:
+        log_temperature: Log of T now.
+        largest_logit: Largest absolute logit seen.
+
+    Example:
+        >>> from calibrant.posthoc import TemperatureScaling
+        >>> logits = torch.randn(500, 5, generator=torch.Generator().manual_seed(0)) * 4
+        >>> target = (logits / 4 + torch.randn(500, 5, generator=torch.Generator().manual_seed(1))).argmax(1)
+        >>> loop = TemperatureLoop(damping=1.0)
+        >>> loop.observe(inputs.classification(logits, target), step=0)
+        >>> round(loop.temperature, 3) == round(TemperatureScaling().fit(logits, target).temperature_, 3)
+        True
+    """
+
+    def __init__(self, criterion: Criterion = "nll", *, samples: int = 2000, damping: float = 0.7) -> None:
+        inputs.check_choice("criterion", criterion, ("nll", "esd"))
+        inputs.check_count("samples", samples)
+        inputs.check_range("damping", damping, low=0, high=1, open_low=True)
+        self.criterion = criterion
+        self.samples = samples
+        self.damping = damping
+        self.log_temperature = 0.0
+        self.largest_logit = 0.0
+        self._entries: list[_Entry] = []
+        self._fresh = 0
+
+    @property
+    def temperature(self) -> float:
+        """T now."""
+        return math.exp(self.log_temperature)
+
+    @torch.no_grad()
+    def observe(self, data: Classification, step: int, weight: Tensor | None = None) -> None:
+        """Take in a batch of held-out logits, not yet divided by T, and move T.
+
+        Args:
+            data: The batch; under ``torch.distributed`` this rank's part of it.
+            step: Number of the training step.
+            weight: ``(N,)`` non-negative weights.
+        """
+        logits, target, weight = gathered(data, weight)
+        finite = logits.isfinite().all(1)
+        if not bool(finite.all()):  # a batch that overflowed says nothing about T
+            logits, target, weight = logits[finite], target[finite], None if weight is None else weight[finite]
+        if len(logits):
+            self.largest_logit = max(self.largest_logit, float(logits.abs().max()))
+            self._entries.append(_Entry(step, logits, target, weight))
+            self._fresh += len(logits)
+        if self._fresh * 4 >= self._forget(step):
+            self._fresh = 0
+            best = self.solve()
+            if best is not None:
+                self.log_temperature += self.damping * (best - self.log_temperature)
+
+    def _forget(self, step: int) -> int:
+        """Drop what is too old, and return how many samples are left."""
+        kept = sum(len(entry.target) for entry in self._entries)
+        while len(self._entries) > 1 and (
+            kept - len(self._entries[0].target) >= self.samples or self._entries[0].step < step / 2
+        ):
+            kept -= len(self._entries.pop(0).target)
+        return kept
+
+    def buffer(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Logits, target and weights that T is solved on."""
+        if not self._entries:
+            return torch.empty(0, 2), torch.empty(0, dtype=torch.long), None
+        logits = torch.cat([entry.logits for entry in self._entries])
+        target = torch.cat([entry.target for entry in self._entries])
+        if all(entry.weight is None for entry in self._entries):
+            return logits, target, None
+        weights = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
+        return logits, target, torch.cat(weights)
+
+    def solve(self) -> float | None:
+        """Log of the temperature that is best for the buffer, or None where there is none."""
+        logits, target, weight = self.buffer()
+        return solution(logits, target, self.log_temperature, self.criterion, weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what comes next, in tensors and numbers."""
+        return {
+            "log_temperature": self.log_temperature,
+            "largest_logit": self.largest_logit,
+            "fresh": self._fresh,
+            "entries": [tuple(entry) for entry in self._entries],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.log_temperature = state["log_temperature"]
+        self.largest_logit = state["largest_logit"]
+        self._fresh = state["fresh"]
+        self._entries = [_Entry(*entry) for entry in state["entries"]]
+
+
+def solution(
+    logits: Tensor, target: Tensor, start: float, criterion: Criterion = "nll", weight: Tensor | None = None
+) -> float | None:
+    """Log of the temperature that is best by a criterion, or None where held-out data do not tell.
+
+    Args:
+        logits: ``(N, C)``, finite.
+        target: ``(N,)`` class indices.
+        start: A guess of the log of the temperature.
+        criterion: ``"nll"`` or ``"esd"``.
+        weight: ``(N,)`` non-negative weights.
+    """
+    if len(target) < FEWEST:
+        return None
+    found = solve_from(logits, target, start, weight=weight)
+    if found is None or abs(found) > FARTHEST:
+        return None
+    return found if criterion == "nll" else _least_esd(logits, target, found)
+
+
+def shrunk(log_temperature: float, toward: float, error: float) -> float:
+    """Move an estimate toward another value by as much as its standard error leaves open (James and Stein).
+
+    An estimate several standard errors away stays; one within a standard error becomes the other value.
+    """
+    distance = log_temperature - toward
+    if distance == 0 or not math.isfinite(distance):
+        return log_temperature
+    return toward + distance * max(0.0, 1 - (error / distance) ** 2)
+
+
+def _least_esd(logits: Tensor, target: Tensor, start: float) -> float:
+    """Log of the temperature with the least ESD within a factor of e of the start: a grid, then golden section."""
+    rows = logits.double()
+    correct = rows.argmax(1) == target
+
+    def esd(log_temperature: float) -> float:
+        confidence = (rows * math.exp(-log_temperature)).softmax(1).amax(1)
+        return float(functional.esd(confidence, correct))
+
+    grid = [start + step / 8 for step in range(-8, 9)]
+    values = [esd(place) for place in grid]
+    best = min(range(len(grid)), key=values.__getitem__)
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    golden = (math.sqrt(5) - 1) / 2
+    for _ in range(12):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, right) if esd(left) < esd(right) else (left, high)
+    return (low + high) / 2
+
+
+def error_of(logits: Tensor, target: Tensor, log_temperature: float, weight: Tensor | None = None) -> float:
+    """Standard error of the log of a temperature solved on these logits."""
+    return standard_error(logits, target, log_temperature, weight=weight)
+
+
+def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The samples that count, of all ranks, on the CPU."""
+    logits, target, mask = data
+    if distributed.is_distributed():
+        weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
+        columns = (*logits.T, target.to(logits.dtype), weights)
+        gathered, mask = distributed.gather_samples(columns, mask)
+        logits, target = torch.stack(gathered[:-2], 1), gathered[-2].long()
+        weight = None if weight is None else gathered[-1]
+    if mask is not None:
+        logits, target, weight = logits[mask], target[mask], None if weight is None else weight[mask]
+    return logits.detach().cpu(), target.cpu(), None if weight is None else weight.float().cpu()
