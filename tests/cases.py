@@ -107,6 +107,11 @@ LOGIT_CASES: dict[str, Case] = {
     ),
     "mdca": Case(cal.functional.mdca, reference.mdca),
     "brier": Case(cal.functional.brier, reference.brier),
+    "bsce-gra": Case(cal.functional.bsce_gra, reference.bsce_gra),
+    "bsce-gra, norm 1": Case(
+        lambda x, y: cal.functional.bsce_gra(x, y, 3.0, 1.0), lambda x, y: reference.bsce_gra(x, y, 3.0, 1.0)
+    ),
+    "bsce-gra gamma 0 is the NLL": Case(lambda x, y: cal.functional.bsce_gra(x, y, 0.0), nn.CrossEntropyLoss()),
     "avuc": _avuc_logits(0.8),
     "soft avuc": _soft_avuc_logits(0.5, 0.1),
     "soft avuc, warm": _soft_avuc_logits(0.3, 1.0),
@@ -141,6 +146,8 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "MDCALoss": cal.MDCALoss,
     "DCALoss": cal.DCALoss,
     "BrierLoss": cal.BrierLoss,
+    "BSCEGRALoss": cal.BSCEGRALoss,
+    "BSCEGRALoss norm 1": lambda: cal.BSCEGRALoss(gamma=0.5, norm=1),
 }
 
 

@@ -168,3 +168,14 @@ def brier(logits: Tensor, y: Tensor) -> Tensor:
     p = softmax(logits)
     onehot = torch.eye(p.shape[1], dtype=p.dtype)[y]
     return ((p - onehot) ** 2).sum(1).mean()
+
+
+def bsce_gra(logits: Tensor, y: Tensor, gamma: float = 2.0, norm: float = 2.0) -> Tensor:
+    p = softmax(logits)
+    total = p.new_zeros(())
+    for i in range(len(y)):
+        fixed = p[i].tolist()
+        gaps = [abs(fixed[k] - (1.0 if k == y[i] else 0.0)) for k in range(len(fixed))]
+        weight = sum(gap**norm for gap in gaps) ** (gamma / norm)
+        total = total - weight * torch.log(p[i, y[i]])
+    return total / len(y)

@@ -134,6 +134,8 @@ BAD_OPTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "dual gamma": (lambda: cal.DualFocalLoss(float("inf")), ValueError, "gamma must be"),
     "smoothing": (lambda: cal.LabelSmoothingLoss(1.0), ValueError, "smoothing must be at least 0 and below 1"),
     "spread": (lambda: cal.LabelSmoothingLoss(spread="none"), ValueError, "'all', 'others'"),  # type: ignore[arg-type]
+    "bsce-gra gamma": (lambda: cal.BSCEGRALoss(-1), ValueError, "gamma must be at least 0"),
+    "bsce-gra norm": (lambda: cal.BSCEGRALoss(norm=0.5), ValueError, "norm must be at least 1"),
     "margin": (lambda: cal.MarginLabelSmoothingLoss(margin=-1), ValueError, "margin must be at least 0"),
 }
 

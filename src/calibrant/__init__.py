@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant import functional
 from calibrant.objectives.avuc import AvUCLoss, SoftAvUCLoss
 from calibrant.objectives.brier import BrierLoss
+from calibrant.objectives.bsce_gra import BSCEGRALoss
 from calibrant.objectives.confidence_gap import DCALoss, MDCALoss
 from calibrant.objectives.ece import ECELoss
 from calibrant.objectives.esd import ESDLoss
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AvUCLoss",
+    "BSCEGRALoss",
     "BrierLoss",
     "DCALoss",
     "DualFocalLoss",

@@ -6,6 +6,7 @@ Those of ``(confidence, correct)`` are the numerical core, as in the papers; tho
 
 from calibrant.objectives.avuc import avuc, entropy_threshold, soft_avuc
 from calibrant.objectives.brier import brier
+from calibrant.objectives.bsce_gra import bsce_gra
 from calibrant.objectives.confidence_gap import dca, mdca
 from calibrant.objectives.ece import ece
 from calibrant.objectives.esd import esd
@@ -17,6 +18,7 @@ from calibrant.objectives.soft_binned_ece import soft_binned_ece
 __all__ = [
     "avuc",
     "brier",
+    "bsce_gra",
     "dca",
     "dual_focal",
     "ece",
