@@ -112,6 +112,10 @@ LOGIT_CASES: dict[str, Case] = {
         lambda x, y: cal.functional.bsce_gra(x, y, 3.0, 1.0), lambda x, y: reference.bsce_gra(x, y, 3.0, 1.0)
     ),
     "bsce-gra gamma 0 is the NLL": Case(lambda x, y: cal.functional.bsce_gra(x, y, 0.0), nn.CrossEntropyLoss()),
+    "logit norm": Case(cal.functional.logit_norm, reference.logit_norm),
+    "logit norm, warm": Case(
+        lambda x, y: cal.functional.logit_norm(x, y, 1.0), lambda x, y: reference.logit_norm(x, y, 1.0)
+    ),
     "avuc": _avuc_logits(0.8),
     "soft avuc": _soft_avuc_logits(0.5, 0.1),
     "soft avuc, warm": _soft_avuc_logits(0.3, 1.0),
@@ -148,6 +152,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "BrierLoss": cal.BrierLoss,
     "BSCEGRALoss": cal.BSCEGRALoss,
     "BSCEGRALoss norm 1": lambda: cal.BSCEGRALoss(gamma=0.5, norm=1),
+    "LogitNormLoss": cal.LogitNormLoss,
 }
 
 

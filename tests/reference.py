@@ -179,3 +179,12 @@ def bsce_gra(logits: Tensor, y: Tensor, gamma: float = 2.0, norm: float = 2.0) -
         weight = sum(gap**norm for gap in gaps) ** (gamma / norm)
         total = total - weight * torch.log(p[i, y[i]])
     return total / len(y)
+
+
+def logit_norm(logits: Tensor, y: Tensor, temperature: float = 0.04) -> Tensor:
+    total = logits.new_zeros(())
+    for i in range(len(y)):
+        length = torch.sqrt(sum((x**2 for x in logits[i]), logits.new_zeros(())))
+        normalised = logits[i] / (temperature * (length + 1e-7))
+        total = total - torch.log(softmax(normalised[None])[0, y[i]])
+    return total / len(y)

@@ -136,6 +136,7 @@ BAD_OPTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "spread": (lambda: cal.LabelSmoothingLoss(spread="none"), ValueError, "'all', 'others'"),  # type: ignore[arg-type]
     "bsce-gra gamma": (lambda: cal.BSCEGRALoss(-1), ValueError, "gamma must be at least 0"),
     "bsce-gra norm": (lambda: cal.BSCEGRALoss(norm=0.5), ValueError, "norm must be at least 1"),
+    "logit norm": (lambda: cal.LogitNormLoss(0), ValueError, "temperature must be at least 0.0001"),
     "margin": (lambda: cal.MarginLabelSmoothingLoss(margin=-1), ValueError, "margin must be at least 0"),
 }
 

@@ -11,6 +11,7 @@ from calibrant.objectives.ece import ECELoss
 from calibrant.objectives.esd import ESDLoss
 from calibrant.objectives.focal import DualFocalLoss, FocalLoss
 from calibrant.objectives.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
+from calibrant.objectives.logit_norm import LogitNormLoss
 from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
 from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
 
@@ -29,6 +30,7 @@ __all__ = [
     "ESDLoss",
     "FocalLoss",
     "LabelSmoothingLoss",
+    "LogitNormLoss",
     "MDCALoss",
     "MMCELoss",
     "MarginLabelSmoothingLoss",

@@ -12,6 +12,7 @@ from calibrant.objectives.ece import ece
 from calibrant.objectives.esd import esd
 from calibrant.objectives.focal import dual_focal, focal
 from calibrant.objectives.label_smoothing import label_smoothing, margin_label_smoothing
+from calibrant.objectives.logit_norm import logit_norm
 from calibrant.objectives.mmce import mmce, mmce_weighted
 from calibrant.objectives.soft_binned_ece import soft_binned_ece
 
@@ -26,6 +27,7 @@ __all__ = [
     "esd",
     "focal",
     "label_smoothing",
+    "logit_norm",
     "margin_label_smoothing",
     "mdca",
     "mmce",
