@@ -5,6 +5,7 @@ Each takes tensors and is differentiable, so that gradients can be compared as w
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -188,3 +189,58 @@ def logit_norm(logits: Tensor, y: Tensor, temperature: float = 0.04) -> Tensor:
         normalised = logits[i] / (temperature * (length + 1e-7))
         total = total - torch.log(softmax(normalised[None])[0, y[i]])
     return total / len(y)
+
+
+def adafocal(logits: Tensor, y: Tensor, gamma: list[float], edges: list[float]) -> Tensor:
+    p = softmax(logits)
+    total = p.new_zeros(())
+    for i in range(len(y)):
+        q = p[i, y[i]]
+        strength = gamma[sum(edge < float(q.detach()) for edge in edges)]
+        factor = (1 - q) ** strength if strength > 0 else (1 + q) ** -strength
+        total = total - factor * torch.log(q)
+    return total / len(y)
+
+
+def adafocal_update(
+    z: Tensor, c: Tensor, gamma: list[float], rate: float = 1.0, switch: float = 0.2
+) -> tuple[list[float], list[float]]:
+    """One update of the strengths from held-out confidences: the new strengths, and the edges between the bins."""
+    ascending, n, bins = np.sort(z.numpy()), len(z), len(gamma)
+    edges = np.interp([k * n / bins for k in range(1, bins)], range(n), ascending).tolist()
+    updated = []
+    for m in range(bins):
+        inside = [i for i in range(n) if sum(edge < float(z[i]) for edge in edges) == m]
+        gap = sum(float(z[i]) - float(c[i]) for i in inside) / len(inside) if inside else 0.0
+        strength = gamma[m] * math.exp(rate * gap if gamma[m] > 0 else -rate * gap)
+        if abs(strength) < switch:
+            strength = -switch if strength > 0 else switch
+        updated.append(max(-2.0, min(20.0, strength)))
+    return updated, edges
+
+
+def cals(logits: Tensor, y: Tensor, multiplier: list[float], rho: list[float], margin: float) -> Tensor:
+    log_p = torch.log(softmax(logits))
+    n, classes = logits.shape
+    total = log_p.new_zeros(())
+    for i in range(n):
+        total = total - log_p[i, y[i]]
+        for k in range(classes):
+            h = (logits[i].max() - logits[i, k]) / margin - 1
+            if multiplier[k] + rho[k] * h >= 0:
+                total = total + (multiplier[k] * h + rho[k] * h**2 / 2) / classes
+            else:
+                total = total - multiplier[k] ** 2 / (2 * rho[k]) / classes
+    return total / n
+
+
+def cals_update(logits: Tensor, multiplier: list[float], rho: list[float], margin: float) -> tuple[list[float], ...]:
+    """The new multipliers, and the mean excess of each class."""
+    n, classes = logits.shape
+    updated, excess = [], []
+    for k in range(classes):
+        h = [float(logits[i].max() - logits[i, k]) / margin - 1 for i in range(n)]
+        slopes = [min(max(multiplier[k] + rho[k] * one, 1e-6), 1e6) for one in h]
+        updated.append(sum(slopes) / n)
+        excess.append(sum(h) / n)
+    return updated, excess

@@ -137,6 +137,10 @@ BAD_OPTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "bsce-gra gamma": (lambda: cal.BSCEGRALoss(-1), ValueError, "gamma must be at least 0"),
     "bsce-gra norm": (lambda: cal.BSCEGRALoss(norm=0.5), ValueError, "norm must be at least 1"),
     "logit norm": (lambda: cal.LogitNormLoss(0), ValueError, "temperature must be at least 0.0001"),
+    "adafocal bins": (lambda: cal.AdaFocalLoss(0), ValueError, "bins must be at least 1"),
+    "adafocal gamma": (lambda: cal.AdaFocalLoss(gamma=30), ValueError, "gamma must be at least -2 and at most 20"),
+    "cals margin": (lambda: cal.CALSLoss(0), ValueError, "margin must be at least 0.001"),
+    "cals rho": (lambda: cal.CALSLoss(rho=2, rho_max=1), ValueError, "rho_max must be at least 2"),
     "margin": (lambda: cal.MarginLabelSmoothingLoss(margin=-1), ValueError, "margin must be at least 0"),
 }
 

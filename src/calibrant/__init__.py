@@ -3,9 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from calibrant import functional
+from calibrant.objectives.adafocal import AdaFocalLoss
 from calibrant.objectives.avuc import AvUCLoss, SoftAvUCLoss
 from calibrant.objectives.brier import BrierLoss
 from calibrant.objectives.bsce_gra import BSCEGRALoss
+from calibrant.objectives.cals import CALSLoss
 from calibrant.objectives.confidence_gap import DCALoss, MDCALoss
 from calibrant.objectives.ece import ECELoss
 from calibrant.objectives.esd import ESDLoss
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaFocalLoss",
     "AvUCLoss",
     "BSCEGRALoss",
     "BrierLoss",
+    "CALSLoss",
     "DCALoss",
     "DualFocalLoss",
     "ECELoss",
