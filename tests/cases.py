@@ -144,6 +144,16 @@ LOGIT_CASES: dict[str, Case] = {
     "adafocal": Case(_adafocal, lambda x, y: reference.adafocal(x, y, STRENGTHS, EDGES)),
     "adafocal before an update is the focal loss": Case(cal.AdaFocalLoss(), lambda x, y: reference.focal(x, y, 1.0)),
     "cals": Case(_cals, lambda x, y: reference.cals(x, y, *_of_classes(x.shape[1]), 2.0)),
+    "ece-kde": Case(lambda x, y: cal.functional.ece_kde(x, y, 0.1), lambda x, y: reference.ece_kde(x, y, 0.1)),
+    "ece-kde, narrow": Case(
+        lambda x, y: cal.functional.ece_kde(x, y, 0.01), lambda x, y: reference.ece_kde(x, y, 0.01)
+    ),
+    "ece-kde, norm 2": Case(
+        lambda x, y: cal.functional.ece_kde(x, y, 0.5, 2.0), lambda x, y: reference.ece_kde(x, y, 0.5, 2.0)
+    ),
+    "ece-kde top-label": _top_label(
+        cal.ECEKDELoss(0.1, view="top-label"), lambda z, c: reference.ece_kde_top_label(z, c, 0.1)
+    ),
     "avuc": _avuc_logits(0.8),
     "soft avuc": _soft_avuc_logits(0.5, 0.1),
     "soft avuc, warm": _soft_avuc_logits(0.3, 1.0),
@@ -185,6 +195,9 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "AdaFocalLoss updated": updated_adafocal,
     "CALSLoss": cal.CALSLoss,
     "CALSLoss margin 1": lambda: cal.CALSLoss(margin=1),
+    "ECEKDELoss narrow": cal.ECEKDELoss,
+    "ECEKDELoss norm 2": lambda: cal.ECEKDELoss(0.1, norm=2),
+    "ECEKDELoss top-label": lambda: cal.ECEKDELoss(0.05, view="top-label"),
 }
 
 

@@ -244,3 +244,34 @@ def cals_update(logits: Tensor, multiplier: list[float], rho: list[float], margi
         updated.append(sum(slopes) / n)
         excess.append(sum(h) / n)
     return updated, excess
+
+
+def ece_kde(logits: Tensor, y: Tensor, bandwidth: float, norm: float = 1.0) -> Tensor:
+    """With the densities of torch.distributions as kernels."""
+    f = softmax(logits)
+    kernels = [torch.distributions.Dirichlet(f[i] / bandwidth + 1, validate_args=False) for i in range(len(y))]
+    total = f.new_zeros(())
+    for j in range(len(y)):
+        others = [i for i in range(len(y)) if i != j]
+        log_k = torch.stack([kernels[i].log_prob(f[j]) for i in others])
+        k = torch.exp(log_k - log_k.detach().max())
+        for label in range(f.shape[1]):
+            ratio = sum((k[a] for a, i in enumerate(others) if y[i] == label), f.new_zeros(())) / k.sum()
+            total = total + (ratio - f[j, label]).abs() ** norm
+    return total / len(y)
+
+
+def ece_kde_top_label(z: Tensor, c: Tensor, bandwidth: float, norm: float = 1.0) -> Tensor:
+    n = len(z)
+    kernels = [
+        torch.distributions.Beta(z[i] / bandwidth + 1, (1 - z[i]) / bandwidth + 1, validate_args=False)
+        for i in range(n)
+    ]
+    total = z.new_zeros(())
+    for j in range(n):
+        others = [i for i in range(n) if i != j]
+        log_k = torch.stack([kernels[i].log_prob(z[j]) for i in others])
+        k = torch.exp(log_k - log_k.detach().max())
+        ratio = sum((k[a] for a, i in enumerate(others) if c[i] == 1), z.new_zeros(())) / k.sum()
+        total = total + (ratio - z[j]).abs() ** norm
+    return total / n

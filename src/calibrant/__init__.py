@@ -10,6 +10,7 @@ from calibrant.objectives.bsce_gra import BSCEGRALoss
 from calibrant.objectives.cals import CALSLoss
 from calibrant.objectives.confidence_gap import DCALoss, MDCALoss
 from calibrant.objectives.ece import ECELoss
+from calibrant.objectives.ece_kde import ECEKDELoss
 from calibrant.objectives.esd import ESDLoss
 from calibrant.objectives.focal import DualFocalLoss, FocalLoss
 from calibrant.objectives.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
@@ -30,6 +31,7 @@ __all__ = [
     "CALSLoss",
     "DCALoss",
     "DualFocalLoss",
+    "ECEKDELoss",
     "ECELoss",
     "ESDLoss",
     "FocalLoss",

@@ -11,6 +11,7 @@ from calibrant.objectives.bsce_gra import bsce_gra
 from calibrant.objectives.cals import cals
 from calibrant.objectives.confidence_gap import dca, mdca
 from calibrant.objectives.ece import ece
+from calibrant.objectives.ece_kde import ece_kde, kde_bandwidth
 from calibrant.objectives.esd import esd
 from calibrant.objectives.focal import dual_focal, focal
 from calibrant.objectives.label_smoothing import label_smoothing, margin_label_smoothing
@@ -27,9 +28,11 @@ __all__ = [
     "dca",
     "dual_focal",
     "ece",
+    "ece_kde",
     "entropy_threshold",
     "esd",
     "focal",
+    "kde_bandwidth",
     "label_smoothing",
     "logit_norm",
     "margin_label_smoothing",

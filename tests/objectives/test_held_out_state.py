@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import calibrant as cal
+from calibrant.objectives.ece_kde import KernelView
 from tests import reference
 from tests.cases import random_logits
 
@@ -167,3 +168,28 @@ def test_adafocal_says_when_strengths_and_edges_do_not_match() -> None:
     logits, target = random_logits(9, 3, seed=0)
     with pytest.raises(ValueError, match=r"gamma must have shape \(M,\) and edges \(M - 1,\), got \(2,\) and \(2,\)"):
         cal.functional.adafocal(logits, target, torch.ones(2), torch.ones(2))
+
+
+@pytest.mark.parametrize("view", ["canonical", "top-label"])
+def test_the_bandwidth_is_the_most_likely_of_the_candidates(view: KernelView) -> None:
+    logits, target = random_logits(40, 3, seed=0)
+    f = reference.softmax(logits)
+    if view == "top-label":
+        f = torch.stack((f.max(1).values, 1 - f.max(1).values), dim=1)
+    candidates = [*torch.logspace(-5, -1, 15).tolist(), 0.2, 0.4, 0.6, 0.8, 1.0]
+
+    def likelihood(h: float) -> float:
+        densities = torch.distributions.Dirichlet(f / h + 1, validate_args=False).log_prob(f[:, None])
+        others = ~torch.eye(40, dtype=torch.bool)
+        return sum(float(densities[j][others[j]].logsumexp(0)) for j in range(40))
+
+    chosen = cal.functional.kde_bandwidth(logits, view)
+    assert chosen == pytest.approx(max(candidates, key=likelihood), rel=1e-5)
+    loss = cal.ECEKDELoss(view=view).fit_bandwidth(logits, target)
+    assert loss.bandwidth == chosen
+    restored = cal.ECEKDELoss(view=view)
+    restored.load_state_dict(loss.state_dict())
+    assert restored.bandwidth == chosen
+    counts = torch.arange(40) < 30
+    spoiled = torch.where(counts[:, None], logits, torch.nan)
+    assert cal.functional.kde_bandwidth(spoiled, view, mask=counts) == cal.functional.kde_bandwidth(logits[:30], view)
