@@ -193,3 +193,13 @@ def test_the_bandwidth_is_the_most_likely_of_the_candidates(view: KernelView) ->
     counts = torch.arange(40) < 30
     spoiled = torch.where(counts[:, None], logits, torch.nan)
     assert cal.functional.kde_bandwidth(spoiled, view, mask=counts) == cal.functional.kde_bandwidth(logits[:30], view)
+
+
+def test_the_largest_multipliers_and_the_smallest_margin_keep_cals_finite() -> None:
+    logits, target = random_logits(12, 10, seed=0)
+    leaf = (logits.sign() * 1e30).float().requires_grad_()
+    value = cal.functional.cals(leaf, target, 1e6, 10.0, 0.1)
+    value.backward()
+    assert value.isfinite()
+    assert leaf.grad is not None
+    assert leaf.grad.isfinite().all()

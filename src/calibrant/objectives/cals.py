@@ -44,7 +44,7 @@ def cals(
         target: Integer class indices, ``(N, ...)``.
         multiplier: :math:`\lambda`, shape ``(C,)`` or one number for all classes.
         rho: :math:`\rho`, above 0, shape ``(C,)`` or one number for all classes.
-        margin: m, from 1e-3.
+        margin: m, from 0.1.
         mask: Boolean, the shape of ``target``: True where a sample counts.
         ignore_index: Label whose samples do not count.
 
@@ -93,7 +93,7 @@ def _of_classes(name: str, value: Tensor, excess: Tensor) -> Tensor:
 
 
 def _check_margin(margin: float) -> None:
-    inputs.check_range("margin", margin, low=1e-3, high=1e6)
+    inputs.check_range("margin", margin, low=0.1, high=1e6)
 
 
 class CALSLoss(HeldOutObjective):
