@@ -87,6 +87,31 @@ def _class_wise(module: nn.Module, single: Function) -> Case:
     return Case(module, theirs)
 
 
+# Strengths of either sign, and edges to which no probability is equal.
+STRENGTHS, EDGES = [-1.5, -0.2, 0.5, 1.0, 4.0], [0.21, 0.47, 0.73, 0.94]
+
+
+def _of_classes(classes: int) -> tuple[list[float], list[float]]:
+    """A multiplier and a rho for each class."""
+    return [0.05 * (k + 1) for k in range(classes)], [1.0 + 0.5 * k for k in range(classes)]
+
+
+def _cals(x: Tensor, y: Tensor) -> Tensor:
+    multiplier, rho = (torch.tensor(values, dtype=torch.float64) for values in _of_classes(x.shape[1]))
+    return cal.functional.cals(x, y, multiplier, rho, 2.0)
+
+
+def _adafocal(x: Tensor, y: Tensor) -> Tensor:
+    strengths, edges = torch.tensor(STRENGTHS, dtype=torch.float64), torch.tensor(EDGES, dtype=torch.float64)
+    return cal.functional.adafocal(x, y, strengths, edges)
+
+
+def updated_adafocal() -> cal.AdaFocalLoss:
+    """AdaFocal after an update that gave its bins strengths of either sign."""
+    loss = cal.AdaFocalLoss(bins=5, rate=8.0)
+    return loss.update(*random_logits(60, 5, seed=11))
+
+
 LOGIT_CASES: dict[str, Case] = {
     "focal": Case(cal.functional.focal, lambda x, y: reference.focal(x, y, 3.0)),
     "focal gamma 1.5": Case(lambda x, y: cal.functional.focal(x, y, 1.5), lambda x, y: reference.focal(x, y, 1.5)),
@@ -107,6 +132,28 @@ LOGIT_CASES: dict[str, Case] = {
     ),
     "mdca": Case(cal.functional.mdca, reference.mdca),
     "brier": Case(cal.functional.brier, reference.brier),
+    "bsce-gra": Case(cal.functional.bsce_gra, reference.bsce_gra),
+    "bsce-gra, norm 1": Case(
+        lambda x, y: cal.functional.bsce_gra(x, y, 3.0, 1.0), lambda x, y: reference.bsce_gra(x, y, 3.0, 1.0)
+    ),
+    "bsce-gra gamma 0 is the NLL": Case(lambda x, y: cal.functional.bsce_gra(x, y, 0.0), nn.CrossEntropyLoss()),
+    "logit norm": Case(cal.functional.logit_norm, reference.logit_norm),
+    "logit norm, warm": Case(
+        lambda x, y: cal.functional.logit_norm(x, y, 1.0), lambda x, y: reference.logit_norm(x, y, 1.0)
+    ),
+    "adafocal": Case(_adafocal, lambda x, y: reference.adafocal(x, y, STRENGTHS, EDGES)),
+    "adafocal before an update is the focal loss": Case(cal.AdaFocalLoss(), lambda x, y: reference.focal(x, y, 1.0)),
+    "cals": Case(_cals, lambda x, y: reference.cals(x, y, *_of_classes(x.shape[1]), 2.0)),
+    "ece-kde": Case(lambda x, y: cal.functional.ece_kde(x, y, 0.1), lambda x, y: reference.ece_kde(x, y, 0.1)),
+    "ece-kde, narrow": Case(
+        lambda x, y: cal.functional.ece_kde(x, y, 0.01), lambda x, y: reference.ece_kde(x, y, 0.01)
+    ),
+    "ece-kde, norm 2": Case(
+        lambda x, y: cal.functional.ece_kde(x, y, 0.5, 2.0), lambda x, y: reference.ece_kde(x, y, 0.5, 2.0)
+    ),
+    "ece-kde top-label": _top_label(
+        cal.ECEKDELoss(0.1, view="top-label"), lambda z, c: reference.ece_kde_top_label(z, c, 0.1)
+    ),
     "avuc": _avuc_logits(0.8),
     "soft avuc": _soft_avuc_logits(0.5, 0.1),
     "soft avuc, warm": _soft_avuc_logits(0.3, 1.0),
@@ -141,6 +188,16 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "MDCALoss": cal.MDCALoss,
     "DCALoss": cal.DCALoss,
     "BrierLoss": cal.BrierLoss,
+    "BSCEGRALoss": cal.BSCEGRALoss,
+    "BSCEGRALoss norm 1": lambda: cal.BSCEGRALoss(gamma=0.5, norm=1),
+    "LogitNormLoss": cal.LogitNormLoss,
+    "AdaFocalLoss": cal.AdaFocalLoss,
+    "AdaFocalLoss updated": updated_adafocal,
+    "CALSLoss": cal.CALSLoss,
+    "CALSLoss margin 1": lambda: cal.CALSLoss(margin=1),
+    "ECEKDELoss narrow": cal.ECEKDELoss,
+    "ECEKDELoss norm 2": lambda: cal.ECEKDELoss(0.1, norm=2),
+    "ECEKDELoss top-label": lambda: cal.ECEKDELoss(0.05, view="top-label"),
 }
 
 

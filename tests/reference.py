@@ -5,6 +5,7 @@ Each takes tensors and is differentiable, so that gradients can be compared as w
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -168,3 +169,109 @@ def brier(logits: Tensor, y: Tensor) -> Tensor:
     p = softmax(logits)
     onehot = torch.eye(p.shape[1], dtype=p.dtype)[y]
     return ((p - onehot) ** 2).sum(1).mean()
+
+
+def bsce_gra(logits: Tensor, y: Tensor, gamma: float = 2.0, norm: float = 2.0) -> Tensor:
+    p = softmax(logits)
+    total = p.new_zeros(())
+    for i in range(len(y)):
+        fixed = p[i].tolist()
+        gaps = [abs(fixed[k] - (1.0 if k == y[i] else 0.0)) for k in range(len(fixed))]
+        weight = sum(gap**norm for gap in gaps) ** (gamma / norm)
+        total = total - weight * torch.log(p[i, y[i]])
+    return total / len(y)
+
+
+def logit_norm(logits: Tensor, y: Tensor, temperature: float = 0.04) -> Tensor:
+    total = logits.new_zeros(())
+    for i in range(len(y)):
+        length = torch.sqrt(sum((x**2 for x in logits[i]), logits.new_zeros(())))
+        normalised = logits[i] / (temperature * (length + 1e-7))
+        total = total - torch.log(softmax(normalised[None])[0, y[i]])
+    return total / len(y)
+
+
+def adafocal(logits: Tensor, y: Tensor, gamma: list[float], edges: list[float]) -> Tensor:
+    p = softmax(logits)
+    total = p.new_zeros(())
+    for i in range(len(y)):
+        q = p[i, y[i]]
+        strength = gamma[sum(edge < float(q.detach()) for edge in edges)]
+        factor = (1 - q) ** strength if strength > 0 else (1 + q) ** -strength
+        total = total - factor * torch.log(q)
+    return total / len(y)
+
+
+def adafocal_update(
+    z: Tensor, c: Tensor, gamma: list[float], rate: float = 1.0, switch: float = 0.2
+) -> tuple[list[float], list[float]]:
+    """One update of the strengths from held-out confidences: the new strengths, and the edges between the bins."""
+    ascending, n, bins = np.sort(z.numpy()), len(z), len(gamma)
+    edges = np.interp([k * n / bins for k in range(1, bins)], range(n), ascending).tolist()
+    updated = []
+    for m in range(bins):
+        inside = [i for i in range(n) if sum(edge < float(z[i]) for edge in edges) == m]
+        gap = sum(float(z[i]) - float(c[i]) for i in inside) / len(inside) if inside else 0.0
+        strength = gamma[m] * math.exp(rate * gap if gamma[m] > 0 else -rate * gap)
+        if abs(strength) < switch:
+            strength = -switch if strength > 0 else switch
+        updated.append(max(-2.0, min(20.0, strength)))
+    return updated, edges
+
+
+def cals(logits: Tensor, y: Tensor, multiplier: list[float], rho: list[float], margin: float) -> Tensor:
+    log_p = torch.log(softmax(logits))
+    n, classes = logits.shape
+    total = log_p.new_zeros(())
+    for i in range(n):
+        total = total - log_p[i, y[i]]
+        for k in range(classes):
+            h = (logits[i].max() - logits[i, k]) / margin - 1
+            if multiplier[k] + rho[k] * h >= 0:
+                total = total + (multiplier[k] * h + rho[k] * h**2 / 2) / classes
+            else:
+                total = total - multiplier[k] ** 2 / (2 * rho[k]) / classes
+    return total / n
+
+
+def cals_update(logits: Tensor, multiplier: list[float], rho: list[float], margin: float) -> tuple[list[float], ...]:
+    """The new multipliers, and the mean excess of each class."""
+    n, classes = logits.shape
+    updated, excess = [], []
+    for k in range(classes):
+        h = [float(logits[i].max() - logits[i, k]) / margin - 1 for i in range(n)]
+        slopes = [min(max(multiplier[k] + rho[k] * one, 1e-6), 1e6) for one in h]
+        updated.append(sum(slopes) / n)
+        excess.append(sum(h) / n)
+    return updated, excess
+
+
+def ece_kde(logits: Tensor, y: Tensor, bandwidth: float, norm: float = 1.0) -> Tensor:
+    """With the densities of torch.distributions as kernels."""
+    f = softmax(logits)
+    kernels = [torch.distributions.Dirichlet(f[i] / bandwidth + 1, validate_args=False) for i in range(len(y))]
+    total = f.new_zeros(())
+    for j in range(len(y)):
+        others = [i for i in range(len(y)) if i != j]
+        log_k = torch.stack([kernels[i].log_prob(f[j]) for i in others])
+        k = torch.exp(log_k - log_k.detach().max())
+        for label in range(f.shape[1]):
+            ratio = sum((k[a] for a, i in enumerate(others) if y[i] == label), f.new_zeros(())) / k.sum()
+            total = total + (ratio - f[j, label]).abs() ** norm
+    return total / len(y)
+
+
+def ece_kde_top_label(z: Tensor, c: Tensor, bandwidth: float, norm: float = 1.0) -> Tensor:
+    n = len(z)
+    kernels = [
+        torch.distributions.Beta(z[i] / bandwidth + 1, (1 - z[i]) / bandwidth + 1, validate_args=False)
+        for i in range(n)
+    ]
+    total = z.new_zeros(())
+    for j in range(n):
+        others = [i for i in range(n) if i != j]
+        log_k = torch.stack([kernels[i].log_prob(z[j]) for i in others])
+        k = torch.exp(log_k - log_k.detach().max())
+        ratio = sum((k[a] for a, i in enumerate(others) if c[i] == 1), z.new_zeros(())) / k.sum()
+        total = total + (ratio - z[j]).abs() ** norm
+    return total / n

@@ -25,6 +25,8 @@ SYNCED: dict[str, nn.Module] = {
     "soft avuc": cal.SoftAvUCLoss(),
     "dca": cal.DCALoss(),
     "mdca": cal.MDCALoss(),
+    "ece-kde": cal.ECEKDELoss(0.1),
+    "ece-kde top-label": cal.ECEKDELoss(0.1, view="top-label"),
 }
 
 # How many of the samples rank 0 gets: half, an uneven share, so few that it could not go alone, none.
@@ -68,6 +70,16 @@ def y_of(rank: int) -> Tensor:
     return y[:60] if rank == 0 else y[60:]
 
 
+def updated_states(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """State of the losses that held-out data update."""
+    states: dict[str, Tensor] = {}
+    for loss in (cal.AdaFocalLoss(), cal.CALSLoss(margin=1.0, rho_every=2)):
+        state = loss.update(logits, target).update(2 * logits, target).state_dict()
+        states |= {f"{type(loss).__name__} {key}": value for key, value in state.items()}
+    bandwidth = cal.ECEKDELoss().fit_bandwidth(logits, target).bandwidth
+    return states | {"bandwidth": torch.tensor(bandwidth)}
+
+
 def fails_and_recovers(rank: int) -> bool:
     """Rank 1 is given NaN: both ranks raise, and the next batch is again one batch."""
     generator = torch.Generator().manual_seed(rank)
@@ -83,6 +95,13 @@ def fails_and_recovers(rank: int) -> bool:
         else:
             return False
         if objective(logits, target) != before:
+            return False
+    for loss in (cal.AdaFocalLoss(), cal.CALSLoss()):
+        try:
+            loss.update(bad, target)
+        except expected:
+            loss.update(logits, target)
+        else:
             return False
     try:
         cal.AvUCLoss().fit_threshold(bad, target)
@@ -108,6 +127,8 @@ def work(rank: int, folder: str) -> None:
     value = compiled(model(x[:90] if rank == 0 else x[90:]), y[:90] if rank == 0 else y[90:])
     results["compiled"] = value.detach(), gradients(model, value)
     results["threshold"] = torch.tensor(cal.AvUCLoss().fit_threshold(logits_of(model, rank), y_of(rank)).threshold), []
+    for name, state in updated_states(logits_of(model, rank), y_of(rank)).items():
+        results[name] = state, []
     results["failure"] = torch.tensor(float(fails_and_recovers(rank))), []
     torch.save(results, Path(folder) / f"rank{rank}.pt")
 
@@ -152,6 +173,13 @@ def test_the_threshold_of_avuc_comes_from_all_ranks(ranks: list[dict[str, tuple[
     expected = cal.AvUCLoss().fit_threshold(network()(x), y).threshold
     for rank in ranks:
         assert rank["threshold"][0].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_updates_from_held_out_data_are_from_all_ranks(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
+    x, y, _ = batch()
+    for name, state in updated_states(network()(x).detach(), y).items():
+        for rank in ranks:
+            torch.testing.assert_close(rank[name][0], state)
 
 
 def test_bad_input_on_one_rank_is_an_error_on_all(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:

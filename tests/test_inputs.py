@@ -134,6 +134,15 @@ BAD_OPTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "dual gamma": (lambda: cal.DualFocalLoss(float("inf")), ValueError, "gamma must be"),
     "smoothing": (lambda: cal.LabelSmoothingLoss(1.0), ValueError, "smoothing must be at least 0 and below 1"),
     "spread": (lambda: cal.LabelSmoothingLoss(spread="none"), ValueError, "'all', 'others'"),  # type: ignore[arg-type]
+    "bsce-gra gamma": (lambda: cal.BSCEGRALoss(-1), ValueError, "gamma must be at least 0"),
+    "bsce-gra norm": (lambda: cal.BSCEGRALoss(norm=0.5), ValueError, "norm must be at least 1"),
+    "logit norm": (lambda: cal.LogitNormLoss(0), ValueError, "temperature must be at least 0.0001"),
+    "adafocal bins": (lambda: cal.AdaFocalLoss(0), ValueError, "bins must be at least 1"),
+    "adafocal gamma": (lambda: cal.AdaFocalLoss(gamma=30), ValueError, "gamma must be at least -2 and at most 20"),
+    "cals margin": (lambda: cal.CALSLoss(0), ValueError, "margin must be at least 0.1"),
+    "cals rho": (lambda: cal.CALSLoss(rho=2, rho_max=1), ValueError, "rho_max must be at least 2"),
+    "kde bandwidth": (lambda: cal.ECEKDELoss(0), ValueError, "bandwidth must be at least 1e-06"),
+    "kde view": (lambda: cal.ECEKDELoss(view="class-wise"), ValueError, "'canonical', 'top-label', got 'class-wise'"),  # type: ignore[arg-type]
     "margin": (lambda: cal.MarginLabelSmoothingLoss(margin=-1), ValueError, "margin must be at least 0"),
 }
 

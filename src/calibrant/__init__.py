@@ -3,13 +3,18 @@
 from typing import TYPE_CHECKING, Any
 
 from calibrant import functional
+from calibrant.objectives.adafocal import AdaFocalLoss
 from calibrant.objectives.avuc import AvUCLoss, SoftAvUCLoss
 from calibrant.objectives.brier import BrierLoss
+from calibrant.objectives.bsce_gra import BSCEGRALoss
+from calibrant.objectives.cals import CALSLoss
 from calibrant.objectives.confidence_gap import DCALoss, MDCALoss
 from calibrant.objectives.ece import ECELoss
+from calibrant.objectives.ece_kde import ECEKDELoss
 from calibrant.objectives.esd import ESDLoss
 from calibrant.objectives.focal import DualFocalLoss, FocalLoss
 from calibrant.objectives.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
+from calibrant.objectives.logit_norm import LogitNormLoss
 from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
 from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
 
@@ -19,14 +24,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaFocalLoss",
     "AvUCLoss",
+    "BSCEGRALoss",
     "BrierLoss",
+    "CALSLoss",
     "DCALoss",
     "DualFocalLoss",
+    "ECEKDELoss",
     "ECELoss",
     "ESDLoss",
     "FocalLoss",
     "LabelSmoothingLoss",
+    "LogitNormLoss",
     "MDCALoss",
     "MMCELoss",
     "MarginLabelSmoothingLoss",

@@ -17,6 +17,7 @@ import torch
 from filelock import FileLock
 from rich.console import Console
 
+import calibrant as cal
 from calibrant.cli import main
 from calibrant.experiments import train as training
 from calibrant.experiments.configuration import Configuration
@@ -129,7 +130,7 @@ def test_an_interrupted_run_goes_on_to_the_identical_result(
     assert same_result(finished, tmp_path / "run")
 
 
-@pytest.mark.parametrize("objective", ["nll", "esd"])
+@pytest.mark.parametrize("objective", ["nll", "esd", "adafocal"])
 def test_epochs_of_a_single_step_are_resumed_too(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +274,26 @@ def test_what_is_wrong_is_said_in_one_line(
 def test_other_objectives_train_too(objective: str, tmp_path: Path) -> None:
     configuration: Configuration = RECIPES["digits"].replaced({"objective": objective, "epochs": 1})
     assert 0 <= train(configuration, None, tmp_path / "run", accelerator="cpu").accuracy <= 1
+
+
+@pytest.mark.parametrize("step", [4, 6, 8])  # within an epoch of six steps, at its end, within the next
+def test_a_loss_updated_from_validation_data_is_resumed_too(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = RECIPES["digits"].replaced({"objective": "cals", "epochs": 3, "batch_size": 256})
+    train(configuration, None, tmp_path / "whole", accelerator="cpu")
+    stopped_at(tmp_path / "run", configuration, step, monkeypatch)
+    train(configuration, None, tmp_path / "run", accelerator="cpu")
+    assert same_result(tmp_path / "whole", tmp_path / "run")
+
+
+def test_losses_with_state_are_updated_before_every_epoch_but_the_first() -> None:
+    prepared = prepare(RECIPES["digits"].replaced({"objective": "cals", "epochs": 3, "batch_size": 256}))
+    fit(prepared, accelerator="cpu")
+    loss = prepared.classifier.loss
+    assert isinstance(loss, cal.CALSLoss)
+    assert loss.updates == 2
+    assert loss.multiplier.shape == (10,)
 
 
 def test_a_missing_accelerator_is_named(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_logits_equal_the_transcription(name: str, n: int, classes: int, seed: i
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["closed form", "plain autograd"])
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith("BSCEGRA")])
 def test_gradcheck(name: str, plain: bool) -> None:
     # Dissonant logits keep finite differences away from ties, bin edges and kinks.
     logits, target = random_logits(9, 4, seed=5)
@@ -83,6 +83,19 @@ def test_gradcheck(name: str, plain: bool) -> None:
         assert torch.autograd.gradcheck(
             lambda x: module(x, target), logits.clone().requires_grad_(), eps=step, atol=atol
         )
+
+
+def test_the_gradient_of_bsce_gra_is_that_of_the_nll_times_the_brier_score() -> None:
+    # The weight is a constant to autograd, so finite differences of the value would not be this gradient.
+    logits, target = random_logits(9, 4, seed=5)
+    weight = (logits.softmax(1) - torch.eye(4)[target]).square().sum(1)
+    _, gradient = value_and_gradient(cal.BSCEGRALoss(), logits, target)
+    step = 1e-6
+    for i, k in [(0, 0), (3, 2), (8, 3)]:
+        moved = torch.zeros_like(logits)
+        moved[i, k] = step
+        above, below = (torch.nn.functional.cross_entropy(logits + s * moved, target) for s in (1, -1))
+        assert gradient[i, k].item() == pytest.approx(float(weight[i] * (above - below) / (2 * step)), rel=1e-7)
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["closed form", "plain autograd"])

@@ -35,7 +35,8 @@ def test_binary_logits_are_two_classes(name: str, form: str) -> None:
     two, target = random_logits(20, 2, seed=1)
     expected = module(two, target)
     logit = two[:, 1] - two[:, 0]
-    if "MarginLabelSmoothing" in name:  # its margin sees the logits themselves, of which binary has one
+    # A margin or a norm sees the logits themselves, of which binary has one.
+    if "MarginLabelSmoothing" in name or "LogitNorm" in name:
         expected = module(torch.stack((torch.zeros_like(logit), logit), dim=1), target)
     given: dict[str, tuple[Tensor, Tensor]] = {
         "(N,)": (logit, target),

@@ -15,8 +15,9 @@ from calibrant.files import FileError
 
 RecipeName = Literal["digits", "mnist", "cifar10", "cifar100", "imagenet100", "snli", "anli"]
 ObjectiveName = Literal[
-    "nll", "esd", "mmce", "weighted-mmce", "sb-ece", "s-avuc", "avuc", "ece", "mdca", "dca",
-    "focal", "dual-focal", "label-smoothing", "margin-label-smoothing", "brier",
+    "nll", "esd", "mmce", "weighted-mmce", "sb-ece", "s-avuc", "avuc", "ece", "mdca", "dca", "ece-kde",
+    "focal", "dual-focal", "label-smoothing", "margin-label-smoothing", "brier", "bsce-gra", "adafocal", "cals",
+    "logit-norm",
 ]  # fmt: skip
 TEXT: tuple[RecipeName, ...] = ("snli", "anli")
 # What is a setting of some recipes only.
@@ -41,7 +42,8 @@ class Configuration:
         model: lenet5, resnet18-cifar, resnet34-cifar, resnet50-cifar, resnet18, resnet20, resnet32, resnet44 or
             resnet56; for text the name or folder of a Hugging Face model.
         objective: What is minimised besides the NLL on the held-out part; focal, dual-focal, label-smoothing,
-            margin-label-smoothing and brier replace the NLL instead, and nll is the NLL alone.
+            margin-label-smoothing, brier, bsce-gra, adafocal, cals and logit-norm replace the NLL instead, and nll is
+            the NLL alone. adafocal and cals are updated from the validation set after every epoch.
         weight: Of the objective beside the NLL.
         seed: Of split, initialisation, order and augmentation.
         epochs: Passes over the training data.
@@ -54,7 +56,7 @@ class Configuration:
         learning_rate: Of AdamW.
         weight_decay: Of AdamW.
         root: Of esd and mmce, as published; otherwise their squared values.
-        bandwidth: Of mmce and weighted-mmce.
+        bandwidth: Of mmce, weighted-mmce and ece-kde.
         softness: Temperature T of sb-ece and s-avuc.
         gamma: Of focal and dual-focal.
         smoothing: Of label-smoothing.

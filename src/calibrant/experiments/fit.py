@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
+import calibrant as cal
 from calibrant.experiments.configuration import TEXT, Configuration
 from calibrant.experiments.loaders import Loaders, make_loaders
 from calibrant.experiments.models import build_image_model
@@ -24,6 +25,7 @@ from calibrant.experiments.objectives import losses
 from calibrant.experiments.outcome import Predicted
 from calibrant.training import InterleavedLoader, interleave
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
+from calibrant.training.randomness import random_state, set_random_state
 
 # ESD needs three; a batch of fewer says nothing about calibration to any objective.
 MINIMUM_SAMPLES = 3
@@ -89,7 +91,8 @@ def fit(
         accelerator: As Lightning names them.
     """
     configuration, loaders, batches, classifier = prepared
-    trainer = _trainer(accelerator, max_epochs=configuration.epochs, logger=list(loggers), callbacks=list(callbacks))
+    watching = [_UpdateLoss(classifier, loaders.validation), *callbacks]
+    trainer = _trainer(accelerator, max_epochs=configuration.epochs, logger=list(loggers), callbacks=watching)
     with _quiet():
         try:
             trainer.fit(
@@ -100,6 +103,28 @@ def fit(
             raise KeyboardInterrupt from error
     model = classifier.model.to(trainer.strategy.root_device)
     return Trained(classifier.history, predict(model, loaders.validation), predict(model, loaders.test), model)
+
+
+class _UpdateLoss(Callback):
+    """Updates a loss with state from the validation set, before every epoch but the first.
+
+    At the first batch rather than at the end of the epoch before, which a resumed run may have behind it.
+    """
+
+    def __init__(self, classifier: CalibratedClassifier, validation: Iterable[Any]) -> None:
+        self.classifier = classifier
+        self.validation = validation
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Predict the validation set, and leave the mode of the network and the random numbers as they were."""
+        del module, batch
+        loss, model = self.classifier.loss, self.classifier.model
+        if not isinstance(loss, cal.AdaFocalLoss | cal.CALSLoss) or batch_idx or not trainer.current_epoch:
+            return
+        state = random_state()
+        loss.update(*predict(model, self.validation))
+        model.train()
+        set_random_state(state)
 
 
 def check_accelerator(name: str) -> None:

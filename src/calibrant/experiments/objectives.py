@@ -31,6 +31,7 @@ ADDED: dict[str, _Method] = {
     "ece": _Method(cal.ECELoss, {}),
     "mdca": _Method(cal.MDCALoss, {}),
     "dca": _Method(cal.DCALoss, {}),
+    "ece-kde": _Method(cal.ECEKDELoss, {"bandwidth": "bandwidth"}),
 }
 REPLACING: dict[str, _Method] = {
     "focal": _Method(cal.FocalLoss, {"gamma": "gamma"}),
@@ -38,8 +39,12 @@ REPLACING: dict[str, _Method] = {
     "label-smoothing": _Method(cal.LabelSmoothingLoss, {"smoothing": "smoothing"}),
     "margin-label-smoothing": _Method(cal.MarginLabelSmoothingLoss, {}),
     "brier": _Method(cal.BrierLoss, {}),
+    "bsce-gra": _Method(cal.BSCEGRALoss, {}),
+    "adafocal": _Method(cal.AdaFocalLoss, {}),
+    "cals": _Method(cal.CALSLoss, {}),
+    "logit-norm": _Method(cal.LogitNormLoss, {}),
 }
-ABBREVIATIONS = ("nll", "esd", "mmce", "sb-ece", "ece", "mdca", "dca")
+ABBREVIATIONS = ("nll", "esd", "mmce", "sb-ece", "ece", "mdca", "dca", "ece-kde", "bsce-gra", "cals")
 # A setting that is not given, and so need not be one of the objective's.
 _NOT_GIVEN = {"root": True, "bandwidth": None, "softness": None, "gamma": None, "smoothing": None}
 

@@ -1,8 +1,10 @@
 """What the objectives share: options, and the way from a batch of logits to what they are made of."""
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from calibrant import distributed, inputs
@@ -112,6 +114,41 @@ class PairObjective(Objective):
     def minimum_samples(self) -> int:
         """Return the fewest samples the objective is defined for."""
         return 1
+
+
+class HeldOutObjective(Objective):
+    """Base of the losses with state that held-out data update.
+
+    Args:
+        ignore_index: Label whose samples do not count.
+        sync: Under an initialised ``torch.distributed`` group, update from the samples of all ranks.
+    """
+
+    def __init__(self, *, ignore_index: int | None = -100, sync: bool = True) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.sync = sync
+
+    def gathers(self) -> bool:
+        """No: the loss is a mean over samples, which data-parallel training averages over ranks by itself."""
+        return False
+
+    def updates_together(self) -> bool:
+        """Whether there are other ranks whose samples belong to the update."""
+        return self.sync and distributed.is_distributed()
+
+    def held_out(self, logits: Tensor, target: Tensor | None, mask: Tensor | None) -> Classification:
+        """Validate and flatten held-out data; where there are other ranks, fail together with them."""
+        with distributed.failing_together() if self.updates_together() else nullcontext():
+            if target is None:
+                return unlabelled(logits, mask)
+            return inputs.classification(logits, target, mask, self.ignore_index)
+
+
+def unlabelled(logits: Tensor, mask: Tensor | None) -> Classification:
+    """Validate and flatten logits whose labels do not matter: every target is class 0."""
+    inputs.check_float("logits", logits)
+    shape = logits.shape[:1] + logits.shape[2:]
+    return inputs.classification(logits, torch.zeros(shape, dtype=torch.long, device=logits.device), mask, None)
 
 
 def mean_over_samples(loss: Tensor, data: Classification, name: str) -> Tensor:

@@ -1,0 +1,190 @@
+"""AdaFocal: a focal loss whose strength follows the calibration of held-out data, bin by bin."""
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from calibrant import distributed, inputs
+from calibrant.inputs import Classification, Pairs
+from calibrant.numerics import accumulation_dtype, log_softmax
+from calibrant.objectives.base import HeldOutObjective, mean_over_samples
+
+
+def adafocal(
+    logits: Tensor,
+    target: Tensor,
+    gamma: Tensor,
+    edges: Tensor,
+    *,
+    mask: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    r"""Focal loss with a strength for each bin of :math:`p_y` (AdaFocal), averaged over samples.
+
+    With :math:`\gamma` of the bin that :math:`p_y` falls in, the loss of a sample is
+
+    .. math::
+        -(1 - p_y)^\gamma \ln p_y \text{ if } \gamma > 0, \qquad
+        -(1 + p_y)^{|\gamma|} \ln p_y \text{ if } \gamma \le 0.
+
+    The second is the inverse focal loss, which makes the network more confident. Which bin a sample falls in is
+    held fixed in the gradient. :class:`calibrant.AdaFocalLoss` has the rule that updates :math:`\gamma`.
+
+    Args:
+        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
+        target: Integer class indices, ``(N, ...)``.
+        gamma: Strength of each of M bins, shape ``(M,)``; a constant, no gradient flows.
+        edges: Ascending edges between the bins, shape ``(M - 1,)``. Bins are closed on the right.
+        mask: Boolean, the shape of ``target``: True where a sample counts.
+        ignore_index: Label whose samples do not count.
+
+    References:
+        Ghosh, Schaaf, Gormley, "AdaFocal: Calibration-aware Adaptive Focal Loss", NeurIPS 2022.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> gamma, edges = torch.tensor([-1.0, 3.0]), torch.tensor([0.5])
+        >>> round(cal.functional.adafocal(logits, torch.tensor([0, 0]), gamma, edges).item(), 4)
+        0.8333
+    """
+    inputs.check_float("gamma", gamma)
+    inputs.check_float("edges", edges)
+    if gamma.dim() != 1 or edges.shape != (len(gamma) - 1,):
+        raise ValueError(
+            f"gamma must have shape (M,) and edges (M - 1,), got {tuple(gamma.shape)} and {tuple(edges.shape)}"
+        )
+    data = inputs.classification(logits, target, mask, ignore_index)
+    return _adafocal(data, gamma.detach(), edges.detach()).to(data.logits.dtype)
+
+
+def _adafocal(data: Classification, gamma: Tensor, edges: Tensor) -> Tensor:
+    log_p = log_softmax(data.logits).gather(1, data.target.unsqueeze(1)).squeeze(1)
+    strength = gamma.to(log_p)[torch.bucketize(log_p.detach().exp(), edges.to(log_p))]
+    # 1 - p from log p keeps its precision as p nears 1, where a small power has an infinite slope.
+    miss = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).eps)
+    base = torch.where(strength > 0, miss, 1 + log_p.exp())
+    return mean_over_samples(-base.pow(strength.abs()) * log_p, data, "AdaFocal")
+
+
+def _equal_mass_edges(confidence: Tensor, bins: int) -> Tensor:
+    """Edges between bins of equal mass: the sorted confidences at positions k N / M, interpolated."""
+    ascending = confidence.sort().values
+    samples = len(ascending)
+    position = torch.arange(1, bins, device=confidence.device) * samples
+    below = torch.div(position, bins, rounding_mode="floor")
+    above = (below + 1).clamp_max(samples - 1)
+    return ascending[below].lerp(ascending[above], (position % bins).to(ascending) / bins)
+
+
+def _gap_of_bins(pairs: Pairs, edges: Tensor) -> Tensor:
+    """Mean confidence less accuracy in each bin; 0 where a bin is empty."""
+    wide = accumulation_dtype(pairs.confidence)
+    slot = torch.bucketize(pairs.confidence, edges.to(pairs.confidence))
+    gap = pairs.confidence.to(wide) - pairs.correct.to(wide)
+    zeros = gap.new_zeros(len(edges) + 1)
+    return zeros.scatter_add(0, slot, gap) / zeros.scatter_add(0, slot, torch.ones_like(gap)).clamp_min(1)
+
+
+class AdaFocalLoss(HeldOutObjective):
+    r"""Focal loss whose strength follows the calibration of held-out data (AdaFocal): takes the place of the NLL.
+
+    Call :meth:`update` with the logits of held-out data after every epoch. It sets bins of equal mass of the
+    confidence, measures in each the gap between mean confidence and accuracy, and sets
+
+    .. math::
+        \gamma \leftarrow \gamma\, e^{\lambda\,(\mathrm{confidence} - \mathrm{accuracy})} \text{ if } \gamma > 0,
+        \qquad
+        \gamma \leftarrow \gamma\, e^{-\lambda\,(\mathrm{confidence} - \mathrm{accuracy})} \text{ else.}
+
+    Where :math:`|\gamma|` falls below ``switch``, it becomes ``switch`` with the other sign; then it is clipped.
+    Before the first update every bin has the strength ``gamma``: the loss is the focal loss. Strengths and edges
+    are part of the ``state_dict``.
+
+    Args:
+        bins: Number of bins.
+        rate: :math:`\lambda`, how fast the strength follows the gap.
+        gamma: Strength of every bin before the first update.
+        lowest: Lower bound of the strength; negative is inverse focal.
+        highest: Upper bound of the strength.
+        switch: Size below which the strength changes its sign.
+        ignore_index: Label whose samples do not count.
+        sync: Under ``torch.distributed``, update from the samples of all ranks.
+
+    See :func:`calibrant.functional.adafocal` for formula, shapes and paper.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> loss = cal.AdaFocalLoss(bins=2).update(logits, torch.tensor([1, 0, 0, 0]))
+        >>> [round(strength, 4) for strength in loss.strength.tolist()]
+        [1.0812, 2.5924]
+        >>> round(loss(logits, torch.tensor([0, 0, 0, 0])).item(), 4)
+        0.2785
+    """
+
+    strength: Tensor
+    edges: Tensor
+
+    def __init__(
+        self,
+        bins: int = 15,
+        rate: float = 1.0,
+        gamma: float = 1.0,
+        lowest: float = -2.0,
+        highest: float = 20.0,
+        switch: float = 0.2,
+        *,
+        ignore_index: int | None = -100,
+        sync: bool = True,
+    ) -> None:
+        super().__init__(ignore_index=ignore_index, sync=sync)
+        inputs.check_count("bins", bins)
+        inputs.check_range("rate", rate, low=0, high=100)
+        inputs.check_range("lowest", lowest, low=-100, high=0)
+        inputs.check_range("highest", highest, low=0, high=100)
+        inputs.check_range("gamma", gamma, low=lowest, high=highest)
+        inputs.check_range("switch", switch, low=0, high=100)
+        self.bins = int(bins)
+        self.rate = float(rate)
+        self.lowest = float(lowest)
+        self.highest = float(highest)
+        self.switch = float(switch)
+        self.register_buffer("strength", torch.full((self.bins,), float(gamma)))
+        self.register_buffer("edges", torch.arange(1, self.bins) / self.bins)
+
+    @torch.no_grad()
+    def update(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
+        """Set the bins, and the strength of each, from all logits of held-out data.
+
+        Args:
+            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
+            target: Integer class indices, ``(N, ...)``; as many samples must count as there are bins.
+            mask: Boolean, the shape of ``target``: True where a sample counts.
+        """
+        pairs = inputs.top_label_pairs(self.held_out(logits, target, mask))
+        if self.updates_together():
+            (confidence, correct), counts = distributed.gather_samples((pairs.confidence, pairs.correct), pairs.mask)
+            pairs = Pairs(confidence, correct, counts)
+        inputs.require_samples(pairs, self.bins, "the update of AdaFocal")
+        if pairs.mask is not None:
+            pairs = Pairs(pairs.confidence[pairs.mask], pairs.correct[pairs.mask])
+        wide = accumulation_dtype(pairs.confidence)
+        self.edges.copy_(_equal_mass_edges(pairs.confidence.to(wide), self.bins))
+        gap = _gap_of_bins(pairs, self.edges)
+        self.strength.copy_(self._next(self.strength.to(gap), gap))
+        return self
+
+    def _next(self, strength: Tensor, gap: Tensor) -> Tensor:
+        strength = strength * torch.exp(self.rate * torch.where(strength > 0, gap, -gap))
+        # Rounded as a kept strength is, so that one that was set to it is not below it.
+        switch = self.strength.new_tensor(self.switch).to(strength)
+        flipped = torch.where(strength > 0, -switch, switch)
+        return torch.where(strength.abs() < switch, flipped, strength).clamp(self.lowest, self.highest)
+
+    def value(self, data: Classification) -> Tensor:
+        """Return the mean focal loss."""
+        return _adafocal(data, self.strength, self.edges)

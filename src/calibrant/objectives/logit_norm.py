@@ -1,0 +1,90 @@
+"""Cross entropy of logits divided by their norm (LogitNorm)."""
+
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.inputs import Classification
+from calibrant.numerics import log_softmax
+from calibrant.objectives.base import Objective, mean_over_samples
+
+# Keeps the quotient finite where all logits are 0.
+EPSILON = 1e-7
+
+
+def logit_norm(
+    logits: Tensor,
+    target: Tensor,
+    temperature: float = 0.04,
+    *,
+    mask: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    r"""Cross entropy of normalised logits, averaged over samples (LogitNorm).
+
+    The softmax is taken of :math:`l / \big(\tau (\lVert l \rVert_2 + 10^{-7})\big)`: the loss sees the direction
+    of the logits, not their length. It cannot fall to 0, since the normalised logits span at most
+    :math:`\sqrt 2 / \tau`.
+
+    Args:
+        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. A binary logit has only a
+            sign left once it is normalised, and therefore no gradient: use two logits.
+        target: Integer class indices, ``(N, ...)``.
+        temperature: :math:`\tau`, at least 1e-4.
+        mask: Boolean, the shape of ``target``: True where a sample counts.
+        ignore_index: Label whose samples do not count.
+
+    References:
+        Wei, Xie, Cheng, Feng, An, Li, "Mitigating Neural Network Overconfidence with Logit Normalization",
+        ICML 2022.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+        >>> round(cal.functional.logit_norm(logits, torch.tensor([0, 1]), 1.0).item(), 4)
+        0.8152
+    """
+    _check_temperature(temperature)
+    data = inputs.classification(logits, target, mask, ignore_index)
+    return _logit_norm(data, temperature).to(data.logits.dtype)
+
+
+def _logit_norm(data: Classification, temperature: float) -> Tensor:
+    # Any common factor cancels; dividing by the largest logit keeps the squares in range.
+    scale = data.logits.detach().abs().amax(1, keepdim=True).clamp_min(1.0)
+    scaled = data.logits / scale
+    length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True) + EPSILON / scale
+    log_p = log_softmax(scaled / (temperature * length)).gather(1, data.target.unsqueeze(1)).squeeze(1)
+    return mean_over_samples(-log_p, data, "LogitNorm")
+
+
+def _check_temperature(temperature: float) -> None:
+    inputs.check_range("temperature", temperature, low=1e-4)
+
+
+class LogitNormLoss(Objective):
+    """Cross entropy of normalised logits (LogitNorm): takes the place of the NLL.
+
+    Args:
+        temperature: Divides the normalised logits.
+        ignore_index: Label whose samples do not count.
+
+    See :func:`calibrant.functional.logit_norm` for formula, shapes and paper.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+        >>> round(cal.LogitNormLoss(1.0)(logits, torch.tensor([0, 1])).item(), 4)
+        0.8152
+    """
+
+    def __init__(self, temperature: float = 0.04, *, ignore_index: int | None = -100) -> None:
+        super().__init__(ignore_index=ignore_index)
+        _check_temperature(temperature)
+        self.temperature = float(temperature)
+
+    def value(self, data: Classification) -> Tensor:
+        """Return the mean cross entropy of the normalised logits."""
+        return _logit_norm(data, self.temperature)
