@@ -1,0 +1,271 @@
+"""The trust table: calibrated training left alone, beside what else there is, in settings from mild to severe.
+
+    python -m benchmarks.trust run --data-dir FOLDER --runs runs/trust [--settings ...] [--methods ...] [--seeds 5]
+    python -m benchmarks.trust table --runs runs/trust          # writes results/trust/
+
+Every run is kept in a file of its own and is not repeated; an interrupted command goes on where it was. A tenth of the
+pool validates (for the searches over λ alone), a tenth of the rest is held out, and no setting is chosen on the test
+set. Processor time is that of one thread, training only.
+"""
+
+import argparse
+import copy
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import calibrant as cal
+from benchmarks.trust_settings import SETTINGS, Pool, Setting
+from calibrant import metrics
+from calibrant.posthoc.temperature import temperature_or_one
+from calibrant.training import CalibratedLoss, interleave
+
+Loss = Callable[[Any, Any, Any, Any], Tensor]
+WEIGHTS = (0.2, 1.0, 4.0)
+SEARCHED: dict[str, Callable[[], nn.Module]] = {
+    "esd": cal.ESDLoss,
+    "mmce": cal.MMCELoss,
+    "sb-ece": cal.SoftBinnedECELoss,
+}
+REPLACING: dict[str, Callable[[], nn.Module]] = {
+    "bsce-gra": cal.BSCEGRALoss,
+    "dual-focal": cal.DualFocalLoss,
+    "label-smoothing": cal.LabelSmoothingLoss,
+}
+# Ways to set CalibratedLoss: the defaults, the other criterion and method, and one change at a time.
+CALIBRATED: dict[str, dict[str, Any]] = {
+    "loop": {},
+    "loop-esd": {"criterion": "esd"},
+    "head": {"method": "head"},
+    "loop-every1": {"every": 1},
+    "loop-every2": {"every": 2},
+    "loop-every16": {"every": 16},
+    "loop-buffer500": {"samples": 500},
+    "loop-buffer8000": {"samples": 8000},
+    "loop-damping0.3": {"damping": 0.3},
+    "loop-damping1": {"damping": 1.0},
+    "loop-dropout": {"dropout": True},
+}
+MAIN = ["nll", "loop", "nll-all", "nll-stopped", "esd-1", *REPLACING, "loop-esd", "head", *SEARCHED]
+ABLATIONS = [name for name in CALIBRATED if name.startswith("loop-") and name != "loop-esd"] + ["fixed-t"]
+
+
+class Parts(NamedTuple):
+    """A pool split for one seed."""
+
+    train: tuple[Tensor, Tensor]
+    held_out: tuple[Tensor, Tensor]
+    validation: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+
+class Batches:
+    """Shuffled batches of tensors in memory, again and again."""
+
+    def __init__(self, x: Tensor, y: Tensor, size: int) -> None:
+        self.x, self.y, self.size = x, y, size
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(self.y))
+        for rows in order.split(self.size):
+            yield self.x[rows], self.y[rows]
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.y) / self.size)
+
+
+def split(pool: Pool, seed: int) -> Parts:
+    """Validation first, then the held-out part from what remains."""
+    order = torch.randperm(len(pool.y), generator=torch.Generator().manual_seed(seed))
+    validation, rest = order[: len(order) // 10], order[len(order) // 10 :]
+    held_out, train = rest[: len(rest) // 10], rest[len(rest) // 10 :]
+    x, y = pool.x, pool.y
+    parts = [(x[rows], y[rows]) for rows in (train, held_out, validation)]
+    return Parts(parts[0], parts[1], parts[2], (pool.test_x, pool.test_y))
+
+
+def run(setting_name: str, method: str, seed: int, folder: Path, cache: Path) -> dict[str, Any]:
+    """Train one network and score it."""
+    setting = SETTINGS[setting_name]
+    pool = setting.load(seed, folder, cache)
+    parts = split(pool, seed)
+    torch.manual_seed(seed)
+    model = setting.network(pool.x.shape[1], pool.classes)
+    train, held_out = parts.train, parts.held_out
+    if method == "nll-all":
+        train = (torch.cat((train[0], held_out[0])), torch.cat((train[1], held_out[1])))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        calibrated, loss = _loss(method, model)
+        seconds, stopped = _train(model, loss, setting, train, held_out, stops=method == "nll-stopped")
+        if calibrated is not None:
+            calibrated.finish([held_out])
+    warned = [str(one.message) for one in caught if issubclass(one.category, cal.training.CalibrationWarning)]
+    result = {"setting": setting_name, "method": method, "seed": seed, "seconds": seconds, "epoch": stopped}
+    return result | {"warnings": warned} | _scores(model, parts)
+
+
+def _loss(method: str, model: nn.Module) -> tuple[CalibratedLoss | None, Loss]:
+    name, _, weight = method.partition("@")
+    if name in CALIBRATED:
+        calibrated = CalibratedLoss(model, **CALIBRATED[name])
+        return calibrated, calibrated
+    if name in SEARCHED or name == "esd-1":
+        objective = SEARCHED["esd" if name == "esd-1" else name]()
+        published = CalibratedLoss(model, "published", objective=objective, weight=float(weight or 1), guard=True)
+        return published, published
+    if name in REPLACING:
+        replacing = REPLACING[name]()
+        return None, lambda x, y, *_: replacing(model(x), y)
+    temperature = math.exp(6) if name == "fixed-t" else 1.0
+    return None, lambda x, y, *_: F.cross_entropy(model(x) / temperature, y)
+
+
+def _train(
+    model: nn.Module, loss: Loss, setting: Setting, train: Any, held_out: Any, *, stops: bool
+) -> tuple[float, int]:
+    """Train to the end, or to the epoch with the lowest held-out log loss after temperature."""
+    uses_held_out = isinstance(loss, CalibratedLoss)
+    batches = interleave(
+        Batches(*train, setting.batch_size), Batches(*held_out, setting.batch_size) if uses_held_out else None
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=1e-2)
+    steps = setting.epochs * len(batches)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if setting.cosine else None
+    best, kept, stopped, seconds = math.inf, None, setting.epochs, 0.0
+    for epoch in range(setting.epochs):
+        model.train()
+        began = time.process_time()
+        for (x, y), other in batches:
+            value = loss(x, y, *(other or (None, None)))
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+            if scheduler is not None:
+                scheduler.step()
+        seconds += time.process_time() - began
+        if stops:
+            logits = predict(model, held_out[0])
+            refined = F.cross_entropy(logits / temperature_or_one(logits, held_out[1]), held_out[1]).item()
+            if refined < best:
+                best, kept, stopped = refined, copy.deepcopy(model.state_dict()), epoch + 1
+    if kept is not None:
+        model.load_state_dict(kept)
+    return seconds, stopped
+
+
+@torch.no_grad()
+def predict(model: nn.Module, x: Tensor) -> Tensor:
+    """Logits in evaluation mode, in float64."""
+    model.eval()
+    return torch.cat([model(part) for part in x.split(1000)]).double()
+
+
+def _scores(model: nn.Module, parts: Parts) -> dict[str, Any]:
+    held_out, test, validation = (predict(model, part[0]) for part in (parts.held_out, parts.test, parts.validation))
+    target = parts.test[1]
+    temperature = temperature_or_one(held_out, parts.held_out[1])
+    scores = {"temperature": temperature, "test_samples": len(target), "held_out_samples": len(parts.held_out[1])}
+    for ending, logits in (("", test), ("_after", test / temperature)):
+        given = metrics.predictions(logits=logits.numpy(), target=target.numpy())
+        scores |= {
+            f"ece{ending}": metrics.ece(given, bins=20, convention="paper"),
+            f"log_loss{ending}": metrics.nll(given),
+            f"brier{ending}": metrics.brier(given),
+        }
+    for name, logits, labels in (
+        ("accuracy", test, target),
+        ("held_out_accuracy", held_out, parts.held_out[1]),
+        ("validation_accuracy", validation, parts.validation[1]),
+    ):
+        scores[name] = (logits.argmax(1) == labels).double().mean().item()
+    given = metrics.predictions(logits=validation.numpy(), target=parts.validation[1].numpy())
+    return scores | {"validation_ece": metrics.ece(given, bins=20, convention="paper")}
+
+
+def wanted(settings: list[str], methods: list[str], seeds: int, runs: Path) -> list[tuple[str, str, int]]:
+    """Runs still to be made; a search asks first for its candidates with seed 0, then for the chosen one."""
+    missing = []
+    for setting in settings:
+        for method in methods:
+            if method in SEARCHED:
+                candidates = [(setting, "nll", 0), *((setting, f"{method}@{weight:g}", 0) for weight in WEIGHTS)]
+                open_ones = [one for one in candidates if not path_of(runs, *one).exists()]
+                missing += open_ones
+                if not open_ones:
+                    name = f"{method}@{chosen_weight(setting, method, runs):g}"
+                    missing += [(setting, name, seed) for seed in range(seeds)]
+            else:
+                missing += [(setting, method, seed) for seed in range(seeds)]
+    return [one for one in dict.fromkeys(missing) if not path_of(runs, *one).exists()]
+
+
+def chosen_weight(setting: str, method: str, runs: Path) -> float:
+    """The paper's rule: the lowest validation ECE among the weights that lose less than 1.5 points of accuracy."""
+    baseline = read(runs, setting, "nll", 0)["validation_accuracy"]
+    found = {weight: read(runs, setting, f"{method}@{weight:g}", 0) for weight in WEIGHTS}
+    near = {
+        weight: one for weight, one in found.items() if one["validation_accuracy"] > baseline - 0.015
+    } or found  # fmt: skip
+    return min(near, key=lambda weight: near[weight]["validation_ece"])
+
+
+def path_of(runs: Path, setting: str, method: str, seed: int) -> Path:
+    """Where a run is kept."""
+    return runs / setting / f"{method}-{seed}.json"
+
+
+def read(runs: Path, setting: str, method: str, seed: int) -> dict[str, Any]:
+    """A finished run."""
+    return json.loads(path_of(runs, setting, method, seed).read_text())  # type: ignore[no-any-return]
+
+
+def _one(task: tuple[str, str, int], folder: Path, runs: Path, cache: Path) -> tuple[str, str, int]:
+    torch.set_num_threads(1)
+    path = path_of(runs, *task)
+    result = run(*task, folder, cache)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(result, indent=1))
+    partial.replace(path)
+    return task
+
+
+def main() -> None:
+    """Run what is missing, or write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("run", "table"))
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--methods", nargs="+", default=MAIN)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    if arguments.command == "table":
+        from benchmarks.trust_table import write
+
+        write(arguments.runs)
+        return
+    cache = arguments.cache or arguments.runs / "data"
+    while tasks := wanted(arguments.settings, arguments.methods, arguments.seeds, arguments.runs):
+        with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
+            futures = [pool.submit(_one, task, arguments.data_dir, arguments.runs, cache) for task in tasks]
+            for done, future in enumerate(as_completed(futures), 1):
+                print(f"{done}/{len(futures)}", *future.result(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
