@@ -1,0 +1,141 @@
+"""The temperature in the loop is the post-hoc temperature of the latest held-out logits."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from calibrant import functional, inputs
+from calibrant.posthoc import TemperatureScaling
+from calibrant.posthoc.temperature import solve_from, standard_error
+from calibrant.training.temperature_loop import TemperatureLoop, shrunk, solution
+
+
+def made(samples: int, temperature: float, seed: int = 0, classes: int = 5) -> tuple[Tensor, Tensor]:
+    """Logits that are right after a division by the temperature."""
+    generator = torch.Generator().manual_seed(seed)
+    calibrated = 2 * torch.randn(samples, classes, generator=generator, dtype=torch.float64)
+    target = torch.multinomial(calibrated.softmax(1), 1, generator=generator).squeeze(1)
+    return calibrated * temperature, target
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.7, 3.0, 400.0])
+def test_temperature_equals_post_hoc_temperature_on_the_same_buffer(temperature: float) -> None:
+    loop = TemperatureLoop(damping=1.0)
+    for step, seed in enumerate(range(6)):
+        loop.observe(inputs.classification(*made(200, temperature, seed)), step)
+    logits, target, weight = loop.buffer()
+    assert weight is None
+    solved = loop.solve()
+    assert solved is not None
+    assert math.exp(solved) == pytest.approx(TemperatureScaling().fit(logits, target).temperature_, rel=1e-6)
+    assert loop.temperature == pytest.approx(temperature, rel=0.3)
+
+
+def test_buffer_holds_the_latest_samples_and_nothing_older_than_half_of_training() -> None:
+    loop = TemperatureLoop(samples=300)
+    for step in range(0, 100, 10):
+        loop.observe(inputs.classification(*made(100, 2.0, step)), step)
+    logits, _, _ = loop.buffer()
+    assert torch.equal(logits[-100:], made(100, 2.0, 90)[0])
+    assert len(logits) == 300
+    roomy = TemperatureLoop(samples=10**6)
+    for step in (0, 10, 40, 60, 70):
+        roomy.observe(inputs.classification(*made(100, 2.0, step)), step)
+    assert torch.equal(roomy.buffer()[0][:100], made(100, 2.0, 40)[0])
+
+
+def test_temperature_moves_part_of_the_way() -> None:
+    data = inputs.classification(*made(500, 4.0))
+    whole, part = TemperatureLoop(damping=1.0), TemperatureLoop(damping=0.25)
+    whole.observe(data, 0)
+    part.observe(data, 0)
+    assert part.log_temperature == pytest.approx(whole.log_temperature / 4, rel=1e-9)
+
+
+def test_temperature_is_solved_for_when_a_quarter_of_the_buffer_is_new() -> None:
+    loop = TemperatureLoop(samples=400, damping=1.0)
+    moved = []
+    for step in range(100, 112):
+        before = loop.log_temperature
+        loop.observe(inputs.classification(*made(50, 2.0, step)), step)
+        moved.append(loop.log_temperature != before)
+    assert moved[-4:] in ([True, False, True, False], [False, True, False, True])
+
+
+def test_weights_count_as_repetition() -> None:
+    logits, target = made(300, 3.0)
+    weight = torch.randint(0, 4, (300,), generator=torch.Generator().manual_seed(1))
+    repeated = logits.repeat_interleave(weight, 0), target.repeat_interleave(weight, 0)
+    weighted = solve_from(logits, target, 0.0, weight=weight)
+    plain = solve_from(*repeated, 0.0)
+    assert weighted == pytest.approx(plain, abs=1e-7)
+
+
+def test_standard_error_is_the_spread_over_samples() -> None:
+    found, errors = [], []
+    for seed in range(200):
+        logits, target = made(400, 3.0, seed)
+        log_temperature = solve_from(logits, target, 1.0)
+        assert log_temperature is not None
+        found.append(log_temperature)
+        errors.append(standard_error(logits, target, log_temperature))
+    assert torch.tensor(errors).mean().item() == pytest.approx(torch.tensor(found).std().item(), rel=0.2)
+
+
+@pytest.mark.parametrize("case", ["all right", "no better than chance", "all the same", "few"])
+def test_logits_without_a_best_temperature_leave_it_alone(case: str) -> None:
+    logits, target = made(8 if case == "few" else 100, 1.0)
+    if case == "all right":
+        target = logits.argmax(1)
+    elif case == "no better than chance":
+        target = logits.argmin(1)
+    elif case == "all the same":
+        logits = torch.zeros_like(logits)
+    loop = TemperatureLoop()
+    loop.log_temperature = 0.5
+    loop.observe(inputs.classification(logits, target), 0)
+    assert loop.log_temperature == 0.5
+
+
+def test_esd_criterion_gives_the_least_esd_of_a_fine_grid() -> None:
+    logits, target = made(1000, 2.5)
+    found = solution(logits, target, 0.0, "esd")
+    assert found is not None
+    correct = logits.argmax(1) == target
+
+    def esd(log_temperature: float) -> float:
+        return float(functional.esd((logits * math.exp(-log_temperature)).softmax(1).amax(1), correct))
+
+    grid = torch.linspace(found - 0.8, found + 0.8, 400).tolist()
+    assert esd(found) <= min(map(esd, grid)) + 1e-7
+
+
+def test_state_goes_on_to_the_bit() -> None:
+    one = TemperatureLoop()
+    for step in range(5):
+        one.observe(inputs.classification(*made(100, 2.0 + step, step)), step)
+    other = TemperatureLoop()
+    other.load_state_dict(one.state_dict())
+    for loop in (one, other):
+        for step in range(5, 12):
+            loop.observe(inputs.classification(*made(100, 2.0 + step, step)), step)
+    assert one.log_temperature == other.log_temperature
+    assert one.largest_logit == other.largest_logit
+
+
+@given(st.floats(-5, 5), st.floats(-5, 5), st.floats(0, 5))
+def test_shrinking_stays_between_the_estimate_and_the_other_value(estimate: float, toward: float, error: float) -> None:
+    result = shrunk(estimate, toward, error)
+    assert min(estimate, toward) - 1e-9 <= result <= max(estimate, toward) + 1e-9
+    if error >= abs(estimate - toward) > 0:
+        assert result == pytest.approx(toward)
+    if error == 0:
+        assert result == pytest.approx(estimate)
+
+
+def test_shrinking_toward_a_training_set_that_is_fitted_perfectly_changes_nothing() -> None:
+    assert shrunk(1.3, -math.inf, 0.2) == 1.3
