@@ -170,7 +170,7 @@ class CalibratedLoss:
         scaled = logits / self.temperature if self.method == "temperature" else logits
         loss = self._loss(scaled, y, sample_weight)
         if due:
-            data = self._flattened(scaled, y)
+            data = self._flattened(*self._finite(scaled.detach(), y))
             self.guard.add_training(data)
             self._keep(data)
             if self.method != "temperature":
@@ -199,12 +199,29 @@ class CalibratedLoss:
     def _observe(self, x: Any, y: Tensor | None, weight: Tensor | None) -> None:
         with evaluating(self._model, dropout=self.dropout):
             logits = logits_of(self._model, x)
-        data = self._flattened(logits, y)
+        data = self._flattened(*self._finite(logits, y))
         self._check_logits(data)
         if weight is not None and len(weight) != len(data.target):
             weight = weight.unsqueeze(-1).expand(len(weight), len(data.target) // len(weight)).reshape(-1)
         self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
         self.loop.observe(data, self._step, weight)
+
+    def _finite(self, logits: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Leave out samples whose logits overflowed; a batch with some is no reason to stop."""
+        if target is None or bool(logits.isfinite().all()):
+            return logits, target
+        self.guard.warn(
+            "overflow",
+            f"logits overflow {logits.dtype} (the largest so far is {self.largest_logit:.3g}): raw logits grow against "
+            "the temperature, so use bfloat16 or float32 for the last layer, or a schedule that lowers the learning rate",
+        )
+        bad = ~logits.isfinite()
+        if not self.multi_label and target.shape != logits.shape:
+            rows = bad if logits.dim() == 1 else bad.any(1)
+            target = target.masked_fill(rows.reshape(target.shape), self.ignore_index)
+        else:
+            target = target.masked_fill(bad, self.ignore_index)
+        return logits.nan_to_num(0.0, 0.0, 0.0), target
 
     def _check_logits(self, data: Classification) -> None:
         if self._due > self.every:

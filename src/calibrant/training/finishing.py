@@ -83,7 +83,10 @@ def final_temperature(
     """
     best = solution(logits, target, loop.log_temperature, loop.criterion)
     if best is None:
-        reason = "every or no prediction is right" if len(target) >= FEWEST else f"fewer than {FEWEST} samples"
+        right = (logits.argmax(1) == target).double().mean().item()
+        reason = "every prediction is right" if right == 1 else "predictions are no better than chance"
+        if len(target) < FEWEST:
+            reason = f"{FEWEST} are the fewest"
         guard.warn(
             "unsolved",
             f"{len(target)} held-out samples do not determine a temperature ({reason}), and that of the training "

@@ -1,0 +1,404 @@
+"""CalibratedLoss: what held-out data may touch, what comes out, and that an interrupted run goes on to the bit."""
+
+import copy
+import io
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import calibrant as cal
+from calibrant.posthoc import TemperatureScaling
+from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
+
+Batch = tuple[Tensor, Tensor]
+
+
+def network(seed: int = 0, inputs: int = 10, classes: int = 4) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(inputs, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, classes)
+    )
+
+
+def knowing(model: Any) -> Any:
+    """Let a linear layer, the first of a model, know what the data are made of."""
+    linear = next(module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d))
+    with torch.no_grad():
+        linear.weight.zero_()
+        for k in range(min(linear.weight.shape[:2])):
+            linear.weight[k, k] = 2.0
+        linear.bias.zero_()
+    return model
+
+
+def samples(count: int, seed: int, inputs: int = 10, classes: int = 4, noise: float = 1.0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, inputs, generator=generator)
+    return x, (x[:, :classes] + noise * torch.randn(count, classes, generator=generator)).argmax(1)
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    found = [weights.grad.clone() for weights in model.parameters() if weights.grad is not None]
+    model.zero_grad()
+    return found
+
+
+class Batches:
+    """Shuffled batches of a data set, again and again."""
+
+    def __init__(self, data: Batch, size: int) -> None:
+        self.data, self.size = data, size
+
+    def __iter__(self) -> Iterator[Batch]:
+        for rows in torch.randperm(len(self.data[1])).split(self.size):
+            yield self.data[0][rows], self.data[1][rows]
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.data[1]) / self.size)
+
+
+def train(calibrated: CalibratedLoss, model: nn.Module, epochs: int, data: Batch, held_out: Batch) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+    for _ in range(epochs):
+        model.train()
+        for (x, y), (x_held_out, y_held_out) in interleave(Batches(data, 50), Batches(held_out, 50)):
+            loss = calibrated(x, y, x_held_out, y_held_out)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def test_no_gradient_comes_from_held_out_data_by_default() -> None:
+    model = network().eval()
+    (x, y), (x_held_out, y_held_out) = samples(64, 0), samples(64, 1)
+    calibrated = CalibratedLoss(model)
+    x_held_out.requires_grad_()
+    calibrated(x, y, x_held_out, y_held_out).backward()
+    assert x_held_out.grad is None
+    assert calibrated.temperature != 1
+    found = gradients(model)
+    F.cross_entropy(model(x) / calibrated.temperature, y).backward()
+    assert all(torch.equal(a, b) for a, b in zip(found, gradients(model), strict=True))
+
+
+@pytest.mark.parametrize("objective", [cal.ESDLoss(), cal.MMCELoss(), cal.SoftBinnedECELoss()])
+def test_published_is_bit_for_bit_the_two_terms(objective: nn.Module) -> None:
+    one, other = network(), network()
+    (x, y), held_out = samples(64, 0), samples(64, 1)
+    torch.manual_seed(7)
+    loss = CalibratedLoss(one, "published", objective=objective, weight=2.5)(x, y, *held_out)
+    torch.manual_seed(7)
+    expected = F.cross_entropy(other(x), y) + 2.5 * objective(other(held_out[0]), held_out[1])
+    assert torch.equal(loss, expected)
+    loss.backward()
+    expected.backward()
+    assert all(torch.equal(a, b) for a, b in zip(gradients(one), gradients(other), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
+
+
+def test_head_lets_held_out_data_reach_the_last_layer_only() -> None:
+    model = network()
+    (x, y), held_out = samples(64, 0), samples(64, 1)
+    torch.manual_seed(3)
+    F.cross_entropy(model(x), y).backward()
+    plain = gradients(model)
+    torch.manual_seed(3)
+    CalibratedLoss(model, "head", weight=4.0)(x, y, *held_out).backward()
+    with_head = gradients(model)
+    assert all(torch.equal(a, b) for a, b in zip(plain[:-2], with_head[:-2], strict=True))
+    assert not any(torch.allclose(a, b) for a, b in zip(plain[-2:], with_head[-2:], strict=True))
+
+
+@pytest.mark.parametrize("method", ["temperature", "head"])
+def test_batchnorm_statistics_are_left_to_training_batches(method: Any) -> None:
+    one, other = network(), network()
+    (x, y), held_out = samples(64, 0), samples(64, 1)
+    CalibratedLoss(one, method)(x, y, *held_out)
+    other(x)
+    assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
+    assert all(module.training for module in one.modules())
+
+
+def test_dropout_is_off_for_held_out_batches_unless_asked_for() -> None:
+    model = network()
+    x, y = samples(500, 0)
+    model(x)  # running statistics that are not those of the start
+    off, on = CalibratedLoss(model), CalibratedLoss(model, dropout=True)
+    off(x, y, x, y)
+    on(x, y, x, y)
+    with torch.no_grad():
+        expected = model.eval()(x)
+    assert not torch.allclose(on.loop.buffer()[0], expected)
+    assert off.loop.buffer()[0].shape == expected.shape
+
+
+def test_modules_that_were_frozen_by_the_user_stay_so() -> None:
+    model = network()
+    model[1].eval()
+    x, y = samples(64, 0)
+    CalibratedLoss(model)(x, y, x, y)
+    assert [module.training for module in model] == [True, False, True, True, True]
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5, 8, 12])
+def test_every_batch_of_a_loader_that_does_not_shuffle_has_its_turn(batches: int) -> None:
+    model = nn.Linear(2, 2)
+    calibrated = CalibratedLoss(model, every=4)
+    used = []
+    for step in range(600):
+        before = calibrated._due
+        x, y = torch.randn(4, 2), torch.randint(2, (4,))
+        calibrated(x, y, x, y)
+        if calibrated._due != before:
+            used.append(step)
+    counts = torch.bincount(torch.tensor(used) % batches, minlength=batches)
+    assert 600 / len(used) == pytest.approx(4, abs=0.5)
+    assert counts.min() >= len(used) // batches // 2
+
+
+def test_batches_that_come_every_fourth_step_are_all_used() -> None:
+    calibrated = CalibratedLoss(nn.Linear(2, 2), every=4, guard=False)
+    for step in range(0, 200):
+        x, y = torch.randn(4, 2), torch.randint(2, (4,))
+        before = calibrated._due
+        calibrated(x, y, *((x, y) if step % 4 == 0 else (None, None)))
+        assert (calibrated._due != before) == (step % 4 == 0)
+
+
+def test_finish_makes_the_model_itself_calibrated() -> None:
+    model = network()
+    data, held_out, new = samples(300, 0), samples(600, 1), samples(5000, 2)
+    calibrated = CalibratedLoss(model)
+    train(calibrated, model, 60, data, held_out)
+    model.eval()
+    with torch.no_grad():
+        raw = model(new[0])
+    finished = calibrated.finish(Batches(held_out, 100), [new])
+    with torch.no_grad():
+        after = model(new[0])
+    assert torch.allclose(after, raw / finished.temperature, rtol=1e-4, atol=1e-5)
+    assert calibrated.temperature == 1
+    assert finished.temperature > 1.2
+    assert cal.metrics.ece(logits=raw.numpy(), target=new[1].numpy()) > 0.08
+    assert cal.metrics.ece(logits=after.numpy(), target=new[1].numpy()) < 0.05
+    assert finished.new is not None
+    assert abs(finished.new.gap) < 0.05
+    assert finished.held_out.samples == 600
+    with torch.no_grad():
+        best = TemperatureScaling().fit(model(held_out[0]), held_out[1]).temperature_
+    assert abs(math.log(best)) < finished.error  # no more than what was shrunk
+
+
+def test_finish_scales_a_model_without_a_last_layer() -> None:
+    model = knowing(nn.Sequential(nn.Linear(10, 4), nn.Hardtanh(-50, 50)))
+    held_out = samples(400, 1)
+    calibrated = CalibratedLoss(model)
+    train(calibrated, model, 3, samples(300, 0), held_out)
+    with torch.no_grad():
+        raw = model(held_out[0])
+    finished = calibrated.finish([held_out])
+    assert torch.allclose(model(held_out[0]), raw / finished.temperature, atol=1e-5)
+
+
+def test_finish_of_the_published_recipe_changes_nothing_unless_asked_to() -> None:
+    model = knowing(nn.Linear(10, 4))
+    held_out = samples(400, 1)
+    before = copy.deepcopy(model.state_dict())
+    calibrated = CalibratedLoss(model, "published")
+    assert calibrated.finish([held_out]).temperature == 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert calibrated.finish([held_out], fold=True).temperature != 1
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_too_few_held_out_samples_are_warned_about(count: int) -> None:
+    with pytest.warns(CalibrationWarning, match=f"{count} held-out samples"):
+        CalibratedLoss(knowing(nn.Linear(10, 4))).finish([samples(count, 1, noise=0.25)])
+
+
+def test_an_interrupted_run_goes_on_to_the_bit() -> None:
+    data, held_out = samples(300, 0), samples(100, 1)
+
+    def steps(model: nn.Module, calibrated: CalibratedLoss, optimizer: Any, batches: Any) -> Iterator[None]:
+        for _ in range(4):
+            for (x, y), other in batches:
+                loss = calibrated(x, y, *other)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                yield
+
+    def start() -> tuple[nn.Module, CalibratedLoss, Any, Any]:
+        model = network()
+        torch.manual_seed(5)
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        return model, CalibratedLoss(model), optimizer, interleave(Batches(data, 50), Batches(held_out, 50))
+
+    whole = start()
+    for _ in steps(*whole):
+        pass
+    first = start()
+    for number, _ in enumerate(steps(*first), 1):
+        if number == 11:
+            break
+    file = io.BytesIO()
+    torch.save({index: part.state_dict() for index, part in enumerate(first)}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    second = start()
+    for index, part in enumerate(second):
+        part.load_state_dict(saved[index])
+    for number, _ in enumerate(steps(*second), 12):
+        if number == 24:
+            break
+    assert second[1].temperature == whole[1].temperature
+    assert all(torch.equal(a, b) for a, b in zip(whole[0].parameters(), second[0].parameters(), strict=True))
+    assert whole[1].finish([held_out]) == second[1].finish([held_out])
+
+
+@pytest.mark.parametrize("method", ["temperature", "published", "head"])
+def test_a_batch_whose_labels_are_all_ignored_does_not_stop_training(method: Any) -> None:
+    model = network()
+    x, y = samples(64, 0)
+    loss = CalibratedLoss(model, method)(x, torch.full_like(y, -100), *samples(64, 1))
+    loss.backward()
+    assert all(weights.grad is not None and weights.grad.isfinite().all() for weights in model.parameters())
+    assert loss.isfinite()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [cal.FocalLoss(), cal.LabelSmoothingLoss(), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0, 4.0]))],
+)
+def test_any_loss_takes_the_place_of_cross_entropy(loss: nn.Module) -> None:
+    model = network().eval()
+    (x, y), held_out = samples(64, 0), samples(64, 1)
+    calibrated = CalibratedLoss(model, loss=loss)
+    value = calibrated(x, y, *held_out)
+    assert torch.equal(value, loss(model(x) / calibrated.temperature, y))
+
+
+def test_sample_weights_count_as_repetition() -> None:
+    model = nn.Linear(10, 4)
+    x, y = samples(40, 0)
+    weight = torch.randint(0, 4, (40,), generator=torch.Generator().manual_seed(0))
+    repeated = x.repeat_interleave(weight, 0), y.repeat_interleave(weight, 0)
+    one, other = CalibratedLoss(model, damping=1.0), CalibratedLoss(model, damping=1.0)
+    weighted = one(x, y, x, y, sample_weight=weight, held_out_weight=weight)
+    assert weighted.item() == pytest.approx(other(*repeated, *repeated).item(), rel=1e-5)
+    assert one.temperature == pytest.approx(other.temperature, rel=1e-5)
+
+
+def test_binary_dense_and_multi_label_logits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 6, generator=generator)
+    binary = knowing(nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)))
+    y = (x[:, 0] + 0.5 * torch.randn(400, generator=generator) > 0).long()
+    calibrated = CalibratedLoss(binary, damping=1.0)
+    loss = calibrated(x, y, x, y)
+    expected = F.binary_cross_entropy_with_logits(binary(x) / calibrated.temperature, y.float())
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+    labels = torch.stack([(x[:, k] + 0.5 * torch.randn(400, generator=generator) > 0).float() for k in range(3)], 1)
+    tagger = knowing(nn.Linear(6, 3))
+    calibrated = CalibratedLoss(tagger, multi_label=True, damping=1.0)
+    loss = calibrated(x, labels, x, labels)
+    expected = F.binary_cross_entropy_with_logits(tagger(x) / calibrated.temperature, labels)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    calibrated.finish([(x, labels)])
+
+    images = torch.randn(8, 2, 6, 6, generator=generator)
+    segments = (images + torch.randn(images.shape, generator=generator)).argmax(1)
+    segments[:, 0] = -100
+    dense = knowing(nn.Conv2d(2, 3, 1))
+    calibrated = CalibratedLoss(dense, damping=1.0)
+    loss = calibrated(images, segments, images, segments)
+    assert len(calibrated.loop.buffer()[1]) == 8 * 30
+    assert loss.item() == pytest.approx(F.cross_entropy(dense(images) / calibrated.temperature, segments).item())
+    calibrated.finish([(images, segments)])
+
+
+class Half(nn.Module):
+    """Logits in 16 bits, as autocast makes them."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(10, 4), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.linear(x)
+        return (logits * self.scale).half()
+
+
+def test_half_precision_logits_may_grow_and_overflow() -> None:
+    (x, y), held_out = samples(64, 0), samples(64, 1)
+    calibrated = CalibratedLoss(Half(5e3))
+    loss = calibrated(x, y, *held_out)
+    loss.backward()
+    assert loss.isfinite()
+    assert 1e3 < calibrated.largest_logit <= 65504
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        overflowing = CalibratedLoss(Half(1e6))
+        overflowing(x, y, *held_out)
+    assert "overflow" in overflowing.guard.warnings_
+
+
+def test_held_out_outputs_of_hugging_face_models_are_understood() -> None:
+    class Output(dict[str, Tensor]):
+        pass
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(10, 4)
+
+        def forward(self, features: Tensor) -> Any:
+            return Output(logits=self.linear(features))
+
+    model = knowing(Model())
+    x, y = samples(64, 0)
+    calibrated = CalibratedLoss(model)
+    assert calibrated({"features": x}, y, {"features": x}, y).isfinite()
+    assert calibrated.finish([({"features": x}, y)]).temperature > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "loop"}, "method must be one of"),
+        ({"weight": 1.0}, "has no objective and no weight"),
+        ({"objective": cal.ESDLoss()}, "has no objective and no weight"),
+        ({"method": "published", "criterion": "esd"}, "criterion sets the temperature"),
+        ({"method": "published", "objective": cal.ESDLoss}, r"got the class ESDLoss: write ESDLoss\(\)"),
+        ({"every": 0}, "every must be at least 1"),
+        ({"layer": "head"}, "no layer 'head'"),
+        ({"criterion": "ece"}, "criterion must be one of"),
+    ],
+)
+def test_bad_options_get_one_clear_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        CalibratedLoss(network(), **options)
+
+
+def test_bad_calls_get_one_clear_line() -> None:
+    model = network()
+    x, y = samples(64, 0)
+    with pytest.raises(ValueError, match="came without y_held_out"):
+        CalibratedLoss(model)(x, y, x)
+    with pytest.raises(ValueError, match="in your own loss"):
+        CalibratedLoss(model, loss=cal.FocalLoss())(x, y, sample_weight=torch.ones(64))
+    with pytest.raises(ValueError, match="no linear layer of this model"):
+        CalibratedLoss(nn.Sequential(nn.Linear(10, 4), nn.Tanh()), "head")(x, y, x, y)
+    with pytest.raises(TypeError, match=r"must be \(inputs, target\)"):
+        CalibratedLoss(model).finish([x])
+    with pytest.raises(ValueError, match="gave no batch"):
+        CalibratedLoss(model).finish([])
+    with pytest.raises(TypeError, match=r"must be a torch.nn.Module"):
+        CalibratedLoss(lambda x: x)  # type: ignore[arg-type]
