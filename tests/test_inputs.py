@@ -25,7 +25,7 @@ BAD_BATCHES: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "binary label 2": (LOGITS[:, 0], TARGET, ValueError, r"0\.\.1 for 2 classes, got labels from 0 to 2"),
     "target too short": (LOGITS, TARGET[:-1], ValueError, r"shape \(8,\) for logits of shape \(8, 3\), got \(7,\)"),
     "target not flat": (LOGITS, TARGET[:, None], ValueError, r"shape \(8,\) .* got \(8, 1\)"),
-    "one-hot target": (LOGITS, torch.eye(3, dtype=torch.long)[TARGET], ValueError, r"got \(8, 3\)"),
+    "one-hot target": (LOGITS, torch.eye(3, dtype=torch.long)[TARGET], ValueError, r"got \(8, 3\): it looks one-hot"),
     "float target": (LOGITS, TARGET.float(), TypeError, r"integer class indices, got torch.float32: call target.long"),
     "integer logits": (LOGITS.long(), TARGET, TypeError, r"floating point, got torch.int64: call logits.float"),
     "numpy logits": (LOGITS.numpy(), TARGET, TypeError, r"must be a torch.Tensor, got ndarray: use torch.as_tensor"),

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant import hints
 from calibrant.numerics import accumulation_dtype, at_least_float32, readable, relative_weight, softmax_parts, traced
 from calibrant.options import check_choice as check_choice
 from calibrant.options import check_count as check_count
@@ -236,8 +237,16 @@ def check_zero_one(name: str, value: Tensor) -> None:
         require((value == value.bool()).all(), lambda: message)
 
 
+def check_objective(value: object, name: str = "objective") -> None:
+    """Raise ``TypeError`` for a class in place of an object."""
+    if isinstance(value, type):
+        raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
+
+
 def check_logits_and_target(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
     """Raise ``TypeError`` unless both are dense tensors, the logits floating point."""
+    if hint := hints.of_logits(logits):
+        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
     check_float("logits", logits)
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}: use torch.as_tensor(target)")
@@ -265,10 +274,9 @@ def classification(
     """
     check_logits_and_target(logits, target, ignore_index)
     if target.is_floating_point() or target.is_complex():
-        raise TypeError(
-            f"target must hold integer class indices, got {target.dtype}: call target.long(), "
-            "or target.argmax(dim=1) if it is one-hot or holds probabilities"
-        )
+        remedy = "call target.long(), or target.argmax(dim=1) if it is one-hot or holds probabilities"
+        hint = hints.of_target(target, logits, ignore_index) or remedy
+        raise TypeError(f"target must hold integer class indices, got {target.dtype}: {hint}")
     if logits.dim() == 1:
         logits = logits.unsqueeze(1)
     expected = logits.shape[:1] + logits.shape[2:]
@@ -279,9 +287,10 @@ def classification(
             for given in (mask, sample_weight)
         )
     if target.shape != expected:
+        hint = hints.of_target(target, logits, ignore_index)
         raise ValueError(
             f"target must have shape {tuple(expected)} for logits of shape {tuple(logits.shape)}, "
-            f"got {tuple(target.shape)}"
+            f"got {tuple(target.shape)}" + (f": {hint}" if hint else "")
         )
     if logits.shape[1] == 0:
         raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}")

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant import distributed, inputs
+from calibrant import distributed, hints, inputs
 from calibrant.inputs import Classification, Pairs
 from calibrant.known_gradient import ClosedForm, through_softmax, wants_known_gradient, with_known_gradient
 from calibrant.numerics import accumulation_dtype, readable, safe_divide, safe_root
@@ -25,6 +25,7 @@ class Objective(nn.Module, ABC):
     name = "the objective"
     sync = False
     _has_warned = False
+    _has_looked = False
 
     def __init__(self, *, ignore_index: int | None = -100) -> None:
         super().__init__()
@@ -48,7 +49,14 @@ class Objective(nn.Module, ABC):
         """Validate and flatten a batch; where there are other ranks, fail together with them."""
         with self.failing_together():
             data = inputs.classification(logits, target, mask, self.ignore_index, sample_weight)
+        if not self._has_looked and logits.dim() > 1 and logits.shape[1] > 1:
+            self._look_for_probabilities(data)
         return data
+
+    def _look_for_probabilities(self, data: Classification) -> None:
+        """Look at the first batch that is large enough: a softmax at the end of a model shows in every batch."""
+        if hints.warn_of_probabilities(data.logits, data.mask):
+            self._has_looked = True
 
     def failing_together(self) -> AbstractContextManager[None]:
         """Return a context in which bad input on one rank is an error on all of them."""
