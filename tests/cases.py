@@ -161,6 +161,7 @@ LOGIT_CASES: dict[str, Case] = {
     "mmce top-label": _top_label(cal.MMCELoss(root=False), reference.mmce),
     "esd class-wise": _class_wise(cal.ESDLoss(root=False, view="class-wise"), reference.esd),
     "mmce class-wise": _class_wise(cal.MMCELoss(root=False, view="class-wise"), reference.mmce),
+    "ece class-wise": _class_wise(cal.ECELoss(view="class-wise"), reference.ece),
 }
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
@@ -179,6 +180,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "SoftAvUCLoss": cal.SoftAvUCLoss,
     "AvUCLoss": cal.AvUCLoss,
     "ECELoss": cal.ECELoss,
+    "ECELoss class-wise": lambda: cal.ECELoss(view="class-wise"),
     "FocalLoss": cal.FocalLoss,
     "FocalLoss gamma 0.5": lambda: cal.FocalLoss(0.5),
     "FocalLoss flsd-53": lambda: cal.FocalLoss("flsd-53"),

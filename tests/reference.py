@@ -3,6 +3,7 @@
 Each takes tensors and is differentiable, so that gradients can be compared as well as values.
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -70,6 +71,33 @@ def ece(z: Tensor, c: Tensor, bins: int = 15) -> Tensor:
         if inside:
             total = total + sum((c[i] - z[i] for i in inside), z.new_zeros(())).abs() / n
     return total
+
+
+def weighted_esd(z: Tensor, c: Tensor, w: Tensor) -> Tensor:
+    """The weighted mean over ordered triples of distinct samples, triple by triple."""
+    total, weights = z.new_zeros(()), z.new_zeros(())
+    for i, j, k in itertools.permutations(range(len(z)), 3):
+        product = w[i] * w[j] * w[k]
+        weights = weights + product
+        if z[j] <= z[i] and z[k] <= z[i]:
+            total = total + product * (c[j] - z[j]) * (c[k] - z[k])
+    return total / weights
+
+
+def weighted_mmce(z: Tensor, c: Tensor, w: Tensor, bandwidth: float = 0.4, unbiased: bool = False) -> Tensor:
+    products = w[:, None] * w[None, :]
+    if unbiased:
+        products = products * (1 - torch.eye(len(z), dtype=z.dtype))
+    residuals = (c - z)[:, None] * (c - z)[None, :]
+    return (products * residuals * laplace_kernel(z, bandwidth)).sum() / products.sum()
+
+
+def weighted_ece(z: Tensor, c: Tensor, w: Tensor, bins: int = 15) -> Tensor:
+    total = z.new_zeros(())
+    for m in range(bins):
+        inside = [i for i in range(len(z)) if m / bins < float(z[i].detach()) <= (m + 1) / bins]
+        total = total + sum((w[i] * (c[i] - z[i]) for i in inside), z.new_zeros(())).abs()
+    return total / w.sum()
 
 
 def dca(z: Tensor, c: Tensor) -> Tensor:

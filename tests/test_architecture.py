@@ -14,10 +14,13 @@ PACKAGE = Path(calibrant.__file__).parent
 # Room -> rooms it may import. A file at the top of the package is a room of its own.
 ALLOWED: dict[str, set[str]] = {
     "numerics": set(),
+    "options": set(),
     "distributed": set(),
     "known_gradient": {"numerics"},
-    "inputs": {"numerics"},
-    "objectives": {"numerics", "known_gradient", "inputs", "distributed"},
+    "hints": {"numerics"},
+    "inputs": {"numerics", "options", "hints"},
+    "multi_label": {"numerics", "inputs"},
+    "objectives": {"numerics", "known_gradient", "hints", "inputs", "multi_label", "distributed"},
     "functional": {"objectives"},
     "__init__": {"functional", "objectives", "metrics", "posthoc", "report", "training"},
     "metrics": {"numerics", "known_gradient", "inputs"},

@@ -70,3 +70,27 @@ def test_log_softmax_stays_finite_when_the_span_overflows() -> None:
     assert y.isfinite().all()
     assert x.grad is not None
     assert x.grad.isfinite().all()
+
+
+def test_the_sum_over_pairs_is_the_quadratic_form_without_its_diagonal() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(200, generator=generator, dtype=torch.float64)
+    x[:50] = (x[:50] * 8).round() / 8
+    w = torch.randn(200, generator=generator, dtype=torch.float64)
+    for bandwidth in (1e-5, 0.01, 0.4):
+        expected = numerics.laplace_quadratic_form(x, w, bandwidth) - w.square().sum()
+        torch.testing.assert_close(numerics.laplace_sum_over_pairs(x, w, bandwidth), expected)
+
+
+def test_no_digit_is_lost_beside_one_large_weight() -> None:
+    w = torch.tensor([1.0, 1e-20, 3e-20, 2e-20], dtype=torch.float64)
+    x = torch.tensor([0.5, 0.5, 0.5, 0.9], dtype=torch.float64)
+    assert numerics.sum_over_distinct(w, 2).item() == pytest.approx(2 * 6e-20, rel=1e-15)
+    assert numerics.sum_over_distinct(w, 3).item() == pytest.approx(6 * 11e-40, rel=1e-15)
+    expected = 2 * (4e-20 + 2e-20 * np.exp(-1.0))
+    assert numerics.laplace_sum_over_pairs(x, w, 0.4).item() == pytest.approx(expected, rel=1e-15)
+
+
+def test_relative_weights_have_a_largest_of_one() -> None:
+    w = torch.tensor([[1e300, 5e299], [1e-300, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(numerics.relative_weight(w), torch.tensor([[1, 0.5], [1, 0], [0, 0]]).double())

@@ -41,17 +41,23 @@ def gather_samples(columns: tuple[Tensor, ...], mask: Tensor | None) -> tuple[tu
     """Gather per-sample columns, each ``(..., N)`` of one shape, from all ranks; N may differ by rank.
 
     Returns the columns over the global batch, and a mask that is True where a sample of some rank
-    counts: False where ``mask`` was, and where a rank with fewer samples was padded. One collective
-    moves the data. Another, of one integer, tells the largest N: where the group has a CPU backend it
+    counts: False where ``mask`` was, and where a rank with fewer samples was padded.
+    """
+    counts = torch.ones_like(columns[0]) if mask is None else mask
+    *everywhere, counts = gather_columns((*columns, counts))
+    return tuple(everywhere), counts > 0.5
+
+
+def gather_columns(columns: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Gather columns, each ``(..., N)`` of one shape, from all ranks, in the dtype of the first; 0 where padded.
+
+    One collective moves the data. Another, of one integer, tells the largest N: where the group has a CPU backend it
     goes there, so that an accelerator is not waited for.
     """
-    first = columns[0]
-    counts = torch.ones_like(first) if mask is None else mask.to(first.dtype)
-    local = torch.stack([*(column.to(first.dtype) for column in columns), counts])
+    local = torch.stack([column.to(columns[0].dtype) for column in columns])
     padding = _largest_across_ranks(local.shape[-1]) - local.shape[-1]
     gathered: Tensor = _AllGather.apply(F.pad(local, (0, padding)))  # type: ignore[no-untyped-call]
-    *everywhere, counts = torch.cat(gathered.unbind(0), dim=-1).unbind(0)
-    return tuple(everywhere), counts > 0.5
+    return torch.cat(gathered.unbind(0), dim=-1).unbind(0)
 
 
 def sum_across_ranks(tensor: Tensor) -> Tensor:

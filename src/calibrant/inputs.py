@@ -5,14 +5,20 @@ at once on the CPU; on an accelerator, and inside ``torch.compile``, by a device
 never makes the host wait; inside a ``torch.func`` transform or a tracer, where no value need exist, not at all.
 """
 
-import numbers
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.numerics import accumulation_dtype, at_least_float32, readable, softmax_parts, traced
+from calibrant import hints
+from calibrant.numerics import accumulation_dtype, at_least_float32, readable, relative_weight, softmax_parts, traced
+from calibrant.options import check_choice as check_choice
+from calibrant.options import check_count as check_count
+from calibrant.options import check_ignore_index as check_ignore_index
+from calibrant.options import check_range as check_range
 
 
 class Pairs(NamedTuple):
@@ -21,14 +27,16 @@ class Pairs(NamedTuple):
     confidence: Tensor
     correct: Tensor
     mask: Tensor | None = None
+    weight: Tensor | None = None
 
 
 class Classification(NamedTuple):
-    """Flattened classifier output: ``(N, C)`` logits, ``(N,)`` target, and which samples count."""
+    """Flattened classifier output: ``(N, C)`` logits, ``(N,)`` target, which samples count, and their weights."""
 
     logits: Tensor
     target: Tensor
     mask: Tensor | None = None
+    weight: Tensor | None = None
 
 
 def require(condition: Tensor, message: Callable[[], str]) -> None:
@@ -53,43 +61,98 @@ def require_between(values: Tensor, low: float, high: float, message: Callable[[
         require((least >= low) & (most <= high), lambda: message(""))
 
 
-def require_samples(pairs: Pairs, minimum: int, name: str) -> None:
-    """Raise ``ValueError`` if fewer than ``minimum`` samples count."""
+def require_samples(pairs: Pairs, minimum: int, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
+    """Raise ``ValueError`` if the batch is too small. Ignored samples are no reason to stop: they are reported.
 
-    def message(got: object) -> str:
+    Returns:
+        For each row, whether at least ``minimum`` samples count; None where the mask cannot be read, or there is none.
+    """
+    samples = pairs.confidence.shape[-1]
+    mask = pairs.mask.numpy() if pairs.mask is not None and readable(pairs.mask) else None
+    if samples < minimum and (mask is None or mask.all()):
         plural = "" if minimum == 1 else "s"
-        return (
-            f"{name} needs at least {minimum} sample{plural}, got {got}: "
+        raise ValueError(
+            f"{name} needs at least {minimum} sample{plural}, got {samples}: "
             "raise the calibration batch size or set drop_last=True"
         )
-
-    if pairs.confidence.shape[-1] < minimum:
-        raise ValueError(message(pairs.confidence.shape[-1]))
-    if pairs.mask is not None:
-        fewest = pairs.mask.sum(-1).min()
-        require(
-            fewest >= minimum,
-            lambda: message(f"{int(fewest)} after masking" if readable(fewest) else "fewer after masking"),
-        )
+    return None if mask is None else np.asarray(mask.sum(-1) >= minimum)
 
 
-def pairs(confidence: Tensor, correct: Tensor, mask: Tensor | None, *, name: str, minimum: int = 1) -> Pairs:
+def require_or_warn(pairs: Pairs, minimum: int, name: str) -> None:
+    """As :func:`require_samples`; warn if a row has too few samples because others were ignored."""
+    enough = require_samples(pairs, minimum, name)
+    if enough is not None and not enough.all():
+        warn_of_ignored(pairs, minimum, name)
+
+
+def warn_of_ignored(pairs: Pairs, minimum: int, name: str) -> None:
+    """Warn that too few samples count for the objective to have a value."""
+    reason = "every sample of this batch was ignored"
+    if pairs.mask is not None and pairs.mask.any():
+        reason = f"too many samples of this batch were ignored, {name} needs at least {minimum}"
+    warnings.warn(f"{reason}: the objective is 0 here", UserWarning, stacklevel=3)
+
+
+def pairs(
+    confidence: Tensor,
+    correct: Tensor,
+    mask: Tensor | None,
+    *,
+    name: str,
+    minimum: int = 1,
+    sample_weight: Tensor | None = None,
+) -> Pairs:
     """Validate ``(confidence, correct)`` as given by the user, samples along the last dimension."""
     check_float("confidence", confidence)
     check_shape("correct", correct, confidence.shape, "confidence")
     check_device("correct", correct, confidence, "confidence")
     if confidence.dim() == 0:
         raise ValueError("confidence must have at least one dimension, the samples; got a 0-d tensor")
+    weight = None
     if mask is not None:
         check_mask(mask, confidence.shape, "confidence", confidence)
+    if sample_weight is not None:
+        weight, mask = checked_weight(sample_weight, mask, confidence, "confidence", confidence.shape)
+        weight = without_equal_weights(weight, mask)
+    if mask is not None:
         confidence = torch.where(mask, confidence, 0.5)
         correct = torch.where(mask, correct, torch.zeros_like(correct))
     confidence, correct = at_least_float32(confidence), at_least_float32(correct.detach())
     check_unit_interval("confidence", confidence)
     check_zero_one("correct", correct)
-    checked = Pairs(confidence, correct, mask)
-    require_samples(checked, minimum, name)
+    checked = Pairs(confidence, correct, mask, weight)
+    require_or_warn(checked, minimum, name)
     return checked
+
+
+def checked_weight(
+    weight: Tensor, mask: Tensor | None, like: Tensor, like_name: str, expected: torch.Size
+) -> tuple[Tensor, Tensor | None]:
+    """Validate sample weights; return them in the dtype of ``like``, 0 where masked, and which samples count.
+
+    A sample of weight 0 does not count. The mask is None where it can be seen that all do.
+    """
+    check_shape("sample_weight", weight, expected, like_name)
+    check_device("sample_weight", weight, like, like_name)
+    if weight.is_complex():
+        raise TypeError(f"sample_weight must be real, got {weight.dtype}")
+    weight = weight.detach().to(at_least_float32(like).dtype)
+    if mask is not None:
+        weight = torch.where(mask, weight, 0.0)
+    require_between(
+        weight, 0, torch.finfo(weight.dtype).max,
+        lambda found: f"sample_weight must be finite and not negative, got values{found}: leave samples out with 0",
+    )  # fmt: skip
+    all_count = readable(weight) and bool((weight.numpy() > 0).all())
+    return weight, None if all_count else weight > 0
+
+
+def without_equal_weights(weight: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """Return None for weights seen to be equal, which change nothing: unweighted samples take a shorter path."""
+    if weight is None or not readable(weight):
+        return weight
+    array = weight.numpy() if mask is None else weight.numpy()[mask.numpy()]
+    return None if array.size == 0 or array.min() == array.max() else weight
 
 
 def check_float(name: str, value: Tensor) -> None:
@@ -174,41 +237,31 @@ def check_zero_one(name: str, value: Tensor) -> None:
         require((value == value.bool()).all(), lambda: message)
 
 
-def check_range(
-    name: str, value: float, *, low: float, high: float = 1e12, open_low: bool = False, open_high: bool = False
-) -> None:
-    """Raise unless the number ``value`` lies in the interval: how options are validated."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not ((value > low if open_low else value >= low) and (value < high if open_high else value <= high)):
-        above = f"above {low:g}" if open_low else f"at least {low:g}"
-        raise ValueError(f"{name} must be {above} and {'below' if open_high else 'at most'} {high:g}, got {value}")
+def check_objective(value: object, name: str = "objective") -> None:
+    """Raise ``TypeError`` for a class in place of an object."""
+    if isinstance(value, type):
+        raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
 
 
-def check_count(name: str, value: int) -> None:
-    """Raise unless ``value`` is a whole number from 1 to a million."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
-    if not 1 <= value <= 10**6:
-        raise ValueError(f"{name} must be at least 1 and at most 1000000, got {value}")
-
-
-def check_ignore_index(value: int | None) -> None:
-    """Raise ``TypeError`` unless ``value`` is a whole number or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral)):
-        raise TypeError(f"ignore_index must be a whole number or None, got {value!r}")
-    if value is not None and not -(2**63) <= value < 2**63:
-        raise ValueError(f"ignore_index must fit in 64 bits, got {value}")
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+def check_logits_and_target(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
+    """Raise ``TypeError`` unless both are dense tensors, the logits floating point."""
+    if hint := hints.of_logits(logits):
+        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
+    check_float("logits", logits)
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}: use torch.as_tensor(target)")
+    check_dense("target", target)
+    check_ignore_index(ignore_index)
+    if logits.dim() == 0:
+        raise ValueError("logits must have shape (N, C), (N, C, d1, ...) or (N,), got a 0-d tensor")
 
 
 def classification(
-    logits: Tensor, target: Tensor, mask: Tensor | None = None, ignore_index: int | None = -100
+    logits: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    ignore_index: int | None = -100,
+    sample_weight: Tensor | None = None,
 ) -> Classification:
     """Validate and flatten classifier output.
 
@@ -217,36 +270,37 @@ def classification(
         target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension.
         mask: Boolean, the shape of ``target``; True where a sample counts.
         ignore_index: Label whose samples do not count; None if there is none.
+        sample_weight: Non-negative weights, the shape of ``target``.
     """
-    check_float("logits", logits)
-    if not isinstance(target, Tensor):
-        raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}: use torch.as_tensor(target)")
-    check_dense("target", target)
-    check_ignore_index(ignore_index)
+    check_logits_and_target(logits, target, ignore_index)
     if target.is_floating_point() or target.is_complex():
-        raise TypeError(
-            f"target must hold integer class indices, got {target.dtype}: call target.long(), "
-            "or target.argmax(dim=1) if it is one-hot or holds probabilities"
-        )
-    if logits.dim() == 0:
-        raise ValueError("logits must have shape (N, C), (N, C, d1, ...) or (N,), got a 0-d tensor")
+        remedy = "call target.long(), or target.argmax(dim=1) if it is one-hot or holds probabilities"
+        hint = hints.of_target(target, logits, ignore_index) or remedy
+        raise TypeError(f"target must hold integer class indices, got {target.dtype}: {hint}")
     if logits.dim() == 1:
         logits = logits.unsqueeze(1)
     expected = logits.shape[:1] + logits.shape[2:]
     if logits.shape[1] == 1 and target.shape == logits.shape:
         target = target.squeeze(1)
-        mask = mask.squeeze(1) if isinstance(mask, Tensor) and mask.shape == logits.shape else mask
+        mask, sample_weight = (
+            given.squeeze(1) if isinstance(given, Tensor) and given.shape == logits.shape else given
+            for given in (mask, sample_weight)
+        )
     if target.shape != expected:
+        hint = hints.of_target(target, logits, ignore_index)
         raise ValueError(
             f"target must have shape {tuple(expected)} for logits of shape {tuple(logits.shape)}, "
-            f"got {tuple(target.shape)}"
+            f"got {tuple(target.shape)}" + (f": {hint}" if hint else "")
         )
     if logits.shape[1] == 0:
         raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}")
     check_device("target", target, logits, "logits")
 
     logits, target = at_least_float32(logits), target.long()
-    valid = _valid_samples(target, mask, ignore_index)
+    valid, weight = valid_samples(target, mask, ignore_index), None
+    if sample_weight is not None:
+        weight, valid = checked_weight(sample_weight, valid, logits, "target", target.shape)
+        weight = weight.flatten()
     if logits.dim() > 2:
         logits, target = logits.movedim(1, -1).flatten(0, -2), target.flatten()
     if valid is not None:
@@ -256,11 +310,13 @@ def classification(
         target = torch.where(valid, target, 0)
     if logits.shape[1] == 1:
         logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
-    _check_logits_and_labels(logits, target, ignore_index)
-    return Classification(logits, target, valid)
+    check_finite_logits(logits)
+    _check_labels(target, logits.shape[1], ignore_index)
+    return Classification(logits, target, valid, weight)
 
 
-def _valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
+def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
+    """Which samples count: neither masked nor labelled ``ignore_index``; None where it can be seen that all do."""
     if mask is not None:
         check_mask(mask, target.shape, "target", target)
     # Where it costs nothing to look, the common case that every sample counts takes the shorter path.
@@ -271,7 +327,9 @@ def _valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None
     return None if mask is not None and readable(mask) and mask.numpy().all() else mask
 
 
-def _check_logits_and_labels(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
+def check_finite_logits(logits: Tensor) -> None:
+    """Raise ``ValueError`` if ``(N, C)`` logits hold NaN or infinity."""
+
     def not_finite(_: str) -> str:
         where = f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if readable(logits) else ""
         return (
@@ -281,7 +339,9 @@ def _check_logits_and_labels(logits: Tensor, target: Tensor, ignore_index: int |
 
     largest = torch.finfo(logits.dtype).max
     require_between(logits, -largest, largest, not_finite)
-    classes = logits.shape[1]
+
+
+def _check_labels(target: Tensor, classes: int, ignore_index: int | None) -> None:
     require_between(
         target, 0, classes - 1,
         lambda found: (
@@ -296,7 +356,7 @@ def top_label_pairs(data: Classification) -> Pairs:
     predicted = data.logits.argmax(dim=1)
     powers, total = softmax_parts(data.logits)
     confidence = (powers.gather(1, predicted.unsqueeze(1)) / total).squeeze(1)
-    return Pairs(confidence.to(data.logits.dtype), predicted == data.target, data.mask)
+    return Pairs(confidence.to(data.logits.dtype), predicted == data.target, data.mask, data.weight)
 
 
 def class_wise_pairs(data: Classification) -> Pairs:
@@ -304,7 +364,8 @@ def class_wise_pairs(data: Classification) -> Pairs:
     powers, total = softmax_parts(data.logits)
     probabilities = (powers / total).to(data.logits.dtype).T.contiguous()
     mask = None if data.mask is None else data.mask.expand_as(probabilities)
-    return Pairs(probabilities, one_hot(data).T, mask)
+    weight = None if data.weight is None else data.weight.expand_as(probabilities)
+    return Pairs(probabilities, one_hot(data).T, mask, weight)
 
 
 def one_hot(data: Classification) -> Tensor:
@@ -314,7 +375,7 @@ def one_hot(data: Classification) -> Tensor:
 
 
 class Residuals(NamedTuple):
-    """Pairs as numbers to accumulate with: float64, samples that do not count weighted by zero."""
+    """Pairs as numbers to accumulate with: float64, residuals times weights, samples that do not count weigh 0."""
 
     confidence: Tensor
     correct: Tensor
@@ -324,11 +385,14 @@ class Residuals(NamedTuple):
 
 
 def residuals(pairs: Pairs) -> Residuals:
-    """Return the residuals ``correct - confidence`` in the accumulation dtype, zero where masked."""
+    """Return the residuals ``correct - confidence`` times the weights in the accumulation dtype, zero where masked."""
     dtype = accumulation_dtype(pairs.confidence)
     confidence, correct = pairs.confidence.to(dtype), pairs.correct.to(dtype)
     residual = correct - confidence
-    if pairs.mask is None:
+    if pairs.weight is not None:
+        weight = relative_weight(pairs.weight.to(dtype))
+    elif pairs.mask is not None:
+        weight = pairs.mask.to(dtype)
+    else:
         return Residuals(confidence, correct, residual, None, float(confidence.shape[-1]))
-    weight = pairs.mask.to(dtype)
     return Residuals(confidence, correct, residual * weight, weight, weight.sum(-1))

@@ -4,6 +4,8 @@ Everything here is plain differentiable torch, so that autograd gives exact firs
 and ``torch.compile`` and ``torch.func`` see through it.
 """
 
+import math
+
 import torch
 import torch.autograd.forward_ad
 import torch.nn.functional as F
@@ -93,6 +95,43 @@ def laplace_quadratic_form(position: Tensor, weight: Tensor, bandwidth: float) -
     return (weight * (2 * below + tied)).sum(-1)
 
 
+def laplace_sum_over_pairs(position: Tensor, weight: Tensor, bandwidth: float) -> Tensor:
+    r"""Exact :math:`\sum_{i \ne j} w_i w_j \exp(-|x_i - x_j| / \phi)` in :math:`O(N \log N)`.
+
+    It is :func:`laplace_quadratic_form` without its diagonal, which is never added: one large weight among
+    small ones would leave nothing but rounding behind when it is subtracted again.
+    """
+    position, order = position.sort(dim=-1)
+    weight = weight.gather(-1, order)
+    first, _ = tie_bounds(position)
+    below = _decayed_sum_below(position, weight, first, bandwidth)
+    prefix = exclusive_cumsum(weight)
+    tied_before = prefix[..., :-1] - prefix.gather(-1, first)
+    return 2 * (weight * (below + tied_before)).sum(-1)
+
+
+def relative_weight(weight: Tensor) -> Tensor:
+    """Weights over the largest of their row, so that products of three neither overflow nor underflow."""
+    largest = weight.amax(-1, keepdim=True)
+    return weight / torch.where(largest > 0, largest, 1.0)
+
+
+def sum_over_distinct(weight: Tensor, size: int) -> Tensor:
+    r"""Sum of the products of ``size`` distinct weights over all ordered tuples, along the last dimension.
+
+    For three, :math:`\sum w_i w_j w_k` over distinct :math:`i, j, k`. Each prefix sum is one more factor; of
+    non-negative weights nothing is ever subtracted, so that no digits are lost where a few weights are large.
+
+    Example:
+        >>> sum_over_distinct(torch.ones(5), 3), sum_over_distinct(torch.tensor([2.0, 3.0]), 2)
+        (tensor(60.), tensor(12.))
+    """
+    products = weight
+    for _ in range(size - 1):
+        products = weight * exclusive_cumsum(products)[..., :-1]
+    return math.factorial(size) * products.sum(-1)
+
+
 def _decayed_sum_below(position: Tensor, weight: Tensor, first: Tensor, bandwidth: float) -> Tensor:
     """Sum w_j exp(-(x_i - x_j) / bandwidth) over all x_j strictly below x_i, positions ascending."""
     if exponential_is_safe(bandwidth, position.dtype):
@@ -136,11 +175,13 @@ def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
     return torch.where(positive, root, 0.0)
 
 
-def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """``numerator / denominator``, and 0 with zero gradient where the denominator is as good as 0.
+def safe_divide(numerator: Tensor, denominator: Tensor | float) -> Tensor:
+    """``numerator / denominator``, and 0 with zero gradient where the denominator, if a tensor, is as good as 0.
 
     Below the root of the smallest normal number the derivative, which divides twice, would overflow.
     """
+    if isinstance(denominator, float):
+        return numerator / denominator
     empty = denominator.abs() < torch.finfo(denominator.dtype).tiny ** 0.5
     return torch.where(empty, 0.0, numerator / torch.where(empty, 1.0, denominator))
 

@@ -124,7 +124,7 @@ def entropy_threshold(
         0.5479
     """
     with torch.no_grad():
-        data = _uncertain_predictions(probabilities, correct, None, mask, "the entropy threshold")
+        data = _uncertain_predictions(probabilities, correct, None, mask, "the entropy threshold", minimum=0)
         midpoint = _midpoint(_entropy_sums(*data))
     return midpoint / math.log(probabilities.shape[-1]) if normalised else midpoint
 
@@ -151,6 +151,7 @@ def _uncertain_predictions(
     confidence: Tensor | None,
     mask: Tensor | None,
     name: str,
+    minimum: int = 1,
 ) -> tuple[Pairs, Tensor]:
     inputs.check_probabilities(probabilities, mask)
     if mask is not None:
@@ -160,18 +161,17 @@ def _uncertain_predictions(
     if confidence is None:
         confidence = probabilities.amax(-1)
     inputs.check_shape("confidence", confidence, probabilities.shape[:-1], "probabilities without the last dimension")
-    pairs = inputs.pairs(confidence, correct, mask, name=name)
+    pairs = inputs.pairs(confidence, correct, mask, name=name, minimum=minimum)
     return pairs, entropy(probabilities.to(accumulation_dtype(probabilities)))
 
 
-def _batch(data: Classification, gathers: bool, name: str) -> tuple[Pairs, Tensor]:
+def _batch(data: Classification, gathers: bool) -> tuple[Pairs, Tensor]:
     pairs = inputs.top_label_pairs(data)
     uncertainty = entropy(data.logits.softmax(1).to(accumulation_dtype(data.logits)))
     if gathers:
         columns = (uncertainty, pairs.confidence, pairs.correct)
         (uncertainty, confidence, correct), mask = distributed.gather_samples(columns, pairs.mask)
         pairs = Pairs(confidence, correct, mask)
-    inputs.require_samples(pairs, 1, name)
     return pairs, uncertainty
 
 
@@ -259,7 +259,9 @@ class AvUCLoss(Objective):
 
     def value(self, data: Classification) -> Tensor:
         """Return the loss, of the global batch when ``sync`` is on."""
-        return _avuc(*_batch(data, self.gathers(), self.name), self.threshold)
+        pairs, uncertainty = _batch(data, self.gathers())
+        self.lacks_samples(pairs)
+        return _avuc(pairs, uncertainty, self.threshold)
 
     def _on_its_scale(self, midpoint: float, classes: int) -> float:  # noqa: ARG002 (S-AvUC's scale needs it)
         return midpoint
@@ -324,5 +326,6 @@ class SoftAvUCLoss(AvUCLoss):
 
     def value(self, data: Classification) -> Tensor:
         """Return the loss, of the global batch when ``sync`` is on."""
-        pairs, uncertainty = _batch(data, self.gathers(), self.name)
+        pairs, uncertainty = _batch(data, self.gathers())
+        self.lacks_samples(pairs)
         return _soft_avuc(pairs, uncertainty, data.logits.shape[1], self.threshold, self.temperature)

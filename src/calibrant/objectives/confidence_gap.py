@@ -5,7 +5,7 @@ from torch import Tensor
 
 from calibrant import distributed, inputs
 from calibrant.inputs import Classification, Pairs
-from calibrant.numerics import accumulation_dtype
+from calibrant.numerics import accumulation_dtype, safe_divide
 from calibrant.objectives.base import Objective, PairObjective
 
 
@@ -56,25 +56,25 @@ def mdca(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_i
         0.4251
     """
     data = inputs.classification(logits, target, mask, ignore_index)
-    return _mdca(data, gathers=False).to(data.logits.dtype)
+    inputs.require_or_warn(Pairs(data.target, data.target, data.mask), 1, "MDCA")
+    return _mdca(*_mdca_sums(data)).to(data.logits.dtype)
 
 
 def _dca(pairs: Pairs) -> Tensor:
     _, _, residual, _, samples = inputs.residuals(pairs)
-    return residual.sum(-1).abs() / samples
+    return safe_divide(residual.sum(-1).abs(), samples)
 
 
-def _mdca(data: Classification, gathers: bool) -> Tensor:
+def _mdca_sums(data: Classification) -> tuple[Tensor, Tensor]:
+    """Sum of the excess of each class's probability over its indicator, and the number of samples, ``(1,)``."""
     wide = accumulation_dtype(data.logits)
     excess = data.logits.softmax(1).to(wide) - inputs.one_hot(data).to(wide)
     counted = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(wide).unsqueeze(1)
-    # The count rides along as a last column, so that one sum over ranks brings both.
-    sums = torch.cat((excess * counted, counted), dim=1).sum(0)
-    if gathers:
-        sums = distributed.sum_across_ranks(sums)
-    count = sums[-1].detach()
-    inputs.require(count >= 1, lambda: "MDCA needs at least 1 sample, got none: check mask and ignore_index")
-    return (sums[:-1].abs() / count).mean()
+    return (excess * counted).sum(0), counted.sum(0)
+
+
+def _mdca(sums: Tensor, count: Tensor) -> Tensor:
+    return safe_divide(sums.abs(), count).mean()
 
 
 class DCALoss(PairObjective):
@@ -121,10 +121,20 @@ class MDCALoss(Objective):
         0.4251
     """
 
+    name = "MDCA"
+
     def __init__(self, *, ignore_index: int | None = -100, sync: bool = True) -> None:
         super().__init__(ignore_index=ignore_index)
         self.sync = sync
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean over classes of the difference of the means."""
-        return _mdca(data, self.gathers())
+        sums, count = _mdca_sums(data)
+        if self.gathers():
+            # The count rides along as a last column, so that one sum over ranks brings both.
+            everywhere = distributed.sum_across_ranks(torch.cat((sums, count)))
+            sums, count = everywhere[:-1], everywhere[-1:].detach()
+            self.lacks_samples(Pairs(count, count, count >= 1))
+        else:
+            self.lacks_samples(Pairs(data.target, data.target, data.mask))
+        return _mdca(sums, count)

@@ -5,15 +5,27 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Pairs
-from calibrant.objectives.base import PairObjective
+from calibrant.numerics import safe_divide
+from calibrant.objectives.base import View, mean_over_rows
+from calibrant.objectives.viewed import ViewedObjective
 
 
-def ece(confidence: Tensor, correct: Tensor, bins: int = 15, *, mask: Tensor | None = None) -> Tensor:
+def ece(
+    confidence: Tensor,
+    correct: Tensor,
+    bins: int = 15,
+    *,
+    mask: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
     r"""Expected calibration error (ECE) with equal-width, right-closed bins, differentiable.
 
     With the bins :math:`(0, 1/M], (1/M, 2/M], \dots` of [0, 1],
 
     .. math:: \mathrm{ECE} = \frac1N \sum_m \Big| \sum_{i \in m} (c_i - z_i) \Big|.
+
+    With weights :math:`w_i` it is :math:`\sum_m \big| \sum_{i \in m} w_i (c_i - z_i) \big| \big/ \sum_i w_i`: a weight
+    of 2 is a sample that is there twice.
 
     Gradients reach the bin gaps through the confidences; which bin a sample falls in is held fixed. As
     everywhere in this convention, a confidence of exactly 0 falls in no bin but counts in N. Edges are
@@ -24,6 +36,8 @@ def ece(confidence: Tensor, correct: Tensor, bins: int = 15, *, mask: Tensor | N
         correct: 1 or True where the prediction is right, same shape.
         bins: Number M of bins; 15 is the most common, the ESD paper uses 20.
         mask: Boolean, same shape: True where a sample counts.
+        sample_weight: Non-negative weights, same shape; constants, no gradient flows. Their scale does not matter,
+            and a weight of 0 is the same as ``mask=False``.
 
     Returns:
         Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
@@ -40,7 +54,7 @@ def ece(confidence: Tensor, correct: Tensor, bins: int = 15, *, mask: Tensor | N
         0.5
     """
     inputs.check_count("bins", bins)
-    pairs = inputs.pairs(confidence, correct, mask, name="ECE")
+    pairs = inputs.pairs(confidence, correct, mask, name="ECE", sample_weight=sample_weight)
     return _ece(pairs, bins).to(pairs.confidence.dtype)
 
 
@@ -51,14 +65,16 @@ def _ece(pairs: Pairs, bins: int) -> Tensor:
     # Slot m holds (edge m-1, edge m]; slot 0 is the confidence 0 that falls in no bin.
     slot = torch.bucketize(fixed, edges.to(fixed.dtype))
     gaps = torch.zeros_like(residual[..., :1]).repeat_interleave(bins + 1, -1).scatter_add(-1, slot, residual)
-    return gaps[..., 1:].abs().sum(-1) / samples
+    return safe_divide(gaps[..., 1:].abs().sum(-1), samples)
 
 
-class ECELoss(PairObjective):
+class ECELoss(ViewedObjective):
     """Expected calibration error (ECE) of a batch of logits as a loss, to be added to the NLL.
 
     Args:
         bins: Number of equal-width, right-closed bins.
+        view: ``"top-label"``; ``"class-wise"`` for the mean over classes; ``"multi-label"`` for the mean over labels,
+            each with a sigmoid of its own.
         ignore_index: Label whose samples do not count.
         sync: Compute on the global batch under ``torch.distributed``.
 
@@ -75,11 +91,13 @@ class ECELoss(PairObjective):
 
     name = "ECE"
 
-    def __init__(self, bins: int = 15, *, ignore_index: int | None = -100, sync: bool = True) -> None:
-        super().__init__(ignore_index=ignore_index, sync=sync)
+    def __init__(
+        self, bins: int = 15, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
+    ) -> None:
+        super().__init__(view, ignore_index=ignore_index, sync=sync)
         inputs.check_count("bins", bins)
         self.bins = int(bins)
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """ECE of the batch."""
-        return _ece(pairs, self.bins)
+        """ECE, averaged over classes or labels."""
+        return mean_over_rows(_ece(pairs, self.bins), pairs, 1)

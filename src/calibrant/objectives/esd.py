@@ -13,11 +13,14 @@ from calibrant.known_gradient import (
     wants_known_gradient,
     with_known_gradient,
 )
-from calibrant.numerics import tie_bounds
-from calibrant.objectives.base import PairObjective, View
+from calibrant.numerics import exclusive_cumsum, safe_divide, sum_over_distinct, tie_bounds
+from calibrant.objectives.base import View, mean_over_rows
+from calibrant.objectives.viewed import ViewedObjective
 
 
-def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> Tensor:
+def esd(
+    confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None, sample_weight: Tensor | None = None
+) -> Tensor:
     r"""Expected squared difference (ESD), exact in :math:`O(N \log N)` time and :math:`O(N)` memory.
 
     ESD estimates :math:`\mathbb{E}_{Z'}\big[\mathbb{E}[1(Z \le Z')(C - Z)]^2\big]`: how far cumulated
@@ -29,6 +32,17 @@ def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
     .. math:: \mathrm{ESD} = \frac{1}{N(N-1)(N-2)} \sum_i \left(A_i^2 - B_i\right),
 
     which equals the estimator of the paper term by term, ties included. It can be negative.
+
+    It is the mean of :math:`1(z_j \le z_i)\,1(z_k \le z_i)\,d_j d_k` over triples of distinct samples. With weights
+    :math:`w_i` it is their weighted mean,
+
+    .. math:: \mathrm{ESD}_w = \frac{\sum_{i, j, k} w_i w_j w_k\, 1(z_j \le z_i)\,1(z_k \le z_i)\, d_j d_k}
+        {\sum_{i, j, k} w_i w_j w_k} \quad \text{over distinct } i, j, k,
+
+    an estimate for the population in which a sample is drawn in proportion to its weight: numerator and denominator
+    are both unbiased, and for a calibrated classifier, with weights that do not depend on correctness, the mean is
+    exactly 0. Equal weights change nothing. A weight of 2 is not the same as a sample that is there twice, because a
+    triple never holds a sample twice.
 
     **The value is unbiased; the gradient is not.** Over random batches the mean of this number is the
     quantity above. Autograd, though, differentiates it with the ranks held fixed: it does not see that
@@ -43,6 +57,8 @@ def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)`` with N at least 3.
         correct: 1 or True where the prediction is right, same shape; a constant, no gradient flows.
         mask: Boolean, same shape: True where a sample counts.
+        sample_weight: Non-negative weights, same shape; constants, no gradient flows. Their scale does not matter,
+            and a weight of 0 is the same as ``mask=False``.
 
     Returns:
         Shape ``(...)``: a scalar for 1-d input. Accumulated in float64, returned in the dtype given, float32 at
@@ -62,12 +78,13 @@ def esd(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
         >>> value.backward(); confidence.grad[confidence.argmin()].item() != 0
         True
     """
-    pairs = inputs.pairs(confidence, correct, mask, name="ESD", minimum=3)
+    pairs = inputs.pairs(confidence, correct, mask, name="ESD", minimum=3, sample_weight=sample_weight)
     return _esd(pairs).to(pairs.confidence.dtype)
 
 
 def _esd(pairs: Pairs) -> Tensor:
-    if pairs.mask is None and pairs.confidence.dim() == 1 and wants_known_gradient(pairs.confidence):
+    single_row = pairs.mask is None and pairs.weight is None and pairs.confidence.dim() == 1
+    if single_row and wants_known_gradient(pairs.confidence):
         correct = pairs.correct.clone()  # the gradient may be differentiated after the caller's changes
         return with_known_gradient(
             pairs.confidence,
@@ -82,6 +99,8 @@ def _differentiable_esd(pairs: Pairs) -> Tensor:
     order = pairs.confidence.detach().argsort(dim=-1)
     confidence, residual = confidence.gather(-1, order), residual.gather(-1, order)
     first, last = tie_bounds(confidence)
+    if weight is not None and pairs.weight is not None:
+        return _weighted_esd(residual, weight.gather(-1, order), first)
     others_below = residual.cumsum(-1).gather(-1, last) - residual
     squares = others_below.square()
     if weight is None:
@@ -92,7 +111,29 @@ def _differentiable_esd(pairs: Pairs) -> Tensor:
         squares = squares * weight
     # sum_i B_i counts d_j^2 once for every other sample at or above j.
     total = squares.sum(-1) - (residual.square() * others_above).sum(-1)
-    return total / (samples * (samples - 1) * (samples - 2))
+    return safe_divide(total, samples * (samples - 1) * (samples - 2))
+
+
+def _weighted_esd(residual: Tensor, weight: Tensor, first: Tensor) -> Tensor:
+    """ESD of weighted samples in ascending order as sums over a < b < c; the residuals are already weighted.
+
+    The sample i at or above the two others is c, or also b if c is tied with it, or also a if all three are tied. No
+    product of a weight with itself is ever added and then subtracted, so rounding stays small beside the sum of
+    weight products that is divided by, however uneven the weights are.
+    """
+
+    def before(terms: Tensor) -> Tensor:
+        return exclusive_cumsum(terms)[..., :-1]
+
+    def tied_before(terms: Tensor) -> Tensor:
+        sums = exclusive_cumsum(terms)
+        return sums[..., :-1] - sums.gather(-1, first)
+
+    residual_before = before(residual)
+    last = weight * before(residual * residual_before)
+    middle = residual * tied_before(weight * residual_before)
+    lowest = residual * tied_before(residual * tied_before(weight))
+    return safe_divide(2 * (last + middle + lowest).sum(-1), sum_over_distinct(weight, 3))
 
 
 def _esd_and_gradient(confidence: Array, correct: Marks) -> tuple[float, Array]:
@@ -111,20 +152,22 @@ def _esd_and_gradient(confidence: Array, correct: Marks) -> tuple[float, Array]:
     return float(others_below @ others_below - residual @ weighted) * scale, gradient
 
 
-class ESDLoss(PairObjective):
+class ESDLoss(ViewedObjective):
     r"""Expected squared difference (ESD) of a batch of logits, to be added to the NLL.
 
     Args:
         root: True is the published training recipe :math:`\sqrt{\max(\mathrm{ESD}, 0)}`, with value and
             gradient exactly 0 where :math:`\mathrm{ESD} \le 0` (or below 1e-16, which is rounding). That
             happens on about two thirds of the batches of a calibrated network. False is the unbiased value.
-        view: ``"top-label"``, or ``"class-wise"`` for the mean over classes (rooted after the mean).
+        view: ``"top-label"``; ``"class-wise"`` for the mean over classes (rooted after the mean); ``"multi-label"``
+            for the mean over labels, each with a sigmoid of its own (rooted after the mean).
         ignore_index: Label whose samples do not count.
         sync: Compute on the global batch under ``torch.distributed``.
 
     Shapes:
-        ``logits`` ``(N, C)``, ``(N, C, d1, ...)``, ``(N,)`` or ``(N, 1)``; ``target`` ``(N, ...)``; a scalar
-        comes out. At least 3 samples must count.
+        ``logits`` ``(N, C)``, ``(N, C, d1, ...)``, ``(N,)`` or ``(N, 1)``; ``target`` and ``sample_weight``
+        ``(N, ...)``, in the multi-label view the target has the shape of the logits; the loss is a scalar. At least
+        3 samples must count.
 
     See :func:`calibrant.functional.esd` for the formula, the paper, and why the gradient is not unbiased.
 
@@ -141,18 +184,16 @@ class ESDLoss(PairObjective):
     def __init__(
         self, root: bool = True, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
-        super().__init__(ignore_index=ignore_index, sync=sync)
-        inputs.check_choice("view", view, ("top-label", "class-wise"))
+        super().__init__(view, ignore_index=ignore_index, sync=sync)
         self.root = root
-        self.view = view
 
     def minimum_samples(self) -> int:
         """Three: ESD is a U-statistic over triples."""
         return 3
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """ESD, averaged over classes in the class-wise view."""
-        return _esd(pairs).mean()
+        """ESD, averaged over classes or labels."""
+        return mean_over_rows(_esd(pairs), pairs, 3)
 
     def closed_form(self) -> ClosedForm:
         """ESD and its gradient."""

@@ -16,8 +16,15 @@ from calibrant.known_gradient import (
     wants_known_gradient,
     with_known_gradient,
 )
-from calibrant.numerics import exponential_is_safe, laplace_quadratic_form, safe_divide
-from calibrant.objectives.base import PairObjective, View
+from calibrant.numerics import (
+    exponential_is_safe,
+    laplace_quadratic_form,
+    laplace_sum_over_pairs,
+    safe_divide,
+    sum_over_distinct,
+)
+from calibrant.objectives.base import PairObjective, View, mean_over_rows
+from calibrant.objectives.viewed import ViewedObjective
 
 Normalisation = Literal["paper", "legacy"]
 
@@ -29,6 +36,7 @@ def mmce(
     unbiased: bool = False,
     *,
     mask: Tensor | None = None,
+    sample_weight: Tensor | None = None,
 ) -> Tensor:
     r"""Squared maximum mean calibration error (MMCE), exact in :math:`O(N \log N)` time, :math:`O(N)` memory.
 
@@ -39,12 +47,21 @@ def mmce(
     as published (a V-statistic: never negative, biased upward), or over pairs :math:`i \ne j` divided by
     :math:`N(N-1)` with ``unbiased=True`` (a U-statistic: may be negative, mean 0 when calibrated).
 
+    With weights :math:`w_i` it is the weighted mean over the same pairs,
+
+    .. math:: \mathrm{MMCE}_w^2 = \frac{\sum_{i,j} w_i w_j\, d_i d_j k(r_i, r_j)}{\sum_{i,j} w_i w_j},
+
+    over all pairs, where a weight of 2 is a sample that is there twice, or over :math:`i \ne j` with
+    ``unbiased=True``, where it is not: a pair never holds a sample twice.
+
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
         correct: 1 or True where the prediction is right, same shape.
         bandwidth: Kernel width :math:`\phi`. The authors' code writes it as 2 x 0.2.
         unbiased: Which of the two statistics. The U-statistic needs N at least 2.
         mask: Boolean, same shape: True where a sample counts.
+        sample_weight: Non-negative weights, same shape; constants, no gradient flows. Their scale does not matter,
+            and a weight of 0 is the same as ``mask=False``.
 
     Returns:
         Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
@@ -61,13 +78,14 @@ def mmce(
         0.1091
     """
     _check_bandwidth(bandwidth)
-    pairs = inputs.pairs(confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1)
+    minimum = 2 if unbiased else 1
+    pairs = inputs.pairs(confidence, correct, mask, name="MMCE", minimum=minimum, sample_weight=sample_weight)
     return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
 
 
 def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
     closed_form = _closed_form(bandwidth, unbiased)
-    single_row = pairs.mask is None and pairs.confidence.dim() == 1
+    single_row = pairs.mask is None and pairs.weight is None and pairs.confidence.dim() == 1
     if closed_form and single_row and wants_known_gradient(pairs.confidence):
         correct = pairs.correct.clone()  # the gradient may be differentiated after the caller's changes
         return with_known_gradient(
@@ -79,11 +97,14 @@ def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
 
 
 def _differentiable_mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
-    confidence, _, residual, _, samples = inputs.residuals(pairs)
+    confidence, _, residual, weight, samples = inputs.residuals(pairs)
+    if unbiased and weight is not None and pairs.weight is not None:
+        total = laplace_sum_over_pairs(confidence, residual, bandwidth)
+        return safe_divide(total, sum_over_distinct(weight, 2))
     total = laplace_quadratic_form(confidence, residual, bandwidth)
     if unbiased:
-        return (total - residual.square().sum(-1)) / (samples * (samples - 1))
-    return total / (samples * samples)
+        total = total - residual.square().sum(-1)
+    return safe_divide(total, samples * (samples - 1) if unbiased else samples * samples)
 
 
 def _closed_form(bandwidth: float, unbiased: bool) -> ClosedForm | None:
@@ -165,7 +186,7 @@ def _check_bandwidth(bandwidth: float) -> None:
     inputs.check_range("bandwidth", bandwidth, low=1e-12)
 
 
-class MMCELoss(PairObjective):
+class MMCELoss(ViewedObjective):
     r"""Maximum mean calibration error (MMCE) of a batch of logits, to be added to the NLL.
 
     Args:
@@ -173,7 +194,8 @@ class MMCELoss(PairObjective):
         unbiased: The U-statistic instead of the published V-statistic.
         root: True gives :math:`\sqrt{\mathrm{MMCE}^2}`, with zero gradient where the square is not
             positive; weights for the rooted and the squared form are not comparable.
-        view: ``"top-label"``, or ``"class-wise"`` for the mean over classes (rooted after the mean).
+        view: ``"top-label"``; ``"class-wise"`` for the mean over classes (rooted after the mean); ``"multi-label"``
+            for the mean over labels, each with a sigmoid of its own (rooted after the mean).
         ignore_index: Label whose samples do not count.
         sync: Compute on the global batch under ``torch.distributed``.
 
@@ -200,21 +222,19 @@ class MMCELoss(PairObjective):
         ignore_index: int | None = -100,
         sync: bool = True,
     ) -> None:
-        super().__init__(ignore_index=ignore_index, sync=sync)
+        super().__init__(view, ignore_index=ignore_index, sync=sync)
         _check_bandwidth(bandwidth)
-        inputs.check_choice("view", view, ("top-label", "class-wise"))
         self.bandwidth = float(bandwidth)
         self.unbiased = unbiased
         self.root = root
-        self.view = view
 
     def minimum_samples(self) -> int:
         """One for the V-statistic, two for the U-statistic."""
         return 2 if self.unbiased else 1
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """MMCE squared, averaged over classes in the class-wise view."""
-        return _mmce(pairs, self.bandwidth, self.unbiased).mean()
+        """MMCE squared, averaged over classes or labels."""
+        return mean_over_rows(_mmce(pairs, self.bandwidth, self.unbiased), pairs, self.minimum_samples())
 
     def closed_form(self) -> ClosedForm | None:
         """MMCE squared and its gradient."""

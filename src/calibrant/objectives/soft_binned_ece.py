@@ -78,7 +78,7 @@ def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, f
     else:
         gap = (accuracy.unsqueeze(-2) - confidence.unsqueeze(-1)).abs()
         total = (membership * bounded_power(gap, norm)).sum((-2, -1))
-    return safe_root(total / samples, norm)
+    return safe_root(safe_divide(total, samples), norm)
 
 
 def _check_options(bins: int, temperature: float, norm: float, form: Form) -> None:

@@ -68,7 +68,8 @@ class EpochScores(StreamingECE):
     def _sum_up(self) -> None:
         kept, total_loss = [], 0.0
         losses = _on_host([loss for _, loss in self._waiting])
-        for ((confidence, correct, mask), _), loss in zip(self._waiting, losses, strict=True):
+        for (pairs, _), loss in zip(self._waiting, losses, strict=True):
+            confidence, correct, mask = pairs.confidence, pairs.correct, pairs.mask
             kept.append((confidence, correct) if mask is None else (confidence[mask], correct[mask]))
             if len(kept[-1][0]):  # the mean loss of nothing is NaN
                 total_loss += loss * len(kept[-1][0])
@@ -97,7 +98,7 @@ class EpochScores(StreamingECE):
         with self.sync_context():
             return {name: getattr(self, name).clone() for name in ("sums", "samples", "totals")} | {
                 # As they are: another order of summation would round differently.
-                "waiting": [(tuple(pairs), loss) for pairs, loss in self._waiting],
+                "waiting": [(tuple(pairs[:3]), loss) for pairs, loss in self._waiting],
                 "objectives": list(self._objectives),
             }
 

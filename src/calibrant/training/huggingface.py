@@ -14,7 +14,7 @@ from transformers import EvalPrediction, Trainer, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 
 from calibrant import ESDLoss, metrics
-from calibrant.inputs import check_choice, check_count
+from calibrant.inputs import check_choice, check_count, check_objective
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.interleave import _is_large_enough, _set_epoch
 from calibrant.training.randomness import random_state, set_random_state
@@ -89,6 +89,7 @@ class CalibratedTrainer(Trainer):
             raise ValueError(f"objective_weight must be finite and not negative, got {objective_weight}")
         check_count("calibration_every", calibration_every)
         check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        check_objective(objective)
         objective = ESDLoss() if objective is None else objective
         if not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")

@@ -69,6 +69,8 @@ class CalibratedClassifier(RecordedModule):
         batchnorm: Literal["update", "freeze"] = "update",
         bins: int = 20,
     ) -> None:
+        inputs.check_objective(objective)
+        inputs.check_objective(loss, "loss")
         inputs.check_range("weight", weight, low=0)
         inputs.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
         inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))

@@ -1,0 +1,63 @@
+"""Common mistakes, recognised by what the input looks like: hints for error messages, and one warning."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.numerics import readable
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.floating[Any]]]
+_warned_of_probabilities = False
+
+
+def of_logits(logits: object) -> str:
+    """How to get at the logits of a model's output, such as the ``ModelOutput`` of transformers."""
+    if isinstance(logits, Tensor):
+        return ""
+    if hasattr(logits, "logits"):
+        return "pass outputs.logits"
+    return 'pass outputs.logits, or outputs["logits"] of a dict' if isinstance(logits, Mapping) else ""
+
+
+def of_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
+    """What a target of the shape of the logits probably is, multi-label or one-hot; nothing where it cannot be read."""
+    if target.shape != logits.shape or logits.dim() < 2 or logits.shape[1] < 2 or not readable(target):
+        return ""
+    labels = target if ignore_index is None else torch.where(target == ignore_index, 0, target)
+    if not ((labels == 0) | (labels == 1)).all():
+        return ""
+    if (labels.sum(1) != 1).any():
+        return 'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles'
+    return "" if target.is_floating_point() else "it looks one-hot, pass target.argmax(dim=1)"
+
+
+def _is_distribution(rows: Array) -> bool:
+    inside = rows.max() <= 1 and rows.min() >= 0  # first, because the sum of large logits may overflow
+    return bool(inside and (np.abs(rows.sum(-1) - 1) <= 1e-3).all())
+
+
+def warn_of_probabilities(logits: Tensor, mask: Tensor | None) -> bool:
+    """Warn, once per process, of ``(N, C)`` logits that look like the output of a softmax.
+
+    Returns:
+        Whether the values could be read and at least 8 samples count, so that there was something to see.
+    """
+    global _warned_of_probabilities
+    if not readable(logits):
+        return False
+    rows = logits.detach().numpy() if mask is None else logits.detach().numpy()[mask.numpy()]
+    if len(rows) < 8:
+        return False
+    if not _warned_of_probabilities and _is_distribution(rows):
+        _warned_of_probabilities = True
+        warnings.warn(
+            "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "
+            "or pass probabilities.log()",
+            UserWarning,
+            stacklevel=5,
+        )
+    return True

@@ -1,0 +1,232 @@
+"""Several labels a sample: every label is a calibration problem of its own, and the objective is their mean."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import calibrant as cal
+import calibrant.functional as F
+from calibrant.objectives.base import View
+from calibrant.objectives.viewed import ViewedObjective
+from tests import reference
+from tests.cases import value_and_gradient
+
+Single = Callable[[Tensor, Tensor], Tensor]
+CASES: dict[str, tuple[Callable[[], ViewedObjective], Single]] = {
+    "esd": (lambda: cal.ESDLoss(root=False, view="multi-label"), reference.esd),
+    "mmce": (lambda: cal.MMCELoss(root=False, view="multi-label"), reference.mmce),
+    "mmce unbiased": (
+        lambda: cal.MMCELoss(unbiased=True, root=False, view="multi-label"),
+        lambda z, c: reference.mmce(z, c, unbiased=True),
+    ),
+    "ece": (lambda: cal.ECELoss(view="multi-label"), reference.ece),
+}
+ROOTED: dict[str, Callable[[], ViewedObjective]] = {
+    "esd": lambda: cal.ESDLoss(view="multi-label"),
+    "mmce": lambda: cal.MMCELoss(view="multi-label"),
+}
+
+
+def labelled(n: int = 20, labels: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Over-confident logits and the labels that apply."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(n, labels, generator=generator, dtype=torch.float64)
+    return logits, (torch.rand(n, labels, generator=generator) < torch.sigmoid(logits / 3)).long()
+
+
+def transcription(single: Single) -> Single:
+    def mean_over_labels(logits: Tensor, target: Tensor) -> Tensor:
+        values = []
+        for k in range(logits.shape[1]):
+            counts = target[:, k] != -100
+            values.append(single(1 / (1 + torch.exp(-logits[counts, k])), target[counts, k].to(logits.dtype)))
+        return sum(values, logits.new_zeros(())) / len(values)
+
+    return mean_over_labels
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_mean_over_labels(name: str, ignored: bool) -> None:
+    module, single = CASES[name]
+    logits, target = labelled()
+    if ignored:
+        target[torch.rand(target.shape, generator=torch.Generator().manual_seed(1)) < 0.3] = -100
+    ours = value_and_gradient(module(), torch.where(target == -100, torch.nan, logits), target)
+    torch.testing.assert_close(ours, value_and_gradient(transcription(single), logits, target), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ROOTED)
+def test_the_root_is_taken_after_the_mean(name: str) -> None:
+    logits, target = labelled()
+    squared = CASES[name][0]()(logits, target)
+    assert squared > 0
+    torch.testing.assert_close(ROOTED[name]()(logits, target), squared.sqrt())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mask_and_ignored_labels_leave_labels_out(name: str) -> None:
+    module = CASES[name][0]()
+    logits, target = labelled()
+    counts = torch.rand(target.shape, generator=torch.Generator().manual_seed(2)) < 0.6
+    by_label = value_and_gradient(module, logits, target.masked_fill(~counts, -100))
+    spoiled = torch.where(counts, logits, torch.nan)
+    by_mask = value_and_gradient(lambda x, y: module(x, y, counts), spoiled, torch.where(counts, target, 7))
+    torch.testing.assert_close(by_mask, by_label)
+    assert (by_mask[1][~counts] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", CASES)
+def test_every_type_holds_labels(name: str, dtype: torch.dtype) -> None:
+    module = CASES[name][0]()
+    logits, target = labelled()
+    assert module(logits, target.to(dtype)) == module(logits, target)
+
+
+def test_float_targets_may_hold_the_ignored_label() -> None:
+    module = cal.ESDLoss(view="multi-label")
+    logits, target = labelled()
+    target[3:6, 1] = -100
+    assert module(logits, target.float()) == module(logits, target)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_dense_logits_weights_and_ignored_labels_together(name: str) -> None:
+    module = CASES[name][0]()
+    logits, target = labelled(24)
+    w = torch.rand(24, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    w[5] = 0
+    target[[1, 2, 9], [0, 3, 3]] = -100
+    value, gradient = value_and_gradient(lambda x, y: module(x, y, None, w), logits, target)
+    folded, folded_target = (flat.reshape(4, 6, 4).movedim(-1, 1) for flat in (logits, target))
+    folded_value, folded_gradient = value_and_gradient(
+        lambda x, y: module(x, y, None, w.reshape(4, 6)), folded, folded_target
+    )
+    torch.testing.assert_close(folded_value, value)
+    torch.testing.assert_close(folded_gradient.movedim(1, -1).reshape(24, 4), gradient)
+    rows = []
+    for k in range(4):
+        counts = (target[:, k] != -100) & (w > 0)
+        z, c = torch.sigmoid(logits[counts, k]), target[counts, k].double()
+        weighted = {"esd": reference.weighted_esd, "mmce": reference.weighted_mmce, "ece": reference.weighted_ece}
+        if name == "mmce unbiased":
+            rows.append(reference.weighted_mmce(z, c, w[counts], unbiased=True))
+        else:
+            rows.append(weighted[name](z, c, w[counts]))
+    torch.testing.assert_close(value, torch.stack(rows).mean(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_label_is_the_class_wise_view_of_class_1(name: str) -> None:
+    module, _ = CASES[name]
+    logits, target = labelled(labels=1)
+    functions: dict[str, Single] = {
+        "esd": F.esd,
+        "mmce": F.mmce,
+        "mmce unbiased": lambda z, c: F.mmce(z, c, unbiased=True),
+        "ece": F.ece,
+    }
+    expected = functions[name](torch.sigmoid(logits[:, 0]), target[:, 0])
+    torch.testing.assert_close(module()(logits, target), expected)
+    torch.testing.assert_close(module()(logits[:, 0], target[:, 0]), expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradcheck_of_labels(name: str) -> None:
+    module = CASES[name][0]()
+    logits, target = labelled(8, 3)
+    target[2, 1] = -100
+    assert torch.autograd.gradcheck(lambda x: module(x, target), logits.requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e3, "largest"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_finite(name: str, scale: Any, dtype: torch.dtype) -> None:
+    logits, target = labelled()
+    size = torch.finfo(dtype).max if scale == "largest" else scale
+    leaf = (logits.sign().to(dtype) * size).requires_grad_()
+    value = CASES[name][0]()(leaf, target)
+    value.backward()
+    assert value.isfinite()
+    assert leaf.grad is not None
+    assert leaf.grad.isfinite().all()
+
+
+def test_equal_logits_stay_tied_wherever_they_stand() -> None:
+    logits = torch.full((37, 3), 1.2345, dtype=torch.float32)
+    value = cal.ESDLoss(root=False, view="multi-label")(logits, torch.zeros(37, 3))
+    assert value.item() == pytest.approx(torch.sigmoid(torch.tensor(1.2345)).item() ** 2, rel=1e-6)
+
+
+def test_a_label_with_too_few_samples_is_left_out_of_the_mean() -> None:
+    logits, target = labelled(labels=3)
+    module = cal.ESDLoss(root=False, view="multi-label")
+    expected = module(logits[:, :2], target[:, :2])
+    target[2:, 2] = -100
+    torch.testing.assert_close(module(logits, target), expected)
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("fresh_compiler")
+def test_labels_compile_into_one_graph(name: str) -> None:
+    module = CASES[name][0]()
+    logits, target = labelled(40)
+    target[3, 2] = -100
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_label_is_read_on_an_accelerator(name: str) -> None:
+    logits = torch.randn(40, 5, device="meta", requires_grad=True)
+    value = CASES[name][0]()(logits, torch.zeros(40, 5, device="meta"))
+    value.backward()
+    assert value.shape == ()
+
+
+BAD: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "class indices": (
+        torch.randn(8, 3), torch.arange(8) % 3, ValueError, r"shape of the logits, \(8, 3\).* got \(8,\): for one class"
+    ),
+    "soft labels": (torch.randn(8, 3), torch.full((8, 3), 0.5), ValueError, "only 0 and 1 .* round soft labels"),
+    "other labels": (torch.randn(8, 3), torch.full((8, 3), 2), ValueError, "only 0 and 1"),
+    "NaN labels": (torch.randn(8, 3), torch.full((8, 3), torch.nan), ValueError, "only 0 and 1"),
+    "NaN logits": (torch.full((8, 3), torch.nan), torch.ones(8, 3), ValueError, "finite, got NaN .* in 8 of 8 samples"),
+    "too few": (torch.randn(2, 3), torch.ones(2, 3), ValueError, "ESD needs at least 3 samples, got 2"),
+    "no label": (torch.randn(8, 0), torch.ones(8, 0), ValueError, "at least one label"),
+    "a list": (torch.randn(2, 2), [[0, 1], [1, 1]], TypeError, "target must be a torch.Tensor, got list"),
+    "elsewhere": (torch.randn(8, 3), torch.ones(8, 3, device="meta"), ValueError, "target is on meta"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_labels_are_named(bad: str) -> None:
+    logits, target, error, message = BAD[bad]
+    with pytest.raises(error, match=message):
+        cal.ESDLoss(view="multi-label")(logits, target)
+
+
+def test_masks_and_weights_of_labels_have_their_shapes() -> None:
+    logits, target = labelled()
+    module = cal.ESDLoss(view="multi-label")
+    with pytest.raises(ValueError, match=r"mask must have shape \(20, 4\) to match target, got \(20,\)"):
+        module(logits, target, mask=torch.ones(20, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"sample_weight must have shape \(20,\) .* got \(20, 4\)"):
+        module(logits, target, sample_weight=torch.ones(20, 4))
+
+
+@pytest.mark.parametrize("view", ["class-wise", "multi-label"])
+def test_ece_shows_its_view(view: View) -> None:
+    assert f"view={view!r}" in repr(cal.ECELoss(view=view))
