@@ -61,12 +61,12 @@ def test_what_is_logged_is_what_the_metrics_say(tmp_path: Path) -> None:
         "accuracy": cal.metrics.accuracy(logits=logits, target=y[:37]),
         "ece": cal.metrics.ece(logits=logits, target=y[:37], bins=20),
     }
-    assert tested == pytest.approx({f"test/{name}": value for name, value in expected.items()}, rel=1e-6)
-    assert validated == pytest.approx({f"validation/{name}": value for name, value in expected.items()}, rel=1e-6)
+    assert tested == pytest.approx({f"test_{name}": value for name, value in expected.items()}, rel=1e-6)
+    assert validated == pytest.approx({f"validation_{name}": value for name, value in expected.items()}, rel=1e-6)
     (entry,) = module.history
     assert set(entry) == {
-        "epoch", "train/nll", "train/accuracy", "train/ece", "train/objective", "train/silent",
-        "validation/nll", "validation/accuracy", "validation/ece",
+        "epoch", "train_nll", "train_accuracy", "train_ece", "train_objective", "train_silent",
+        "validation_nll", "validation_accuracy", "validation_ece",
     }  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def test_models_may_take_keywords_and_return_objects(tmp_path: Path) -> None:
     module = CalibratedClassifier(Wrapped(), cal.ESDLoss())
     run = trainer(tmp_path, max_epochs=1)
     run.fit(module, interleave(batches, batches), DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
-    assert module.history[0]["validation/nll"] > 0
+    assert module.history[0]["validation_nll"] > 0
     predicted = run.predict(module, DataLoader(inputs, batch_size=None))  # type: ignore[arg-type]
     assert predicted is not None
     assert all(isinstance(logits, Tensor) and logits.shape == (25, 3) for logits in predicted)
@@ -126,7 +126,7 @@ def test_models_may_take_keywords_and_return_objects(tmp_path: Path) -> None:
 def test_another_loss_takes_the_place_of_the_nll(tmp_path: Path) -> None:
     module = classifier(objective=None, loss=cal.FocalLoss())
     trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(module, datamodule=data(calibration_fraction=0))
-    assert set(module.history[0]) == {"epoch", "train/loss", "train/accuracy", "train/ece"}
+    assert set(module.history[0]) == {"epoch", "train_loss", "train_accuracy", "train_ece"}
 
 
 def test_the_binary_logit_of_class_1_will_do(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_the_binary_logit_of_class_1_will_do(tmp_path: Path) -> None:
     module = CalibratedClassifier(nn.Linear(6, 1), cal.ESDLoss())
     pairs = TensorDataset(x, (y > 0).long())
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=InterleavedDataModule(pairs, batch_size=30))
-    assert 0 < module.history[0]["train/nll"] < 2
+    assert 0 < module.history[0]["train_nll"] < 2
 
 
 def test_without_a_calibration_loader_there_are_no_calibration_batches() -> None:
@@ -147,7 +147,7 @@ def test_plain_batches_will_do_without_an_objective(tmp_path: Path) -> None:
     module = classifier(objective=None)
     loader = DataLoader(TensorDataset(*samples()), 25)
     trainer(tmp_path, max_epochs=1).fit(module, loader)
-    assert "train/objective" not in module.history[0]
+    assert "train_objective" not in module.history[0]
 
 
 def test_without_an_objective_held_out_data_is_left_alone(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_values_are_logged_while_an_epoch_goes_on(tmp_path: Path) -> None:
         classifier(), datamodule=data()
     )
     assert not seen[1]
-    assert seen[2].keys() == {"train/accuracy", "train/ece", "train/objective"}
+    assert seen[2].keys() == {"train_accuracy", "train_ece", "train_objective"}
 
 
 PLAIN = [(torch.zeros(4, 6), torch.zeros(4, dtype=torch.long))]

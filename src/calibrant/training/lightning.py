@@ -27,8 +27,8 @@ class CalibratedClassifier(RecordedModule):
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
     tensor, or a mapping of keyword arguments of the model. Without an objective plain ``(inputs, target)`` will do.
-    Logged are ``train/nll`` (``train/loss`` for another loss), ``train/accuracy`` and ``train/ece``, running over the
-    epoch; ``train/objective``, and ``train/silent``, the share of calibration batches on which it was 0 or less;
+    Logged are ``train_nll`` (``train_loss`` for another loss), ``train_accuracy`` and ``train_ece``, running over the
+    epoch; ``train_objective``, and ``train_silent``, the share of calibration batches on which it was 0 or less;
     and the first three again for ``validation`` and ``test``. ``predict`` gives logits.
 
     Args:
@@ -39,7 +39,7 @@ class CalibratedClassifier(RecordedModule):
         optimizer: Makes the optimizer from the parameters; by default the paper's AdamW, learning rate 1e-3 and weight
             decay 1e-2.
         scheduler: Makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
-            ``validation/nll``, after every epoch.
+            ``validation_nll``, after every epoch.
         scheduler_interval: Whether the scheduler goes on after every ``"epoch"`` or every ``"step"``.
         batchnorm: ``"update"`` lets calibration batches enter BatchNorm's running statistics, as published;
             ``"freeze"`` does not, see :func:`calibrant.training.freeze_batchnorm_statistics`.
