@@ -24,7 +24,17 @@ ALLOWED: dict[str, set[str]] = {
     "posthoc": {"numerics", "inputs"},
     "report": {"files", "known_gradient", "metrics", "posthoc"},
     "files": {"metrics", "inputs"},
-    "training": {"__init__", "inputs", "objectives", "metrics"},
+    "training": {
+        "__init__",
+        "numerics",
+        "inputs",
+        "distributed",
+        "objectives",
+        "metrics",
+        "posthoc",
+        "files",
+        "report",
+    },
     "commands": {"files", "metrics", "posthoc", "report"},
     "experiments": {
         "__init__",

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import calibrant as cal
 from calibrant.training import CalibratedClassifier, InterleavedDataModule, interleave, interleaved_split
 from calibrant.training.epoch_scores import WAITING, EpochScores
+from calibrant.training.ignored import loss_or_zero
 from tests.training.lightning_runs import STEPS, classifier, data, network, samples, trainer
 
 pytestmark = [
@@ -97,6 +98,43 @@ def test_ignored_samples_do_not_count(tmp_path: Path) -> None:
     kept = ignored >= 0
     others = run.validate(module, DataLoader(TensorDataset(x[kept], y[kept]), 25), verbose=False)
     assert some[0] == pytest.approx(others[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"loss": cal.FocalLoss()}, {"loss": cal.FocalLoss(ignore_index=7)}])
+def test_batches_in_which_every_label_is_ignored_train_nothing(options: Any, tmp_path: Path) -> None:
+    x, y = samples()
+    ignored = torch.full_like(y[:25], getattr(options.get("loss"), "ignore_index", -100))
+    pairs, nothing = (x[:25], y[:25]), (x[25:50], ignored)
+    unknown = (x[25:50], torch.full_like(ignored, -100))  # the objective's own label to ignore
+    modules = []
+    for train, calibration in (([pairs, nothing], [pairs, unknown]), ([pairs], [pairs])):
+        torch.manual_seed(0)
+        module = CalibratedClassifier(
+            nn.Linear(6, 3), cal.MMCELoss(), optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1), **options
+        )
+        validation = DataLoader([nothing], batch_size=None)  # type: ignore[arg-type]
+        trainer(tmp_path, max_epochs=1).fit(module, interleave(train, calibration), validation)
+        modules.append(module)
+    torch.testing.assert_close(modules[0].state_dict(), modules[1].state_dict(), rtol=0, atol=0)
+    first, second = (module.history[0] for module in modules)
+    assert (first.pop("train_silent"), second.pop("train_silent")) == (0.5, 0.0)
+    assert first.pop("train_objective") == second.pop("train_objective") / 2
+    assert first == second  # NaN would differ from itself
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_an_ignored_batch_is_recognised_without_a_look_at_its_values(ignored: bool) -> None:
+    target = torch.full((4,), -100) if ignored else torch.tensor([0, 1, 2, -100])
+    logits = torch.tensor([[1.0, 2.0, 0.0]] * 3 + [[float("nan")] * 3], requires_grad=True)
+
+    def loss(logits: Tensor, target: Tensor) -> Tensor:
+        return torch.compile(loss_or_zero, backend="eager")(cal.BrierLoss(), logits, target)  # as on an accelerator
+
+    compiled, plain = loss(logits, target), loss_or_zero(cal.BrierLoss(), logits, target)
+    torch.testing.assert_close(compiled, plain)
+    gradients = [torch.autograd.grad(value, logits)[0] for value in (compiled, plain)]
+    torch.testing.assert_close(*gradients)
+    assert (compiled == 0) == ignored
 
 
 class Wrapped(nn.Module):

@@ -15,6 +15,7 @@ from calibrant import inputs
 from calibrant.inputs import Classification
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.checkpoint import WholeCheckpointIO
+from calibrant.training.ignored import loss_or_zero, objective_or_zero
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader
 from calibrant.training.lightning_data import InterleavedDataModule, require_parts_for_ranks
 from calibrant.training.recorded import RecordedModule
@@ -107,13 +108,13 @@ class CalibratedClassifier(RecordedModule):
         batch, calibration_batch = self._parts(batch)
         logits, target = self._logits_and_target(batch)
         data = self._checked(logits, target)
-        loss: Tensor = _nll(data) if self.loss is None else self.loss(logits, target)
+        loss = _nll(data) if self.loss is None else loss_or_zero(self.loss, logits, target)
         self.training_scores.add(data, loss)
         if self.objective is None or calibration_batch is None or self.weight == 0:
             return loss
         with freeze_batchnorm_statistics(self.model) if self.batchnorm == "freeze" else nullcontext():
             logits, target = self._logits_and_target(calibration_batch)
-        value: Tensor = self.objective(logits, target)
+        value = objective_or_zero(self.objective, logits, target)
         self.training_scores.add_objective(value)
         return loss + self.weight * value
 
@@ -179,6 +180,9 @@ def _paper_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
 
 
 def _nll(data: Classification) -> Tensor:
+    if data.mask is None:
+        return F.cross_entropy(data.logits, data.target)
     # Not by indexing with the mask, for whose result an accelerator would have to be waited for.
-    target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
-    return F.cross_entropy(data.logits, target, ignore_index=-100)
+    target = torch.where(data.mask, data.target, -100)
+    # If every sample is ignored, this is 0, and the mean of torch is NaN.
+    return F.cross_entropy(data.logits, target, ignore_index=-100, reduction="sum") / data.mask.sum().clamp(min=1)
