@@ -112,7 +112,7 @@ def test_batches_in_which_every_label_is_ignored_train_nothing(options: Any, tmp
         module = CalibratedClassifier(
             nn.Linear(6, 3), cal.MMCELoss(), optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1), **options
         )
-        validation = DataLoader([nothing], batch_size=None)  # type: ignore[arg-type]
+        validation: DataLoader[Any] = DataLoader([nothing], batch_size=None)  # type: ignore[arg-type]
         trainer(tmp_path, max_epochs=1).fit(module, interleave(train, calibration), validation)
         modules.append(module)
     torch.testing.assert_close(modules[0].state_dict(), modules[1].state_dict(), rtol=0, atol=0)

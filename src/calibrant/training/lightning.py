@@ -20,6 +20,8 @@ from calibrant.training.interleave import InterleavedBatch, InterleavedLoader
 from calibrant.training.lightning_data import InterleavedDataModule, require_parts_for_ranks
 from calibrant.training.recorded import RecordedModule
 
+LEARNING_RATE = 1e-3  # of the paper
+
 __all__ = ["CalibratedClassifier", "InterleavedDataModule", "WholeCheckpointIO"]
 
 
@@ -37,8 +39,9 @@ class CalibratedClassifier(RecordedModule):
         objective: A calibration objective such as :class:`calibrant.ESDLoss`; None to train on the loss alone.
         weight: Of the objective.
         loss: What is minimised on the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
-        optimizer: Makes the optimizer from the parameters; by default the paper's AdamW, learning rate 1e-3 and weight
-            decay 1e-2.
+        learning_rate: Learning rate of the default optimizer. ``Tuner.lr_find`` of Lightning sets it. It has no effect
+            on an ``optimizer`` of your own, so the two are refused together.
+        optimizer: Makes the optimizer from the parameters; by default the paper's AdamW with weight decay 1e-2.
         scheduler: Makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
             ``validation_nll``, after every epoch.
         scheduler_interval: Whether the scheduler goes on after every ``"epoch"`` or every ``"step"``.
@@ -64,6 +67,7 @@ class CalibratedClassifier(RecordedModule):
         weight: float = 1.0,
         *,
         loss: nn.Module | None = None,
+        learning_rate: float = LEARNING_RATE,
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         scheduler_interval: Literal["epoch", "step"] = "epoch",
@@ -73,13 +77,21 @@ class CalibratedClassifier(RecordedModule):
         inputs.check_range("weight", weight, low=0)
         inputs.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
         inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        inputs.check_range("learning_rate", learning_rate, low=0)
+        if optimizer is not None and learning_rate != LEARNING_RATE:
+            raise ValueError(
+                f"learning_rate={learning_rate:g} is that of the default optimizer, and optimizer= makes another: "
+                "give the learning rate to that one"
+            )
         super().__init__(bins, "nll" if loss is None else "loss")
         self.model = model
         self.objective = objective
         self.weight = weight
         self.loss = loss
         self.batchnorm = batchnorm
-        self._make_optimizer = optimizer or _paper_optimizer
+        self._make_optimizer = optimizer
+        if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
+            self.learning_rate = learning_rate
         self._make_scheduler = scheduler
         self._scheduler_interval = scheduler_interval
 
@@ -135,7 +147,11 @@ class CalibratedClassifier(RecordedModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimizer over all parameters that want a gradient, and the scheduler if there is one."""
-        optimizer = self._make_optimizer([weights for weights in self.parameters() if weights.requires_grad])
+        parameters = [weights for weights in self.parameters() if weights.requires_grad]
+        if self._make_optimizer is None:
+            optimizer: Optimizer = torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=1e-2)
+        else:
+            optimizer = self._make_optimizer(parameters)
         if self._make_scheduler is None:
             return optimizer
         return {
@@ -173,10 +189,6 @@ class CalibratedClassifier(RecordedModule):
     def _evaluate(self, batch: Any) -> None:
         data = self._checked(*self._logits_and_target(batch))
         self.evaluation_scores.add(data, _nll(data))
-
-
-def _paper_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-2)
 
 
 def _nll(data: Classification) -> Tensor:

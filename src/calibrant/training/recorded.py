@@ -45,6 +45,11 @@ class RecordedModule(lightning.LightningModule):
         self._random_before_validation: RandomState | None = None
         self._resumed: Mapping[str, Any] | None = None
 
+    def setup(self, stage: str) -> None:
+        """Begin a run: what another run was to go on from, such as that of ``Tuner.lr_find``, is not for this one."""
+        del stage
+        self._resumed = None
+
     def on_train_start(self) -> None:
         """Go on from a checkpoint, if there is one, and make up for what was due when it was written."""
         resumed, self._resumed = self._resumed, None
