@@ -8,11 +8,9 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
 
 import calibrant as cal
 from calibrant.training import CalibratedClassifier, InterleavedDataModule, interleave
-from calibrant.training.lightning_data import require_parts_for_ranks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -80,14 +78,6 @@ def test_reloading_the_loaders_does_not_repeat_the_first_order() -> None:
     trainer(max_epochs=3, callbacks=[again]).fit(classifier(), data)
     assert len({tuple(order) for order in seen.first}) == 3
     assert seen.first == again.first
-
-
-def test_loaders_that_give_every_process_the_same_are_refused() -> None:
-    data = samples()
-    sharded = DataLoader(data, 10, sampler=DistributedSampler(data, 2, 0))
-    require_parts_for_ranks(interleave(sharded, sharded))
-    with pytest.raises(ValueError, match="the calibration loader would give every process the same samples"):
-        require_parts_for_ranks(interleave(sharded, DataLoader(data, 10, shuffle=True)))
 
 
 def test_a_plateau_scheduler_needs_validation() -> None:

@@ -16,8 +16,8 @@ from calibrant.inputs import Classification
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.checkpoint import WholeCheckpointIO
 from calibrant.training.ignored import loss_or_zero, objective_or_zero
-from calibrant.training.interleave import InterleavedBatch, InterleavedLoader
-from calibrant.training.lightning_data import InterleavedDataModule, require_parts_for_ranks
+from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, require_parts_for_ranks
+from calibrant.training.lightning_data import InterleavedDataModule
 from calibrant.training.recorded import RecordedModule
 
 LEARNING_RATE = 1e-3  # of the paper
