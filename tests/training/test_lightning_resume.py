@@ -253,7 +253,7 @@ def test_weights_and_history_come_back_without_a_trainer(tmp_path: Path) -> None
     trained.fit(module, datamodule=data())
     trained.save_checkpoint(tmp_path / "end.ckpt")
     loaded = type(module).load_from_checkpoint(
-        tmp_path / "end.ckpt", model=classifier().model, objective=cal.ESDLoss(), weights_only=True
+        tmp_path / "end.ckpt", model=classifier().model, objective=cal.ESDLoss(), scheduler=None, weights_only=True
     )
     assert same(loaded.state_dict(), module.state_dict())
     assert loaded.history == module.history

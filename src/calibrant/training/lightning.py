@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,9 @@ from calibrant.training.checkpoint import WholeCheckpointIO
 from calibrant.training.ignored import loss_or_zero, objective_or_zero
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, require_parts_for_ranks
 from calibrant.training.lightning_data import InterleavedDataModule
-from calibrant.training.recorded import RecordedModule
+from calibrant.training.recorded import KEY, RecordedModule
+from calibrant.training.saved_classifier import arguments_in, arguments_of, read_without_tensors
+from calibrant.training.structure import Trusted
 
 LEARNING_RATE = 1e-3  # of the paper
 
@@ -94,6 +96,8 @@ class CalibratedClassifier(RecordedModule):
             self.learning_rate = learning_rate
         self._make_scheduler = scheduler
         self._scheduler_interval = scheduler_interval
+        self._bins = bins
+        self._not_saved: tuple[str, ...] = ()
 
     def forward(self, inputs: Any) -> Tensor:
         """The logits of a batch of inputs."""
@@ -147,6 +151,12 @@ class CalibratedClassifier(RecordedModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimizer over all parameters that want a gradient, and the scheduler if there is one."""
+        if self._not_saved:
+            name = self._not_saved[0]
+            raise ValueError(
+                f"this classifier was trained with {name}=, a function, which a checkpoint does not hold: pass {name}= "
+                "to load_from_checkpoint again, or None for the default"
+            )
         parameters = [weights for weights in self.parameters() if weights.requires_grad]
         if self._make_optimizer is None:
             optimizer: Optimizer = torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=1e-2)
@@ -162,6 +172,56 @@ class CalibratedClassifier(RecordedModule):
                 "reduce_on_plateau": False,  # RecordedModule sees to it
             },
         }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what :meth:`load_from_checkpoint` builds the classifier from."""
+        super().on_save_checkpoint(checkpoint)
+        functions = {"optimizer": self._make_optimizer, "scheduler": self._make_scheduler}
+        plain = {
+            "weight": self.weight, "scheduler_interval": self._scheduler_interval, "batchnorm": self.batchnorm,
+            "bins": self._bins,
+        }  # fmt: skip
+        if self._make_optimizer is None:
+            plain["learning_rate"] = self.learning_rate
+        checkpoint[KEY]["classifier"] = arguments_of(
+            plain, {"model": self.model, "objective": self.objective, "loss": self.loss},
+            [name for name, given in functions.items() if given is not None or name in self._not_saved],
+        )  # fmt: skip
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's is a classmethod of its own kind
+        cls,
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = True,
+        *,
+        trusted: Trusted = (),
+        **kwargs: Any,
+    ) -> Self:
+        """Load a classifier from a checkpoint, without unpickling anything that may run code.
+
+        The checkpoint holds the arguments the classifier was made with, the structure of model, objective and loss
+        included, but not ``optimizer`` and ``scheduler``, which are functions: pass those to train further.
+
+        Args:
+            checkpoint_path: Path of the checkpoint, a URL, or an open file.
+            map_location: As ``torch.load`` takes it.
+            hparams_file: As Lightning takes it; of no use here.
+            strict: Whether the names of all weights must agree.
+            weights_only: As ``torch.load`` takes it; leave it True.
+            trusted: Your own classes, or functions, that the model consists of. Classes of ``torch.nn`` and objectives
+                of Calibrant need not be named. Alternatively pass ``model=``, built as it was; its weights are loaded.
+            **kwargs: Arguments of the classifier that take the place of the saved ones.
+        """
+        saved = read_without_tensors(checkpoint_path).get(KEY, {}).get("classifier")
+        arguments = arguments_in(saved, kwargs, trusted)
+        loaded = super().load_from_checkpoint(
+            checkpoint_path, map_location, hparams_file, strict, weights_only, **arguments
+        )
+        loaded._not_saved = tuple(name for name in (saved or {}).get("not_saved", ()) if name not in kwargs)
+        return loaded
 
     def _parts(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, InterleavedBatch):
