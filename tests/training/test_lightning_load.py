@@ -22,6 +22,8 @@ pytestmark = [
 
 
 class Block(nn.Module):
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(6, 6)

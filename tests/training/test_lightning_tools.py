@@ -70,7 +70,7 @@ def test_a_compiled_classifier_trains_as_a_plain_one(tmp_path: Path) -> None:
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
         module = CalibratedClassifier(model, cal.ESDLoss(), optimizer=sgd)
-        given = torch.compile(module, backend="eager") if compiles else module
+        given: Any = torch.compile(module, backend="eager") if compiles else module
         torch.manual_seed(2)
         trainer(tmp_path, max_epochs=2).fit(given, datamodule=data(**options))
         histories.append(module.history)

@@ -10,6 +10,8 @@ from calibrant.training.split import interleaved_split
 if TYPE_CHECKING:
     from calibrant.training.huggingface import CalibratedTrainer
     from calibrant.training.lightning import CalibratedClassifier, InterleavedDataModule
+    from calibrant.training.stopping import StopAfterTemperature
+    from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 
 __all__ = [
     "CalibratedClassifier",
@@ -17,6 +19,8 @@ __all__ = [
     "InterleavedBatch",
     "InterleavedDataModule",
     "InterleavedLoader",
+    "StopAfterTemperature",
+    "StopTrainerAfterTemperature",
     "freeze_batchnorm_statistics",
     "interleave",
     "interleaved_split",
@@ -27,7 +31,9 @@ __all__ = [
 _HOMES = {
     "CalibratedClassifier": ("lightning", "lightning"),
     "InterleavedDataModule": ("lightning", "lightning"),
+    "StopAfterTemperature": ("stopping", "lightning"),
     "CalibratedTrainer": ("huggingface", "hf"),
+    "StopTrainerAfterTemperature": ("stopping_huggingface", "hf"),
 }
 
 

@@ -19,6 +19,7 @@ from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.ignored import objective_or_zero, zero_of
 from calibrant.training.interleave import _is_large_enough, _set_epoch
 from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 
@@ -222,9 +223,16 @@ class CalibratedTrainer(Trainer):
         output = super().evaluation_loop(*args, **kwargs)
         if output.predictions is not None and output.label_ids is not None and output.metrics is not None:
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
-            for name, value in _scores(output.predictions, output.label_ids).items():
+            found = output.predictions, output.label_ids
+            for name, value in (_scores(*found) | self._refined(*found)).items():
                 output.metrics.setdefault(f"{prefix}_{name}", value)
         return output
+
+    def _refined(self, predictions: Any, labels: Any) -> dict[str, float]:
+        """Give the predictions to the callbacks that judge by them."""
+        stopping = [each for each in self.callback_handler.callbacks if isinstance(each, StopTrainerAfterTemperature)]
+        scores = [callback.refine(predictions, labels) for callback in stopping]
+        return scores[0] if scores else {}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as ``Trainer`` does, with ``objective`` and ``silent`` beside the training loss."""

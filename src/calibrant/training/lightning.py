@@ -134,10 +134,16 @@ class CalibratedClassifier(RecordedModule):
         self.training_scores.add_objective(value)
         return loss + self.weight * value
 
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the scores of the validation; several loaders are scored as one set."""
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
+        """Add a batch to the scores of the validation; several loaders are scored as one set.
+
+        Returns:
+            The ``logits`` and the ``target`` for callbacks, which is -100 where a sample does not count.
+        """
         del batch_idx, dataloader_idx
-        self._evaluate(batch)
+        data = self._evaluate(batch)
+        target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
+        return {"logits": data.logits, "target": target}
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the scores of the test; several loaders are scored as one set."""
@@ -189,7 +195,7 @@ class CalibratedClassifier(RecordedModule):
         )  # fmt: skip
 
     @classmethod
-    def load_from_checkpoint(  # type: ignore[override]  # Lightning's is a classmethod of its own kind
+    def load_from_checkpoint(
         cls,
         checkpoint_path: Any,
         map_location: Any = None,
@@ -246,9 +252,10 @@ class CalibratedClassifier(RecordedModule):
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
         return inputs.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
 
-    def _evaluate(self, batch: Any) -> None:
+    def _evaluate(self, batch: Any) -> Classification:
         data = self._checked(*self._logits_and_target(batch))
         self.evaluation_scores.add(data, _nll(data))
+        return data
 
 
 def _nll(data: Classification) -> Tensor:
