@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, interleave
 from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.search import SearchResult, search
 from calibrant.training.split import interleaved_split
 
 if TYPE_CHECKING:
@@ -19,12 +20,14 @@ __all__ = [
     "InterleavedBatch",
     "InterleavedDataModule",
     "InterleavedLoader",
+    "SearchResult",
     "StopAfterTemperature",
     "StopTrainerAfterTemperature",
     "freeze_batchnorm_statistics",
     "interleave",
     "interleaved_split",
     "random_state",
+    "search",
     "set_random_state",
 ]
 

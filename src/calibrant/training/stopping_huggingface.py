@@ -112,7 +112,7 @@ class StopTrainerAfterTemperature(TrainerCallback):
         if _PLACE not in kept:
             return
         found = kept[_PLACE]["attributes"]
-        folder = args.resume_from_checkpoint or Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        folder = args.resume_from_checkpoint or Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         path = Path(str(folder)) / WEIGHTS
         if not path.exists():
             raise FileNotFoundError(
