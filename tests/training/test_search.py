@@ -61,7 +61,7 @@ def test_the_table_says_why() -> None:
     ]
     assert lines[-1].startswith("Weight 1 has the lowest mean ECE of those that lose less than 1.5 points")
     assert "one seed" in str(search(Runs(), [1], seeds=1))
-    worse = {0: [(0.9, 0.01)], 1: [(0.9, 0.02)]}
+    worse: dict[float, list[tuple[float, float]]] = {0: [(0.9, 0.01)], 1: [(0.9, 0.02)]}
     assert "Its ECE is not below that of the baseline." in str(search(Runs(worse), [1], seeds=1))
 
 
@@ -160,8 +160,9 @@ def test_the_figure_shows_the_means_and_the_choice(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_what_cannot_work_says_why(fit: Callable[..., Any], options: dict[str, Any], error: Any, message: str) -> None:
+    given: dict[str, Any] = {"weights": [1.0], "seeds": 1} | options
     with pytest.raises(error, match=message):
-        search(fit, **{"weights": [1.0], "seeds": 1} | options)
+        search(fit, **given)
 
 
 def test_another_file_is_not_taken_for_a_store(tmp_path: Path) -> None:
