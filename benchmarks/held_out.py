@@ -61,7 +61,7 @@ def _line(row: Row, store: Store, data: Path | None) -> str | None:
         return None
     scores = [(*_scores(_held_out(trial, data)), *_scores(trial.predicted("test"))) for trial in trials]
     cells = [mean_and_spread(column) for column in zip(*scores, strict=True)]
-    silent = [entry.get("train/silent") for trial in trials for entry in trial.history()[-LAST:]]
+    silent = [entry.get("train_silent") for trial in trials for entry in trial.history()[-LAST:]]
     known = [share for share in silent if share is not None]
     cells.append(f"{100 * statistics.fmean(known):.0f}" if known else "")
     return f"| {row.name} | {len(trials)} | {' | '.join(cells)} |"

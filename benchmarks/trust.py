@@ -73,8 +73,9 @@ class Parts(NamedTuple):
 class Batches:
     """Shuffled batches of tensors in memory, again and again."""
 
-    def __init__(self, x: Tensor, y: Tensor, size: int) -> None:
-        self.x, self.y, self.size = x, y, size
+    def __init__(self, data: tuple[Tensor, Tensor], size: int) -> None:
+        self.x, self.y = data
+        self.size = size
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(len(self.y))
@@ -138,7 +139,7 @@ def _train(
     """Train to the end, or to the epoch with the lowest held-out log loss after temperature."""
     uses_held_out = isinstance(loss, CalibratedLoss)
     batches = interleave(
-        Batches(*train, setting.batch_size), Batches(*held_out, setting.batch_size) if uses_held_out else None
+        Batches(train, setting.batch_size), Batches(held_out, setting.batch_size) if uses_held_out else None
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=1e-2)
     steps = setting.epochs * len(batches)
@@ -191,7 +192,10 @@ def _scores(model: nn.Module, parts: Parts) -> dict[str, Any]:
     ):
         scores[name] = (logits.argmax(1) == labels).double().mean().item()
     given = metrics.predictions(logits=validation.numpy(), target=parts.validation[1].numpy())
-    return scores | {"validation_ece": metrics.ece(given, bins=20, convention="paper")}
+    return scores | {
+        "validation_ece": metrics.ece(given, bins=20, convention="paper"),
+        "validation_log_loss": metrics.nll(given),
+    }
 
 
 def wanted(settings: list[str], methods: list[str], seeds: int, runs: Path) -> list[tuple[str, str, int]]:

@@ -87,8 +87,8 @@ def _history(epochs: int, outcome: Outcome, chance: np.random.Generator) -> Iter
         noise = chance.normal(0, 0.003, 4)
         yield {
             "epoch": epoch,
-            "train/accuracy": 0.4 + 0.6 * done - abs(noise[0]),
-            "train/ece": 0.2 * (1 - done) + abs(noise[1]),
-            "test/accuracy": 0.4 + (outcome.accuracy - 0.4) * done + noise[2],
-            "test/ece": 0.1 * (1 - done) + outcome.ece * done + noise[3],
+            "train_accuracy": 0.4 + 0.6 * done - abs(noise[0]),
+            "train_ece": 0.2 * (1 - done) + abs(noise[1]),
+            "test_accuracy": 0.4 + (outcome.accuracy - 0.4) * done + noise[2],
+            "test_ece": 0.1 * (1 - done) + outcome.ece * done + noise[3],
         }

@@ -39,7 +39,7 @@ def finished(
 ) -> Trial:
     """A finished trial: its test scores are one point below those of validation."""
     trial = begun(store, configuration)
-    write_json(trial.folder / kept.HISTORY, [{"epoch": 0, "validation/accuracy": accuracy, "test/ece": None}])
+    write_json(trial.folder / kept.HISTORY, [{"epoch": 0, "validation_accuracy": accuracy, "test_ece": None}])
     for part in ("validation", "test"):
         write_predictions(trial.folder / f"{part}.npz", np.eye(3), np.arange(3), kind="logits")
     (trial.folder / kept.WEIGHTS).write_bytes(b"w" * 2000)

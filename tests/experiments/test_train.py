@@ -53,7 +53,7 @@ def test_a_run_leaves_all_it_should(finished: Path) -> None:
     assert list((finished / "tensorboard").glob("events.*"))
     history = json.loads((finished / "history.json").read_text())
     assert [entry["epoch"] for entry in history] == [0, 1, 2]
-    assert {"train/nll", "train/objective", "train/silent", "train/ece", "validation/accuracy"} <= history[0].keys()
+    assert {"train_nll", "train_objective", "train_silent", "train_ece", "validation_accuracy"} <= history[0].keys()
     assert len(read_predictions(finished / "test.npz")) == 360
     assert json.loads((finished / "config.json").read_text()) == TINY.to_dict()
     torch.load(finished / "last.ckpt", weights_only=True)
@@ -313,6 +313,6 @@ def test_the_bar_shows_running_scores_and_those_of_the_last_validation(tmp_path:
     last = trained.history[-1]
     assert shown.description == "NLL + ESD: epoch 2 of 2"
     assert shown.completed == shown.total == 2
-    accuracy, ece = (f"{100 * last[f'validation/{name}']:.2f}" for name in ("accuracy", "ece"))
+    accuracy, ece = (f"{100 * last[f'validation_{name}']:.2f}" for name in ("accuracy", "ece"))
     pattern = rf"accuracy \d+\.\d\d / {accuracy} %, ECE \d+\.\d\d / {ece} %, objective 0\.\d{{4}}"
     assert re.fullmatch(pattern, shown.fields["scores"])

@@ -319,6 +319,19 @@ def test_a_stream_is_drawn_again_up_to_its_place_and_leaves_random_numbers_alone
         assert [resumed.next_batch().tolist() for _ in drawn[start:]] == [batch.tolist() for batch in drawn[start:]]
 
 
+@pytest.mark.parametrize("options", [{}, {"label_smoothing_factor": 0.1}], ids=["plain", "label smoothing"])
+def test_a_step_in_which_every_label_is_ignored_changes_nothing(tmp_path: Path, options: dict[str, Any]) -> None:
+    train, held_out = Sentences(4, seed=1), Sentences(4, seed=2)
+    train.labels[:] = held_out.labels[:] = -100
+    trainer = calibrated(tmp_path, train_dataset=train, calibration_dataset=held_out, eval_dataset=train, **options)
+    before = flat(trainer.model)
+    trainer.train()
+    assert torch.equal(flat(trainer.model), before)
+    first = trainer.state.log_history[0]
+    assert (first["loss"], first["objective"], first["silent"], first["grad_norm"]) == (0.0, 0.0, 1.0, 0.0)
+    assert "eval_ece" not in trainer.evaluate()
+
+
 def naive_ece(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], bins: int = 20) -> float:
     exponentials = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
     probabilities = exponentials / exponentials.sum(1, keepdims=True)

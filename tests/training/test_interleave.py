@@ -2,18 +2,29 @@
 
 import io
 import random
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from calibrant.training import interleave, random_state, set_random_state
-from calibrant.training.interleave import InterleavedLoader
+from calibrant.training.interleave import InterleavedLoader, require_parts_for_ranks
+from tests.ranks import on_two_ranks
 
 Drawn = list[tuple[list[int], list[int] | None]]
 
@@ -193,6 +204,61 @@ def test_a_distributed_sampler_reshuffles_without_being_told() -> None:
     held = [batch.calibration[0].tolist() for batch in both]
     assert first != second
     assert held[0] != held[1]
+
+
+def plain(length: int = 8) -> DataLoader[Any]:
+    return DataLoader(Noisy(length), 4, shuffle=True)
+
+
+def shared_out(length: int = 8) -> DataLoader[Any]:
+    return DataLoader(Noisy(length), 4, sampler=DistributedSampler(Noisy(length), 2, 0))
+
+
+SEPARATE: dict[str, Callable[[], Any]] = {
+    "a distributed sampler": shared_out,
+    "a list": lambda: [torch.zeros(4)],
+    "a stream": lambda: DataLoader(Stream(), 4),
+    "a batch sampler over one": lambda: DataLoader(
+        Noisy(8), batch_sampler=BatchSampler(DistributedSampler(Noisy(8), 2, 0), 4, drop_last=False)
+    ),
+}
+REPEATED: dict[str, Callable[[], Any]] = {
+    "shuffled": plain,
+    "in order": lambda: DataLoader(Noisy(8), 4),
+    "weighted": lambda: DataLoader(Noisy(8), 4, sampler=WeightedRandomSampler([1.0] * 8, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", [*SEPARATE, *REPEATED])
+def test_loaders_that_give_every_process_the_same_are_refused(kind: str) -> None:
+    part = (SEPARATE | REPEATED)[kind]()
+    for name, parts in (("train", (part, shared_out())), ("calibration", (shared_out(), part))):
+        if kind in SEPARATE:
+            require_parts_for_ranks(interleave(*parts))
+            continue
+        message = f"the {name} loader would give every process the same samples: give it a torch.utils.data.Distributed"
+        with pytest.raises(ValueError, match=message):
+            require_parts_for_ranks(interleave(*parts))
+        require_parts_for_ranks(interleave(*parts, same_samples_on_every_rank=True))
+
+
+def interleave_on_a_rank(rank: int, port: int) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    with pytest.raises(ValueError, match="the calibration loader would give every process the same samples"):
+        interleave(shared_out(), plain())
+    with pytest.raises(ValueError, match="the train loader would give every process the same samples"):
+        interleave(plain(), None)
+    assert len(interleave(plain(), plain(), same_samples_on_every_rank=True)) == 2
+    assert len(interleave([1], None)) == 1
+    assert len(interleave(shared_out(), shared_out())) == 1
+
+
+def test_interleave_refuses_them_where_there_are_several_processes() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    on_two_ranks(interleave_on_a_rank, port)
+    assert len(interleave(plain(), plain())) == 2  # one process
 
 
 def test_leaving_a_pass_early_begins_a_new_one() -> None:

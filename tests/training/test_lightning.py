@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import calibrant as cal
 from calibrant.training import CalibratedClassifier, InterleavedDataModule, interleave, interleaved_split
 from calibrant.training.epoch_scores import WAITING, EpochScores
+from calibrant.training.ignored import loss_or_zero
 from tests.training.lightning_runs import STEPS, classifier, data, network, samples, trainer
 
 pytestmark = [
@@ -61,12 +62,12 @@ def test_what_is_logged_is_what_the_metrics_say(tmp_path: Path) -> None:
         "accuracy": cal.metrics.accuracy(logits=logits, target=y[:37]),
         "ece": cal.metrics.ece(logits=logits, target=y[:37], bins=20),
     }
-    assert tested == pytest.approx({f"test/{name}": value for name, value in expected.items()}, rel=1e-6)
-    assert validated == pytest.approx({f"validation/{name}": value for name, value in expected.items()}, rel=1e-6)
+    assert tested == pytest.approx({f"test_{name}": value for name, value in expected.items()}, rel=1e-6)
+    assert validated == pytest.approx({f"validation_{name}": value for name, value in expected.items()}, rel=1e-6)
     (entry,) = module.history
     assert set(entry) == {
-        "epoch", "train/nll", "train/accuracy", "train/ece", "train/objective", "train/silent",
-        "validation/nll", "validation/accuracy", "validation/ece",
+        "epoch", "train_nll", "train_accuracy", "train_ece", "train_objective", "train_silent",
+        "validation_nll", "validation_accuracy", "validation_ece",
     }  # fmt: skip
 
 
@@ -99,6 +100,43 @@ def test_ignored_samples_do_not_count(tmp_path: Path) -> None:
     assert some[0] == pytest.approx(others[0], rel=1e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"loss": cal.FocalLoss()}, {"loss": cal.FocalLoss(ignore_index=7)}])
+def test_batches_in_which_every_label_is_ignored_train_nothing(options: Any, tmp_path: Path) -> None:
+    x, y = samples()
+    ignored = torch.full_like(y[:25], getattr(options.get("loss"), "ignore_index", -100))
+    pairs, nothing = (x[:25], y[:25]), (x[25:50], ignored)
+    unknown = (x[25:50], torch.full_like(ignored, -100))  # the objective's own label to ignore
+    modules = []
+    for train, calibration in (([pairs, nothing], [pairs, unknown]), ([pairs], [pairs])):
+        torch.manual_seed(0)
+        module = CalibratedClassifier(
+            nn.Linear(6, 3), cal.MMCELoss(), optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1), **options
+        )
+        validation: DataLoader[Any] = DataLoader([nothing], batch_size=None)  # type: ignore[arg-type]
+        trainer(tmp_path, max_epochs=1).fit(module, interleave(train, calibration), validation)
+        modules.append(module)
+    torch.testing.assert_close(modules[0].state_dict(), modules[1].state_dict(), rtol=0, atol=0)
+    first, second = (module.history[0] for module in modules)
+    assert (first.pop("train_silent"), second.pop("train_silent")) == (0.5, 0.0)
+    assert first.pop("train_objective") == second.pop("train_objective") / 2
+    assert first == second  # NaN would differ from itself
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_an_ignored_batch_is_recognised_without_a_look_at_its_values(ignored: bool) -> None:
+    target = torch.full((4,), -100) if ignored else torch.tensor([0, 1, 2, -100])
+    logits = torch.tensor([[1.0, 2.0, 0.0]] * 3 + [[float("nan")] * 3], requires_grad=True)
+
+    def loss(logits: Tensor, target: Tensor) -> Tensor:
+        return torch.compile(loss_or_zero, backend="eager")(cal.BrierLoss(), logits, target)  # as on an accelerator
+
+    compiled, plain = loss(logits, target), loss_or_zero(cal.BrierLoss(), logits, target)
+    torch.testing.assert_close(compiled, plain)
+    gradients = [torch.autograd.grad(value, logits)[0] for value in (compiled, plain)]
+    torch.testing.assert_close(*gradients)
+    assert (compiled == 0) == ignored
+
+
 class Wrapped(nn.Module):
     """Takes keyword arguments and returns an object with logits, as Hugging Face models do."""
 
@@ -117,7 +155,7 @@ def test_models_may_take_keywords_and_return_objects(tmp_path: Path) -> None:
     module = CalibratedClassifier(Wrapped(), cal.ESDLoss())
     run = trainer(tmp_path, max_epochs=1)
     run.fit(module, interleave(batches, batches), DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
-    assert module.history[0]["validation/nll"] > 0
+    assert module.history[0]["validation_nll"] > 0
     predicted = run.predict(module, DataLoader(inputs, batch_size=None))  # type: ignore[arg-type]
     assert predicted is not None
     assert all(isinstance(logits, Tensor) and logits.shape == (25, 3) for logits in predicted)
@@ -126,7 +164,7 @@ def test_models_may_take_keywords_and_return_objects(tmp_path: Path) -> None:
 def test_another_loss_takes_the_place_of_the_nll(tmp_path: Path) -> None:
     module = classifier(objective=None, loss=cal.FocalLoss())
     trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(module, datamodule=data(calibration_fraction=0))
-    assert set(module.history[0]) == {"epoch", "train/loss", "train/accuracy", "train/ece"}
+    assert set(module.history[0]) == {"epoch", "train_loss", "train_accuracy", "train_ece"}
 
 
 def test_the_binary_logit_of_class_1_will_do(tmp_path: Path) -> None:
@@ -134,7 +172,7 @@ def test_the_binary_logit_of_class_1_will_do(tmp_path: Path) -> None:
     module = CalibratedClassifier(nn.Linear(6, 1), cal.ESDLoss())
     pairs = TensorDataset(x, (y > 0).long())
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=InterleavedDataModule(pairs, batch_size=30))
-    assert 0 < module.history[0]["train/nll"] < 2
+    assert 0 < module.history[0]["train_nll"] < 2
 
 
 def test_without_a_calibration_loader_there_are_no_calibration_batches() -> None:
@@ -147,7 +185,7 @@ def test_plain_batches_will_do_without_an_objective(tmp_path: Path) -> None:
     module = classifier(objective=None)
     loader = DataLoader(TensorDataset(*samples()), 25)
     trainer(tmp_path, max_epochs=1).fit(module, loader)
-    assert "train/objective" not in module.history[0]
+    assert "train_objective" not in module.history[0]
 
 
 def test_without_an_objective_held_out_data_is_left_alone(tmp_path: Path) -> None:
@@ -189,7 +227,7 @@ def test_values_are_logged_while_an_epoch_goes_on(tmp_path: Path) -> None:
         classifier(), datamodule=data()
     )
     assert not seen[1]
-    assert seen[2].keys() == {"train/accuracy", "train/ece", "train/objective"}
+    assert seen[2].keys() == {"train_accuracy", "train_ece", "train_objective"}
 
 
 PLAIN = [(torch.zeros(4, 6), torch.zeros(4, dtype=torch.long))]

@@ -197,6 +197,30 @@ def test_loggers_see_the_epoch_whose_end_was_due(tmp_path: Path) -> None:
     assert {name: float(value) for name, value in rows[0].items() if name != "step"} == pytest.approx(expected)
 
 
+def test_checkpoints_with_the_earlier_names_of_scores_are_resumed(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"scheduler": lambda made: ReduceLROnPlateau(made, patience=0, threshold=0.9)}
+    saving = trainer(tmp_path, ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=STEPS + 1, save_top_k=-1))
+    saving.fit(classifier(**options), datamodule=data())
+    path = tmp_path / f"step={STEPS + 1}.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    ours = checkpoint["calibrant"]
+    ours["history"] = [{name.replace("_", "/"): value for name, value in entry.items()} for entry in ours["history"]]
+    assert "validation/nll" in ours["history"][0]
+    torch.save(checkpoint, path)
+    resumed = trainer(tmp_path)
+    resumed.fit(classifier(**options), datamodule=data(), ckpt_path=path, weights_only=True)
+    assert same(result(resumed), result(saving))
+
+
+def test_checkpoint_files_may_be_named_after_scores(tmp_path: Path) -> None:
+    saving = ModelCheckpoint(tmp_path, "{epoch}-{validation_ece:.3f}", monitor="validation_ece")
+    run = trainer(tmp_path, saving)
+    run.fit(classifier(), datamodule=data())
+    best = min(result(run)["history"], key=lambda entry: float(entry["validation_ece"]))
+    expected = f"epoch={best['epoch']}-validation_ece={best['validation_ece']:.3f}.ckpt"
+    assert [path.name for path in tmp_path.iterdir()] == [expected]
+
+
 def test_a_failure_while_writing_leaves_the_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +253,7 @@ def test_weights_and_history_come_back_without_a_trainer(tmp_path: Path) -> None
     trained.fit(module, datamodule=data())
     trained.save_checkpoint(tmp_path / "end.ckpt")
     loaded = type(module).load_from_checkpoint(
-        tmp_path / "end.ckpt", model=classifier().model, objective=cal.ESDLoss(), weights_only=True
+        tmp_path / "end.ckpt", model=classifier().model, objective=cal.ESDLoss(), scheduler=None, weights_only=True
     )
     assert same(loaded.state_dict(), module.state_dict())
     assert loaded.history == module.history

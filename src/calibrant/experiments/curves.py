@@ -28,7 +28,7 @@ def write_curves(path: Path, history: Sequence[dict[str, float]], *, title: str)
         figure = Figure(figsize=(8, 3.4), layout="constrained", facecolor="white")
         for axes, (key, label) in zip(figure.subplots(1, 2), PANELS, strict=True):
             for part, colour, line in (("train", GAP, (0, (4, 2))), ("validation", ACCENT, "solid")):
-                values = [100 * entry.get(f"{part}/{key}", math.nan) for entry in history]
+                values = [100 * entry.get(f"{part}_{key}", math.nan) for entry in history]
                 single = {"marker": "o", "markersize": 4} if len(epochs) == 1 else {}
                 axes.plot(epochs, values, color=colour, linestyle=line, linewidth=1.6, label=part, **single)
             axes.set(xlabel="epoch", title=label)

@@ -71,11 +71,11 @@ class Bar(Callback):
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         shown = []
         for label, name in (("accuracy", "accuracy"), ("ECE", "ece")):
-            parts = [f"{100 * logged[key]:.2f}" for key in (f"train/{name}", f"validation/{name}") if key in logged]
+            parts = [f"{100 * logged[key]:.2f}" for key in (f"train_{name}", f"validation_{name}") if key in logged]
             if parts:
                 shown.append(f"{label} {' / '.join(parts)} %")
-        if "train/objective" in logged:
-            shown.append(f"objective {logged['train/objective']:.4f}")
+        if "train_objective" in logged:
+            shown.append(f"objective {logged['train_objective']:.4f}")
         self.progress.update(self.task, scores=", ".join(shown))
 
 

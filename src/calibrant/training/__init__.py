@@ -9,11 +9,14 @@ from calibrant.training.guard import CalibrationWarning
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, interleave
 from calibrant.training.last_layer import scale_output
 from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.search import SearchResult, search
 from calibrant.training.split import interleaved_split
 
 if TYPE_CHECKING:
     from calibrant.training.huggingface import CalibratedTrainer
     from calibrant.training.lightning import CalibratedClassifier, InterleavedDataModule
+    from calibrant.training.stopping import StopAfterTemperature
+    from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 
 __all__ = [
     "CalibratedClassifier",
@@ -24,18 +27,24 @@ __all__ = [
     "InterleavedBatch",
     "InterleavedDataModule",
     "InterleavedLoader",
+    "SearchResult",
+    "StopAfterTemperature",
+    "StopTrainerAfterTemperature",
     "freeze_batchnorm_statistics",
     "interleave",
     "interleaved_split",
     "random_state",
     "scale_output",
+    "search",
     "set_random_state",
 ]
 
 _HOMES = {
     "CalibratedClassifier": ("lightning", "lightning"),
     "InterleavedDataModule": ("lightning", "lightning"),
+    "StopAfterTemperature": ("stopping", "lightning"),
     "CalibratedTrainer": ("huggingface", "hf"),
+    "StopTrainerAfterTemperature": ("stopping_huggingface", "hf"),
 }
 
 

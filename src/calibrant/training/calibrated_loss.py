@@ -13,8 +13,9 @@ from calibrant.inputs import Classification
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.finishing import Finished, Predictor, divide, final_temperature, scores_of
 from calibrant.training.guard import Guard
+from calibrant.training.ignored import Loss
 from calibrant.training.last_layer import find_layer, named_layer
-from calibrant.training.outputs import Loss, cross_entropy, evaluating, flattened, logits_of, mean_nll
+from calibrant.training.outputs import cross_entropy, evaluating, flattened, logits_of, mean_nll
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
 
 Method = Literal["temperature", "head", "published"]
@@ -213,7 +214,7 @@ class CalibratedLoss:
         self.guard.warn(
             "overflow",
             f"logits overflow {logits.dtype} (the largest so far is {self.largest_logit:.3g}): raw logits grow against "
-            "the temperature, so use bfloat16 or float32 for the last layer, or a schedule that lowers the learning rate",
+            "the temperature, so use bfloat16 or float32 for the last layer, or let the learning rate fall",
         )
         bad = ~logits.isfinite()
         if not self.multi_label and target.shape != logits.shape:

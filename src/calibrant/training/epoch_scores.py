@@ -39,6 +39,8 @@ class EpochScores(StreamingECE):
         self._waiting: list[tuple[Pairs, Tensor]] = []
         self._objectives: list[Tensor] = []
 
+    # Compiled, the two lists that grow would be a reason to compile every step anew.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def add(self, data: Classification, loss: Tensor) -> None:
         """Add a batch and its mean loss."""
@@ -46,6 +48,7 @@ class EpochScores(StreamingECE):
         if len(self._waiting) == WAITING or sum(pairs.confidence.numel() for pairs, _ in self._waiting) > MOST_SAMPLES:
             self._sum_up()
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
         """Add the objective of a calibration batch; at or below 0 it is silent."""
         self._objectives.append(value.detach())

@@ -16,8 +16,10 @@ from transformers.trainer_utils import EvalLoopOutput
 from calibrant import ESDLoss, metrics
 from calibrant.inputs import check_choice, check_count, check_objective
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.training.ignored import objective_or_zero, zero_of
 from calibrant.training.interleave import _is_large_enough, _set_epoch
 from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 
@@ -152,6 +154,17 @@ class CalibratedTrainer(Trainer):
                 self._calibration_step(model)
         return super().training_step(model, inputs, *args, **kwargs)
 
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Compute the loss as ``Trainer`` does, and 0 for a training batch whose labels are all -100."""
+        labels = inputs.get(self.label_names[0])
+        if not model.training or not isinstance(labels, Tensor) or bool((labels != -100).any()):
+            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+        outputs = model(**{key: value for key, value in inputs.items() if key != self.label_names[0]})
+        loss = zero_of(_logits_of(outputs))
+        return (loss, outputs) if return_outputs else loss
+
     def _calibration_step(self, model: nn.Module) -> None:
         model.train()
         if callable(train := getattr(self.optimizer, "train", None)):
@@ -159,7 +172,8 @@ class CalibratedTrainer(Trainer):
         batch = self._prepare_inputs(self._next_calibration_batch())
         frozen = freeze_batchnorm_statistics(model) if self.batchnorm == "freeze" else nullcontext()
         with self.compute_loss_context_manager(), frozen:
-            value = self.calibration_objective(*_logits_and_labels(model, batch, self.label_names[0]))
+            logits, labels = _logits_and_labels(model, batch, self.label_names[0])
+            value = objective_or_zero(self.calibration_objective, logits, labels)
         self._window.add(value.detach())
         # accelerate divides by the steps it knows of, which are 1 where Trainer divides by itself.
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
@@ -210,9 +224,16 @@ class CalibratedTrainer(Trainer):
         output = super().evaluation_loop(*args, **kwargs)
         if output.predictions is not None and output.label_ids is not None and output.metrics is not None:
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
-            for name, value in _scores(output.predictions, output.label_ids).items():
+            found = output.predictions, output.label_ids
+            for name, value in (_scores(*found) | self._refined(*found)).items():
                 output.metrics.setdefault(f"{prefix}_{name}", value)
         return output
+
+    def _refined(self, predictions: Any, labels: Any) -> dict[str, float]:
+        """Give the predictions to the callbacks that judge by them."""
+        stopping = [each for each in self.callback_handler.callbacks if isinstance(each, StopTrainerAfterTemperature)]
+        scores = [callback.refine(predictions, labels) for callback in stopping]
+        return scores[0] if scores else {}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as ``Trainer`` does, with ``objective`` and ``silent`` beside the training loss."""
@@ -305,16 +326,21 @@ def _logits_and_labels(model: nn.Module, batch: Any, name: str) -> tuple[Tensor,
         raise ValueError(f"the calibration batch has no {name!r}, only {found}: give calibration_dataset labels")
     labels = batch[name]
     outputs = model(**{key: value for key, value in batch.items() if key != name})
-    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    if logits is None:
-        found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        raise ValueError(f"the model returned no logits, only {found}: use a model with a classification head")
+    logits = _logits_of(outputs)
     if logits.dim() != 2 or logits.shape[1] < 2 or labels.shape != logits.shape[:1] or labels.is_floating_point():
         raise ValueError(
             f"expected logits (N, C) of at least 2 classes and integer labels (N,), got {tuple(logits.shape)} and "
             f"{labels.dtype} {tuple(labels.shape)}: the calibration objective needs a classification head"
         )
     return logits, labels
+
+
+def _logits_of(outputs: Any) -> Tensor:
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor):
+        found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise ValueError(f"the model returned no logits, only {found}: use a model with a classification head")
+    return logits
 
 
 def _scores(predictions: Any, labels: Any) -> dict[str, float]:
@@ -329,6 +355,8 @@ def _scores(predictions: Any, labels: Any) -> dict[str, float]:
             "preprocess_logits_for_metrics must leave the logits as they are"
         )
     counts = labels != -100  # as everywhere in transformers
+    if not counts.any():
+        return {}
     given = metrics.predictions(logits=logits[counts], target=labels[counts])
     return {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
 

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from calibrant import inputs
+from calibrant.distributed import is_distributed
 from calibrant.training.randomness import RandomState, random_state, set_random_state
 
 
@@ -24,6 +26,7 @@ def interleave(
     *,
     calibration_every: int = 1,
     minimum_samples: int = 3,
+    same_samples_on_every_rank: bool = False,
 ) -> "InterleavedLoader":
     """Pair every training batch with a calibration batch.
 
@@ -37,6 +40,9 @@ def interleave(
             loader that can be picked up again.
         calibration_every: Give a calibration batch at every k-th step only, and None at the others.
         minimum_samples: Leave out calibration batches with fewer samples, as the last of a pass may be; 3 for ESD.
+        same_samples_on_every_rank: With several processes, a ``DataLoader`` whose sampler does not know of them gives
+            every process the same samples, and is refused. True accepts it, as for model parallelism. Loaders
+            that are not a ``DataLoader``, and those of an ``IterableDataset``, are never refused.
 
     Returns:
         A loader of :class:`InterleavedBatch`. Its ``state_dict()`` tells where it is and holds the state of the random
@@ -49,7 +55,12 @@ def interleave(
         >>> [tuple(batch) for batch in interleave(train, calibration, calibration_every=2)]
         [(1, 'a'), (2, None), (3, 'b')]
     """
-    return InterleavedLoader(train_loader, calibration_loader, calibration_every, minimum_samples)
+    loader = InterleavedLoader(
+        train_loader, calibration_loader, calibration_every, minimum_samples, same_samples_on_every_rank
+    )
+    if is_distributed():
+        require_parts_for_ranks(loader)
+    return loader
 
 
 class InterleavedLoader:
@@ -67,6 +78,7 @@ class InterleavedLoader:
         calibration_loader: Iterable[Any] | None,
         calibration_every: int,
         minimum: int,
+        same_samples_on_every_rank: bool = False,
     ) -> None:
         inputs.check_count("calibration_every", calibration_every)
         loaders = {"train": train_loader}
@@ -81,6 +93,7 @@ class InterleavedLoader:
         self.calibration_loader = calibration_loader
         self.calibration_every = calibration_every
         self.minimum_samples = minimum
+        self.same_samples_on_every_rank = same_samples_on_every_rank
         self._train = _Place(train_loader)
         self._calibration = _Place(() if calibration_loader is None else calibration_loader)
         self._steps = 0
@@ -220,6 +233,24 @@ class _Place:
         self.passes, self.batches = state["passes"], state["batches"]
         self.ended, self.begun_from = state["ended"], state["begun_from"]
         self.begun_generators, self.generators_now = state["begun_generators"], state["generators_now"]
+
+
+def require_parts_for_ranks(loader: InterleavedLoader) -> None:
+    """Raise if a part of the loader would give every process the same samples, unless that was asked for."""
+    if loader.same_samples_on_every_rank:
+        return
+    for name, part in (("train", loader.train_loader), ("calibration", loader.calibration_loader)):
+        batch_sampler = getattr(part, "batch_sampler", None)
+        samplers = (getattr(part, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+        unknown = all(sampler is None for sampler in samplers)
+        if unknown or isinstance(getattr(part, "dataset", None), IterableDataset):
+            continue
+        # num_replicas is what torch's samplers have, num_processes those of accelerate.
+        if not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes")):
+            raise ValueError(
+                f"the {name} loader would give every process the same samples: give it a "
+                "torch.utils.data.DistributedSampler, use InterleavedDataModule, or set same_samples_on_every_rank=True"
+            )
 
 
 def _known_length(loader: Iterable[Any]) -> int | None:

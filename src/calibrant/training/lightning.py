@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,14 @@ from calibrant import inputs
 from calibrant.inputs import Classification
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.checkpoint import WholeCheckpointIO
-from calibrant.training.interleave import InterleavedBatch, InterleavedLoader
-from calibrant.training.lightning_data import InterleavedDataModule, require_parts_for_ranks
-from calibrant.training.recorded import RecordedModule
+from calibrant.training.ignored import loss_or_zero, objective_or_zero
+from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, require_parts_for_ranks
+from calibrant.training.lightning_data import InterleavedDataModule
+from calibrant.training.recorded import KEY, RecordedModule
+from calibrant.training.saved_classifier import arguments_in, arguments_of, read_without_tensors
+from calibrant.training.structure import Trusted
+
+LEARNING_RATE = 1e-3  # of the paper
 
 __all__ = ["CalibratedClassifier", "InterleavedDataModule", "WholeCheckpointIO"]
 
@@ -27,8 +32,8 @@ class CalibratedClassifier(RecordedModule):
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
     tensor, or a mapping of keyword arguments of the model. Without an objective plain ``(inputs, target)`` will do.
-    Logged are ``train/nll`` (``train/loss`` for another loss), ``train/accuracy`` and ``train/ece``, running over the
-    epoch; ``train/objective``, and ``train/silent``, the share of calibration batches on which it was 0 or less;
+    Logged are ``train_nll`` (``train_loss`` for another loss), ``train_accuracy`` and ``train_ece``, running over the
+    epoch; ``train_objective``, and ``train_silent``, the share of calibration batches on which it was 0 or less;
     and the first three again for ``validation`` and ``test``. ``predict`` gives logits.
 
     Args:
@@ -36,10 +41,11 @@ class CalibratedClassifier(RecordedModule):
         objective: A calibration objective such as :class:`calibrant.ESDLoss`; None to train on the loss alone.
         weight: Of the objective.
         loss: What is minimised on the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
-        optimizer: Makes the optimizer from the parameters; by default the paper's AdamW, learning rate 1e-3 and weight
-            decay 1e-2.
+        learning_rate: Learning rate of the default optimizer. ``Tuner.lr_find`` of Lightning sets it. It has no effect
+            on an ``optimizer`` of your own, so the two are refused together.
+        optimizer: Makes the optimizer from the parameters; by default the paper's AdamW with weight decay 1e-2.
         scheduler: Makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
-            ``validation/nll``, after every epoch.
+            ``validation_nll``, after every epoch.
         scheduler_interval: Whether the scheduler goes on after every ``"epoch"`` or every ``"step"``.
         batchnorm: ``"update"`` lets calibration batches enter BatchNorm's running statistics, as published;
             ``"freeze"`` does not, see :func:`calibrant.training.freeze_batchnorm_statistics`.
@@ -63,6 +69,7 @@ class CalibratedClassifier(RecordedModule):
         weight: float = 1.0,
         *,
         loss: nn.Module | None = None,
+        learning_rate: float = LEARNING_RATE,
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         scheduler_interval: Literal["epoch", "step"] = "epoch",
@@ -74,15 +81,25 @@ class CalibratedClassifier(RecordedModule):
         inputs.check_range("weight", weight, low=0)
         inputs.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
         inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        inputs.check_range("learning_rate", learning_rate, low=0)
+        if optimizer is not None and learning_rate != LEARNING_RATE:
+            raise ValueError(
+                f"learning_rate={learning_rate:g} is that of the default optimizer, and optimizer= makes another: "
+                "give the learning rate to that one"
+            )
         super().__init__(bins, "nll" if loss is None else "loss")
         self.model = model
         self.objective = objective
         self.weight = weight
         self.loss = loss
         self.batchnorm = batchnorm
-        self._make_optimizer = optimizer or _paper_optimizer
+        self._make_optimizer = optimizer
+        if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
+            self.learning_rate = learning_rate
         self._make_scheduler = scheduler
         self._scheduler_interval = scheduler_interval
+        self._bins = bins
+        self._not_saved: tuple[str, ...] = ()
 
     def forward(self, inputs: Any) -> Tensor:
         """The logits of a batch of inputs."""
@@ -109,20 +126,26 @@ class CalibratedClassifier(RecordedModule):
         batch, calibration_batch = self._parts(batch)
         logits, target = self._logits_and_target(batch)
         data = self._checked(logits, target)
-        loss: Tensor = _nll(data) if self.loss is None else self.loss(logits, target)
+        loss = _nll(data) if self.loss is None else loss_or_zero(self.loss, logits, target)
         self.training_scores.add(data, loss)
         if self.objective is None or calibration_batch is None or self.weight == 0:
             return loss
         with freeze_batchnorm_statistics(self.model) if self.batchnorm == "freeze" else nullcontext():
             logits, target = self._logits_and_target(calibration_batch)
-        value: Tensor = self.objective(logits, target)
+        value = objective_or_zero(self.objective, logits, target)
         self.training_scores.add_objective(value)
         return loss + self.weight * value
 
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the scores of the validation; several loaders are scored as one set."""
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
+        """Add a batch to the scores of the validation; several loaders are scored as one set.
+
+        Returns:
+            The ``logits`` and the ``target`` for callbacks, which is -100 where a sample does not count.
+        """
         del batch_idx, dataloader_idx
-        self._evaluate(batch)
+        data = self._evaluate(batch)
+        target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
+        return {"logits": data.logits, "target": target}
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the scores of the test; several loaders are scored as one set."""
@@ -136,7 +159,17 @@ class CalibratedClassifier(RecordedModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimizer over all parameters that want a gradient, and the scheduler if there is one."""
-        optimizer = self._make_optimizer([weights for weights in self.parameters() if weights.requires_grad])
+        if self._not_saved:
+            name = self._not_saved[0]
+            raise ValueError(
+                f"this classifier was trained with {name}=, a function, which a checkpoint does not hold: pass {name}= "
+                "to load_from_checkpoint again, or None for the default"
+            )
+        parameters = [weights for weights in self.parameters() if weights.requires_grad]
+        if self._make_optimizer is None:
+            optimizer: Optimizer = torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=1e-2)
+        else:
+            optimizer = self._make_optimizer(parameters)
         if self._make_scheduler is None:
             return optimizer
         return {
@@ -147,6 +180,56 @@ class CalibratedClassifier(RecordedModule):
                 "reduce_on_plateau": False,  # RecordedModule sees to it
             },
         }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what :meth:`load_from_checkpoint` builds the classifier from."""
+        super().on_save_checkpoint(checkpoint)
+        functions = {"optimizer": self._make_optimizer, "scheduler": self._make_scheduler}
+        plain = {
+            "weight": self.weight, "scheduler_interval": self._scheduler_interval, "batchnorm": self.batchnorm,
+            "bins": self._bins,
+        }  # fmt: skip
+        if self._make_optimizer is None:
+            plain["learning_rate"] = self.learning_rate
+        checkpoint[KEY]["classifier"] = arguments_of(
+            plain, {"model": self.model, "objective": self.objective, "loss": self.loss},
+            [name for name, given in functions.items() if given is not None or name in self._not_saved],
+        )  # fmt: skip
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = True,
+        *,
+        trusted: Trusted = (),
+        **kwargs: Any,
+    ) -> Self:
+        """Load a classifier from a checkpoint, without unpickling anything that may run code.
+
+        The checkpoint holds the arguments the classifier was made with, the structure of model, objective and loss
+        included, but not ``optimizer`` and ``scheduler``, which are functions: pass those to train further.
+
+        Args:
+            checkpoint_path: Path of the checkpoint, a URL, or an open file.
+            map_location: As ``torch.load`` takes it.
+            hparams_file: As Lightning takes it; of no use here.
+            strict: Whether the names of all weights must agree.
+            weights_only: As ``torch.load`` takes it; leave it True.
+            trusted: Your own classes, or functions, that the model consists of. Classes of ``torch.nn`` and objectives
+                of Calibrant need not be named. Alternatively pass ``model=``, built as it was; its weights are loaded.
+            **kwargs: Arguments of the classifier that take the place of the saved ones.
+        """
+        saved = read_without_tensors(checkpoint_path).get(KEY, {}).get("classifier")
+        arguments = arguments_in(saved, kwargs, trusted)
+        loaded = super().load_from_checkpoint(
+            checkpoint_path, map_location, hparams_file, strict, weights_only, **arguments
+        )
+        loaded._not_saved = tuple(name for name in (saved or {}).get("not_saved", ()) if name not in kwargs)
+        return loaded
 
     def _parts(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, InterleavedBatch):
@@ -171,16 +254,16 @@ class CalibratedClassifier(RecordedModule):
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
         return inputs.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
 
-    def _evaluate(self, batch: Any) -> None:
+    def _evaluate(self, batch: Any) -> Classification:
         data = self._checked(*self._logits_and_target(batch))
         self.evaluation_scores.add(data, _nll(data))
-
-
-def _paper_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-2)
+        return data
 
 
 def _nll(data: Classification) -> Tensor:
+    if data.mask is None:
+        return F.cross_entropy(data.logits, data.target)
     # Not by indexing with the mask, for whose result an accelerator would have to be waited for.
-    target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
-    return F.cross_entropy(data.logits, target, ignore_index=-100)
+    target = torch.where(data.mask, data.target, -100)
+    # If every sample is ignored, this is 0, and the mean of torch is NaN.
+    return F.cross_entropy(data.logits, target, ignore_index=-100, reduction="sum") / data.mask.sum().clamp(min=1)

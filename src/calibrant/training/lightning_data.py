@@ -141,14 +141,3 @@ class _OnceEach(DistributedSampler[Any]):
 
     def __len__(self) -> int:
         return len(self.indices)
-
-
-def require_parts_for_ranks(loader: InterleavedLoader) -> None:
-    """Raise unless every rank has samples of its own: Lightning sees to that for a DataLoader, and this is two."""
-    for name, part in (("train", loader.train_loader), ("calibration", loader.calibration_loader)):
-        samplers = (getattr(part, "sampler", None), getattr(part, "batch_sampler", None))
-        if part is not None and not any(hasattr(sampler, "num_replicas") for sampler in samplers):
-            raise ValueError(
-                f"the {name} loader would give every process the same samples: give it a "
-                "torch.utils.data.DistributedSampler, or use InterleavedDataModule"
-            )

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.inputs import Classification
-
-Loss = Callable[[Tensor, Tensor], Tensor]
+from calibrant.training.ignored import zero_of
 
 
 def logits_of(model: Callable[..., Any], batch: Any) -> Tensor:
@@ -89,4 +88,4 @@ def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
         total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
         return total / (target != ignore_index).sum().clamp_min(1)
     loss = F.cross_entropy(logits, target, ignore_index=ignore_index)
-    return logits.sum() * 0.0 if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss
+    return zero_of(logits) if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss

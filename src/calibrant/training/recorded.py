@@ -10,9 +10,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from calibrant.training.epoch_scores import EpochScores
 from calibrant.training.interleave import InterleavedLoader
 from calibrant.training.randomness import RandomState, random_state, set_random_state
+from calibrant.training.score_names import with_current_names
 
 KEY = "calibrant"
-PLATEAU = "validation/nll"  # what ReduceLROnPlateau watches
+PLATEAU = "validation_nll"  # what ReduceLROnPlateau watches
 ON_PROGRESS_BAR = {"accuracy", "ece", "objective"}
 
 
@@ -44,6 +45,11 @@ class RecordedModule(lightning.LightningModule):
         self._random_before_validation: RandomState | None = None
         self._resumed: Mapping[str, Any] | None = None
 
+    def setup(self, stage: str) -> None:
+        """Begin a run: what another run was to go on from, such as that of ``Tuner.lr_find``, is not for this one."""
+        del stage
+        self._resumed = None
+
     def on_train_start(self) -> None:
         """Go on from a checkpoint, if there is one, and make up for what was due when it was written."""
         resumed, self._resumed = self._resumed, None
@@ -60,7 +66,7 @@ class RecordedModule(lightning.LightningModule):
             loader.load_state_dict(resumed["loaders"][self.global_rank % len(resumed["loaders"])])
         if self.global_rank == 0:
             self.training_scores.restore(resumed["scores"])
-        self._epoch, self._validation = resumed["epoch"], dict(resumed["validation"])
+        self._epoch, self._validation = resumed["epoch"], with_current_names(resumed["validation"])
         if resumed["validation_is_due"]:
             self._validate_now()
         if resumed["epoch_is_over"]:
@@ -162,15 +168,18 @@ class RecordedModule(lightning.LightningModule):
         self._log("test", self.evaluation_scores.values())
 
     def _log(self, stage: str, values: Mapping[str, float], *, on_step: bool = False) -> None:
-        for name, value in self._named(stage, values).items():
+        for name, value in values.items():
             self.log(
-                name, value, on_step=on_step, on_epoch=not on_step, sync_dist=not on_step,
-                prog_bar=name.split("/")[1] in ON_PROGRESS_BAR,
+                self._name(stage, name), value, on_step=on_step, on_epoch=not on_step, sync_dist=not on_step,
+                prog_bar=name in ON_PROGRESS_BAR,
             )  # fmt: skip
 
     def _named(self, stage: str, values: Mapping[str, float]) -> dict[str, float]:
+        return {self._name(stage, name): value for name, value in values.items()}
+
+    def _name(self, stage: str, name: str) -> str:
         loss_name = self._loss_name if stage == "train" else "nll"
-        return {f"{stage}/{loss_name if name == 'loss' else name}": value for name, value in values.items()}
+        return f"{stage}_{loss_name if name == 'loss' else name}"
 
     def _validation_is_due(self) -> bool:
         """Whether validation follows this step and has not been yet."""
@@ -195,7 +204,7 @@ class RecordedModule(lightning.LightningModule):
         saved = checkpoint.get(KEY)
         if saved is None:
             return
-        self.history = [dict(entry) for entry in saved["history"]]
+        self.history = [with_current_names(entry) for entry in saved["history"]]
         trains = self._trainer is not None and self.trainer.state.fn == "fit"
         self._resumed = saved if trains else None
 

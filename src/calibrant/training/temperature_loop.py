@@ -194,7 +194,7 @@ def error_of(logits: Tensor, target: Tensor, log_temperature: float, weight: Ten
 
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, of all ranks, on the CPU."""
-    logits, target, mask = data
+    logits, target, mask = data.logits, data.target, data.mask
     if distributed.is_distributed():
         weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
         columns = (*logits.T, target.to(logits.dtype), weights)

@@ -68,11 +68,11 @@ def texts(figure: Figure) -> set[str]:
 @pytest.mark.parametrize(
     ("panel", "line", "row", "key"),
     [
-        (0, 0, "nll", "train/accuracy"),
-        (0, 1, "nll", "test/accuracy"),
-        (1, 0, "nll", "train/ece"),
-        (1, 1, "nll", "test/ece"),
-        (3, 1, "esd", "test/ece"),
+        (0, 0, "nll", "train_accuracy"),
+        (0, 1, "nll", "test_accuracy"),
+        (1, 0, "nll", "train_ece"),
+        (1, 1, "nll", "test_ece"),
+        (3, 1, "esd", "test_ece"),
     ],
 )
 def test_figure1_has_the_mean_and_deviation_of_the_histories(
@@ -207,7 +207,7 @@ def test_a_score_that_was_not_kept_is_missing_from_the_numbers_too(tmp_path: Pat
     plan = plan_maker(RECIPES["digits"], "quick")(store)
     write_trial(store, plan.rows[0].trials[0])
     path = store.trial(plan.rows[0].trials[0]).folder / "history.json"
-    write_json(path, [{"epoch": 0, "train/accuracy": 0.5}])
+    write_json(path, [{"epoch": 0, "train_accuracy": 0.5}])
     assert curves_csv(plan, store).splitlines()[1] == "NLL,0,1,0.5,nan,nan,nan"
 
 

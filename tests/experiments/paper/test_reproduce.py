@@ -76,7 +76,7 @@ def test_tables_and_figures_are_written_in_every_format(
     trial = next(one for one in Store(runs).trials() if one.configuration.objective == "esd" and one.configuration.seed)
     [epoch] = trial.history()
     [drawn] = [one for one in curves if (one["row"], one["seed"], one["epoch"]) == ("+ ESD", "1", "1")]
-    assert float(drawn["test/ece"]) == pytest.approx(epoch["test/ece"], rel=1e-5)
+    assert float(drawn["test_ece"]) == pytest.approx(epoch["test_ece"], rel=1e-5)
 
 
 def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_a_run_with_a_meter_is_that_without(tmp_path: Path) -> None:
     assert all(torch.equal(weights[name], others[name]) for name in weights)
     assert torch.equal(within.test.logits, without.test.logits)
     added = [row.keys() - before.keys() for row, before in zip(meter.history(within), within.history, strict=True)]
-    assert added == [{"test/accuracy", "test/ece", "test/nll"}] * 2
+    assert added == [{"test_accuracy", "test_ece", "test_nll"}] * 2
 
 
 def test_the_time_to_score_the_test_set_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_running_trial_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.
     assert {sign.of for sign in signs} == {2}
     first = trained.history[0]
     assert signs[0].accuracy != signs[0].accuracy  # not yet known
-    assert (signs[3].accuracy, signs[3].ece) == pytest.approx((first["validation/accuracy"], first["validation/ece"]))
+    assert (signs[3].accuracy, signs[3].ece) == pytest.approx((first["validation_accuracy"], first["validation_ece"]))
 
 
 def test_a_full_disk_does_not_end_a_run_for_want_of_a_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_full_disk_does_not_end_a_run_for_want_of_a_sign(tmp_path: Path, monke
 def test_its_state_is_plain_and_goes_on(tmp_path: Path) -> None:
     prepared = prepare(TINY)
     meter, later = (Meter(prepared, tmp_path / "progress.json") for _ in range(2))
-    scores = {0: {"test/ece": 0.5}}
+    scores = {0: {"test/ece": 0.5}}  # as earlier versions named them
     meter.load_state_dict({"elapsed": (100.0, 90.0), "images": 7, "scores": scores, "peak_memory": 10**15})
     meter.on_train_start()
     state = meter.state_dict()
@@ -105,4 +105,4 @@ def test_its_state_is_plain_and_goes_on(tmp_path: Path) -> None:
     assert 100 <= cost.seconds < 110
     assert 90 <= cost.processor_seconds < 100
     assert (cost.images, cost.peak_memory) == (7, 10**15)
-    assert json.loads(json.dumps(later.state_dict()["scores"])) == {"0": {"test/ece": 0.5}}
+    assert json.loads(json.dumps(later.state_dict()["scores"])) == {"0": {"test_ece": 0.5}}

@@ -86,13 +86,19 @@ def test_a_stored_configuration_without_a_later_setting_had_its_default(store: S
     assert trial.configuration == configuration
 
 
+def test_histories_with_the_earlier_names_of_scores_are_read(store: Store) -> None:
+    trial = finished(store, of("esd"))
+    write_json(trial.folder / kept.HISTORY, [{"epoch": 0, "train/accuracy": 0.5, "validation/ece": 0.1}])
+    assert trial.history() == [{"epoch": 0, "train_accuracy": 0.5, "validation_ece": 0.1}]
+
+
 def test_what_is_written_is_read(store: Store) -> None:
     trial = finished(store, of("esd", weight=2.0), accuracy=0.9, ece=0.05, seconds=3.5)
     result = trial.result()
     assert trial.folder.name == f"digits-esd-{trial.identity}"
     assert result.configuration == of("esd", weight=2.0)
     assert (result.validation.accuracy, result.outcome.accuracy, result.cost.seconds) == (0.9, 0.89, 3.5)
-    assert math.isnan(trial.history()[0]["test/ece"])
+    assert math.isnan(trial.history()[0]["test_ece"])
     assert trial.predicted("test").logits.shape == (3, 3)
     assert trial.size() == sum(path.stat().st_size for path in trial.folder.iterdir())
     assert Store(store.folder).results() == {result.configuration: result}

@@ -87,12 +87,12 @@ def test_a_trial_leaves_all_it_should(whole: Trial) -> None:
     last = history[-1]
     assert [entry["epoch"] for entry in history] == [0, 1]
     assert all(
-        {"train/ece", "validation/ece", "test/ece", "test/accuracy", "test/nll"} <= row.keys() for row in history
+        {"train_ece", "validation_ece", "test_ece", "test_accuracy", "test_nll"} <= row.keys() for row in history
     )
-    assert (last["validation/accuracy"], last["test/accuracy"]) == pytest.approx(
+    assert (last["validation_accuracy"], last["test_accuracy"]) == pytest.approx(
         (result.validation.accuracy, result.outcome.accuracy)
     )
-    assert last["test/ece"] == result.outcome.ece
+    assert last["test_ece"] == result.outcome.ece
     assert len(whole.predicted("test").target) == 360
     assert not whole.has_dropout()
     assert result.environment["torch"] == torch.__version__

@@ -9,7 +9,7 @@ from calibrant.experiments.shift.evaluation import ShiftResult, ShiftScore
 from calibrant.experiments.trials.protocol import Plan
 from calibrant.experiments.trials.store import Store
 
-CURVES = ("train/accuracy", "train/ece", "test/accuracy", "test/ece")
+CURVES = ("train_accuracy", "train_ece", "test_accuracy", "test_ece")
 
 
 def curves_csv(plan: Plan, store: Store) -> str:

@@ -72,7 +72,7 @@ def _trained_with(row: Row) -> str:
 
 def _values(histories: list[History], part: str, score: str) -> Array:
     """One line a seed, one column an epoch."""
-    return np.array([[entry.get(f"{part}/{score}", np.nan) for entry in history] for history in histories])
+    return np.array([[entry.get(f"{part}_{score}", np.nan) for entry in history] for history in histories])
 
 
 def _limits(values: list[Array], score: str) -> tuple[float, float]:

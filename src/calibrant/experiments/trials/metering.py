@@ -21,6 +21,7 @@ from calibrant.experiments.trials.store import Cost, Progress
 from calibrant.files import FileError
 from calibrant.training.lightning import CalibratedClassifier
 from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.score_names import with_current_names
 
 SECONDS_BETWEEN_SIGNS = 5.0
 
@@ -74,7 +75,8 @@ class Meter(Callback):
         """Go on counting."""
         seconds, processor = state_dict["elapsed"]
         self._before = (seconds, processor)
-        self._images, self._scores = state_dict["images"], dict(state_dict["scores"])
+        self._images = state_dict["images"]
+        self._scores = {epoch: with_current_names(scores) for epoch, scores in state_dict["scores"].items()}
         self._peak_memory = state_dict.get("peak_memory", 0)
 
     def cost(self) -> Cost:
@@ -116,7 +118,7 @@ class Meter(Callback):
         steps = max(1, int(trainer.num_training_batches))
         progress = Progress(
             trainer.global_step / steps, self.prepared.configuration.epochs, self._elapsed()[0],
-            logged.get("validation/accuracy", math.nan), logged.get("validation/ece", math.nan),
+            logged.get("validation_accuracy", math.nan), logged.get("validation_ece", math.nan),
         )  # fmt: skip
         with suppress(FileError):  # a full disk will be told about by what matters
             write_json(self.progress, asdict(progress))
@@ -125,7 +127,7 @@ class Meter(Callback):
 
 def _scores(predicted: Predicted) -> dict[str, float]:
     found = cal.metrics.evaluate(logits=predicted.logits, target=predicted.target, bins=BINS)
-    return {"test/nll": found.nll, "test/accuracy": found.accuracy, "test/ece": found.ece}
+    return {"test_nll": found.nll, "test_accuracy": found.accuracy, "test_ece": found.ece}
 
 
 def _clocks() -> tuple[float, float]:

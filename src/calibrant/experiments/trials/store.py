@@ -22,6 +22,7 @@ from calibrant.experiments.json_files import read_json, write_json
 from calibrant.experiments.outcome import Outcome, Predicted
 from calibrant.experiments.trials.identity import identity as identity
 from calibrant.files import FileError, read_predictions
+from calibrant.training.score_names import with_current_names
 
 CONFIGURATION, DATA, CHECKPOINT, WEIGHTS = "config.json", "data.json", "last.ckpt", "model.pt"
 HISTORY, PROGRESS, FAILURE, RESULT = "history.json", "progress.json", "failure.json", "result.json"
@@ -160,11 +161,12 @@ class Trial:
             )  # fmt: skip
 
     def history(self) -> list[dict[str, float]]:
-        """Scores an epoch: ``train/...``, ``validation/...`` and ``test/...``."""
+        """Scores an epoch: ``train_...``, ``validation_...`` and ``test_...``."""
         path = self.folder / HISTORY
         with _explained(path):
             return [
-                {name: math.nan if value is None else value for name, value in row.items()} for row in read_json(path)
+                {name: math.nan if value is None else value for name, value in with_current_names(row).items()}
+                for row in read_json(path)
             ]
 
     def predicted(self, part: Part, *, sampled: bool = False) -> Predicted:

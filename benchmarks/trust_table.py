@@ -1,0 +1,170 @@
+"""The trust table from finished runs: means over seeds, the promises, and whether they are kept."""
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import machine
+from benchmarks.tables import RESULTS, markdown
+from benchmarks.trust import ABLATIONS, MAIN, SEARCHED, WEIGHTS, chosen_weight, path_of
+from benchmarks.trust_settings import SETTINGS
+
+NAMES = {
+    "nll-all": "NLL on all data",
+    "nll": "NLL on the reduced split",
+    "nll-stopped": "NLL, stopped by log loss after T",
+    "esd-1": "published ESD, λ = 1",
+    "esd": "published ESD, λ searched",
+    "mmce": "MMCE, λ searched",
+    "sb-ece": "SB-ECE, λ searched",
+    "bsce-gra": "BSCE-GRA",
+    "dual-focal": "dual focal",
+    "label-smoothing": "label smoothing 0.05",
+    "loop": "**CalibratedLoss**",
+    "loop-esd": 'CalibratedLoss, criterion="esd"',
+    "head": 'CalibratedLoss, method="head"',
+    "fixed-t": "fixed T = e⁶, no loop",
+}
+ORDER = ["nll-all", "nll", "nll-stopped", "esd-1", *SEARCHED, "bsce-gra", "dual-focal", "label-smoothing", "loop",
+         "loop-esd", "head"]  # fmt: skip
+HEADING = [
+    "", "n", "accuracy %", "ECE %", "log loss", "Brier", "ECE % after T", "log loss after T", "held-out - new accuracy",
+    "processor time",
+]  # fmt: skip
+
+Runs = list[dict[str, Any]]
+
+
+def write(runs: Path) -> None:
+    """Write results/trust/trust.md and trust.json."""
+    found = {name: _found(runs, name) for name in SETTINGS}
+    text = [
+        "# The trust table",
+        "",
+        f"Measured by `python -m benchmarks.trust` on {machine()}. Mean ± standard deviation over n seeds, on "
+        "test data that nothing was chosen on. A tenth of the pool validates, a tenth of the rest is held out; only *NLL on all "
+        "data* trains on the held-out part too. ECE in 20 equal-width bins. *After T*: a temperature fitted on the "
+        "held-out part. Processor time: of the training loop, relative to the NLL on the reduced split, both on one "
+        "thread of a machine with other work. (!): beyond chance. λ is searched in "
+        f"{', '.join(f'{weight:g}' for weight in WEIGHTS)} by the paper's rule, one seed.",
+        "",
+    ]
+    for name, methods in found.items():
+        if methods:
+            text += _section(name, methods)
+    text += ["## Promises", "", *_promises(found), ""]
+    folder = RESULTS / "trust"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trust.md").write_text("\n".join(text), encoding="utf-8")
+    everything = [run for methods in found.values() for of_method in methods.values() for run in of_method]
+    (folder / "trust.json").write_text(json.dumps(everything, indent=0), encoding="utf-8")
+    print("\n".join(text))
+
+
+def _found(runs: Path, setting: str) -> dict[str, Runs]:
+    methods: dict[str, Runs] = {}
+    for method in dict.fromkeys([*ORDER, *MAIN, *ABLATIONS]):
+        name = method
+        if method in SEARCHED:
+            candidates = [path_of(runs, setting, f"{method}@{weight:g}", 0) for weight in WEIGHTS]
+            if not all(path.exists() for path in [*candidates, path_of(runs, setting, "nll", 0)]):
+                continue
+            name = f"{method}@{chosen_weight(setting, method, runs):g}"
+        paths = sorted((runs / setting).glob(f"{name}-?.json"))
+        if paths:
+            methods[method] = [json.loads(path.read_text()) for path in paths]
+    return methods
+
+
+def _section(setting: str, methods: dict[str, Runs]) -> list[str]:
+    first = next(iter(methods.values()))[0]
+    plain = methods.get("nll")
+    order = [*ORDER, *(one for one in methods if one not in ORDER)]
+    rows = [_row(method, methods[method], plain) for method in order if method in methods]
+    chosen = [
+        f"{method} λ {methods[method][0]['method'].partition('@')[2]}" for method in SEARCHED if method in methods
+    ]
+    note = f" Chosen: {', '.join(chosen)}." if chosen else ""
+    size = f"{first['held_out_samples']:,} held-out and {first['test_samples']:,} test samples."
+    return [f"## {SETTINGS[setting].title}", "", size + note, "", markdown(HEADING, rows), ""]
+
+
+def _row(method: str, of_method: Runs, plain: Runs | None) -> list[str]:
+    apart = statistics.mean(run["held_out_accuracy"] - run["accuracy"] for run in of_method)
+    cost = "" if not plain else f"{_mean(of_method, 'seconds') / _mean(plain, 'seconds'):.2f} x"
+    return [
+        NAMES.get(method, method),
+        str(len(of_method)),
+        _shown(of_method, "accuracy", 100, 2),
+        _shown(of_method, "ece", 100, 2),
+        _shown(of_method, "log_loss", 1, 4),
+        _shown(of_method, "brier", 1, 4),
+        _shown(of_method, "ece_after", 100, 2),
+        _shown(of_method, "log_loss_after", 1, 4),
+        f"{100 * apart:+.2f}{'' if _is_chance(of_method) else ' (!)'}",
+        cost,
+    ]
+
+
+def _promises(found: dict[str, dict[str, Runs]]) -> list[str]:
+    """What the defaults must show in every setting, by the issue's bounds, and whether they do."""
+    rows, better = [], []
+    for setting, methods in found.items():
+        if not {"nll", "loop"} <= methods.keys():
+            continue
+        nll, loop = methods["nll"], methods["loop"]
+        ece, plain = _mean(loop, "ece"), _mean(nll, "ece")
+        halved = ece <= plain / 2 if plain > 0.01 else ece <= plain + _spread(nll, "ece")
+        gain = 100 * (_mean(loop, "accuracy") - _mean(nll, "accuracy"))
+        after = _mean(nll, "log_loss_after") - _mean(loop, "log_loss")
+        better.append(after > 0)
+        enough = nll[0]["held_out_samples"] >= 500
+        cost = _mean(loop, "seconds") / _mean(nll, "seconds")
+        rows.append(
+            [
+                SETTINGS[setting].title,
+                f"{100 * ece:.2f} vs {100 * plain:.2f} {_mark(halved)}",
+                f"{gain:+.2f} {_mark(gain >= (2 if SETTINGS[setting].severe else -0.2))}",
+                _mark(_mean(loop, "log_loss") < _mean(nll, "log_loss")),
+                f"{-after:+.4f} {_mark(after >= 0) if enough else '(few held out)'}",
+                _mark(_is_chance(loop)),
+                f"{cost:.2f} x {_mark(cost <= 1.15)}",
+            ]
+        )
+    heading = [
+        "setting", "ECE % against NLL's: half, or within its spread", "points of accuracy (-0.2; severe: +2)",
+        "log loss below NLL's", "log loss less that of NLL + T", "held-out - new accuracy is chance",
+        "cost at most 1.15 x",
+    ]  # fmt: skip
+    share = f"Log loss below that of NLL + T in {sum(better)} of {len(better)} settings (at least half is promised)."
+    return [markdown(heading, rows), "", share]
+
+
+def _is_chance(of_method: Runs) -> bool:
+    """Whether the mean difference of held-out and new accuracy is within 2.6 standard errors of 0 (1 %).
+
+    Seeds share most test samples, whose part of the error a mean over seeds does not make smaller.
+    """
+    apart = _mean(of_method, "held_out_accuracy") - (p := _mean(of_method, "accuracy"))
+    first = of_method[0]
+    return abs(apart) <= 2.6 * math.sqrt(
+        p * (1 - p) * (1 / (first["held_out_samples"] * len(of_method)) + 1 / first["test_samples"])
+    )
+
+
+def _mean(of_method: Runs, name: str) -> float:
+    return float(statistics.mean(run[name] for run in of_method))
+
+
+def _spread(of_method: Runs, name: str) -> float:
+    return statistics.stdev(run[name] for run in of_method) if len(of_method) > 1 else 0.0
+
+
+def _shown(of_method: Runs, name: str, factor: float, digits: int) -> str:
+    return f"{factor * _mean(of_method, name):.{digits}f} ± {factor * _spread(of_method, name):.{digits}f}"
+
+
+def _mark(kept: bool) -> str:
+    return "✓" if kept else "✗"

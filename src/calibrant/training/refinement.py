@@ -1,0 +1,139 @@
+"""The best validation so far, judged by the log loss after temperature scaling, and its weights."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant import inputs
+from calibrant.posthoc.folding import layer_like
+from calibrant.posthoc.temperature import best_temperature
+
+ROWS = 2**14  # of one piece, so that double precision does not take twice the memory of all logits
+
+
+def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
+    """Return the mean log loss after the best temperature, and that temperature.
+
+    Where there is no best temperature, as for a model that is no better than chance, this is the plain log loss and 1.
+    Logits that are not finite have an infinite loss.
+
+    Args:
+        logits: Logits of a classifier; any shape the objectives take.
+        target: Class indices; samples labelled -100 do not count.
+
+    Example:
+        >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+        >>> score, temperature = refined_nll(logits, torch.tensor([0, 0, 0, 0]))
+        >>> round(score, 4), round(temperature, 4)
+        (0.5623, 3.641)
+    """
+    finite = logits.isfinite()
+    if not finite.all():
+        # Samples that do not count may hold anything: their marks become 0.
+        if inputs.classification((~finite).float(), target).logits.any():
+            return math.inf, 1.0
+        logits = torch.where(finite, logits, 0.0)
+    data = inputs.classification(logits, target)
+    rows, labels = (data.logits, data.target) if data.mask is None else (data.logits[data.mask], data.target[data.mask])
+    if not len(rows):
+        raise ValueError("the validation data has no labels: every target is -100")
+    try:
+        temperature = best_temperature(rows, labels)
+    except ValueError:
+        temperature = 1.0
+    pieces = zip(rows.split(ROWS), labels.split(ROWS), strict=True)
+    total = sum(float(F.cross_entropy(piece.double() / temperature, part, reduction="sum")) for piece, part in pieces)
+    return total / len(rows), temperature
+
+
+class BestRefinement:
+    """Score, temperature, epoch and weights of the best validation so far, and how many have followed it.
+
+    Args:
+        patience: Validations without improvement after which training is to stop; None to go on.
+
+    Attributes:
+        temperature_: Temperature of the best validation.
+        best_score_: Log loss of the best validation after its temperature.
+        best_epoch_: Epoch of the best validation, counted from 0.
+        weights: Weights at the best validation, on the CPU.
+    """
+
+    def __init__(self, patience: int | None) -> None:
+        if patience is not None:
+            inputs.check_count("patience", patience)
+        self.patience = patience
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.temperature_ = math.nan
+        self.best_score_ = math.inf
+        self.best_epoch_: float | None = None
+        self.weights: dict[str, Any] | None = None
+        self.waited = 0
+
+    def add(self, score: float, temperature: float, epoch: float, module: nn.Module) -> None:
+        """Take a validation into account, and copy the weights if it is the best one."""
+        if self.stops:  # as when a run that had stopped is resumed
+            return
+        if self.weights is not None and not score < self.best_score_:
+            self.waited += 1
+            return
+        self.best_score_, self.temperature_, self.best_epoch_, self.waited = score, temperature, epoch, 0
+        self.weights = {
+            name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+            for name, value in module.state_dict().items()
+        }
+
+    @property
+    def stops(self) -> bool:
+        """Whether training is to stop."""
+        return self.patience is not None and self.waited >= self.patience
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the weights, in plain values."""
+        return {
+            "temperature": self.temperature_, "best_score": self.best_score_, "best_epoch": self.best_epoch_,
+            "waited": self.waited,
+        }  # fmt: skip
+
+    def go_on_from(self, state: Mapping[str, Any], weights: dict[str, Any] | None) -> None:
+        """Take up a state and its weights."""
+        self.temperature_, self.best_score_ = state["temperature"], state["best_score"]
+        self.best_epoch_, self.waited, self.weights = state["best_epoch"], state["waited"], weights
+
+
+def classes_of(logits: Tensor) -> int:
+    """Number of classes: 2 if there is one logit, that of class 1."""
+    return max(logits.shape[1], 2) if logits.dim() > 1 else 2
+
+
+def last_layer(module: nn.Module, classes: int, layer: str | nn.Linear | None) -> nn.Linear:
+    """Return the layer that makes the logits: that given, or the last ``nn.Linear`` with an output for each class."""
+    found: Any = layer
+    if isinstance(layer, str):
+        found = module.get_submodule(layer)
+    elif layer is None:
+        outputs = (classes, 1) if classes == 2 else (classes,)
+        linear = [each for each in module.modules() if isinstance(each, nn.Linear) and each.out_features in outputs]
+        found = linear[-1] if linear else None
+    if not isinstance(found, nn.Linear):
+        what = "none was found" if layer is None else f"layer is a {type(found).__name__}"
+        raise ValueError(
+            f"the temperature is divided into a torch.nn.Linear with {classes} outputs, and {what}: name the layer "
+            "that makes the logits with layer=, or set fold=False"
+        )
+    if sum(found.weight is weight for each in module.modules() for weight in each._parameters.values()) > 1:
+        raise ValueError("the weights of the last layer are shared with another layer, which folding would change too")
+    return found
+
+
+def fold(layer: nn.Linear, temperature: float) -> None:
+    """Divide the outputs of a layer by the temperature, in place."""
+    bias = None if layer.bias is None else layer.bias.double() / temperature
+    layer.load_state_dict(layer_like(layer, layer.weight.double() / temperature, bias).state_dict())

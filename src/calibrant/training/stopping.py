@@ -1,0 +1,189 @@
+"""Early stopping by the validation loss after temperature scaling, for Lightning."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+
+from calibrant.distributed import is_distributed
+from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.refinement import BestRefinement, classes_of, fold, last_layer, refined_nll
+
+SCORE = "validation_refined_nll"
+
+
+class StopAfterTemperature(Callback):
+    """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
+
+    The validation loss of a network often rises because it becomes over-confident, while its predictions still get
+    better. A temperature corrects the first, so training should stop by what is left after it. At every
+    validation this callback solves for the temperature, logs the log loss after it as ``validation_refined_nll``,
+    and keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
+
+    Logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as that of
+    ``CalibratedClassifier`` does. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs,
+    target)``. The first process keeps the logits of all validation samples in memory meanwhile.
+
+    Args:
+        patience: Validations without improvement after which training stops; None to train to the end and only keep
+            the best weights.
+        loader: Batches to judge by in place of the validation data.
+        fold: Divide the last layer by the temperature at the end, so that the model itself is calibrated.
+        layer: Layer that makes the logits, or its name in the module; by default the last ``nn.Linear`` with as many
+            outputs as there are classes.
+
+    Attributes:
+        temperature_: Temperature of the best validation.
+        best_score_: Log loss of the best validation after its temperature.
+        best_epoch_: Epoch of the best validation, counted from 0.
+
+    References:
+        Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
+
+    Example:
+        >>> from lightning import Trainer
+        >>> stopping = StopAfterTemperature(patience=5, fold=True)
+        >>> trainer = Trainer(callbacks=[stopping], accelerator="cpu", logger=False)
+    """
+
+    def __init__(
+        self,
+        patience: int | None = 3,
+        *,
+        loader: Iterable[Any] | None = None,
+        fold: bool = False,
+        layer: str | nn.Linear | None = None,
+    ) -> None:
+        self.loader = loader
+        self.fold = fold
+        self.layer = layer
+        self._best = BestRefinement(patience)
+        self._collected: list[tuple[Tensor, Tensor]] = []
+        self._classes = 0
+        self._resumes = False
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature of the best validation."""
+        return self._best.temperature_
+
+    @property
+    def best_score_(self) -> float:
+        """Log loss of the best validation after its temperature."""
+        return self._best.best_score_
+
+    @property
+    def best_epoch_(self) -> int | None:
+        """Epoch of the best validation, counted from 0; None before the first."""
+        return None if self._best.best_epoch_ is None else int(self._best.best_epoch_)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin anew, or go on from a checkpoint, which may have been written when training had stopped."""
+        del pl_module
+        if self.loader is None and not trainer.num_val_batches:
+            raise ValueError("StopAfterTemperature needs validation data, or a loader: pass val_dataloaders or loader=")
+        if not self._resumes:
+            self._best.forget()
+        self._resumes = False
+        trainer.should_stop = trainer.should_stop or self._best.stops
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin to collect."""
+        del trainer, pl_module
+        self._collected = []
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
+    ) -> None:
+        """Collect the logits of a batch."""
+        if self.loader is None and not trainer.sanity_checking:
+            self._collect(trainer, pl_module, outputs, batch)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the loss after the temperature, keep the weights if it is the lowest, and stop after ``patience``."""
+        if trainer.sanity_checking:
+            return
+        if self.loader is not None:
+            self._read_loader(trainer, pl_module)
+        score, temperature, classes = _on_all_ranks(self._collected)
+        self._collected = []
+        pl_module.log(SCORE, score, sync_dist=True)
+        if trainer.state.fn != "fit":
+            return
+        if self.fold:
+            last_layer(pl_module, classes, self.layer)  # an error now, rather than at the end
+            self._classes = classes
+        self._best.add(score, temperature, _epoch(trainer, pl_module), pl_module)
+        trainer.should_stop = trainer.should_stop or self._best.stops
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the best weights back, after all checkpoints have been written."""
+        del trainer
+        if self._best.weights is None:
+            return
+        pl_module.load_state_dict(self._best.weights)
+        if self.fold:
+            fold(last_layer(pl_module, self._classes, self.layer), self.temperature_)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best validation so far, with its weights."""
+        return self._best.state() | {"weights": self._best.weights, "classes": self._classes}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._best.go_on_from(state_dict, state_dict["weights"])
+        self._classes = state_dict["classes"]
+        self._resumes = True
+
+    def _collect(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any) -> None:
+        if isinstance(outputs, Mapping) and "logits" in outputs and "target" in outputs:
+            logits, target = outputs["logits"], outputs["target"]
+        elif isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):
+            with trainer.precision_plugin.forward_context():
+                output = module(batch[0])
+            logits, target = getattr(output, "logits", output), batch[1]
+        else:
+            raise TypeError(
+                "StopAfterTemperature needs logits: let validation_step return a dict with 'logits' and 'target', or "
+                f"give batches (inputs, target); got a {type(batch).__name__}"
+            )
+        self._collected.append((logits.detach().float().cpu(), target.detach().cpu()))
+
+    def _read_loader(self, trainer: Trainer, module: LightningModule) -> None:
+        state = random_state()  # that of training, which the loader may draw from
+        for batch in self.loader or ():
+            self._collect(trainer, module, None, trainer.strategy.batch_to_device(batch))
+        set_random_state(state)
+
+
+def _on_all_ranks(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float, int]:
+    """Score, temperature and number of classes of the samples of all ranks, computed by the first."""
+    if not is_distributed():
+        return _judged(batches)
+    parts: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(batches, parts)
+    found: list[Any] = [None]
+    if parts is not None:
+        try:
+            found = [_judged([batch for part in parts for batch in part])]
+        except ValueError as error:
+            found = [str(error)]  # so that the other ranks do not wait for an answer
+    dist.broadcast_object_list(found)
+    if isinstance(found[0], str):
+        raise ValueError(found[0])
+    score, temperature, classes = found[0]
+    return score, temperature, classes
+
+
+def _judged(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float, int]:
+    logits, target = (torch.cat(column) for column in zip(*batches, strict=True))
+    return *refined_nll(logits, target), classes_of(logits)
+
+
+def _epoch(trainer: Trainer, module: LightningModule) -> int:
+    # A validation that was due when a checkpoint was written belongs to the epoch before.
+    return int(getattr(module, "_epoch", trainer.current_epoch))

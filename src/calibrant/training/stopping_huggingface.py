@@ -1,0 +1,174 @@
+"""Early stopping by the validation loss after temperature scaling, for Hugging Face transformers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from calibrant.files import whole_or_not_at_all
+from calibrant.training.refinement import BestRefinement, fold, last_layer, refined_nll
+
+SCORE = "refined_nll"
+WEIGHTS = "best_after_temperature.pt"
+
+
+class StopTrainerAfterTemperature(TrainerCallback):
+    """Stop when the evaluation log loss after temperature scaling no longer improves, and keep the best weights.
+
+    The counterpart of :class:`~calibrant.training.StopAfterTemperature` for ``transformers.Trainer``. Every evaluation
+    reports ``eval_refined_nll``. The best weights are kept in memory, and with every checkpoint in the file
+    ``best_after_temperature.pt`` beside it. At the end of training they are put back into the model, also where
+    ``load_best_model_at_end`` has chosen others.
+
+    ``CalibratedTrainer`` needs no more than ``callbacks=[stopping]``; ``Trainer`` itself gives predictions to
+    ``compute_metrics`` only, so pass ``compute_metrics=stopping.compute_metrics`` too.
+
+    Args:
+        patience: Evaluations without improvement after which training stops; None to train to the end and only keep
+            the best weights.
+        fold: Divide the last layer by the temperature at the end, so that the model itself is calibrated.
+        layer: Layer that makes the logits, or its name in the model; by default the last ``nn.Linear`` with as many
+            outputs as there are classes.
+        compute_metrics: Metrics of your own, to be reported beside ``refined_nll``.
+
+    Attributes:
+        temperature_: Temperature of the best evaluation.
+        best_score_: Log loss of the best evaluation after its temperature.
+        best_epoch_: Epochs trained before the best evaluation, as ``Trainer`` counts them: 0.5 is half of the first.
+
+    References:
+        Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
+
+    Example:
+        >>> stopping = StopTrainerAfterTemperature(patience=2)
+        >>> logits, labels = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]]), np.zeros(4, dtype=int)
+        >>> round(stopping.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))["refined_nll"], 4)
+        0.5623
+    """
+
+    def __init__(
+        self,
+        patience: int | None = 3,
+        *,
+        fold: bool = False,
+        layer: str | nn.Linear | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
+    ) -> None:
+        self.fold = fold
+        self.layer = layer
+        self._metrics = compute_metrics
+        self._best = BestRefinement(patience)
+        self._latest: tuple[float, float, int] | None = None
+        self._classes = 0
+        self._trains = False
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature of the best evaluation."""
+        return self._best.temperature_
+
+    @property
+    def best_score_(self) -> float:
+        """Log loss of the best evaluation after its temperature."""
+        return self._best.best_score_
+
+    @property
+    def best_epoch_(self) -> float | None:
+        """Epochs trained before the best evaluation; None before the first."""
+        return self._best.best_epoch_
+
+    def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Return ``refined_nll``, and your own metrics if there are any."""
+        own = {} if self._metrics is None else self._metrics(prediction)
+        return own | self.refine(prediction.predictions, prediction.label_ids)
+
+    def refine(self, predictions: Any, labels: Any) -> dict[str, float]:
+        """Return ``refined_nll`` of logits and labels, and remember it for the end of the evaluation."""
+        logits = predictions[0] if isinstance(predictions, tuple) else predictions
+        if isinstance(logits, list):
+            logits = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits])
+            labels = np.concatenate(labels)
+        if np.ndim(logits) != 2:
+            raise ValueError(
+                f"StopTrainerAfterTemperature needs logits (N, C), got shape {np.shape(logits)}: "
+                "preprocess_logits_for_metrics must leave the logits as they are"
+            )
+        score, temperature = refined_nll(torch.as_tensor(logits).float(), torch.as_tensor(labels))
+        self._latest = score, temperature, max(logits.shape[1], 2)
+        return {SCORE: score}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin anew, or go on from a checkpoint."""
+        del kwargs
+        self._best.forget()
+        self._latest, self._trains = None, True
+        kept: Any = state.stateful_callbacks
+        if _PLACE not in kept:
+            return
+        found = kept[_PLACE]["attributes"]
+        folder = args.resume_from_checkpoint or Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        path = Path(str(folder)) / WEIGHTS
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{path} is missing, the weights of the best evaluation: resume from a checkpoint in output_dir, or "
+                "set resume_from_checkpoint in TrainingArguments"
+            )
+        self._best.go_on_from(found, torch.load(path, map_location="cpu", weights_only=True))
+        self._classes = found["classes"]
+        control.should_training_stop = self._best.stops
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Keep the weights if the evaluation was the best one, and stop after ``patience``."""
+        del args
+        latest, self._latest = self._latest, None
+        if not self._trains:
+            return
+        if latest is None:
+            raise ValueError(
+                "StopTrainerAfterTemperature saw no predictions: pass compute_metrics=stopping.compute_metrics to "
+                "Trainer, or use CalibratedTrainer"
+            )
+        score, temperature, self._classes = latest
+        model = kwargs["model"]
+        if self.fold:
+            last_layer(model, self._classes, self.layer)  # an error now, rather than at the end
+        self._best.add(score, temperature, float(state.epoch or 0), model)
+        kept: Any = state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
+        kept[_PLACE] = {"args": {}, "attributes": self._best.state() | {"classes": self._classes}}
+        control.should_training_stop = control.should_training_stop or self._best.stops
+
+    def on_predict(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
+    ) -> None:
+        """Predictions choose no weights."""
+        del args, state, control, metrics, kwargs
+        self._latest = None
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Write the best weights beside a checkpoint."""
+        del control, kwargs
+        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero and self._best.weights is not None and folder.exists():
+            with whole_or_not_at_all(folder / WEIGHTS) as temporary:
+                torch.save(self._best.weights, temporary)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Put the best weights back."""
+        del args, state, control
+        self._trains = False
+        if self._best.weights is None:
+            return
+        kwargs["model"].load_state_dict(self._best.weights)
+        if self.fold:
+            fold(last_layer(kwargs["model"], self._classes, self.layer), self.temperature_)
+
+
+_PLACE = "calibrant_refinement"  # not the name of the class, or Trainer might make a new callback from it

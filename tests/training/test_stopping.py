@@ -1,0 +1,234 @@
+"""Training stops by the validation loss after temperature scaling, and ends with the weights that had the lowest."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import Checkpoint
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import calibrant as cal
+from calibrant.posthoc import TemperatureScaling
+from calibrant.training import StopAfterTemperature
+from calibrant.training.refinement import fold, last_layer, refined_nll
+from tests.ranks import on_two_ranks
+from tests.training.lightning_runs import STEPS, classifier, data, exact_classifier, exact_data, trainer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+
+
+def noisy(count: int, seed: int) -> TensorDataset:
+    """Labels of which a fifth is wrong: a network that learns them by heart becomes over-confident."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 6, generator=draw)
+    y = x[:, :3].argmax(1)
+    wrong = torch.rand(count, generator=draw) < 0.2
+    return TensorDataset(x, torch.where(wrong, (y + 1) % 3, y))
+
+
+class Own(lightning.LightningModule):
+    """A module that knows nothing of Calibrant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(6, 64), nn.ReLU())
+        self.head = nn.Linear(64, 3)
+        self.scores: list[float] = []
+        self.states: list[dict[str, Tensor]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("plain", F.cross_entropy(self(batch[0]), batch[1]))
+
+    def on_validation_epoch_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            self.states.append({name: value.clone() for name, value in self.state_dict().items()})
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.02)
+
+
+def expected_score(module: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
+    with torch.no_grad():
+        logits = module.eval()(x)
+    scaling = TemperatureScaling().fit(logits, y)
+    return F.cross_entropy(scaling(logits).double(), y).item(), scaling.temperature_
+
+
+@pytest.mark.parametrize("patience", [2, None])
+def test_a_module_of_ones_own_ends_with_the_weights_of_its_best_validation(
+    patience: int | None, tmp_path: Path
+) -> None:
+    module, stopping, validation = Own(), StopAfterTemperature(patience), noisy(200, seed=1)
+    run = trainer(tmp_path, stopping, max_epochs=12, enable_checkpointing=False)
+    run.fit(module, DataLoader(noisy(200, seed=0), 20), DataLoader(validation, 64))
+    final = {name: value.clone() for name, value in module.state_dict().items()}
+    scores = []
+    for state in module.states:
+        module.load_state_dict(state)
+        scores.append(expected_score(module, *validation.tensors))
+    best = min(range(len(scores)), key=lambda epoch: scores[epoch])
+    assert len(scores) == (12 if patience is None else best + 1 + patience) <= 12
+    assert 0 < best < 11
+    assert stopping.best_epoch_ == best
+    assert (stopping.best_score_, stopping.temperature_) == pytest.approx(scores[best], rel=1e-5)
+    assert run.callback_metrics["validation_refined_nll"].item() == pytest.approx(scores[-1][0], rel=1e-5)
+    torch.testing.assert_close(final, module.states[best], rtol=0, atol=0)
+
+
+def test_it_waits_longer_than_the_plain_loss_would(tmp_path: Path) -> None:
+    module, stopping = Own(), StopAfterTemperature(None)
+    plain: list[float] = []
+
+    class Watch(lightning.Callback):
+        def on_validation_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+            if not trainer.sanity_checking:
+                plain.append(trainer.callback_metrics["plain"].item())
+
+    run = trainer(tmp_path, stopping, Watch(), max_epochs=12, enable_checkpointing=False)
+    run.fit(module, DataLoader(noisy(200, seed=0), 20), DataLoader(noisy(2000, seed=1), 2000))
+    assert stopping.best_epoch_ is not None
+    assert stopping.best_epoch_ >= plain.index(min(plain))
+    assert stopping.best_score_ <= min(plain)
+    assert stopping.temperature_ > 1
+
+
+@pytest.mark.parametrize("layer", [None, "model.4"])
+def test_folded_the_model_is_calibrated_itself(layer: str | None, tmp_path: Path) -> None:
+    modules = []
+    for folds in (False, True):
+        module = classifier(learning_rate=0.01)
+        stopping = StopAfterTemperature(fold=folds, layer=layer if folds else None)
+        trainer(tmp_path, stopping, max_epochs=8, enable_checkpointing=False).fit(module, datamodule=data())
+        modules.append(module.eval())
+    x = torch.randn(50, 6)
+    torch.testing.assert_close(modules[0](x) / stopping.temperature_, modules[1](x))
+    assert abs(stopping.temperature_ - 1) > 0.01
+
+
+class SaveAlways(Checkpoint):
+    def on_validation_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        if not trainer.sanity_checking:
+            trainer.save_checkpoint(Path(trainer.default_root_dir) / f"validated-{trainer.global_step}.ckpt")
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        trainer.save_checkpoint(Path(trainer.default_root_dir) / f"step-{trainer.global_step}.ckpt")
+
+
+def outcome(module: nn.Module, stopping: StopAfterTemperature) -> Any:
+    return {**module.state_dict()}, stopping.best_score_, stopping.temperature_, stopping.best_epoch_
+
+
+def test_a_resumed_run_ends_the_same(tmp_path: Path) -> None:
+    def run(callbacks: list[Any], path: Path | None = None) -> tuple[Any, int]:
+        stopping = StopAfterTemperature(2, fold=True)
+        run = trainer(tmp_path, stopping, *callbacks, max_epochs=12, enable_checkpointing=bool(callbacks))
+        module = classifier(learning_rate=0.2, scheduler=None)
+        run.fit(module, datamodule=data(), ckpt_path=path, weights_only=True)
+        return outcome(module, stopping), run.global_step
+
+    (*expected,) = run([SaveAlways()])
+    assert expected[1] < 12 * STEPS  # it stopped early, and the last checkpoints are from after the decision
+    for path in sorted(tmp_path.glob("*.ckpt"))[::2]:
+        (*found,) = run([], path)
+        torch.testing.assert_close(found[0][0], expected[0][0], rtol=0, atol=0)
+        assert found[0][1:] == expected[0][1:], path.name
+        assert found[1] == expected[1], path.name
+
+
+def test_batches_of_a_loader_may_be_judged_by_instead(tmp_path: Path) -> None:
+    module, held_out = Own(), noisy(60, seed=2)
+    torch.manual_seed(1)
+    stopping = StopAfterTemperature(1, loader=DataLoader(held_out, 25, shuffle=True))
+    run = trainer(tmp_path, stopping, max_epochs=1, enable_checkpointing=False)
+    run.fit(module, DataLoader(noisy(100, seed=0), 20, shuffle=True), DataLoader(noisy(30, seed=1), 30))
+    score, temperature = expected_score(module, *held_out.tensors)
+    assert (stopping.best_score_, stopping.temperature_) == pytest.approx((score, temperature), rel=1e-5)
+
+
+def judge_on_a_rank(rank: int, port: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    module, stopping = exact_classifier("sgd"), StopAfterTemperature(2, fold=True)
+    run = trainer(folder, stopping, strategy="ddp", devices=2, max_epochs=6, enable_checkpointing=False)
+    run.fit(module, datamodule=exact_data(batch_size=15, calibration_batch_size=3))
+    torch.save((outcome(module, stopping), run.global_step), folder / f"{rank}.pt")
+
+
+def test_two_ranks_agree_with_one_process(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    on_two_ranks(judge_on_a_rank, port, tmp_path)
+    module, stopping = exact_classifier("sgd"), StopAfterTemperature(2, fold=True)
+    run = trainer(tmp_path, stopping, max_epochs=6, enable_checkpointing=False)
+    run.fit(module, datamodule=exact_data(batch_size=30, calibration_batch_size=6))
+    (weights, *numbers), steps = outcome(module, stopping), run.global_step
+    for rank in range(2):
+        (found, *others), stopped = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
+        assert others == pytest.approx(numbers, rel=1e-5)
+        assert stopped == steps
+
+
+def test_without_a_best_temperature_the_loss_is_the_plain_one() -> None:
+    logits, target = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
+    assert refined_nll(logits, target) == pytest.approx((F.cross_entropy(logits, target).item(), 1.0))
+    broken = torch.tensor([[float("nan"), 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    assert refined_nll(broken, torch.tensor([0, 0, 1, 1]))[0] == float("inf")
+    ignored = torch.tensor([-100, 0, 1, 1])
+    assert refined_nll(broken, ignored) == pytest.approx(refined_nll(broken[1:], ignored[1:]))
+
+
+def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="patience must be at least 1"):
+        StopAfterTemperature(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
+    assert last_layer(model, 3, None) is last_layer(model, 3, "1") is last_layer(model, 3, model[1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"torch\.nn\.Linear with 5 outputs, and none was found: name the layer"):
+        last_layer(model, 5, None)
+    tied = nn.ModuleDict({"tokens": nn.Embedding(3, 4), "head": nn.Linear(4, 3)})
+    tied["head"].weight = tied["tokens"].weight
+    with pytest.raises(ValueError, match="shared with another layer"):
+        last_layer(tied, 3, None)
+    run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1, enable_checkpointing=False)
+    with pytest.raises(ValueError, match="needs validation data, or a loader"):
+        run.fit(classifier(), datamodule=data(validation=None))
+
+    class Strange(Own):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+    run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1, enable_checkpointing=False)
+    with pytest.raises(TypeError, match="let validation_step return a dict with 'logits' and 'target'"):
+        run.fit(Strange(), DataLoader(noisy(20, seed=0), 20), DataLoader(noisy(20, seed=0).tensors[0], 5))  # type: ignore[arg-type]
+
+
+def test_folding_divides_the_outputs() -> None:
+    for layer in (nn.Linear(4, 3), nn.Linear(4, 3, bias=False)):
+        x = torch.randn(5, 4)
+        before = layer(x)
+        fold(layer, 2.5)
+        torch.testing.assert_close(layer(x), before / 2.5)
+    assert cal.training.StopAfterTemperature is StopAfterTemperature
