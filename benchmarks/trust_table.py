@@ -43,11 +43,11 @@ def write(runs: Path) -> None:
     text = [
         "# The trust table",
         "",
-        f"Measured by `python -m benchmarks.trust` on {machine()}. Mean ± standard deviation over n seeds, on "
-        "test data that nothing was chosen on. A tenth of the pool validates, a tenth of the rest is held out; only *NLL on all "
-        "data* trains on the held-out part too. ECE in 20 equal-width bins. *After T*: a temperature fitted on the "
-        "held-out part. Processor time: of the training loop, relative to the NLL on the reduced split, both on one "
-        "thread of a machine with other work. (!): beyond chance. λ is searched in "
+        f"Measured by `python -m benchmarks.trust` on {machine()}. Mean ± standard deviation over n seeds, on test "
+        "data that nothing was chosen on. A tenth of the pool validates, a tenth of the rest is held out; only *NLL "
+        "on all data* trains on the held-out part too. ECE in 20 equal-width bins. *After T*: a temperature fitted on "
+        "the held-out part. Processor time: of the training loop, relative to the NLL on the reduced split, both on "
+        "one thread of a machine with other work. (!): beyond chance. λ is searched in "
         f"{', '.join(f'{weight:g}' for weight in WEIGHTS)} by the paper's rule, one seed.",
         "",
     ]
