@@ -49,6 +49,8 @@ CALIBRATED: dict[str, dict[str, Any]] = {
     "loop-esd": {"criterion": "esd"},
     "head": {"method": "head"},
     "loop-every1": {"every": 1},
+    "loop-every8": {"every": 8},
+    "loop-every8-buffer500": {"every": 8, "samples": 500},
     "loop-every2": {"every": 2},
     "loop-every16": {"every": 16},
     "loop-buffer500": {"samples": 500},

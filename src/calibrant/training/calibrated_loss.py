@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.inputs import Classification
+from calibrant.numerics import at_least_float32
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.finishing import Finished, Predictor, divide, final_temperature, scores_of
 from calibrant.training.guard import Guard
@@ -171,7 +172,7 @@ class CalibratedLoss:
         scaled = logits / self.temperature if self.method == "temperature" else logits
         loss = self._loss(scaled, y, sample_weight)
         if due:
-            data = self._flattened(*self._finite(scaled.detach(), y))
+            data = self._flattened(*self._finite(scaled.detach(), y), checked=self._step > 1)
             self.guard.add_training(data)
             self._keep(data)
             if self.method != "temperature":
@@ -191,16 +192,27 @@ class CalibratedLoss:
             sample_weight = sample_weight.unsqueeze(-1).expand_as(logits).reshape(-1)
         return cross_entropy(data, sample_weight)
 
-    def _flattened(self, logits: Tensor, target: Tensor | None) -> Classification:
+    def _flattened(self, logits: Tensor, target: Tensor | None, *, checked: bool = False) -> Classification:
+        """Bring a batch to ``(N, C)``. Batches like those that were checked before take a shorter way."""
         if target is None:
             raise ValueError("x_held_out came without y_held_out: pass both")
+        if (
+            checked
+            and logits.dim() == 2
+            and logits.shape[1] > 1
+            and logits.device.type == "cpu"
+            and not self.multi_label
+        ):
+            counts = target != self.ignore_index
+            if bool(counts.all()):
+                return Classification(at_least_float32(logits), target.long())
         return flattened(logits, target, multi_label=self.multi_label, ignore_index=self.ignore_index)
 
     @torch.no_grad()
     def _observe(self, x: Any, y: Tensor | None, weight: Tensor | None) -> None:
         with evaluating(self._model, dropout=self.dropout):
             logits = logits_of(self._model, x)
-        data = self._flattened(*self._finite(logits, y))
+        data = self._flattened(*self._finite(logits, y), checked=self._step > self.every)
         self._check_logits(data)
         if weight is not None and len(weight) != len(data.target):
             weight = weight.unsqueeze(-1).expand(len(weight), len(data.target) // len(weight)).reshape(-1)
@@ -209,7 +221,7 @@ class CalibratedLoss:
 
     def _finite(self, logits: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Leave out samples whose logits overflowed; a batch with some is no reason to stop."""
-        if target is None or bool(logits.isfinite().all()):
+        if target is None or logits.numel() == 0 or math.isfinite(float(logits.detach().abs().max())):
             return logits, target
         self.guard.warn(
             "overflow",

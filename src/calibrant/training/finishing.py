@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.inputs import Classification
-from calibrant.training.guard import Guard, Scores, Sums
+from calibrant.training.guard import Guard, Scores, Sums, joined
 from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, scale_output
 from calibrant.training.outputs import evaluating, logits_of
 from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, error_of, gathered, shrunk, solution
@@ -121,13 +121,6 @@ def scores_of(logits: Tensor, target: Tensor) -> Scores:
     sums = Sums()
     sums.add(Classification(logits, target))
     return sums.scores() or Scores(0, 0, 0, 0)
-
-
-def joined(parts: list[Classification]) -> Classification:
-    """Batches as one."""
-    masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
-    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
-    return Classification(logits, target, torch.cat(masks))
 
 
 def _moved(batch: Any, device: torch.device) -> tuple[Any, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant.inputs import Classification
+from calibrant.numerics import accumulation_dtype
 
 # Steps that are judged together where nobody tells the guard when an epoch ends.
 WINDOW = 50
@@ -42,26 +43,40 @@ class Scores(NamedTuple):
 
 
 class Sums:
-    """Running sums on the device of the batches, so that no step waits for them."""
+    """Running sums on the device of the batches, several batches at a time, so that a step hardly notices them."""
+
+    WAITING = 16
 
     def __init__(self) -> None:
         self._sums: Tensor | None = None
+        self._waiting: list[Classification] = []
         self.batches = 0
 
-    @torch.no_grad()
     def add(self, data: Classification) -> None:
         """Add a batch of logits as the loss sees them."""
+        self._waiting.append(data)
+        self.batches += 1
+        if len(self._waiting) == self.WAITING:
+            self._sum_up()
+
+    @torch.no_grad()
+    def _sum_up(self) -> None:
+        if not self._waiting:
+            return
+        data = joined(self._waiting)
+        self._waiting = []
         log_probabilities = data.logits.float().log_softmax(1)
         top, predicted = log_probabilities.max(1)
         nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
-        counts = torch.ones_like(top) if data.mask is None else data.mask.to(top.dtype)
         rows = torch.stack((torch.ones_like(top), (predicted == data.target).to(top.dtype), nll, top.exp()))
-        sums = (rows * counts).sum(1).double()
+        if data.mask is not None:
+            rows = torch.where(data.mask, rows, 0.0)
+        sums = rows.sum(1, dtype=accumulation_dtype(rows))
         self._sums = sums if self._sums is None else self._sums + sums
-        self.batches += 1
 
     def scores(self) -> Scores | None:
         """Means so far, or None before the first sample."""
+        self._sum_up()
         if self._sums is None:
             return None
         samples, right, nll, confidence = self._sums.tolist()
@@ -70,12 +85,22 @@ class Sums:
         return Scores(samples, right / samples, nll / samples, (confidence - right) / samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """Sums in plain values."""
-        return {"sums": self._sums, "batches": self.batches}
+        """Sums in plain values; what waits is kept as it is, since another order of summation rounds differently."""
+        return {"sums": self._sums, "batches": self.batches, "waiting": [tuple(data) for data in self._waiting]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self._sums, self.batches = state["sums"], state["batches"]
+        self._waiting = [Classification(*data) for data in state["waiting"]]
+
+
+def joined(parts: list[Classification]) -> Classification:
+    """Batches as one."""
+    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
+    if all(part.mask is None for part in parts):
+        return Classification(logits, target)
+    masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
+    return Classification(logits, target, torch.cat(masks))
 
 
 class Guard:
@@ -111,7 +136,7 @@ class Guard:
 
     def add_held_out(self, data: Classification) -> None:
         """Add a held-out batch, before the network has learned anything from it."""
-        self.held_out.add(data)
+        self.held_out.add(Classification(data.logits.detach(), data.target, data.mask))
         if self._first is None and self._steps <= WINDOW:
             self._judge_start()
 
