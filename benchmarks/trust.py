@@ -1,7 +1,8 @@
 """The trust table: calibrated training left alone, beside what else there is, in settings from mild to severe.
 
     python -m benchmarks.trust run --data-dir FOLDER --runs runs/trust [--settings ...] [--methods ...] [--seeds 5]
-    python -m benchmarks.trust table --runs runs/trust          # writes results/trust/
+    python -m benchmarks.trust cost --data-dir FOLDER --runs runs/trust     # processor time, by turns in one process
+    python -m benchmarks.trust table --runs runs/trust                      # writes results/trust/
 
 Every run is kept in a file of its own and is not repeated; an interrupted command goes on where it was. A tenth of the
 pool validates (for the searches over λ alone), a tenth of the rest is held out, and no setting is chosen on the test
@@ -13,10 +14,12 @@ import copy
 import json
 import math
 import os
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +31,8 @@ from torch import Tensor, nn
 import calibrant as cal
 from benchmarks.trust_settings import SETTINGS, Pool, Setting
 from calibrant import metrics
-from calibrant.posthoc.temperature import temperature_or_one
-from calibrant.training import CalibratedLoss, interleave
+from calibrant.posthoc.temperature import best_temperature
+from calibrant.training import CalibratedLoss, InterleavedLoader, interleave
 
 Loss = Callable[[Any, Any, Any, Any], Tensor]
 WEIGHTS = (0.2, 1.0, 4.0)
@@ -139,10 +142,7 @@ def _train(
     model: nn.Module, loss: Loss, setting: Setting, train: Any, held_out: Any, *, stops: bool
 ) -> tuple[float, int]:
     """Train to the end, or to the epoch with the lowest held-out log loss after temperature."""
-    uses_held_out = isinstance(loss, CalibratedLoss)
-    batches = interleave(
-        Batches(train, setting.batch_size), Batches(held_out, setting.batch_size) if uses_held_out else None
-    )
+    batches = _batches(loss, setting, train, held_out)
     optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=1e-2)
     steps = setting.epochs * len(batches)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if setting.cosine else None
@@ -160,12 +160,64 @@ def _train(
         seconds += time.process_time() - began
         if stops:
             logits = predict(model, held_out[0])
-            refined = F.cross_entropy(logits / temperature_or_one(logits, held_out[1]), held_out[1]).item()
+            refined = F.cross_entropy(logits / bounded_temperature(logits, held_out[1]), held_out[1]).item()
             if refined < best:
                 best, kept, stopped = refined, copy.deepcopy(model.state_dict()), epoch + 1
     if kept is not None:
         model.load_state_dict(kept)
     return seconds, stopped
+
+
+def _batches(loss: Loss, setting: Setting, train: Any, held_out: Any) -> InterleavedLoader:
+    """Training batches, with no more held-out batches beside them than the loss uses."""
+    if not isinstance(loss, CalibratedLoss):
+        return interleave(Batches(train, setting.batch_size), None)
+    return interleave(
+        Batches(train, setting.batch_size), Batches(held_out, setting.batch_size), calibration_every=loss.every
+    )
+
+
+def cost(setting_name: str, folder: Path, cache: Path, *, turns: int = 9, steps: int = 40) -> dict[str, Any]:
+    """Processor time of CalibratedLoss relative to the NLL: turns of some steps each, one after the other."""
+    setting = SETTINGS[setting_name]
+    pool = setting.load(0, folder, cache)
+    parts = split(pool, 0)
+    streams, times = {}, {"nll": [0.0] * 0, "loop": [0.0] * 0}
+    for method in times:
+        torch.manual_seed(0)
+        model = setting.network(pool.x.shape[1], pool.classes)
+        _, loss = _loss(method, model)
+        streams[method] = _steps(model, loss, setting, parts)
+    for _ in range(turns):
+        for method, stream in streams.items():
+            began = time.process_time()
+            for _ in islice(stream, steps):
+                pass
+            times[method].append(time.process_time() - began)
+    ratios = [loop / nll for nll, loop in zip(times["nll"][1:], times["loop"][1:], strict=True)]
+    step = statistics.median(times["nll"]) / steps
+    return {"setting": setting_name, "ratio": statistics.median(ratios), "step": step, "turns": turns, "steps": steps}
+
+
+def _steps(model: nn.Module, loss: Loss, setting: Setting, parts: Parts) -> Iterator[None]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=1e-2)
+    batches = _batches(loss, setting, parts.train, parts.held_out)
+    model.train()
+    while True:
+        for (x, y), other in batches:
+            value = loss(x, y, *(other or (None, None)))
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+            yield
+
+
+def bounded_temperature(logits: Tensor, target: Tensor) -> float:
+    """The best temperature; where predictions are no better than chance, one that makes them all but uniform."""
+    try:
+        return best_temperature(logits, target)
+    except ValueError:
+        return 1.0 if bool((logits.argmax(1) == target).all()) else 1e4
 
 
 @torch.no_grad()
@@ -178,7 +230,7 @@ def predict(model: nn.Module, x: Tensor) -> Tensor:
 def _scores(model: nn.Module, parts: Parts) -> dict[str, Any]:
     held_out, test, validation = (predict(model, part[0]) for part in (parts.held_out, parts.test, parts.validation))
     target = parts.test[1]
-    temperature = temperature_or_one(held_out, parts.held_out[1])
+    temperature = bounded_temperature(held_out, parts.held_out[1])
     scores = {"temperature": temperature, "test_samples": len(target), "held_out_samples": len(parts.held_out[1])}
     for ending, logits in (("", test), ("_after", test / temperature)):
         given = metrics.predictions(logits=logits.numpy(), target=target.numpy())
@@ -251,7 +303,7 @@ def _one(task: tuple[str, str, int], folder: Path, runs: Path, cache: Path) -> t
 def main() -> None:
     """Run what is missing, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("run", "table"))
+    parser.add_argument("command", choices=("run", "cost", "table"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
     parser.add_argument("--cache", type=Path)
@@ -266,6 +318,13 @@ def main() -> None:
         write(arguments.runs)
         return
     cache = arguments.cache or arguments.runs / "data"
+    if arguments.command == "cost":
+        torch.set_num_threads(1)
+        for name in arguments.settings:
+            result = cost(name, arguments.data_dir, cache)
+            (arguments.runs / f"cost-{name}.json").write_text(json.dumps(result))
+            print(f"{name}: {result['ratio']:.3f} x, a step of {1000 * result['step']:.1f} ms", flush=True)
+        return
     while tasks := wanted(arguments.settings, arguments.methods, arguments.seeds, arguments.runs):
         with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
             futures = [pool.submit(_one, task, arguments.data_dir, arguments.runs, cache) for task in tasks]
