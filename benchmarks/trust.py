@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import calibrant as cal
+from benchmarks.corrected_esd import CorrectedESDLoss
 from benchmarks.trust_settings import SETTINGS, Pool, Setting
 from calibrant import metrics
 from calibrant.posthoc.temperature import best_temperature
@@ -63,7 +64,10 @@ CALIBRATED: dict[str, dict[str, Any]] = {
     "loop-dropout": {"dropout": True},
 }
 MAIN = ["nll", "loop", "nll-all", "nll-stopped", "esd-1", *REPLACING, "loop-esd", "head", *SEARCHED]
-ABLATIONS = [name for name in CALIBRATED if name.startswith("loop-") and name != "loop-esd"] + ["fixed-t"]
+ABLATIONS = [name for name in CALIBRATED if name.startswith("loop-") and name != "loop-esd"] + [
+    "fixed-t",
+    "esd-corrected",
+]
 
 
 class Parts(NamedTuple):
@@ -113,7 +117,7 @@ def run(setting_name: str, method: str, seed: int, folder: Path, cache: Path) ->
         train = (torch.cat((train[0], held_out[0])), torch.cat((train[1], held_out[1])))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        calibrated, loss = _loss(method, model)
+        calibrated, loss = _loss(method, model, len(held_out[1]))
         seconds, stopped = _train(model, loss, setting, train, held_out, stops=method == "nll-stopped")
         if calibrated is not None:
             calibrated.finish([held_out])
@@ -122,8 +126,11 @@ def run(setting_name: str, method: str, seed: int, folder: Path, cache: Path) ->
     return result | {"warnings": warned} | _scores(model, parts)
 
 
-def _loss(method: str, model: nn.Module) -> tuple[CalibratedLoss | None, Loss]:
+def _loss(method: str, model: nn.Module, held_out: int) -> tuple[CalibratedLoss | None, Loss]:
     name, _, weight = method.partition("@")
+    if name == "esd-corrected":
+        corrected = CalibratedLoss(model, "published", objective=CorrectedESDLoss(held_out))
+        return corrected, corrected
     if name in CALIBRATED:
         calibrated = CalibratedLoss(model, **CALIBRATED[name])
         return calibrated, calibrated
@@ -182,11 +189,12 @@ def cost(setting_name: str, folder: Path, cache: Path, *, turns: int = 9, steps:
     setting = SETTINGS[setting_name]
     pool = setting.load(0, folder, cache)
     parts = split(pool, 0)
-    streams, times = {}, {"nll": [0.0] * 0, "loop": [0.0] * 0}
+    times: dict[str, list[float]] = {"nll": [], "loop": []}
+    streams = {}
     for method in times:
         torch.manual_seed(0)
         model = setting.network(pool.x.shape[1], pool.classes)
-        _, loss = _loss(method, model)
+        _, loss = _loss(method, model, len(parts.held_out[1]))
         streams[method] = _steps(model, loss, setting, parts)
     for _ in range(turns):
         for method, stream in streams.items():

@@ -26,6 +26,7 @@ NAMES = {
     "loop-esd": 'CalibratedLoss, criterion="esd"',
     "head": 'CalibratedLoss, method="head"',
     "fixed-t": "fixed T = e⁶, no loop",
+    "esd-corrected": "ESD with finite-set correction and running root, λ = 1",
 }
 ORDER = ["nll-all", "nll", "nll-stopped", "esd-1", *SEARCHED, "bsce-gra", "dual-focal", "label-smoothing", "loop",
          "loop-esd", "head"]  # fmt: skip

@@ -176,7 +176,8 @@ class CalibratedLoss:
             self.guard.add_training(data)
             self._keep(data)
             if self.method != "temperature":
-                self.guard.watch(logits, "loss")
+                if self.objective is not None:  # a held-out NLL through the head does not work against the training
+                    self.guard.watch(logits, "loss")
                 loss = loss + self.weight * self._held_out_objective(x_held_out, y_held_out)
         return loss
 
@@ -260,9 +261,9 @@ class CalibratedLoss:
         data = self._flattened(logits, y)
         self._check_logits(data)
         self.guard.add_held_out(data)
-        self.guard.watch(logits, "objective")
         if self.objective is None:
             return cross_entropy(data)
+        self.guard.watch(logits, "objective")
         assert y is not None  # noqa: S101 (checked with the batch)
         value = self.objective(logits, y)
         self.guard.add_objective(value)

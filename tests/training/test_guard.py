@@ -1,0 +1,411 @@
+"""The guard: every warning, none in sound training, and four known failures."""
+
+import io
+import math
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+import calibrant as cal
+from calibrant.inputs import Classification
+from calibrant.posthoc import TemperatureScaling
+from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
+from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard, Scores
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Batches:
+    """Shuffled batches of a data set, again and again."""
+
+    def __init__(self, data: Batch, size: int) -> None:
+        self.data, self.size = data, size
+
+    def __iter__(self) -> Iterator[Batch]:
+        for rows in torch.randperm(len(self.data[1])).split(self.size):
+            yield self.data[0][rows], self.data[1][rows]
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.data[1]) / self.size)
+
+
+@cache
+def digits(seed: int) -> tuple[Batch, Batch, Batch]:
+    """700 training, 300 held-out and 797 test images of digits."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    train, held_out, test = ((x[rows], y[rows]) for rows in order.split([700, 300, 797]))
+    return train, held_out, test
+
+
+def network(seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def train(
+    calibrated: CalibratedLoss, model: nn.Module, seed: int, *, epochs: int, size: int, rate: float = 1e-3
+) -> None:
+    data, held_out, test = digits(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), rate)
+    batches = interleave(Batches(data, size), Batches(held_out, size))
+    for _ in range(epochs):
+        for (x, y), other in batches:
+            loss = calibrated(x, y, *other)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    calibrated.finish([held_out], [test])
+
+
+def warned(calibrated: CalibratedLoss, model: nn.Module, seed: int, **options: Any) -> set[str]:
+    """Train, and return which warnings came; each must come once, as a Python warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(calibrated, model, seed, **options)
+    given = [str(one.message) for one in caught if issubclass(one.category, CalibrationWarning)]
+    assert sorted(given) == sorted(calibrated.guard.warnings_.values())
+    return set(calibrated.guard.warnings_)
+
+
+def accuracy(model: nn.Module, data: Batch) -> float:
+    with torch.no_grad():
+        return float((model(data[0]).argmax(1) == data[1]).double().mean())
+
+
+def published(seed: int, weight: float, *, root: bool = True) -> tuple[float, set[str]]:
+    """Test accuracy after published training, and the warnings given."""
+    model = network(seed)
+    calibrated = CalibratedLoss(model, "published", objective=cal.ESDLoss(root=root), weight=weight)
+    found = warned(calibrated, model, seed, epochs=12, size=16)
+    return accuracy(model, digits(seed)[2]), found
+
+
+@cache
+def baseline(seed: int) -> float:
+    found, _ = published(seed, 0.0)
+    return found
+
+
+# The four failures
+
+
+def test_failure_1_published_esd_with_weight_10_costs_accuracy() -> None:
+    found, warnings_ = published(0, 10.0)
+    assert found < baseline(0) - 0.03
+    assert "outweighs" in warnings_
+
+
+def test_failure_2_esd_without_root_with_weight_100_costs_accuracy() -> None:
+    found, warnings_ = published(0, 100.0, root=False)
+    assert found < baseline(0) - 0.08
+    assert "outweighs" in warnings_
+
+
+@pytest.mark.parametrize("method", ["published", "temperature"])
+def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any) -> None:
+    data, held_out, test = digits(1)
+    model = network(1)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for _ in range(25):
+        for x, y in Batches((torch.cat((data[0], held_out[0])), torch.cat((data[1], held_out[1]))), 64):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    assert accuracy(model, held_out) > 0.99
+    before = _temperature(model, test)
+    assert "seen" in warned(CalibratedLoss(model, method), model, 1, epochs=25, size=64)
+    assert _temperature(model, test) > before + 0.1 > 1.1
+
+
+def _temperature(model: nn.Module, data: Batch) -> float:
+    with torch.no_grad():
+        return TemperatureScaling().fit(model(data[0]), data[1]).temperature_
+
+
+def test_failure_4_weight_1000_collapses_accuracy() -> None:
+    found, warnings_ = published(0, 1000.0)
+    assert found < 0.5
+    assert "outweighs" in warnings_
+
+
+# Sound training
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("temperature", {}),
+        ("published", {}),
+        ("published", {"weight": 4.0}),
+        ("published", {"objective": cal.MMCELoss()}),
+        ("published", {"objective": cal.SoftBinnedECELoss()}),
+        ("head", {}),
+    ],
+    ids=["temperature", "published", "published-4", "mmce", "sb-ece", "head"],
+)
+def test_sound_training_gives_no_warning(method: Any, options: dict[str, Any], seed: int) -> None:
+    model = network(seed)
+    calibrated = CalibratedLoss(model, method, **options)
+    assert warned(calibrated, model, seed, epochs=20, size=64, rate=1e-2) == set()
+    assert accuracy(model, digits(seed)[2]) > 0.92
+
+
+def test_the_pull_stays_small_when_the_training_loss_dies_out() -> None:
+    model = network(0)
+    calibrated = CalibratedLoss(model, "published")
+    assert warned(calibrated, model, 0, epochs=60, size=64, rate=1e-2) == set()
+    training = calibrated.log()
+    assert accuracy(model, digits(0)[0]) == 1
+    assert training["pull"] < 0.3
+
+
+def test_fine_tuning_on_samples_that_are_new_gives_no_warning() -> None:
+    data, *_ = digits(2)
+    model = network(2)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for _ in range(25):
+        for x, y in Batches(data, 64):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    assert warned(CalibratedLoss(model, "published"), model, 2, epochs=10, size=64) == set()
+
+
+# Each warning by itself
+
+
+def batch(right: int, wrong: int, logit: float = 5.0) -> Classification:
+    """A batch with so many right and wrong predictions of two classes."""
+    target = torch.zeros(right + wrong, dtype=torch.long)
+    logits = torch.zeros(right + wrong, 2)
+    logits[:right, 0] = logits[right:, 1] = logit
+    return Classification(logits, target)
+
+
+def window(guard: Guard, training: Classification, *, steps: int = WINDOW) -> None:
+    for _ in range(steps):
+        guard.add_training(training)
+    guard.close_window()
+
+
+def quiet(guard: Guard) -> Guard:
+    """A guard whose warnings are kept and not given."""
+    guard.on = False
+    return guard
+
+
+def test_a_fall_of_training_accuracy_is_a_collapse() -> None:
+    guard = Guard()
+    window(guard, batch(95, 5))
+    window(guard, batch(91, 9))
+    with pytest.warns(CalibrationWarning, match=r"training accuracy fell from 95.0% to 80.0%.*lower the weight"):
+        window(guard, batch(80, 20))
+
+
+def test_a_fall_within_chance_is_none() -> None:
+    guard = Guard()
+    window(guard, batch(10, 0), steps=2)
+    window(guard, batch(9, 1), steps=2)  # 2 of 20 is 1.5 standard errors
+
+
+def test_the_window_closes_by_itself_unless_epochs_are_reported() -> None:
+    guard = quiet(Guard())
+    for correct in (95, 50):
+        for _ in range(WINDOW):
+            guard.add_training(batch(correct, 100 - correct))
+    assert not guard.warnings_
+    guard.add_training(batch(50, 50))
+    assert set(guard.warnings_) == {"collapse"}
+    told = quiet(Guard())
+    told.told_of_epochs = True
+    for correct in (95, 50, 50):
+        for _ in range(WINDOW):
+            told.add_training(batch(correct, 100 - correct))
+    assert not told.warnings_
+
+
+def test_held_out_samples_that_are_right_from_the_start_have_been_seen() -> None:
+    guard = Guard()
+    guard.add_training(batch(100, 0))
+    with pytest.warns(CalibrationWarning, match=r"right on 100.0% of the first 300 held-out samples.*no training has"):
+        guard.add_held_out(batch(300, 0))
+
+
+@pytest.mark.parametrize(
+    ("training", "held_out"),
+    [
+        (batch(100, 0), batch(FEWEST_SEEN - 1, 0)),  # too few to judge
+        (batch(100, 0), batch(290, 10)),
+        (batch(100, 0, logit=12.0), batch(300, 0)),  # right, but doubted a thousand times more than training samples
+    ],
+)
+def test_held_out_samples_that_may_be_new_are_not_called_seen(training: Classification, held_out: Any) -> None:
+    guard = Guard()
+    guard.add_training(training)
+    guard.add_held_out(held_out)
+
+
+def test_samples_that_become_right_later_are_not_called_seen() -> None:
+    guard = Guard()
+    guard.add_training(batch(20, 80))
+    guard.add_held_out(batch(60, 240))
+    for _ in range(3):
+        guard.add_held_out(batch(300, 0))
+
+
+def test_an_objective_that_is_always_zero_is_silent() -> None:
+    guard = Guard()
+    for _ in range(WINDOW):
+        guard.add_objective(torch.tensor(0.0))
+    with pytest.warns(CalibrationWarning, match="0 on all of the last 50 held-out batches"):
+        assert guard.close_window()["silent"] == 1
+
+
+def test_an_objective_that_speaks_now_and_then_is_not_silent() -> None:
+    guard = Guard()
+    for step in range(WINDOW):
+        guard.add_objective(torch.tensor(float(step == 7)))
+    assert guard.close_window()["silent"] == pytest.approx(1 - 1 / WINDOW)
+    for _ in range(10):  # too few to judge
+        guard.add_objective(torch.tensor(0.0))
+    guard.close_window()
+
+
+def pulled(guard: Guard, weight: float, *, steps: int = WINDOW, scale: float = 1.0, logit: float = 1.0) -> float:
+    """A window in which the objective pulls ``weight`` times as hard as the NLL of the same logits."""
+    data = batch(60, 40, logit)
+    for _ in range(steps):
+        guard.add_training(data)
+        guard.add_held_out(data)
+        first, second = data.logits.clone().requires_grad_(), data.logits.clone().requires_grad_()
+        guard.watch(first, "loss")
+        guard.watch(second, "objective")
+        loss = F.cross_entropy(first, data.target) + weight * F.cross_entropy(second, data.target)
+        (scale * loss).backward()
+    return guard.close_window()["pull"]
+
+
+def test_an_objective_that_pulls_harder_than_the_loss_outweighs_it() -> None:
+    guard = Guard()
+    assert pulled(guard, 0.9) == pytest.approx(0.9)
+    with pytest.warns(CalibrationWarning, match=r"pulled 1\.3 times as hard.*over 50 held-out batches"):
+        assert pulled(guard, 1.3) == pytest.approx(1.3, rel=1e-4)
+
+
+def test_a_few_batches_do_not_outweigh() -> None:
+    assert pulled(Guard(), 50.0, steps=5) == pytest.approx(50)
+
+
+def test_the_scale_of_mixed_precision_does_not_count() -> None:
+    guard = Guard()
+    assert pulled(guard, 0.5, scale=2.0**8) == pytest.approx(0.5, rel=1e-4)
+    assert pulled(guard, 0.5, scale=2.0**16) == pytest.approx(0.5, rel=1e-4)
+
+
+def test_nothing_is_watched_when_the_guard_is_off() -> None:
+    logits = torch.zeros(4, 2, requires_grad=True)
+    guard = Guard(False)
+    guard.watch(logits, "loss")
+    logits.sum().backward()
+    assert "pull" not in guard.close_window()
+
+
+@pytest.mark.parametrize(
+    ("held_out", "learns", "cause"),
+    [
+        (0.99, True, "lets the network learn these samples"),
+        (0.80, True, "makes the network un-learn these samples"),
+        (0.99, False, "easier than new data, or some of them are trained on too"),
+        (0.80, False, "harder than new data"),
+    ],
+)
+def test_held_out_and_new_data_that_part_are_reported_in_both_directions(
+    held_out: float, learns: bool, cause: str
+) -> None:
+    guard = Guard()
+    with pytest.warns(CalibrationWarning, match=cause):
+        guard.compare(Scores(1000, 0.9, 0.3, 0.0), Scores(1000, held_out, 0.3, 0.0), learns=learns)
+    assert set(guard.warnings_) == {"parted"}
+
+
+def test_a_difference_within_chance_is_not_reported() -> None:
+    Guard().compare(Scores(100, 0.9, 0.3, 0.0), Scores(100, 0.97, 0.3, 0.0), learns=True)
+
+
+def test_a_model_that_ends_in_softmax_is_reported() -> None:
+    model = nn.Sequential(nn.Linear(64, 10), nn.Softmax(1))
+    data, held_out, _ = digits(0)
+    x, y = data[0][:64], data[1][:64]
+    with pytest.warns(CalibrationWarning, match="remove the softmax"):
+        CalibratedLoss(model)(x, y, *held_out)
+
+
+def test_a_run_without_held_out_batches_is_reported() -> None:
+    model = network(0)
+    data, *_ = digits(0)
+    calibrated = CalibratedLoss(model)
+    for _ in range(199):
+        calibrated(data[0][:4], data[1][:4])
+    with pytest.warns(CalibrationWarning, match="no held-out batch in 200 steps"):
+        calibrated(data[0][:4], data[1][:4])
+    for _ in range(300):
+        calibrated(data[0][:4], data[1][:4])
+
+
+def test_every_warning_comes_once() -> None:
+    guard = Guard()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            guard.warn("collapse", "fell")
+            guard.warn("silent", "quiet")
+    assert [str(one.message) for one in caught] == ["fell", "quiet"]
+    assert guard.warnings_ == {"collapse": "fell", "silent": "quiet"}
+
+
+def test_warnings_are_kept_when_the_guard_is_off() -> None:
+    guard = Guard(False)
+    guard.warn("collapse", "fell")
+    assert guard.warnings_ == {"collapse": "fell"}
+
+
+def test_a_guard_goes_on_from_its_state() -> None:
+    def run(guard: Guard, first: int, last: int) -> None:
+        for step in range(first, last):
+            data = batch(60 + step % 7, 40)
+            guard.add_training(data)
+            guard.add_held_out(data)
+            guard.add_objective(torch.tensor(float(step % 3)))
+            logits = data.logits.clone().requires_grad_()
+            guard.watch(logits, "loss")
+            guard.watch(logits, "objective")
+            (step * logits.square().sum()).backward()
+            if step == 20:
+                guard.warn("silent", "quiet")
+
+    whole = Guard()
+    with pytest.warns(CalibrationWarning, match="quiet"):
+        run(whole, 0, 130)
+    first = Guard()
+    with pytest.warns(CalibrationWarning, match="quiet"):
+        run(first, 0, 77)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = Guard()
+    second.load_state_dict(torch.load(file, weights_only=True))
+    second.warn("silent", "quiet")  # was given before the interruption
+    run(second, 77, 130)
+    assert second.close_window() == whole.close_window()
+    assert second.warnings_ == whole.warnings_
+    assert second.state_dict()["strongest"] == whole.state_dict()["strongest"] > 0
