@@ -209,7 +209,7 @@ def _resnet8(_: int, classes: int) -> nn.Module:
 SETTINGS = {
     "mnist": Setting("MNIST, LeNet5, 50 epochs", partial(_mnist, None), _lenet, 50, 512, cosine=False),
     "mnist2000": Setting("MNIST, 2,000 images, LeNet5", partial(_mnist, 2000), _lenet, 100),
-    "digits": Setting("digits with noise (the demo), LeNet5", _digits, _lenet, 40, cosine=False),
+    "digits": Setting("digits with noise, LeNet5", _digits, _lenet, 40, cosine=False),
     "letter": Setting("letter, 10,000 rows, MLP", partial(_table, "letter", 10_000), _perceptron, 60),
     "diamonds": Setting("diamonds, 10,000 rows, MLP", partial(_table, "diamonds", 10_000), _perceptron, 60),
     "snli": Setting("SNLI features, MLP", partial(_features, "snli"), _perceptron_with_dropout, 30, severe=True),

@@ -74,7 +74,7 @@ def test_a_binary_network_with_one_logit_can_be_changed_in_every_way() -> None:
         with torch.no_grad():
             model.weight.copy_(torch.tensor([[4.0, 1.0, 0.0]]))
             model.bias.zero_()
-        result = calibrate(model, [(x, y)], method=method)  # type: ignore[arg-type]
+        result = calibrate(model, [(x, y)], method=method)
         achieved = float(F.binary_cross_entropy_with_logits(model(x).squeeze(1), y.float()).detach())
         assert result.method == method
         assert achieved == pytest.approx(result.after.log_loss, abs=0.02)
@@ -95,7 +95,7 @@ def test_a_strong_penalty_of_the_head_is_temperature_scaling_and_a_weak_one_is_t
     sizes = x.double().square().mean(0).sqrt()
     away = (weight - layer.weight.detach().double() / temperature) * sizes
     objective = F.cross_entropy(x.double() @ weight.T + weak.bias, y) + 1e-3 / 2 * away.square().sum()
-    objective.backward()  # type: ignore[no-untyped-call]
+    objective.backward()
     assert weight.grad is not None
     assert float(weight.grad.abs().max()) < 1e-4
 

@@ -1,5 +1,6 @@
 """Recalibrate an existing network on fresh data: no more than its last layer changes."""
 
+import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -305,7 +306,7 @@ def _measured(method: Method, losses: dict[Method, Tensor], right: dict[Method, 
 
 
 def _standard_error(values: Tensor) -> float:
-    return float(values.std()) / len(values) ** 0.5
+    return float(values.std()) / math.sqrt(len(values))
 
 
 def _warn(message: str) -> None:
