@@ -13,6 +13,8 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import calibrant as cal
-from benchmarks.tables import finish, markdown, show, status
+from benchmarks.tables import finish, markdown, show
 from calibrant.experiments.data.cifar import load_cifar10
 from calibrant.experiments.data.images import ImageBatches, Images
 from calibrant.experiments.models import build_image_model
@@ -49,18 +51,30 @@ def main() -> None:
     if folder is None or weights is None or not folder.is_dir() or not weights.is_file():
         print("Skipped: benchmarks.finetune needs --data-dir with CIFAR-10 and --weights of a ResNet20.")
         return
+    parts = [_text(arguments.seeds)]
+    with ProcessPoolExecutor(len(SETTINGS), mp_context=get_context("spawn")) as pool:
+        running = {title: pool.submit(_measure, title, folder, weights, arguments.seeds) for title in SETTINGS}
+        for title, future in running.items():
+            rows = future.result()
+            show(title, HEADING, rows)
+            parts += [f"## {title}", markdown(HEADING, rows)]
+    finish("finetune", "\n\n".join(parts) + "\n", [])
+
+
+def _measure(title: str, folder: Path, weights: Path, seeds: int) -> list[list[str]]:
+    """Rows of one setting."""
     torch.set_num_threads(1)
     network = build_image_model("resnet20", classes=10, channels=3)
     load_weights(network, weights)
     images = load_cifar10(folder).test
-    parts = [_text(arguments.seeds)]
-    for title, corruption in SETTINGS.items():
-        pixels = images.pixels if corruption is None else corrupt(images.pixels, *corruption)
-        features = _features(network, Images(pixels, images.labels))
-        rows = list(_rows(network.linear, features, images.labels, arguments.seeds))  # type: ignore[arg-type]
-        show(title, HEADING, rows)
-        parts += [f"## {title}", markdown(HEADING, rows)]
-    finish("finetune", "\n\n".join(parts) + "\n", [])
+    corruption = SETTINGS[title]
+    pixels = images.pixels if corruption is None else corrupt(images.pixels, *corruption)
+    features = _features(network, Images(pixels, images.labels))
+    rows = []
+    for row in _rows(network.linear, features, images.labels, seeds):  # type: ignore[arg-type]
+        print(title, *row, sep=" | ", file=sys.stderr, flush=True)
+        rows.append(row)
+    return rows
 
 
 def _text(seeds: int) -> str:
@@ -69,8 +83,8 @@ def _text(seeds: int) -> str:
         "A ResNet20 trained on CIFAR-10 (akamaster/pytorch_resnet_cifar10). Fresh data: so many of the 10,000 test "
         f"images, drawn anew for each of {seeds} seeds; scores on the rest, mean ± standard deviation over seeds, ECE "
         "in 20 bins. Change of log loss: against the network as given, on the same images, with the p-value of a "
-        "paired t-test over seeds (the test images of the seeds overlap, so p is too small). Seconds: of calibrate() without "
-        "the forward pass, one thread. Written by `python -m benchmarks.finetune`."
+        "paired t-test over seeds (the test images of the seeds overlap, so p is too small). Seconds: processor "
+        "time of calibrate() without the forward pass, one thread. Written by `python -m benchmarks.finetune`."
     )
 
 
@@ -79,10 +93,9 @@ def _features(network: nn.Module, images: Images) -> Tensor:
     """Inputs of the last layer."""
     network.eval()
     seen: list[Tensor] = []
-    hook = network.linear.register_forward_pre_hook(lambda _, given: seen.append(given[0]))  # type: ignore[operator, union-attr]
+    hook = network.linear.register_forward_pre_hook(lambda _, given: seen.append(given[0]))  # type: ignore[union-attr]
     for batch, _ in ImageBatches(images, 500, mean=MEAN, std=STD):
         network(batch)
-        status(f"{sum(map(len, seen)):,} images")
     hook.remove()
     return torch.cat(seen)
 
@@ -96,12 +109,11 @@ def _rows(head: nn.Linear, features: Tensor, labels: Tensor, seeds: int) -> Iter
             order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
             fresh, test = order[:size], order[size:]
             for method in METHODS:
-                status(f"{size} images, seed {seed}, {method}")
-                layer, start = _copy(head), time.perf_counter()
+                layer, start = _copy(head), time.process_time()
                 if method != "nothing":
                     picked = _calibrate(layer, [(features[fresh], labels[fresh])], method)
                     chosen += [picked] if method == "auto" else []
-                seconds[method].append(time.perf_counter() - start)
+                seconds[method].append(time.process_time() - start)
                 scores[method].append(_scores(layer, features[test], labels[test]))
         for method in METHODS:
             count = ", ".join(f"{name} {chosen.count(name)}" for name in METHODS if name in chosen)
@@ -142,4 +154,4 @@ def _cells(scores: Sequence[Scores], given: Sequence[Scores]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

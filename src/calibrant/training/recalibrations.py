@@ -15,6 +15,8 @@ from calibrant.training.finishing import divide
 
 # Penalties of the head, the strongest first. They are relative to the mean NLL, with features of mean square 1.
 PENALTIES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
+# Elements of the features up to which they are kept in float64: 128 MB.
+WHOLE = 2**24
 
 
 class Samples(NamedTuple):
@@ -123,42 +125,44 @@ def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = P
     bias = torch.zeros(len(first)).double() if layer.bias is None else layer.bias.detach().cpu().double() / temperature
     sizes = features.double().square().mean(0).sqrt()
     sizes = sizes.clamp_min(1e-6 * float(sizes.max())).clamp_min(1e-12)
+    # In float64, which every step of the search computes in, unless that takes too much memory.
+    scaled = features.double() / sizes if features.numel() <= WHOLE else (features / sizes).float()
+    given = torch.cat([part @ first.T + bias for part, _ in chunks(features, samples.target)])
     shift = np.zeros(first.numel() + len(first))
     for penalty in penalties:
-        shift = _fit_shift(samples, first, bias, sizes, penalty, shift)
-        moved, moved_bias = _split(torch.from_numpy(shift), first)
+        shift = _fit_shift(given, scaled, samples.target, penalty, shift)
+        moved, moved_bias = _split(torch.from_numpy(shift), len(first))
         yield Head(first + moved / sizes, bias + moved_bias)
 
 
-def _fit_shift(samples: Samples, weight: Tensor, bias: Tensor, sizes: Tensor, penalty: float, start: Vector) -> Vector:
-    """The best change of the weights, for features divided by their sizes."""
-    assert samples.features is not None  # noqa: S101 (checked by the caller)
-    features = samples.features
-    is_binary = len(weight) == 1
+def _fit_shift(given: Tensor, features: Tensor, target: Tensor, penalty: float, start: Vector) -> Vector:
+    """The best change of weights and bias, beside given logits."""
+    outputs = given.shape[1]
 
     def objective(position: Vector) -> tuple[float, Vector]:
         shift = torch.from_numpy(position)
-        moved, moved_bias = _split(shift, weight)
-        value, gradient = 0.0, torch.zeros_like(moved)
-        bias_gradient = torch.zeros_like(moved_bias)
-        for part, labels in chunks(features, samples.target):
-            logits = torch.addmm(bias + moved_bias, part, (weight + moved / sizes).T)
-            if is_binary:
+        weight, bias = _split(shift, outputs)
+        value, gradient, bias_gradient, row = 0.0, torch.zeros_like(weight), torch.zeros_like(bias), 0
+        for part, labels in chunks(features, target):
+            logits = torch.addmm(given[row : row + len(part)] + bias, part, weight.T)
+            row += len(part)
+            if outputs == 1:
                 logits = torch.cat((torch.zeros_like(logits), logits), 1)
             nll, residual = nll_and_residual(logits, labels)
-            residual = residual[:, 1:] if is_binary else residual
+            residual = residual[:, 1:] if outputs == 1 else residual
             value += nll
-            gradient += residual.T @ (part / sizes)
+            gradient += residual.T @ part
             bias_gradient += residual.sum(0)
         whole = torch.cat((gradient.flatten(), bias_gradient)) / len(features)
         value = value / len(features) + penalty / 2 * float(shift @ shift)
         return value, (whole + penalty * shift).numpy()
 
-    return minimise(objective, start, np.ones_like(start), gradient_tolerance=1e-6, steps=200)
+    return minimise(objective, start, np.ones_like(start), gradient_tolerance=1e-5, steps=200)
 
 
-def _split(shift: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    return shift[: weight.numel()].view_as(weight), shift[weight.numel() :]
+def _split(shift: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
+    """Weights ``(outputs, D)`` and bias ``(outputs,)`` of a vector of both."""
+    return shift[:-outputs].view(outputs, -1), shift[-outputs:]
 
 
 @torch.no_grad()
