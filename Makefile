@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test lint bench docs clean
 
-demo: .venv/demo.stamp  ## train small networks with four objectives, compare, write a report
+demo: .venv/demo.stamp  ## train small networks on made data, compare them with the truth, write a report
 	$(BIN)/calibrant demo
 
 test: .venv/dev.stamp  ## all tests, doctests included

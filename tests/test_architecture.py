@@ -52,7 +52,7 @@ ALLOWED: dict[str, set[str]] = {
         "report",
         "training",
     },
-    "cli": {"__init__", "commands", "experiments", "files", "metrics"},
+    "cli": {"__init__", "commands", "experiments", "files", "metrics", "report"},
     "__main__": {"cli"},
 }
 

@@ -22,7 +22,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "demo" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [("--seeds", "0"), ("--epochs", "x"), ("--weight", "-1"), ("--noise", "inf")])
+@pytest.mark.parametrize("arguments", [("--seeds", "0"), ("--epochs", "x"), ("--epochs", "-1")])
 def test_bad_options_are_refused_without_a_traceback(arguments: tuple[str, str]) -> None:
     result = calibrant_command("demo", *arguments)
     assert result.returncode != 0

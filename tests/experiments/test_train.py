@@ -23,9 +23,10 @@ from calibrant.experiments import train as training
 from calibrant.experiments.configuration import Configuration
 from calibrant.experiments.fit import fit, prepare
 from calibrant.experiments.objectives import display_name
+from calibrant.experiments.progress import training_progress
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.train import train
-from calibrant.experiments.watching import Bar, KeepLast, training_progress
+from calibrant.experiments.watching import Bar, KeepLast
 from calibrant.files import FileError, read_predictions
 
 TINY = RECIPES["digits"].replaced({"objective": "esd", "epochs": 3, "batch_size": 256, "calibration_every": 2})

@@ -1,130 +1,148 @@
-"""A first look at calibrated training: the paper's Table 1 in miniature, on digits."""
+"""A first look at calibrated training, on made data whose true probabilities are known."""
 
 import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import NamedTuple
 
-import torch
 from rich.console import Console
 
 import calibrant as cal
-from calibrant.experiments.configuration import Configuration, ObjectiveName
-from calibrant.experiments.fit import fit, prepare
-from calibrant.experiments.objectives import display_name
-from calibrant.experiments.outcome import Outcome, Predicted, judge
-from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.table import NOTE, outcome_table, print_whole
-from calibrant.experiments.watching import training_progress
+from calibrant.experiments.demo_table import DemoScores, demo_table, differences, score
+from calibrant.experiments.demo_training import (
+    HELD_OUT,
+    ROWS,
+    TEST_ROWS,
+    TRAININGS,
+    WIDTH,
+    Job,
+    Result,
+    begin_worker,
+    rows_for_test,
+    train,
+)
+from calibrant.experiments.made_data import CLASSES, FEATURES
+from calibrant.experiments.progress import training_progress
+from calibrant.experiments.table import print_whole
 from calibrant.files import read_predictions, write_predictions
 from calibrant.report import audit, write_report
 
-METHODS: list[ObjectiveName] = ["nll", "mmce", "sb-ece", "esd"]
-
-
-class Result(NamedTuple):
-    """What a network predicts."""
-
-    configuration: Configuration
-    validation: Predicted
-    test: Predicted
+# Stem of a file of predictions -> name of the row.
+NAMES = {
+    "nll": "NLL",
+    "nll-temperature": "NLL + temperature",
+    "esd": "NLL + ESD, weight 1",
+    "calibrated": "CalibratedLoss",
+}
+TRUTH = "the true probabilities"
 
 
 def run_demo(
-    *, seeds: int, epochs: int, weight: float, noise: float, out: Path, console: Console, workers: int | None = None
-) -> dict[str, list[Outcome]]:
-    """Train every way with every seed, print the comparison, and return it; of the first seed all is kept."""
+    *,
+    seeds: int,
+    epochs: int,
+    out: Path,
+    console: Console,
+    rows: int = ROWS,
+    test_rows: int = TEST_ROWS,
+    workers: int | None = None,
+) -> dict[str, list[DemoScores]]:
+    """Train every way with every seed, print the comparison, and return it; the first seed's predictions are kept.
+
+    Args:
+        seeds: Number of networks to train each way.
+        epochs: Passes over the training rows.
+        out: Folder for the report and the predictions.
+        console: Where to print.
+        rows: Training rows, the held-out ones included.
+        test_rows: Test rows.
+        workers: Processes that train; by default one for each core.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    recipe = RECIPES["digits"].replaced({"epochs": epochs, "noise": noise})
-    wanted = [
-        recipe.replaced({"objective": objective, "weight": weight, "seed": seed})
-        for seed in range(seeds)
-        for objective in METHODS
-    ]
-    results: dict[Configuration, Result] = {}
+    jobs = [Job(training, seed, epochs, rows, test_rows) for seed in range(seeds) for training in TRAININGS]
+    scores: dict[str, list[DemoScores]] = {name: [] for name in (*NAMES.values(), TRUTH)}
     with training_progress(Console(stderr=True)) as progress:
-        task = progress.add_task(f"training {len(wanted)} networks", total=len(wanted), scores="")
-        for result in _trained(wanted, workers or os.cpu_count() or 1):
-            results[result.configuration] = result
+        task = progress.add_task(f"training {len(jobs)} networks", total=len(jobs), scores="")
+        results: dict[Job, Result] = {}
+        for result in _trained(jobs, workers or os.cpu_count() or 1):
+            results[result.job] = result
             progress.advance(task)
         progress.update(task, description="writing the report")
-        for configuration in wanted[: len(METHODS)]:
-            _keep(results[configuration], out)
+        for seed in range(seeds):
+            _judge([results[job] for job in jobs if job.seed == seed], scores, out if seed == 0 else None)
         _report(out)
-    outcomes: dict[str, list[Outcome]] = {_name(objective): [] for objective in METHODS}
-    for configuration in wanted:
-        _, validation, test = results[configuration]
-        outcomes[_name(configuration.objective)].append(judge(validation, test))
-    _show(console, outcomes, recipe, weight, out)
-    return outcomes
+    _show(console, scores, jobs[0], seeds, out)
+    return scores
 
 
-def _trained(wanted: list[Configuration], workers: int) -> Iterator[Result]:
+def _trained(jobs: list[Job], workers: int) -> Iterator[Result]:
     """Small networks use one core well and two badly, so each has one to itself."""
     if workers == 1:
-        yield from map(_train, wanted)
+        yield from map(train, jobs)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
-        futures = [pool.submit(_train, configuration) for configuration in wanted]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_worker) as pool:
+        futures = [pool.submit(train, job) for job in jobs]
         try:
             for future in as_completed(futures):
                 yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for child in active_children():
+            children = active_children()
+            for child in children:
                 child.terminate()
+            for child in children:
+                child.join()
             raise
 
 
-def _begin_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    torch.set_num_threads(1)
-
-
-def _train(configuration: Configuration) -> Result:
-    trained = fit(prepare(configuration), accelerator="cpu")
-    return Result(configuration, trained.validation, trained.test)
-
-
-def _name(objective: ObjectiveName) -> str:
-    return display_name(RECIPES["digits"].replaced({"objective": objective}))
-
-
-def _keep(result: Result, out: Path) -> None:
-    """Write the predictions on the test images, and those on the validation images to fit a repair on."""
-    for ending, (logits, target) in (("", result.test), ("-validation", result.validation)):
-        path = out / f"{result.configuration.objective}{ending}.npz"
-        write_predictions(path, logits.numpy(), target.numpy(), kind="logits")
+def _judge(results: list[Result], scores: dict[str, list[DemoScores]], out: Path | None) -> None:
+    """Score the networks of one seed on its test rows, and write their predictions if there is a folder for them."""
+    trained: dict[str, Result] = {result.job.training: result for result in results}
+    nll = trained["nll"]
+    test = rows_for_test(nll.job)
+    scaling = cal.posthoc.TemperatureScaling().fit(nll.held_out, nll.held_out_target)
+    for stem, name in NAMES.items():
+        logits = scaling(nll.test) if stem == "nll-temperature" else trained[stem].test
+        scores[name].append(score(logits, test))
+        if out is not None:
+            write_predictions(out / f"{stem}.npz", logits.numpy(), test.target.numpy(), kind="logits")
+    scores[TRUTH].append(score(test.truth.log(), test))
+    if out is not None:
+        path = out / "nll-held-out.npz"
+        write_predictions(path, nll.held_out.numpy(), nll.held_out_target.numpy(), kind="logits")
 
 
 def _report(out: Path) -> None:
     """Audit the networks of the first seed, and compare each with the first."""
-    audits = [audit(_name(objective), read_predictions(out / f"{objective}.npz")) for objective in METHODS]
-    first, *others = audits
+    first, *others = [audit(name, read_predictions(out / f"{stem}.npz")) for stem, name in NAMES.items()]
     compared = [
         (first.name, other.name, cal.metrics.compare(first.predictions, other.predictions, metric="esd"))
         for other in others
     ]
-    write_report(out / "report.html", audits, compared)
+    write_report(out / "report.html", [first, *others], compared)
 
 
-def _show(
-    console: Console, outcomes: dict[str, list[Outcome]], recipe: Configuration, weight: float, out: Path
-) -> None:
-    seeds = len(outcomes["NLL"])
-    title = f"Digits, {recipe.epochs} epochs, {seeds} seed{'' if seeds == 1 else 's'}, weight {weight:g}"
-    print_whole(console, outcome_table(outcomes, title=title))
-    console.print(NOTE, highlight=False)
-    console.print(
-        f"LeNet5 on scikit-learn's digits with pixel noise {recipe.noise:g}: 360 test images. A toy-sized default: it "
-        "shows the mechanism, not a benchmark.",
-        highlight=False,
-    )
-    files = " ".join(str(out / f"{stem}.npz") for stem in ("nll", "esd"))
+def _show(console: Console, scores: dict[str, list[DemoScores]], job: Job, seeds: int, out: Path) -> None:
+    title = f"Made data, {job.epochs} epoch{_s(job.epochs)}, {seeds} seed{_s(seeds)}"
+    print_whole(console, demo_table(scores, title=title, bound=TRUTH))
+    held_out = round(HELD_OUT * job.rows)
+    lines = [
+        f"Made data: {FEATURES} features, {CLASSES} classes, labels drawn from the probabilities of a random teacher "
+        f"network, so that the truth is known. {job.rows - held_out:,} training rows for every method, {held_out:,} "
+        f"held out, {job.test_rows:,} test rows; an MLP with two layers of {WIDTH}. The settings were chosen so that "
+        "NLL over-fits.",
+        "Error of p: mean |predicted - true probability| of the predicted class. ECE in 20 bins.",
+        *differences(scores, "CalibratedLoss", ("NLL + temperature", "NLL")),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+    files = " ".join(str(out / f"{stem}.npz") for stem in ("nll", "calibrated"))
     console.print(
         f"Of the first seed: {out / 'report.html'}, and predictions. Try calibrant evaluate {files}",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

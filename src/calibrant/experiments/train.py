@@ -23,8 +23,9 @@ from calibrant.experiments.fit import Prepared, Trained, fit, prepare
 from calibrant.experiments.json_files import write_json
 from calibrant.experiments.objectives import display_name
 from calibrant.experiments.outcome import Outcome, judge
+from calibrant.experiments.progress import training_progress
 from calibrant.experiments.table import NOTE, outcome_table, print_whole
-from calibrant.experiments.watching import Bar, KeepLast, training_progress
+from calibrant.experiments.watching import Bar, KeepLast
 from calibrant.files import FileError, naming, read_predictions, whole_or_not_at_all, write_predictions
 from calibrant.metrics.predictions import Predictions
 from calibrant.report import Audit, audit, verdict, write_report

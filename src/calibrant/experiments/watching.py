@@ -1,4 +1,4 @@
-"""What goes on beside training: checkpoints to go on from, and a bar for who is watching."""
+"""Callbacks beside training: checkpoints to go on from, and the steps of the progress bar."""
 
 import time
 from pathlib import Path
@@ -6,8 +6,7 @@ from typing import Any
 
 from lightning import Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 
 class KeepLast(Checkpoint):
@@ -77,12 +76,3 @@ class Bar(Callback):
         if "train_objective" in logged:
             shown.append(f"objective {logged['train_objective']:.4f}")
         self.progress.update(self.task, scores=", ".join(shown))
-
-
-def training_progress(console: Console) -> Progress:
-    """The bar, quiet where nobody is watching."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-        TextColumn("{task.fields[scores]}"),
-        console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip

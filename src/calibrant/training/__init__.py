@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.calibrated_loss import CalibratedLoss
+from calibrant.training.finetune import Calibrated, calibrate
 from calibrant.training.finishing import Finished
 from calibrant.training.guard import CalibrationWarning
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, interleave
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 
 __all__ = [
+    "Calibrated",
     "CalibratedClassifier",
     "CalibratedLoss",
     "CalibratedTrainer",
@@ -30,6 +32,7 @@ __all__ = [
     "SearchResult",
     "StopAfterTemperature",
     "StopTrainerAfterTemperature",
+    "calibrate",
     "freeze_batchnorm_statistics",
     "interleave",
     "interleaved_split",

@@ -56,7 +56,7 @@ class Predictor:
         device = next((weights.device for weights in self._model.parameters()), torch.device("cpu"))
         with evaluating(self._model):
             for batch in batches:
-                x, y = _moved(batch, device)
+                x, y = moved(batch, device)
                 if self.layer is None and not parts:
                     self.layer = find_layer(self._model, lambda x=x: logits_of(self._model, x))  # type: ignore[misc]
                 parts.append(self._flatten(logits_of(self._model, x), y))
@@ -123,7 +123,8 @@ def scores_of(logits: Tensor, target: Tensor) -> Scores:
     return sums.scores() or Scores(0, 0, 0, 0)
 
 
-def _moved(batch: Any, device: torch.device) -> tuple[Any, Tensor]:
+def moved(batch: Any, device: torch.device) -> tuple[Any, Tensor]:
+    """Inputs and target of a batch, on a device."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         raise TypeError(f"a batch must be (inputs, target), got {type(batch).__name__}: make such pairs of it")
     x, y = batch

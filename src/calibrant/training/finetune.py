@@ -1,0 +1,313 @@
+"""Recalibrate an existing network on fresh data: no more than its last layer changes."""
+
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant import inputs
+from calibrant.training.finishing import moved
+from calibrant.training.guard import FEWEST_SEEN, SEEN, CalibrationWarning
+from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
+from calibrant.training.outputs import evaluating, flattened, logits_of
+from calibrant.training.recalibrations import (
+    PENALTIES,
+    Head,
+    Recalibration,
+    Samples,
+    Scale,
+    fit_heads,
+    fit_scale,
+    fit_scale_and_bias,
+)
+
+Method = Literal["nothing", "temperature", "vector", "head"]
+FOLDS = 5
+# Below this the choice among methods, and every number in the result, is rough.
+FEW = 200
+
+
+class CrossValidated(NamedTuple):
+    """One way to change the network, measured by cross-validation.
+
+    Attributes:
+        method: Name of the way.
+        log_loss: Mean log loss.
+        error: Standard error of the log loss.
+        change: Mean log loss less that of the network as given.
+        change_error: Standard error of the change, over the same samples and so much smaller than ``error``.
+        accuracy: Share of right predictions.
+    """
+
+    method: Method
+    log_loss: float
+    error: float
+    change: float
+    change_error: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What :func:`calibrate` did.
+
+    Attributes:
+        method: What was changed; ``"nothing"`` if no change helps.
+        temperature: What the logits were divided by; 1 unless the method is ``"temperature"``.
+        penalty: Strength of the pull towards the given weights; None unless the method is ``"head"``.
+        samples: Number of samples it was fitted on.
+        before: Scores of the network as given.
+        after: Cross-validated scores of the method.
+        candidates: Every way that was tried, the simplest first.
+    """
+
+    method: Method
+    temperature: float
+    penalty: float | None
+    samples: int
+    before: CrossValidated
+    after: CrossValidated
+    candidates: tuple[CrossValidated, ...]
+
+    def __str__(self) -> str:
+        """A table of what was tried and what was chosen."""
+        detail = {"temperature": f" {self.temperature:.3g}", "head": f" (penalty {self.penalty})"}.get(self.method, "")
+        lines = [
+            f"changed: {self.method}{detail}; {self.samples:,} samples, {FOLDS}-fold cross-validation",
+            f"{'':13}{'log loss':>17}{'change':>19}{'accuracy':>10}",
+        ]
+        for one in self.candidates:
+            change = "" if one.method == "nothing" else f"{one.change:+.4f} ± {one.change_error:.4f}"
+            log_loss = f"{one.log_loss:.4f} ± {one.error:.4f}"
+            mark = "*" if one.method == self.method else " "
+            lines.append(f"{mark} {one.method:11}{log_loss:>17}{change:>19}{one.accuracy:>10.2%}")
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def calibrate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    layer: str | nn.Module | None = None,
+    method: Literal["auto", "temperature", "vector", "head"] = "auto",
+    ignore_index: int = -100,
+    seed: int = 0,
+) -> Calibrated:
+    """Recalibrate a trained network in place, on data that it has not seen.
+
+    The network runs once over the data, in evaluation mode. Then its last layer changes, and nothing else does:
+
+    - ``"temperature"``: the layer is divided by the exact best temperature. No prediction changes.
+    - ``"vector"``: a scale and a bias for each class.
+    - ``"head"``: all weights of the layer are fitted, with a penalty that pulls towards the given weights divided by
+      the temperature. Cross-validation chooses the penalty.
+    - ``"auto"``: the simplest of nothing and these three whose cross-validated log loss is within one standard error
+      of the lowest. The standard error is that of the difference, sample by sample.
+
+    If a change does not lower the cross-validated log loss, the model is left as it is and a
+    :class:`CalibrationWarning` says so. A model whose logits are not the output of a linear layer can only be scaled,
+    see :func:`scale_output`. The result is deterministic. Use it in one process, before the model is wrapped for
+    several.
+
+    Args:
+        model: Returns logits, or an object with ``.logits``.
+        loader: Batches ``(x, y)`` of fresh labelled data: neither training data nor test data.
+        layer: The layer that makes the logits, as a module or by name; found when not given.
+        method: What to change.
+        ignore_index: Label whose samples do not count.
+        seed: Seed of the folds.
+
+    Returns:
+        The method, its temperature, and cross-validated log loss and accuracy before and after.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(1000, 4, generator=generator)
+        >>> y = torch.multinomial(x.softmax(1), 1, generator=generator).squeeze(1)
+        >>> model = nn.Linear(4, 4, bias=False)
+        >>> _ = model.weight.data.copy_(3 * torch.eye(4))  # three times too sure
+        >>> result = calibrate(model, [(x, y)])
+        >>> result.method, round(result.temperature)
+        ('temperature', 3)
+    """
+    inputs.check_choice("method", method, ("auto", "temperature", "vector", "head"))
+    samples, found = _predict(model, loader, None if layer is None else named_layer(model, layer), ignore_index)
+    if isinstance(found, nn.Linear) and can_be_scaled(model, found) and samples.features is None:
+        raise ValueError(f"layer {layer!r} does not make the logits: leave it out, or pass the one that does")
+    if method in ("vector", "head") and samples.features is None:
+        raise ValueError(
+            f"method {method!r} changes the linear layer that makes the logits, and this model has none that can be "
+            "changed alone: use method='temperature'"
+        )
+    if len(samples.target) < 2 * FOLDS:
+        raise ValueError(
+            f"{2 * FOLDS} samples are the fewest to calibrate on, got {len(samples.target)}: pass more data"
+        )
+    _warn_of_data(samples)
+    wanted: tuple[Method, ...] = ("temperature", "vector", "head") if method == "auto" else (method,)
+    if samples.features is None:
+        wanted = ("temperature",)
+    linear = found if isinstance(found, nn.Linear) else None
+    losses, right, penalty = _cross_validate(samples, linear, wanted, seed)
+    candidates = tuple(_measured(name, losses, right) for name in losses)
+    chosen = _simplest(losses) if method == "auto" else method
+    if losses[chosen].mean() >= losses["nothing"].mean():
+        chosen = "nothing"
+    temperature = 1.0
+    if chosen == "nothing":
+        _warn(
+            f"no change lowers the cross-validated log loss on {len(samples.target)} samples beyond chance, and the "
+            "model is left as it is: it is calibrated as far as these data show, or they are too few"
+        )
+    else:
+        change = _fit(chosen, samples, linear, penalty)
+        change.apply(model, found)
+        temperature = change.temperature if isinstance(change, Scale) else 1.0
+    after = next(one for one in candidates if one.method == chosen)
+    return Calibrated(
+        chosen,
+        temperature,
+        penalty if chosen == "head" else None,
+        len(samples.target),
+        candidates[0],
+        after,
+        candidates,
+    )
+
+
+def _predict(
+    model: nn.Module, loader: Iterable[Any], layer: nn.Module | None, ignore_index: int
+) -> tuple[Samples, nn.Module | None]:
+    """One pass in evaluation mode: logits, labels, and the inputs of the layer that makes the logits."""
+    device = next((weights.device for weights in model.parameters()), torch.device("cpu"))
+    parts: list[Samples] = []
+    seen: list[Tensor] = []
+    hook = None
+    with evaluating(model):
+        try:
+            for batch in loader:
+                x, y = moved(batch, device)
+                if not parts:
+                    layer = layer or find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+                    if layer is not None:
+                        hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+                seen.clear()
+                data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
+                features = _features(model, layer, seen, data.logits)
+                part = Samples(data.logits.cpu(), data.target.cpu(), None if features is None else features.cpu())
+                parts.append(part if data.mask is None else part.take(data.mask.cpu()))
+        finally:
+            if hook is not None:
+                hook.remove()
+    if not parts:
+        raise ValueError("the loader gave no batch: pass batches (x, y)")
+    features_parts = [part.features for part in parts if part.features is not None]
+    features = torch.cat(features_parts) if len(features_parts) == len(parts) else None
+    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
+    return Samples(logits, target, features), layer
+
+
+def _features(model: nn.Module, layer: nn.Module | None, seen: list[Tensor], logits: Tensor) -> Tensor | None:
+    """What a linear layer made the logits from, or None if it did not make them."""
+    if not isinstance(layer, nn.Linear) or not can_be_scaled(model, layer) or not seen:
+        return None
+    features = seen[-1].reshape(-1, layer.in_features).float()
+    made = F.linear(features, layer.weight.float(), None if layer.bias is None else layer.bias.float())
+    if len(made) != len(logits) or layer.out_features not in (logits.shape[1], 1):
+        return None
+    given = logits[:, 1:] if layer.out_features == 1 else logits
+    # float16 and bfloat16 round; a layer that does not make the logits is off by far more.
+    near = 0.02 * max(1.0, float(given.abs().max())) if len(given) else 0.0
+    counts = (given - made).abs().amax(1) <= near
+    return features if bool((counts | (given == 0).all(1)).all()) else None
+
+
+def _warn_of_data(samples: Samples) -> None:
+    count = len(samples.target)
+    accuracy = float((samples.logits.argmax(1) == samples.target).double().mean())
+    if count >= FEWEST_SEEN and accuracy >= SEEN:
+        _warn(
+            f"the network is right on {accuracy:.1%} of these {count} samples: it has probably seen them in training, "
+            "and on data it has seen it looks better than it is. Pass fresh data"
+        )
+    if count < FEW:
+        _warn(f"{count} samples are few: pass {FEW} or more, and check the standard errors of the result")
+
+
+def _cross_validate(
+    samples: Samples, layer: nn.Linear | None, methods: tuple[Method, ...], seed: int
+) -> tuple[dict[Method, Tensor], dict[Method, Tensor], float | None]:
+    """Log loss and correctness of every sample under fits that did not see it, and the best penalty of the head."""
+    count = len(samples.target)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    folds = order.tensor_split(FOLDS)
+    losses: dict[Method, Tensor] = {name: torch.empty(count).double() for name in ("nothing", *methods)}
+    right: dict[Method, Tensor] = {name: torch.empty(count).bool() for name in losses}
+    paths: list[list[Tensor]] = []  # for each fold, logits under each penalty
+    for place, fold in enumerate(folds):
+        rest = samples.take(torch.cat([other for index, other in enumerate(folds) if index != place]))
+        new = samples.take(fold)
+        for name in losses:
+            if name == "head":
+                assert layer is not None  # noqa: S101 (a head needs one)
+                paths.append([head.logits(new) for head in fit_heads(rest, layer)])
+            else:
+                _judge(losses[name], right[name], fold, _fit(name, rest, layer, None).logits(new), new.target)
+    if "head" not in losses:
+        return losses, right, None
+    totals = torch.tensor([[float(F.cross_entropy(logits, samples.target[fold], reduction="sum")) for logits in path]
+                           for path, fold in zip(paths, folds, strict=True)])  # fmt: skip
+    for place, fold in enumerate(folds):
+        # The penalty of a fold is chosen on the others: the lowest of several would look better than it is.
+        best = int((totals.sum(0) - totals[place]).argmin())
+        _judge(losses["head"], right["head"], fold, paths[place][best], samples.target[fold])
+    return losses, right, PENALTIES[int(totals.sum(0).argmin())]
+
+
+def _judge(losses: Tensor, right: Tensor, fold: Tensor, logits: Tensor, target: Tensor) -> None:
+    losses[fold] = F.cross_entropy(logits.double(), target, reduction="none")
+    right[fold] = logits.argmax(1) == target
+
+
+def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: float | None) -> Recalibration:
+    if method == "nothing":
+        return Scale()
+    if method == "temperature":
+        return fit_scale(samples)
+    if method == "vector":
+        return fit_scale_and_bias(samples)
+    assert layer is not None and penalty is not None  # noqa: S101, PT018 (a head needs both)
+    heads: list[Head] = list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))
+    return heads[-1]
+
+
+def _simplest(losses: dict[Method, Tensor]) -> Method:
+    """The first, as they get less simple, that is within one standard error of the best."""
+    best = min(losses, key=lambda name: float(losses[name].mean()))
+    for name, values in losses.items():
+        gap = values - losses[best]
+        if float(gap.mean()) <= _standard_error(gap):
+            return name
+    return best
+
+
+def _measured(method: Method, losses: dict[Method, Tensor], right: dict[Method, Tensor]) -> CrossValidated:
+    values, change = losses[method], losses[method] - losses["nothing"]
+    return CrossValidated(
+        method, float(values.mean()), _standard_error(values), float(change.mean()), _standard_error(change),
+        float(right[method].double().mean()),
+    )  # fmt: skip
+
+
+def _standard_error(values: Tensor) -> float:
+    return float(values.std()) / math.sqrt(len(values))
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CalibrationWarning, stacklevel=3)

@@ -1,0 +1,175 @@
+"""Ways to change the last layer of a trained network: a scale, a scale and bias for each class, or all its weights."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant.posthoc import VectorScaling
+from calibrant.posthoc.likelihood import Vector, chunks, minimise, nll_and_residual
+from calibrant.posthoc.temperature import temperature_or_one
+from calibrant.training.finishing import divide
+
+# Penalties of the head, the strongest first. They are relative to the mean NLL, with features of mean square 1.
+PENALTIES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
+# Elements of the features up to which they are kept in float64: 128 MB.
+WHOLE = 2**24
+
+
+class Samples(NamedTuple):
+    """Outputs of a network on labelled data, on the CPU.
+
+    Attributes:
+        logits: ``(N, C)``.
+        target: ``(N,)``.
+        features: Inputs of the last layer, ``(N, D)``; None where it is not a linear layer that makes the logits.
+    """
+
+    logits: Tensor
+    target: Tensor
+    features: Tensor | None
+
+    def take(self, rows: Tensor) -> "Samples":
+        """Some of the samples."""
+        features = None if self.features is None else self.features[rows]
+        return Samples(self.logits[rows], self.target[rows], features)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Logits divided by a temperature."""
+
+    temperature: float = 1.0
+
+    def logits(self, samples: Samples) -> Tensor:
+        """New logits of samples."""
+        return samples.logits.double() / self.temperature
+
+    def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
+        """Change the model: by its last layer where that can be, else by a scale of its output."""
+        divide(model, layer, self.temperature)
+
+
+@dataclass(frozen=True)
+class ScaleAndBias:
+    """Logits with a scale and a bias for each class."""
+
+    scaling: VectorScaling
+
+    def logits(self, samples: Samples) -> Tensor:
+        """New logits of samples."""
+        return self.scaling.calibrated_logits(samples.logits.double())
+
+    def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
+        """Change the weights and the bias of the last layer."""
+        del model
+        assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
+        new = self.scaling.fold_into(layer)
+        _set_weights(layer, new.weight, new.bias)
+
+
+@dataclass(frozen=True)
+class Head:
+    """New weights of the last layer."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def logits(self, samples: Samples) -> Tensor:
+        """New logits of samples."""
+        assert samples.features is not None  # noqa: S101 (the head was fitted on features)
+        made = samples.features.double() @ self.weight.T + self.bias
+        return torch.cat((torch.zeros_like(made), made), 1) if made.shape[1] == 1 else made
+
+    def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
+        """Change the weights and the bias of the last layer."""
+        del model
+        assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
+        _set_weights(layer, self.weight, self.bias)
+
+
+Recalibration = Scale | ScaleAndBias | Head
+
+
+def fit_scale(samples: Samples) -> Scale:
+    """Solve for the temperature; 1 where the samples do not determine one."""
+    return Scale(temperature_or_one(samples.logits, samples.target))
+
+
+def fit_scale_and_bias(samples: Samples) -> ScaleAndBias:
+    """Fit vector scaling."""
+    return ScaleAndBias(VectorScaling().fit(samples.logits, samples.target))
+
+
+def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
+    r"""Fit the last layer by the penalised NLL, once for each penalty.
+
+    .. math:: \mathrm{NLL} + \tfrac{\lambda}{2} \lVert (W - W_0 / T) S \rVert^2 + \tfrac{\lambda}{2} \lVert b - b_0/T
+        \rVert^2
+
+    with T the best temperature and S the root mean squares of the features: a strong penalty gives temperature
+    scaling. The problem is convex and is solved by L-BFGS; every fit starts from the one before.
+
+    Args:
+        samples: What to fit on, with features.
+        layer: The last layer as given.
+        penalties: From strong to weak.
+    """
+    assert samples.features is not None  # noqa: S101 (checked by the caller)
+    features = samples.features
+    temperature = temperature_or_one(samples.logits, samples.target)
+    first = layer.weight.detach().cpu().double() / temperature
+    bias = torch.zeros(len(first)).double() if layer.bias is None else layer.bias.detach().cpu().double() / temperature
+    sizes = features.double().square().mean(0).sqrt()
+    sizes = sizes.clamp_min(1e-6 * float(sizes.max())).clamp_min(1e-12)
+    # In float64, which every step of the search computes in, unless that takes too much memory.
+    scaled = features.double() / sizes if features.numel() <= WHOLE else (features / sizes).float()
+    given = torch.cat([part @ first.T + bias for part, _ in chunks(features, samples.target)])
+    shift = np.zeros(first.numel() + len(first))
+    for penalty in penalties:
+        shift = _fit_shift(given, scaled, samples.target, penalty, shift)
+        moved, moved_bias = _split(torch.from_numpy(shift), len(first))
+        yield Head(first + moved / sizes, bias + moved_bias)
+
+
+def _fit_shift(given: Tensor, features: Tensor, target: Tensor, penalty: float, start: Vector) -> Vector:
+    """The best change of weights and bias, beside given logits."""
+    outputs = given.shape[1]
+
+    def objective(position: Vector) -> tuple[float, Vector]:
+        shift = torch.from_numpy(position)
+        weight, bias = _split(shift, outputs)
+        value, gradient, bias_gradient, row = 0.0, torch.zeros_like(weight), torch.zeros_like(bias), 0
+        for part, labels in chunks(features, target):
+            logits = torch.addmm(given[row : row + len(part)] + bias, part, weight.T)
+            row += len(part)
+            if outputs == 1:
+                logits = torch.cat((torch.zeros_like(logits), logits), 1)
+            nll, residual = nll_and_residual(logits, labels)
+            residual = residual[:, 1:] if outputs == 1 else residual
+            value += nll
+            gradient += residual.T @ part
+            bias_gradient += residual.sum(0)
+        whole = torch.cat((gradient.flatten(), bias_gradient)) / len(features)
+        value = value / len(features) + penalty / 2 * float(shift @ shift)
+        return value, (whole + penalty * shift).numpy()
+
+    return minimise(objective, start, np.ones_like(start), gradient_tolerance=1e-5, steps=200)
+
+
+def _split(shift: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
+    """Weights ``(outputs, D)`` and bias ``(outputs,)`` of a vector of both."""
+    return shift[:-outputs].view(outputs, -1), shift[-outputs:]
+
+
+@torch.no_grad()
+def _set_weights(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
+    """Set weights in place; a layer without a bias gets one."""
+    layer.weight.copy_(weight)
+    if layer.bias is None:
+        layer.bias = nn.Parameter(bias.detach().to(layer.weight), requires_grad=layer.weight.requires_grad)
+    else:
+        layer.bias.copy_(bias)

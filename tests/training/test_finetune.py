@@ -1,0 +1,214 @@
+"""calibrate(): equal to post-hoc scaling, honest in its choice, and careful with the network it is given."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant.posthoc import TemperatureScaling, VectorScaling
+from calibrant.training import CalibrationWarning, calibrate
+from calibrant.training.recalibrations import Samples, fit_heads
+
+Batch = tuple[Tensor, Tensor]
+
+
+def data(count: int, seed: int = 0, features: int = 6, classes: int = 4) -> Batch:
+    """Labels drawn from the softmax of the first features, times 1.5."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, features, generator=generator)
+    return x, torch.multinomial((1.5 * x[:, :classes]).softmax(1), 1, generator=generator).squeeze(1)
+
+
+def network(scale: float = 3.0, features: int = 6, classes: int = 4, *, bias: bool = True) -> nn.Sequential:
+    """Knows the truth of :func:`data`, and is ``scale`` times too sure."""
+    last = nn.Linear(features, classes, bias=bias)
+    with torch.no_grad():
+        last.weight.copy_(1.5 * scale * torch.eye(classes, features))
+        if bias:
+            last.bias.zero_()
+    return nn.Sequential(nn.Identity(), nn.Dropout(0.5), last)
+
+
+def batches(xy: Batch, size: int = 100) -> list[Batch]:
+    return list(zip(xy[0].split(size), xy[1].split(size), strict=True))
+
+
+def log_loss(model: nn.Module, xy: Batch) -> float:
+    model.eval()
+    with torch.no_grad():
+        return float(F.cross_entropy(model(xy[0]), xy[1]))
+
+
+def test_temperature_is_that_of_temperature_scaling_and_is_folded_into_the_last_layer() -> None:
+    model, fresh = network().eval(), data(1000)
+    with torch.no_grad():
+        before = model(fresh[0])
+    scaling = TemperatureScaling().fit(before, fresh[1])
+    result = calibrate(model, batches(fresh), method="temperature")
+    assert result.temperature == pytest.approx(scaling.temperature_, rel=1e-6)
+    torch.testing.assert_close(model(fresh[0]), scaling(before))
+    assert not list(model.buffers())
+    assert result.after.accuracy == result.before.accuracy
+    assert result.after.log_loss < result.before.log_loss
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_vector_is_that_of_vector_scaling(bias: bool) -> None:
+    model, fresh = network(bias=bias).eval(), data(1000)
+    with torch.no_grad():
+        before = model(fresh[0])
+    scaling = VectorScaling().fit(before, fresh[1])
+    assert calibrate(model, batches(fresh), method="vector").method == "vector"
+    torch.testing.assert_close(model(fresh[0]), scaling(before), rtol=1e-4, atol=1e-4)
+
+
+def test_a_binary_network_with_one_logit_can_be_changed_in_every_way() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(800, 3, generator=generator)
+    y = (torch.rand(800, generator=generator) < torch.sigmoid(x[:, 0] - 0.5)).long()
+    for method in ("temperature", "vector", "head"):
+        model = nn.Linear(3, 1)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[4.0, 1.0, 0.0]]))
+            model.bias.zero_()
+        result = calibrate(model, [(x, y)], method=method)
+        achieved = float(F.binary_cross_entropy_with_logits(model(x).squeeze(1), y.float()).detach())
+        assert result.method == method
+        assert achieved == pytest.approx(result.after.log_loss, abs=0.02)
+
+
+def test_a_strong_penalty_of_the_head_is_temperature_scaling_and_a_weak_one_is_the_optimum() -> None:
+    model, (x, y) = network(), data(600)
+    layer = model[2]
+    assert isinstance(layer, nn.Linear)
+    with torch.no_grad():
+        samples = Samples(layer(x), y, x)
+    strong, weak = fit_heads(samples, layer, [1e6, 1e-3])
+    scaled = TemperatureScaling().fit(samples.logits, y)(samples.logits)
+    torch.testing.assert_close(strong.logits(samples).float(), scaled, rtol=1e-3, atol=1e-3)
+    # An independent transcription of the objective, differentiated by autograd.
+    temperature = TemperatureScaling().fit(samples.logits, y).temperature_
+    weight = weak.weight.clone().requires_grad_()
+    sizes = x.double().square().mean(0).sqrt()
+    away = (weight - layer.weight.detach().double() / temperature) * sizes
+    objective = F.cross_entropy(x.double() @ weight.T + weak.bias, y) + 1e-3 / 2 * away.square().sum()
+    objective.backward()
+    assert weight.grad is not None
+    assert float(weight.grad.abs().max()) < 1e-4
+
+
+def test_auto_chooses_the_simplest_change_that_is_enough() -> None:
+    fresh, new = data(3000), data(20_000, seed=1)
+    only_scale = network()
+    assert calibrate(only_scale, batches(fresh)).method == "temperature"
+    wrong_bias = network()
+    with torch.no_grad():
+        wrong_bias[2].bias.copy_(torch.tensor([3.0, 0.0, 0.0, -3.0]))  # type: ignore[operator]
+    assert calibrate(wrong_bias, batches(fresh)).method == "vector"
+    wrong_features = network()
+    with torch.no_grad():
+        wrong_features[2].weight[:, 4:] += 2.0 * torch.randn(4, 2, generator=torch.Generator().manual_seed(0))  # type: ignore[index, operator]
+    assert calibrate(wrong_features, batches(fresh)).method == "head"
+    losses = [log_loss(model, new) for model in (only_scale, wrong_bias, wrong_features)]
+    assert losses == pytest.approx([log_loss(network(1.0), new)] * 3, abs=0.01)
+
+
+def test_auto_changes_nothing_when_nothing_helps_and_says_so() -> None:
+    model = network(1.0)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.warns(CalibrationWarning, match="left as it is"):
+        result = calibrate(model, batches(data(2000)))
+    assert (result.method, result.temperature) == ("nothing", 1.0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_auto_does_not_choose_a_head_that_over_fits() -> None:
+    features = 60
+    fresh, new = data(250, features=features), data(10_000, seed=1, features=features)
+    model = network(3.0, features)
+    layer = model[2]
+    assert isinstance(layer, nn.Linear)
+    with torch.no_grad():
+        samples = Samples(layer(fresh[0]), fresh[1], fresh[0])
+    *_, weakest = fit_heads(samples, layer)
+    on_fresh = float(F.cross_entropy(weakest.logits(samples), fresh[1]))
+    on_new = float(F.cross_entropy(new[0].double() @ weakest.weight.T + weakest.bias, new[1]))
+    assert on_fresh < 0.5 < 2 * log_loss(network(1.0, features), new) < on_new  # it does over-fit
+    result = calibrate(model, batches(fresh))
+    assert result.method == "temperature"
+    assert log_loss(model, new) == pytest.approx(result.after.log_loss, abs=4 * result.after.error)
+
+
+def test_cross_validated_log_loss_of_the_head_holds_on_new_data() -> None:
+    fresh, new = data(400, features=40), data(20_000, seed=1, features=40)
+    model = network(3.0, 40)
+    result = calibrate(model, batches(fresh), method="head")
+    assert result.after.log_loss == pytest.approx(log_loss(model, new), abs=3 * result.after.error)
+    assert result.penalty is not None
+
+
+def test_seen_samples_and_few_samples_are_warned_about() -> None:
+    x, _ = data(400)
+    model = network(1.0)
+    y = (1.5 * x[:, :4]).argmax(1)
+    y[0] = (y[0] + 1) % 4
+    with pytest.warns(CalibrationWarning, match="probably seen"):
+        calibrate(model, [(x, y)], method="temperature")
+    with pytest.warns(CalibrationWarning, match="50 samples are few"):
+        calibrate(network(), [data(50)], method="temperature")
+    with pytest.raises(ValueError, match="10 samples are the fewest"):
+        calibrate(network(), [data(9)])
+
+
+def test_a_network_whose_logits_no_layer_makes_is_scaled() -> None:
+    model = nn.Sequential(network()[2], nn.Hardtanh(-8, 8))
+    fresh = data(1000)
+    result = calibrate(model, batches(fresh))
+    assert result.method == "temperature"
+    assert [one.method for one in result.candidates] == ["nothing", "temperature"]
+    assert "calibrant_temperature" in model.state_dict()
+    with pytest.raises(ValueError, match="use method='temperature'"):
+        calibrate(model, batches(fresh), method="vector")
+
+
+def test_a_layer_that_does_not_make_the_logits_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4))
+    with pytest.raises(ValueError, match="does not make the logits"):
+        calibrate(model, [data(300)], layer="0")
+    with pytest.raises(ValueError, match="no layer 'head'"):
+        calibrate(model, [data(300)], layer="head")
+
+
+def test_the_result_is_deterministic_and_leaves_modes_and_random_numbers_alone() -> None:
+    fresh = batches(data(500))
+    first, second = network().train(), network().eval()
+    state = torch.get_rng_state()
+    results = [calibrate(model, fresh, method="head") for model in (first, second)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert results[0] == results[1]
+    assert torch.equal(first[2].weight, second[2].weight)  # type: ignore[arg-type]
+    assert first[1].training
+    assert not second[1].training
+    assert not first[2]._forward_pre_hooks
+
+
+def test_ignored_samples_do_not_count() -> None:
+    x, y = data(600)
+    hidden = torch.cat((y[:500], torch.full((100,), -100)))
+    some, all_of_them = network(), network()
+    assert calibrate(some, [(x, hidden)]) == calibrate(all_of_them, [(x[:500], y[:500])])
+    assert torch.equal(some[2].weight, all_of_them[2].weight)  # type: ignore[arg-type]
+
+
+def test_the_result_reads_as_a_table() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = calibrate(network(), batches(data(1000)))
+    text = str(result)
+    assert text.startswith(f"changed: temperature {result.temperature:.3g};")
+    assert "1,000 samples" in text
+    assert [line[2:].split()[0] for line in text.splitlines()[2:]] == ["nothing", "temperature", "vector", "head"]
+    assert max(map(len, text.splitlines())) <= 80
