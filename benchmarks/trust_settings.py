@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant.experiments import data as readers
+from calibrant.experiments.made_data import draw_rows
 from calibrant.experiments.models.lenet import LeNet5
 from calibrant.experiments.models.resnet_he import NarrowResNet
 
@@ -67,6 +68,13 @@ def _mnist(images: int | None, seed: int, folder: Path, cache: Path) -> Pool:
         chosen = torch.randperm(len(y), generator=torch.Generator().manual_seed(1000 + seed))[:images]
         x, y = x[chosen], y[chosen]
     return Pool(x, y, found.test.pixels.float() / 255, found.test.labels, 10)
+
+
+def _made(seed: int, folder: Path, cache: Path) -> Pool:
+    """The demo's data: 2,000 rows, the held-out and the validation rows included."""
+    del folder, cache
+    rows, test = draw_rows(2000, seed), draw_rows(20_000, 1_000_000 + seed)
+    return Pool(rows.x, rows.target, test.x, test.target, 5)
 
 
 def _cifar10(images: int, seed: int, folder: Path, cache: Path) -> Pool:
@@ -248,6 +256,7 @@ def _resnet8(_: int, classes: int) -> nn.Module:
 SETTINGS = {
     "mnist": Setting("MNIST, LeNet5, 50 epochs", partial(_mnist, None), _lenet, 50, 512, cosine=False),
     "mnist2000": Setting("MNIST, 2,000 images, LeNet5", partial(_mnist, 2000), _lenet, 100),
+    "made": Setting("made data (the demo's), MLP", _made, _perceptron, 60),
     "letter": Setting("letter, 10,000 rows, MLP", partial(_table, "letter", 10_000), _perceptron, 60),
     "diamonds": Setting("diamonds, 10,000 rows, MLP", partial(_table, "diamonds", 10_000), _perceptron, 60),
     "snli": Setting("SNLI features, MLP", partial(_features, "snli"), _perceptron_with_dropout, 30, severe=True),
