@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from calibrant import distributed
 from calibrant.inputs import Classification
 
 # Steps that are judged together where nobody tells the guard when an epoch ends.
@@ -51,20 +52,24 @@ class Sums:
     @torch.no_grad()
     def add(self, data: Classification) -> None:
         """Add a batch of logits as the loss sees them."""
-        log_probabilities = data.logits.float().log_softmax(1)
+        logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
+        log_probabilities = logits.log_softmax(1)
         top, predicted = log_probabilities.max(1)
         nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
         counts = torch.ones_like(top) if data.mask is None else data.mask.to(top.dtype)
         rows = torch.stack((torch.ones_like(top), (predicted == data.target).to(top.dtype), nll, top.exp()))
-        sums = (rows * counts).sum(1).double()
+        sums = (rows * counts).sum(1, dtype=torch.float64)
         self._sums = sums if self._sums is None else self._sums + sums
         self.batches += 1
 
-    def scores(self) -> Scores | None:
-        """Means so far, or None before the first sample."""
-        if self._sums is None:
+    def scores(self, *, across_ranks: bool = False) -> Scores | None:
+        """Means so far, of this rank or of all, or None before the first sample."""
+        sums = self._sums
+        if across_ranks and distributed.is_distributed():
+            sums = distributed.sum_across_ranks(torch.zeros(4, dtype=torch.float64) if sums is None else sums)
+        if sums is None:
             return None
-        samples, right, nll, confidence = self._sums.tolist()
+        samples, right, nll, confidence = sums.tolist()
         if samples == 0:
             return None
         return Scores(samples, right / samples, nll / samples, (confidence - right) / samples)
@@ -102,6 +107,7 @@ class Guard:
         self._silent = self._spoke = 0
         self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_training(self, data: Classification) -> None:
         """Add a training batch, and judge the window if it is full."""
         if not self.told_of_epochs and self.training.batches >= WINDOW:
@@ -109,6 +115,7 @@ class Guard:
         self.training.add(data)
         self._steps += 1
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_held_out(self, data: Classification) -> None:
         """Add a held-out batch, before the network has learned anything from it."""
         self.held_out.add(data)
@@ -128,22 +135,30 @@ class Guard:
                 "Hold out samples that no training has seen",
             )
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
         """Add the value of the objective of a held-out batch; at or below 0 it is silent."""
-        if not torch.compiler.is_compiling() and value.device.type == "cpu":
+        if value.device.type == "cpu":
             silent = float(value.detach()) <= 0
             self._silent += silent
             self._spoke += not silent
 
     def watch(self, logits: Tensor, of: str) -> None:
         """Note, in the coming backward pass, how hard the training loss or the objective pulls at its logits."""
-        if self.on and logits.requires_grad:
+        # Compiled code does not take hooks on tensors within it.
+        if self.on and logits.requires_grad and not torch.compiler.is_compiling():
             pulls = self._pulls[of]
             logits.register_hook(lambda gradient: pulls.append(gradient.detach().abs().sum(dtype=torch.float32)))
 
     def close_window(self) -> dict[str, float]:
         """Judge what passed since the last window, begin a new one, and return its scores for the log."""
-        training, held_out = self.training.scores(), self.held_out.scores()
+        values = self.judge()
+        self._begin()
+        return values
+
+    def judge(self) -> dict[str, float]:
+        """Judge what passed since the last window, on all ranks, and return its scores for the log."""
+        training, held_out = (sums.scores(across_ranks=True) for sums in (self.training, self.held_out))
         values: dict[str, float] = {}
         if held_out is not None:
             values = {
@@ -155,7 +170,6 @@ class Guard:
             self._judge_training(training)
         self._judge_objective(values)
         self.latest = values
-        self._begin()
         return values
 
     def _judge_training(self, training: Scores) -> None:
