@@ -46,7 +46,8 @@ def noisy_data(**options: Any) -> InterleavedDataModule:
 def over_fitting(**options: Any) -> CalibratedClassifier:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3))
-    return CalibratedClassifier(model, **({"method": "temperature", "learning_rate": 0.02} | options))
+    defaults: dict[str, Any] = {"method": "temperature", "learning_rate": 0.02}
+    return CalibratedClassifier(model, **(defaults | options))
 
 
 def test_the_model_itself_is_calibrated_after_fit(tmp_path: Path) -> None:

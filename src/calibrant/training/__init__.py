@@ -13,6 +13,7 @@ from calibrant.training.search import SearchResult, search
 from calibrant.training.split import interleaved_split
 
 if TYPE_CHECKING:
+    from calibrant.training.callback import TemperatureInTheLoop
     from calibrant.training.huggingface import CalibratedTrainer
     from calibrant.training.lightning import CalibratedClassifier, InterleavedDataModule
     from calibrant.training.stopping import StopAfterTemperature
@@ -30,6 +31,7 @@ __all__ = [
     "SearchResult",
     "StopAfterTemperature",
     "StopTrainerAfterTemperature",
+    "TemperatureInTheLoop",
     "freeze_batchnorm_statistics",
     "interleave",
     "interleaved_split",
@@ -43,6 +45,7 @@ _HOMES = {
     "CalibratedClassifier": ("lightning", "lightning"),
     "InterleavedDataModule": ("lightning", "lightning"),
     "StopAfterTemperature": ("stopping", "lightning"),
+    "TemperatureInTheLoop": ("callback", "lightning"),
     "CalibratedTrainer": ("huggingface", "hf"),
     "StopTrainerAfterTemperature": ("stopping_huggingface", "hf"),
 }

@@ -139,6 +139,7 @@ class CalibratedLoss:
             self.objective = ESDLoss(ignore_index=ignore_index)
         self._model = model
         self._layer = None if layer is None else named_layer(model, layer)
+        self._output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output
         self._step = 0
         self._due = 0.0
         self._training: list[Classification] = []
@@ -357,7 +358,7 @@ class CalibratedLoss:
             on_new = scores_of(logits / temperature, target)
             self.guard.compare(on_new, on_held_out, learns=self.method != "temperature")
         if folds:
-            divide(self._model, predict.layer, temperature)
+            divide(self._model, predict.layer, temperature, self._output)
             self.loop = TemperatureLoop(self.loop.criterion, samples=self.loop.samples, damping=self.loop.damping)
             self._training.clear()
         return Finished(temperature, error, on_held_out, on_new)

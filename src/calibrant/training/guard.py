@@ -98,7 +98,7 @@ class Guard:
         self.warnings_: dict[str, str] = {}
         self.latest: dict[str, float] = {}
         self._steps = 0
-        self._best = 0.0
+        self._best = self._best_deviation = 0.0
         self._begin()
         self._first: Scores | None = None
 
@@ -174,13 +174,14 @@ class Guard:
 
     def _judge_training(self, training: Scores) -> None:
         drop = self._best - training.accuracy
-        if drop > max(COLLAPSE, BEYOND_CHANCE * training.deviation):
+        if drop > max(COLLAPSE, BEYOND_CHANCE * math.hypot(training.deviation, self._best_deviation)):
             self.warn(
                 "collapse",
                 f"training accuracy fell from {self._best:.1%} to {training.accuracy:.1%}: lower the weight of the "
                 "objective or the learning rate, or use CalibratedLoss(model), which has no weight",
             )
-        self._best = max(self._best, training.accuracy)
+        if training.accuracy > self._best:
+            self._best, self._best_deviation = training.accuracy, training.deviation
 
     def _judge_objective(self, values: dict[str, float]) -> None:
         batches = self._silent + self._spoke
@@ -247,6 +248,7 @@ class Guard:
         """Everything that decides what is warned about next."""
         return {
             "warnings": dict(self.warnings_), "steps": self._steps, "best": self._best,
+            "best_deviation": self._best_deviation,
             "first": self._first and tuple(self._first),
             "silent": self._silent, "spoke": self._spoke, "latest": dict(self.latest),
             "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
@@ -256,6 +258,7 @@ class Guard:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self.warnings_, self._steps, self._best = dict(state["warnings"]), state["steps"], state["best"]
+        self._best_deviation = state["best_deviation"]
         self._first = None if state["first"] is None else Scores(*state["first"])
         self._silent, self._spoke, self.latest = state["silent"], state["spoke"], dict(state["latest"])
         self.training.load_state_dict(state["training"])

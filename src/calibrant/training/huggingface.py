@@ -1,25 +1,23 @@
 """Calibrated training with the ``Trainer`` of Hugging Face transformers."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager, nullcontext
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sized
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler, Sampler
-from transformers import EvalPrediction, Trainer, set_seed
+from transformers import EvalPrediction, Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from calibrant import ESDLoss, metrics
 from calibrant.inputs import check_choice, check_count, check_objective
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.ignored import objective_or_zero, zero_of
-from calibrant.training.interleave import _is_large_enough, _set_epoch
-from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
+from calibrant.training.stream import Stream
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 
@@ -102,7 +100,7 @@ class CalibratedTrainer(Trainer):
         self.calibration_batch_size = calibration_batch_size
         self.calibration_every = calibration_every
         self.batchnorm = batchnorm
-        self._stream: _Stream | None = None
+        self._stream: Stream | None = None
         self._stream_state: Any = None
         self._window = _Window()
         self._check()
@@ -186,7 +184,7 @@ class CalibratedTrainer(Trainer):
         # Every training has a state of its own, and a resumed one that of its checkpoint.
         if self._stream is None or self._stream_state is not self.state:
             place = kept.get(_PLACE, {}).get("attributes", {})
-            self._stream = _Stream(self.get_calibration_dataloader, self._data_seed(), self._minimum_samples(), **place)
+            self._stream = Stream(self.get_calibration_dataloader, self._data_seed(), self._minimum_samples(), **place)
             self._stream_state = self.state
             self._window = _Window()
         batch = self._stream.next_batch()
@@ -241,64 +239,6 @@ class CalibratedTrainer(Trainer):
 
 
 _PLACE = CalibratedTrainer.__name__
-
-
-class _Stream:
-    """Calibration batches without end.
-
-    Every pass draws from random numbers of its own, seeded by its number, and leaves those of the training alone. So
-    two integers tell where the stream is, and a pass can be drawn again up to there.
-    """
-
-    def __init__(
-        self, make_loader: Callable[[], Iterable[Any]], seed: int, minimum: int, passes: int = 0, batches: int = 0
-    ) -> None:
-        self.passes = passes
-        self.batches = batches
-        self._make_loader = make_loader
-        self._loader: Iterable[Any] | None = None
-        self._seed = seed
-        self._minimum = minimum
-        self._rest: Iterator[Any] | None = None
-        self._random = random_state()
-
-    def next_batch(self) -> Any:
-        with self._own_random_numbers():
-            for _ in range(2):  # what is left of this pass, then all of the next
-                for batch in self._this_pass():
-                    self.batches += 1
-                    if _is_large_enough(batch, self._minimum):
-                        return batch
-                self.passes, self.batches, self._rest = self.passes + 1, 0, None
-        raise ValueError(
-            f"the calibration set gave no batch of at least {self._minimum} samples, which the objective needs: "
-            "hold out more data, or set dataloader_drop_last=False"
-        )
-
-    def _this_pass(self) -> Iterator[Any]:
-        if self._rest is None:
-            self._rest = self._begin()
-            for _ in islice(self._rest, self.batches):
-                pass
-        return self._rest
-
-    def _begin(self) -> Iterator[Any]:
-        if self._loader is None:
-            set_seed(self._seed)  # which accelerate's sampler keeps, to add the number of the pass to it
-            self._loader = self._make_loader()
-        set_seed(self._seed + self.passes)
-        _set_epoch(self._loader, self.passes)
-        return iter(self._loader)
-
-    @contextmanager
-    def _own_random_numbers(self) -> Iterator[None]:
-        outside = random_state()
-        set_random_state(self._random)
-        try:
-            yield
-        finally:
-            self._random = random_state()
-            set_random_state(outside)
 
 
 class _Window:
