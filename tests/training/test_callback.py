@@ -107,15 +107,16 @@ def test_the_module_is_calibrated_and_free_of_hooks_after_fit(last: tuple[nn.Mod
 
 
 def test_every_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
-    def source() -> list[Any]:
+    def source() -> dict[str, Any]:
         train, _, validation = loaders(shuffle=False)
-        return [interleave(train, None), validation]  # a loader that Lightning can pick up again
+        # A loader that Lightning can pick up again.
+        return {"train_dataloaders": interleave(train, None), "val_dataloaders": validation}
 
     callback = TemperatureInTheLoop(loaders()[1])
     saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=5, save_top_k=-1)
     module = Own(dropout=0.0)
     run = trainer(tmp_path, callback, saving, max_epochs=5)
-    run.fit(module, *source())
+    run.fit(module, **source())
     checkpoints = list(tmp_path.glob("*.ckpt"))
     assert len(checkpoints) == 6
     temperatures = set()
@@ -125,12 +126,12 @@ def test_every_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
         if path.name == "step=30.ckpt":
             continue
         resumed, other = Own(), TemperatureInTheLoop(loaders()[1])
-        trainer(tmp_path, other, max_epochs=5).fit(resumed, *source(), ckpt_path=path, weights_only=True)
+        trainer(tmp_path, other, max_epochs=5).fit(resumed, **source(), ckpt_path=path, weights_only=True)
         assert other.finished == callback.finished, path.name
         assert same(resumed.state_dict(), module.state_dict())
     assert len(temperatures) > 2
     done, other = Own(), TemperatureInTheLoop(loaders()[1])
-    trainer(tmp_path, other, max_epochs=5).fit(done, *source(), ckpt_path=tmp_path / "step=30.ckpt", weights_only=True)
+    trainer(tmp_path, other, max_epochs=5).fit(done, **source(), ckpt_path=tmp_path / "step=30.ckpt", weights_only=True)
     assert same(done.state_dict(), module.state_dict())
 
 
