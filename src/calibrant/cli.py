@@ -140,7 +140,8 @@ def reproduce(
         data_dir: Folder with the official files of the data; for several recipes, of a folder for each, named like
             it. Without it they are fetched from the Hugging Face hub.
         runs: Folder that trials are kept in.
-        methods: Rows of Table 1 beside the NLL; esd-raw is ESD without the root.
+        methods: Rows of Table 1 beside the NLL; esd-raw is ESD without the root, and loop the temperature in
+            the loop.
         format: Of printed tables.
         out: Folder to write tables to, in every format, and figures; without it figures go to RUNS/figures.
         dry_run: Only list the trials, and show the table as it stands.

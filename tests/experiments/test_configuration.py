@@ -124,6 +124,8 @@ def test_every_setting_is_explained() -> None:
         ("snli", {"crop_padding": 4}, "crop-padding is not a setting of the recipe snli"),
         ("imagenet100", {"max_length": 64}, "max-length is not a setting of the recipe imagenet100"),
         ("mnist", {"weight": 2.0}, "weight is not a setting of the objective nll"),
+        ("mnist", {"method": "temperature", "weight": 2.0}, "weight is not a setting of the method temperature"),
+        ("mnist", {"method": "head", "batchnorm": "freeze"}, "batchnorm is not a setting of the method head"),
         (
             "mnist",
             {"objective": "focal", "calibration_every": 2},
@@ -139,3 +141,11 @@ def test_settings_without_effect_are_refused(recipe: Any, settings: Any, message
 def test_the_reduced_split_has_a_size() -> None:
     found = resolve("mnist", options(reduced_split=True, calibration_fraction=0.2), None)
     assert found.calibration_fraction == 0.2
+
+
+def test_a_method_changes_the_identity_and_none_does_not() -> None:
+    from calibrant.experiments.trials.identity import identity
+
+    mnist = Configuration("mnist", "lenet5")
+    assert identity(mnist) == identity(mnist.replaced({"method": None})) == "376cd65c3816fe7a"
+    assert identity(mnist.replaced({"method": "temperature"})) != identity(mnist)

@@ -317,3 +317,25 @@ def test_the_bar_shows_running_scores_and_those_of_the_last_validation(tmp_path:
     accuracy, ece = (f"{100 * last[f'validation_{name}']:.2f}" for name in ("accuracy", "ece"))
     pattern = rf"accuracy \d+\.\d\d / {accuracy} %, ECE \d+\.\d\d / {ece} %, objective 0\.\d{{4}}"
     assert re.fullmatch(pattern, shown.fields["scores"])
+
+
+def test_a_run_with_the_temperature_in_the_loop_is_calibrated_at_its_end() -> None:
+    looped = RECIPES["digits"].replaced({"method": "temperature", "epochs": 3, "batch_size": 64})
+    assert display_name(looped) == "temperature in the loop"
+    prepared = prepare(looped)
+    assert prepared.batches.calibration_loader is not None
+    trained = fit(prepared, accelerator="cpu")
+    assert trained.history[-1]["train_temperature"] != 1
+    assert prepared.classifier.finished is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "temperature", "objective": "esd"}, "method temperature has no objective"),
+        ({"method": "published", "objective": "nll"}, "method published needs an objective"),
+    ],
+)
+def test_methods_and_objectives_that_do_not_go_together(settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepare(RECIPES["digits"].replaced(settings))

@@ -98,10 +98,10 @@ def run_on_two_ranks(rank: int, port: int, folder: Path) -> None:
         "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
     results = {}
-    for name in ("sgd", "adamw"):
+    for name in ("sgd", "adamw", "temperature"):
         trains = trainer(folder, strategy="ddp", devices=2, max_epochs=2)
         module = exact_classifier(name)
-        trains.fit(module, datamodule=exact_data(batch_size=15, calibration_batch_size=3))
+        trains.fit(module, datamodule=exact_data(**sizes(name, ranks=2)))
         tested = trains.test(module, datamodule=exact_data(batch_size=4), verbose=False)[0]
         results[name] = result(trains) | {"test": tested}
     saving = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)
@@ -122,9 +122,18 @@ def exact_data(**options: Any) -> InterleavedDataModule:
     )
 
 
+def sizes(name: str, ranks: int) -> dict[str, Any]:
+    """Batches of 30 and 6 samples on all ranks; a temperature takes more of them."""
+    if name == "temperature":
+        return {"batch_size": 10 // ranks, "calibration_batch_size": 40 // ranks, "calibration_fraction": 0.4}
+    return {"batch_size": 30 // ranks, "calibration_batch_size": 6 // ranks}
+
+
 def exact_classifier(optimizer: str) -> CalibratedClassifier:
     """In float64, where two orders of summation agree to far more than 1e-6."""
     torch.manual_seed(2)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    if optimizer == "temperature":
+        return CalibratedClassifier(model, method="temperature", learning_rate=0.03)
     makers = {"sgd": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9), "adamw": None}
     return CalibratedClassifier(model, cal.ESDLoss(root=False), weight=5.0, optimizer=makers[optimizer])

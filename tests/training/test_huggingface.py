@@ -23,7 +23,7 @@ datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # noqa: E402
 
 from calibrant.training import CalibratedTrainer  # noqa: E402
-from calibrant.training.huggingface import _Stream  # noqa: E402
+from calibrant.training.stream import Stream  # noqa: E402
 
 Batch = dict[str, Tensor]
 CLASSES = 3
@@ -302,8 +302,8 @@ class Noisy(Dataset[Tensor]):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stream_is_drawn_again_up_to_its_place_and_leaves_random_numbers_alone(workers: int) -> None:
-    def stream(**place: int) -> _Stream:
-        return _Stream(lambda: DataLoader(Noisy(), 4, shuffle=True, num_workers=workers), seed=3, minimum=3, **place)
+    def stream(**place: int) -> Stream:
+        return Stream(lambda: DataLoader(Noisy(), 4, shuffle=True, num_workers=workers), seed=3, minimum=3, **place)
 
     whole = stream()
     drawn, places = [], []

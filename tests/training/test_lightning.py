@@ -67,6 +67,7 @@ def test_what_is_logged_is_what_the_metrics_say(tmp_path: Path) -> None:
     (entry,) = module.history
     assert set(entry) == {
         "epoch", "train_nll", "train_accuracy", "train_ece", "train_objective", "train_silent",
+        "train_held_out_accuracy", "train_held_out_nll", "train_held_out_gap", "train_warnings",
         "validation_nll", "validation_accuracy", "validation_ece",
     }  # fmt: skip
 

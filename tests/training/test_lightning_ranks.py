@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from calibrant.training.lightning import InterleavedDataModule
-from tests.training.lightning_runs import exact_classifier, exact_data, result, run_on_two_ranks, trainer
+from tests.training.lightning_runs import exact_classifier, exact_data, result, run_on_two_ranks, sizes, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -39,23 +39,25 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Results:
     results = {}
-    for name in ("sgd", "adamw"):
+    for name in ("sgd", "adamw", "temperature"):
         run = trainer(tmp_path_factory.mktemp("alone"), max_epochs=2)
         module = exact_classifier(name)
-        run.fit(module, datamodule=exact_data(batch_size=30, calibration_batch_size=6))
+        run.fit(module, datamodule=exact_data(**sizes(name, ranks=1)))
         tested = run.test(module, datamodule=exact_data(batch_size=8), verbose=False)[0]
         results[name] = result(run) | {"test": tested}
     return results
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "temperature"])
 def test_two_ranks_end_with_the_weights_of_one_process(ranks: list[Results], alone: Results, name: str) -> None:
-    assert alone[name]["step"] == 6
+    assert alone[name]["step"] == (12 if name == "temperature" else 6)
+    if name == "temperature":
+        assert alone[name]["history"][-1]["train_temperature"] != 1
     for rank in ranks:
         torch.testing.assert_close(rank[name]["weights"], alone[name]["weights"], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "temperature"])
 def test_two_ranks_log_what_one_process_logs(ranks: list[Results], alone: Results, name: str) -> None:
     # 37 samples are validated and tested: each counts once, though two ranks cannot divide them.
     for rank in ranks:

@@ -204,7 +204,7 @@ def test_checkpoints_with_the_earlier_names_of_scores_are_resumed(tmp_path: Path
     path = tmp_path / f"step={STEPS + 1}.ckpt"
     checkpoint = torch.load(path, weights_only=True)
     ours = checkpoint["calibrant"]
-    ours["history"] = [{name.replace("_", "/"): value for name, value in entry.items()} for entry in ours["history"]]
+    ours["history"] = [{name.replace("_", "/", 1): value for name, value in entry.items()} for entry in ours["history"]]
     assert "validation/nll" in ours["history"][0]
     torch.save(checkpoint, path)
     resumed = trainer(tmp_path)

@@ -45,6 +45,9 @@ class Configuration:
             margin-label-smoothing, brier, bsce-gra, adafocal, cals and logit-norm replace the NLL instead, and nll is
             the NLL alone. adafocal and cals are updated from the validation set after every epoch.
         weight: Of the objective beside the NLL.
+        method: What the held-out data do: temperature divides the logits by a temperature that they set, head lets
+            their loss reach the last layer only, and published adds the objective, as without a method. The first two
+            take the objectives that hold nothing out, such as nll.
         seed: Of split, initialisation, order and augmentation.
         epochs: Passes over the training data.
         batch_size: Of the NLL.
@@ -104,6 +107,7 @@ class Configuration:
     initial_weights: str | None = None
     class_list: str | None = None
     workers: int = 0
+    method: Literal["temperature", "head", "published"] | None = None
 
     def __post_init__(self) -> None:
         self._require("seed", self.seed < 2**63, "below 2^63")
@@ -135,8 +139,11 @@ class Configuration:
         return dataclasses.replace(self, **{name: _as_given(value) for name, value in changes.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON keeps them."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[no-any-return]
+        """Plain values, as JSON keeps them; without a method that is not given, as files from before there was one."""
+        values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        if self.method is None:
+            del values["method"]
+        return values
 
 
 @cache

@@ -21,7 +21,7 @@ from calibrant.experiments.configuration import TEXT, Configuration
 from calibrant.experiments.loaders import Loaders, make_loaders
 from calibrant.experiments.models import build_image_model
 from calibrant.experiments.models.weights import load_weights
-from calibrant.experiments.objectives import losses
+from calibrant.experiments.objectives import holds_out, losses
 from calibrant.experiments.outcome import Predicted
 from calibrant.training import InterleavedLoader, interleave
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
@@ -57,14 +57,14 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
         folder: With the official files of the data; None for digits, or to fetch from the hub.
     """
     loss, objective = losses(configuration)
-    loaders = make_loaders(configuration, folder, hold_out=objective is not None, minimum_samples=MINIMUM_SAMPLES)
+    loaders = make_loaders(configuration, folder, hold_out=holds_out(configuration), minimum_samples=MINIMUM_SAMPLES)
     _seed(configuration.seed)
     classifier = CalibratedClassifier(
-        make_model(configuration, loaders), objective, configuration.weight, loss=loss,
-        optimizer=lambda parameters: torch.optim.AdamW(
+        make_model(configuration, loaders), objective, configuration.weight, method=configuration.method,
+        loss=loss, optimizer=lambda parameters: torch.optim.AdamW(
             parameters, lr=configuration.learning_rate, weight_decay=configuration.weight_decay
         ),
-        batchnorm=configuration.batchnorm,
+        batchnorm=None if configuration.method == "head" else configuration.batchnorm,
     )  # fmt: skip
     batches = interleave(
         loaders.train, loaders.calibration, calibration_every=configuration.calibration_every,

@@ -55,6 +55,12 @@ def losses(configuration: Configuration) -> Losses:
     given = {
         option: value for option, nothing in _NOT_GIVEN.items() if (value := getattr(configuration, option)) != nothing
     }
+    if configuration.method in ("temperature", "head") and name in ADDED:
+        raise ValueError(f"method {configuration.method} has no objective beside the loss, got {name}: choose nll")
+    if configuration.method == "temperature" and configuration.weight != 1:
+        raise ValueError(f"method temperature has no weight, got {configuration.weight:g}: leave it out")
+    if configuration.method == "published" and name not in ADDED:
+        raise ValueError(f"method published needs an objective beside the NLL, got {name}: choose one such as esd")
     method = ADDED.get(name) or REPLACING.get(name)
     takes = method.options if method else {}
     for option in given.keys() - takes.keys():
@@ -67,10 +73,18 @@ def losses(configuration: Configuration) -> Losses:
     return Losses(None, module) if name in ADDED else Losses(module, None)
 
 
+def holds_out(configuration: Configuration) -> bool:
+    """Whether a run holds out a part of its training data."""
+    return configuration.method is not None or configuration.objective in ADDED
+
+
 def display_name(configuration: Configuration) -> str:
     """What a reader calls a run."""
     objective = configuration.objective
     name = objective.upper() if objective in ABBREVIATIONS else objective
+    if configuration.method in ("temperature", "head"):
+        way = "temperature in the loop" if configuration.method == "temperature" else "held-out loss through the head"
+        return way if objective == "nll" else f"{name}, {way}"
     if objective not in ADDED:
         return name
     return f"NLL + {name}" + ("" if configuration.weight == 1 else f" (weight {configuration.weight:g})")

@@ -54,7 +54,10 @@ def _check_that_it_matters(changed: Configuration, base: Configuration) -> None:
     """Refuse settings that would change nothing: who gives them expects something else."""
     of_some = set().union(*OF_RECIPE.values())
     without_effect = dict.fromkeys(of_some - OF_RECIPE[base.recipe], f"the recipe {base.recipe}")
-    if changed.objective not in ADDED:
+    if changed.method in ("temperature", "head"):
+        names = ["batchnorm", "weight"] if changed.method == "temperature" else ["batchnorm"]
+        without_effect |= dict.fromkeys(names, f"the method {changed.method}")
+    elif changed.objective not in ADDED:
         names = ["weight", "calibration_batch_size", "calibration_every", "batchnorm"]
         names += [] if changed.reduced_split else ["calibration_fraction"]
         without_effect |= dict.fromkeys(names, f"the objective {changed.objective}")

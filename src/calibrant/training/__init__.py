@@ -14,6 +14,7 @@ from calibrant.training.search import SearchResult, search
 from calibrant.training.split import interleaved_split
 
 if TYPE_CHECKING:
+    from calibrant.training.callback import TemperatureInTheLoop
     from calibrant.training.huggingface import CalibratedTrainer
     from calibrant.training.lightning import CalibratedClassifier, InterleavedDataModule
     from calibrant.training.stopping import StopAfterTemperature
@@ -32,6 +33,7 @@ __all__ = [
     "SearchResult",
     "StopAfterTemperature",
     "StopTrainerAfterTemperature",
+    "TemperatureInTheLoop",
     "calibrate",
     "freeze_batchnorm_statistics",
     "interleave",
@@ -46,6 +48,7 @@ _HOMES = {
     "CalibratedClassifier": ("lightning", "lightning"),
     "InterleavedDataModule": ("lightning", "lightning"),
     "StopAfterTemperature": ("stopping", "lightning"),
+    "TemperatureInTheLoop": ("callback", "lightning"),
     "CalibratedTrainer": ("huggingface", "hf"),
     "StopTrainerAfterTemperature": ("stopping_huggingface", "hf"),
 }

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from calibrant.numerics import at_least_float32
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
 from calibrant.training.finishing import Finished, Predictor, divide, final_temperature, scores_of
 from calibrant.training.guard import Guard
-from calibrant.training.ignored import Loss
+from calibrant.training.ignored import Loss, loss_or_zero, objective_or_zero
 from calibrant.training.last_layer import find_layer, named_layer
 from calibrant.training.outputs import cross_entropy, evaluating, flattened, logits_of, mean_nll
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
@@ -23,6 +23,20 @@ Method = Literal["temperature", "head", "published"]
 # Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
 # of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
 WALK = 0.382
+
+
+class Step(NamedTuple):
+    """Parts of the loss of a training step.
+
+    Attributes:
+        loss: Training loss, without the objective.
+        logits: Logits of the training batch, divided by the temperature.
+        objective: Objective on the held-out batch, not yet weighted; None at a step without.
+    """
+
+    loss: Tensor
+    logits: Tensor
+    objective: Tensor | None
 
 
 class CalibratedLoss:
@@ -126,6 +140,7 @@ class CalibratedLoss:
             self.objective = ESDLoss(ignore_index=ignore_index)
         self._model = model
         self._layer = None if layer is None else named_layer(model, layer)
+        self._output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output
         self._step = 0
         self._due = 0.0
         self._training: list[Classification] = []
@@ -160,32 +175,57 @@ class CalibratedLoss:
             sample_weight: ``(N,)`` weights of the training samples, for the default loss.
             held_out_weight: ``(N,)`` weights of the held-out samples, where T is solved for.
         """
-        due = x_held_out is not None and self._step >= self._due
-        if due:
-            self._due = self._due + self.every - WALK if self.every > 1 else self._step + 1
-        self._step += 1
+        step = self.step(x, y, x_held_out, y_held_out, sample_weight=sample_weight, held_out_weight=held_out_weight)
+        return step.loss if step.objective is None else step.loss + self.weight * step.objective
+
+    def step(
+        self,
+        x: Any,
+        y: Tensor,
+        x_held_out: Any = None,
+        y_held_out: Tensor | None = None,
+        *,
+        sample_weight: Tensor | None = None,
+        held_out_weight: Tensor | None = None,
+    ) -> Step:
+        """Return the parts of the loss; for arguments see :meth:`__call__`."""
+        due = self._is_due(x_held_out is not None)
         if due and self.method == "temperature":
             self._observe(x_held_out, y_held_out, held_out_weight)
-        elif self._step == 200 and self._due == 0:
-            self.guard.warn("none", "no held-out batch in 200 steps: pass x_held_out and y_held_out, see interleave()")
         logits = logits_of(self._model, x)
         scaled = logits / self.temperature if self.method == "temperature" else logits
         loss = self._loss(scaled, y, sample_weight)
+        objective = None
         if due:
-            data = self._flattened(*self._finite(scaled.detach(), y), checked=self._step > 1)
-            self.guard.add_training(data)
-            self._keep(data)
+            self._watch_training(scaled, y)
             if self.method != "temperature":
                 if self.objective is not None:  # a held-out NLL through the head does not work against the training
                     self.guard.watch(logits, "loss")
-                loss = loss + self.weight * self._held_out_objective(x_held_out, y_held_out)
-        return loss
+                objective = self._held_out_objective(x_held_out, y_held_out)
+        return Step(loss, scaled, objective)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
+    def _is_due(self, given: bool) -> bool:
+        has_use = self.method == "temperature" or self.weight > 0
+        due = given and has_use and self._step >= self._due
+        if due:
+            self._due = self._due + self.every - WALK if self.every > 1 else self._step + 1
+        self._step += 1
+        if not due and has_use and self._step == 200 and self._due == 0:
+            self.guard.warn("none", "no held-out batch in 200 steps: pass x_held_out and y_held_out, see interleave()")
+        return due
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _watch_training(self, logits: Tensor, y: Tensor) -> None:
+        data = self._flattened(*self._finite(logits.detach(), y), checked=self._step > 1)
+        self.guard.add_training(data)
+        self._keep(data)
 
     def _loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
         if self.loss is not None:
             if sample_weight is not None:
                 raise ValueError("sample_weight is for the default loss: weight the samples in your own loss")
-            return self.loss(logits, y)
+            return loss_or_zero(self.loss, logits, y)
         if sample_weight is None and not self.multi_label and logits.dim() > 1 and logits.shape[1] > 1:
             return mean_nll(logits, y, self.ignore_index)
         data = self._flattened(logits, y)
@@ -193,7 +233,9 @@ class CalibratedLoss:
             sample_weight = sample_weight.unsqueeze(-1).expand_as(logits).reshape(-1)
         return cross_entropy(data, sample_weight)
 
-    def _flattened(self, logits: Tensor, target: Tensor | None, *, checked: bool = False) -> Classification:
+    def _flattened(
+        self, logits: Tensor, target: Tensor | None, ignore_index: int | None = None, *, checked: bool = False
+    ) -> Classification:
         """Bring a batch to ``(N, C)``. Batches like those that were checked before take a shorter way."""
         if target is None:
             raise ValueError("x_held_out came without y_held_out: pass both")
@@ -207,8 +249,10 @@ class CalibratedLoss:
             counts = target != self.ignore_index
             if bool(counts.all()):
                 return Classification(at_least_float32(logits), target.long())
-        return flattened(logits, target, multi_label=self.multi_label, ignore_index=self.ignore_index)
+        ignored = self.ignore_index if ignore_index is None else ignore_index
+        return flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _observe(self, x: Any, y: Tensor | None, weight: Tensor | None) -> None:
         with evaluating(self._model, dropout=self.dropout):
@@ -237,6 +281,7 @@ class CalibratedLoss:
             target = target.masked_fill(bad, self.ignore_index)
         return logits.nan_to_num(0.0, 0.0, 0.0), target
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_logits(self, data: Classification) -> None:
         if self._due > self.every:
             return
@@ -258,14 +303,14 @@ class CalibratedLoss:
         frozen = freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext()
         with frozen:
             logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
-        data = self._flattened(logits, y)
+        data = self._flattened(logits, y, getattr(self.objective, "ignore_index", None))
         self._check_logits(data)
         self.guard.add_held_out(data)
         if self.objective is None:
             return cross_entropy(data)
         self.guard.watch(logits, "objective")
         assert y is not None  # noqa: S101 (checked with the batch)
-        value = self.objective(logits, y)
+        value = objective_or_zero(self.objective, logits, y)
         self.guard.add_objective(value)
         return value
 
@@ -328,7 +373,7 @@ class CalibratedLoss:
             on_new = scores_of(logits / temperature, target)
             self.guard.compare(on_new, on_held_out, learns=self.method != "temperature")
         if folds:
-            divide(self._model, predict.layer, temperature)
+            divide(self._model, predict.layer, temperature, self._output)
             self.loop = TemperatureLoop(self.loop.criterion, samples=self.loop.samples, damping=self.loop.damping)
             self._training.clear()
         return Finished(temperature, error, on_held_out, on_new)

@@ -68,6 +68,12 @@ class EpochScores(StreamingECE):
         }
         return scores | ({"objective": objective / batches, "silent": silent / batches} if batches else {})
 
+    def counted(self) -> int:
+        """Samples so far, on all ranks."""
+        self._sum_up()
+        with self.sync_context():
+            return int(self.samples)
+
     def _sum_up(self) -> None:
         kept, total_loss = [], 0.0
         losses = _on_host([loss for _, loss in self._waiting])

@@ -108,12 +108,19 @@ def final_temperature(
     return shrunk(best, -math.inf if fitted is None else min(fitted, best), error), error
 
 
-def divide(model: nn.Module, layer: nn.Module | None, temperature: float) -> None:
-    """Let a model return its logits divided by a temperature: by its last layer where that can be, else by a scale."""
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
+    """Let a model return its logits divided by a temperature: by its last layer where that can be, else by a scale.
+
+    Args:
+        model: Any module.
+        layer: The layer that makes the logits, if there is one.
+        temperature: What to divide by.
+        output: The module within that returns the logits; the model itself when not given.
+    """
     if layer is not None and can_be_scaled(model, layer):
         divide_layer(layer, temperature)
     else:
-        scale_output(model, temperature)
+        scale_output(model if output is None else output, temperature)
 
 
 def scores_of(logits: Tensor, target: Tensor) -> Scores:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from calibrant import distributed
 from calibrant.inputs import Classification
 from calibrant.numerics import accumulation_dtype
 
@@ -77,7 +78,8 @@ class Sums:
             return
         data = joined(self._waiting)
         self._waiting = []
-        log_probabilities = data.logits.float().log_softmax(1)
+        logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
+        log_probabilities = logits.log_softmax(1)
         top, predicted = log_probabilities.max(1)
         nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
         right = (predicted == data.target).to(top.dtype)
@@ -87,12 +89,15 @@ class Sums:
         sums = rows.sum(1, dtype=accumulation_dtype(rows))
         self._sums = sums if self._sums is None else self._sums + sums
 
-    def scores(self) -> Scores | None:
-        """Means so far, or None before the first sample."""
+    def scores(self, *, across_ranks: bool = False) -> Scores | None:
+        """Means so far, of this rank or of all, or None before the first sample."""
         self._sum_up()
-        if self._sums is None:
+        sums = self._sums
+        if across_ranks and distributed.is_distributed():
+            sums = distributed.sum_across_ranks(torch.zeros(5, dtype=torch.float64) if sums is None else sums)
+        if sums is None:
             return None
-        samples, right, nll, confidence, doubt = self._sums.tolist()
+        samples, right, nll, confidence, doubt = sums.tolist()
         if samples == 0:
             return None
         return Scores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
@@ -131,7 +136,7 @@ class Guard:
         self.warnings_: dict[str, str] = {}
         self.latest: dict[str, float] = {}
         self._steps = 0
-        self._best = 0.0
+        self._best = self._best_deviation = 0.0
         self._strongest = 0.0
         self._begin()
         self._first: Scores | None = None
@@ -141,6 +146,7 @@ class Guard:
         self._silent = self._spoke = 0
         self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_training(self, data: Classification) -> None:
         """Add a training batch, and judge the window if it is full."""
         if not self.told_of_epochs and self.training.batches >= WINDOW:
@@ -148,6 +154,7 @@ class Guard:
         self.training.add(data)
         self._steps += 1
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_held_out(self, data: Classification) -> None:
         """Add a held-out batch, before the network has learned anything from it."""
         self.held_out.add(Classification(data.logits.detach(), data.target, data.mask))
@@ -167,22 +174,30 @@ class Guard:
                 "Hold out samples that no training has seen",
             )
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
         """Add the value of the objective of a held-out batch; at or below 0 it is silent."""
-        if not torch.compiler.is_compiling() and value.device.type == "cpu":
+        if value.device.type == "cpu":
             silent = float(value.detach()) <= 0
             self._silent += silent
             self._spoke += not silent
 
     def watch(self, logits: Tensor, of: str) -> None:
         """Note, in the coming backward pass, how hard the training loss or the objective pulls at its logits."""
-        if self.on and logits.requires_grad:
+        # Compiled code does not take hooks on tensors within it.
+        if self.on and logits.requires_grad and not torch.compiler.is_compiling():
             pulls = self._pulls[of]
             logits.register_hook(lambda gradient: pulls.append(gradient.detach().abs().sum(dtype=torch.float32)))
 
     def close_window(self) -> dict[str, float]:
         """Judge what passed since the last window, begin a new one, and return its scores for the log."""
-        training, held_out = self.training.scores(), self.held_out.scores()
+        values = self.judge()
+        self._begin()
+        return values
+
+    def judge(self) -> dict[str, float]:
+        """Judge what passed since the last window, on all ranks, and return its scores for the log."""
+        training, held_out = (sums.scores(across_ranks=True) for sums in (self.training, self.held_out))
         values: dict[str, float] = {}
         if held_out is not None:
             values = {
@@ -195,18 +210,18 @@ class Guard:
         self._judge_silence(values)
         self._judge_pull(values, training, held_out)
         self.latest = values
-        self._begin()
         return values
 
     def _judge_training(self, training: Scores) -> None:
         drop = self._best - training.accuracy
-        if drop > max(COLLAPSE, BEYOND_CHANCE * training.deviation):
+        if drop > max(COLLAPSE, BEYOND_CHANCE * math.hypot(training.deviation, self._best_deviation)):
             self.warn(
                 "collapse",
                 f"training accuracy fell from {self._best:.1%} to {training.accuracy:.1%}: lower the weight of the "
                 "objective or the learning rate, or use CalibratedLoss(model), which has no weight",
             )
-        self._best = max(self._best, training.accuracy)
+        if training.accuracy > self._best:
+            self._best, self._best_deviation = training.accuracy, training.deviation
 
     def _judge_silence(self, values: dict[str, float]) -> None:
         batches = self._silent + self._spoke
@@ -278,7 +293,8 @@ class Guard:
         """Everything that decides what is warned about next."""
         return {
             "warnings": dict(self.warnings_), "steps": self._steps, "best": self._best,
-            "strongest": self._strongest, "first": self._first and tuple(self._first),
+            "best_deviation": self._best_deviation, "strongest": self._strongest,
+            "first": self._first and tuple(self._first),
             "silent": self._silent, "spoke": self._spoke, "latest": dict(self.latest),
             "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
             "pulls": {name: list(pulls) for name, pulls in self._pulls.items()},
@@ -287,6 +303,7 @@ class Guard:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self.warnings_, self._steps, self._best = dict(state["warnings"]), state["steps"], state["best"]
+        self._best_deviation = state["best_deviation"]
         self._strongest = state["strongest"]
         self._first = None if state["first"] is None else Scores(*state["first"])
         self._silent, self._spoke, self.latest = state["silent"], state["spoke"], dict(state["latest"])

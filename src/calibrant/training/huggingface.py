@@ -1,36 +1,47 @@
 """Calibrated training with the ``Trainer`` of Hugging Face transformers."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager, nullcontext
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sized
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler, Sampler
-from transformers import EvalPrediction, Trainer, set_seed
-from transformers.trainer_utils import EvalLoopOutput
+from transformers import EvalPrediction, Trainer
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from calibrant import ESDLoss, metrics
-from calibrant.inputs import check_choice, check_count, check_objective
+from calibrant import ESDLoss
+from calibrant.inputs import check_choice, check_count, check_objective, classification
 from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.training.finishing import Finished
+from calibrant.training.guard import Guard
 from calibrant.training.ignored import objective_or_zero, zero_of
-from calibrant.training.interleave import _is_large_enough, _set_epoch
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
+from calibrant.training.stream import Stream
+from calibrant.training.trainer_loop import TrainerLoop
+from calibrant.training.trainer_scores import scores_of_predictions
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 
 
 class CalibratedTrainer(Trainer):
-    """A ``transformers.Trainer`` that adds a calibration objective on held-out data to the loss.
+    """A ``transformers.Trainer`` that calibrates a classifier on held-out data while it trains.
 
-    One optimizer step descends along the gradient of ``NLL(train batch) + objective_weight * objective(calibration
-    batch)``. The NLL is whatever ``Trainer`` computes, label smoothing and ``compute_loss_func`` included. Calibration
-    batches are shuffled, stripped of unused columns, collated, padded and moved as training batches are, and never
-    end: when the calibration set is through it is reshuffled and begun again.
+    By default, with the method ``"temperature"``, ``Trainer`` computes its loss on logits divided by a temperature T,
+    which held-out batches set by forward passes alone, see :class:`calibrant.training.CalibratedLoss`. Evaluation
+    within training sees logits divided by T, too. At the end of ``train()`` T is solved for on the whole calibration
+    set and folded into the layer that makes the logits: what ``save_model`` writes is calibrated. Checkpoints of the
+    training hold the weights before the division, and T in ``calibrated_loss.pt``. The training log has
+    ``temperature``, ``held_out_accuracy``, ``held_out_nll`` and ``held_out_gap``.
+
+    With an objective the method is ``"published"``. One optimizer step descends along the gradient of
+    ``NLL(train batch) + objective_weight * objective(calibration batch)``. The NLL is whatever ``Trainer`` computes,
+    label smoothing and ``compute_loss_func`` included. Calibration batches are shuffled, stripped of unused columns,
+    collated, padded and moved as training batches are, and never end: when the calibration set is through it is
+    reshuffled and begun again.
 
     With gradient accumulation every micro-batch has a calibration batch beside it, and a step takes the mean NLL of its
     micro-batches and the mean of their objectives: the weight means the same for any number of them. ESD is a statistic
@@ -51,13 +62,17 @@ class CalibratedTrainer(Trainer):
         *args: As ``Trainer`` takes them.
         calibration_dataset: Held-out part of the training data, of the same kind as ``train_dataset``; see
             :func:`~calibrant.training.interleaved_split`.
-        objective: Of ``(logits, labels)``; ``ESDLoss()`` if not given.
-        objective_weight: What the objective is multiplied by. With 0 it is not computed at all.
+        objective: Function of ``(logits, labels)`` for the method ``"published"``; ``ESDLoss()`` if not given.
+        objective_weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not
+            computed at all.
+        method: ``"temperature"`` or ``"published"``; the latter by default if an objective or its weight is given.
         calibration_batch_size: Samples of a calibration batch on each process; as many as in a training batch if not
             given.
-        calibration_every: Compute the objective at every k-th optimizer step only.
+        calibration_every: Use a calibration batch at every k-th optimizer step only: by default every fourth for
+            ``"temperature"``, every one for ``"published"``.
         batchnorm: What the calibration batch does to running statistics: ``"update"`` them as published, or
-            ``"freeze"`` them. Of no effect on models without BatchNorm.
+            ``"freeze"`` them. Of no effect on models without BatchNorm, and with ``"temperature"``.
+        guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
         **kwargs: As ``Trainer`` takes them.
 
     Example:
@@ -79,14 +94,24 @@ class CalibratedTrainer(Trainer):
         *args: Any,
         calibration_dataset: Any,
         objective: Objective | None = None,
-        objective_weight: float = 1.0,
+        objective_weight: float | None = None,
+        method: Literal["temperature", "published"] | None = None,
         calibration_batch_size: int | None = None,
-        calibration_every: int = 1,
+        calibration_every: int | None = None,
         batchnorm: Literal["update", "freeze"] = "update",
+        guard: bool = True,
         **kwargs: Any,
     ) -> None:
         if calibration_dataset is None:
             raise ValueError("calibration_dataset is None: hold out training data with interleaved_split")
+        has_objective = objective is not None or objective_weight is not None
+        if method is None:
+            method = "published" if has_objective else "temperature"
+        check_choice("method", method, ("temperature", "published"))
+        if method == "temperature" and has_objective:
+            raise ValueError("method 'temperature' has no objective and no weight: choose 'published' for one")
+        objective_weight = 1.0 if objective_weight is None else objective_weight
+        calibration_every = (4 if method == "temperature" else 1) if calibration_every is None else calibration_every
         if not (math.isfinite(objective_weight) and objective_weight >= 0):
             raise ValueError(f"objective_weight must be finite and not negative, got {objective_weight}")
         check_count("calibration_every", calibration_every)
@@ -99,10 +124,16 @@ class CalibratedTrainer(Trainer):
         self.calibration_dataset = calibration_dataset
         self.calibration_objective = objective  # Trainer's own self.objective is that of a search of hyperparameters
         self.objective_weight = objective_weight
+        self.method = method
+        self.finished: Finished | None = None
+        self._guard = Guard(guard)
+        self._guard.told_of_epochs = True  # of the entries of the log, that is
+        self._loop: TrainerLoop | None = None
+        self._resumed_from: Path | None = None
         self.calibration_batch_size = calibration_batch_size
         self.calibration_every = calibration_every
         self.batchnorm = batchnorm
-        self._stream: _Stream | None = None
+        self._stream: Stream | None = None
         self._stream_state: Any = None
         self._window = _Window()
         self._check()
@@ -146,13 +177,72 @@ class CalibratedTrainer(Trainer):
             raise ValueError("ECE is computed on all predictions at once: set batch_eval_metrics=False")
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Accumulate the gradients of the objective, if it is this step's turn, then those of the NLL."""
+        """Use a calibration batch if it is this step's turn, then accumulate the gradients of the NLL."""
+        if self.method == "temperature":
+            loop = self._started_loop(inputs)
+            due = loop.is_due(self.state.global_step)
+            if due:
+                with self.compute_loss_context_manager():
+                    loop.observe(self._prepare_inputs(self._next_calibration_batch()))
+            loss = super().training_step(model, inputs, *args, **kwargs)
+            if due:
+                loop.watch(inputs.get(self.label_names[0]))
+            return loss
         if self.objective_weight > 0 and self.state.global_step % self.calibration_every == 0:
             # A backward pass of its own frees this graph before the next, and lets DDP's forward pass overwrite
             # buffers; gradients are reduced once, with those of the NLL.
             with self.accelerator.no_sync(model):
                 self._calibration_step(model)
         return super().training_step(model, inputs, *args, **kwargs)
+
+    def _started_loop(self, batch: dict[str, Any]) -> TrainerLoop:
+        if self._loop is None:
+            assert self.model is not None  # noqa: S101 (it trains)
+            state = random_state()
+            prepared = self._prepare_inputs(batch)
+            with self.compute_loss_context_manager():
+                self._loop = TrainerLoop(
+                    self.model, prepared, self.label_names[0], every=self.calibration_every, guard=self._guard.on
+                )
+            set_random_state(state)
+            if self._resumed_from is not None:
+                self._loop.load(self._resumed_from)
+        return self._loop
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as ``Trainer`` does; with the method ``"temperature"`` the model itself is calibrated afterwards."""
+        if self.method != "temperature":
+            return super().train(*args, **kwargs)
+        self._loop = self._resumed_from = None
+        try:
+            output = super().train(*args, **kwargs)
+            if self.state.global_step:
+                self._finish()
+        finally:
+            if self._loop is not None:
+                self._loop.remove()
+            self._loop = None
+        return output
+
+    def _finish(self) -> None:
+        state = random_state()
+        if self._loop is None:  # resumed from a checkpoint of the last step: nothing was left to train
+            self._started_loop(self._next_calibration_batch())
+        assert self._loop is not None  # noqa: S101 (just started)
+        batches = (self._prepare_inputs(batch) for batch in self._current_stream().whole_pass())
+        with self.compute_loss_context_manager():
+            self.finished = self._loop.finish(batches)
+        set_random_state(state)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any, *args: Any, **kwargs: Any) -> None:
+        super()._save_checkpoint(model, trial, *args, **kwargs)
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        if self._loop is not None and self.args.should_save and folder.exists():
+            self._loop.save(folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+        self._resumed_from = Path(resume_from_checkpoint)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
@@ -174,6 +264,8 @@ class CalibratedTrainer(Trainer):
         with self.compute_loss_context_manager(), frozen:
             logits, labels = _logits_and_labels(model, batch, self.label_names[0])
             value = objective_or_zero(self.calibration_objective, logits, labels)
+        self._guard.add_held_out(classification(logits.detach(), labels, None, -100))
+        self._guard.add_objective(value)
         self._window.add(value.detach())
         # accelerate divides by the steps it knows of, which are 1 where Trainer divides by itself.
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
@@ -181,16 +273,21 @@ class CalibratedTrainer(Trainer):
             value * (self.objective_weight * self.accelerator.gradient_accumulation_steps / steps)
         )
 
-    def _next_calibration_batch(self) -> Any:
-        kept: Any = self.state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
+    def _current_stream(self) -> Stream:
+        kept: Any = self.state.stateful_callbacks
         # Every training has a state of its own, and a resumed one that of its checkpoint.
         if self._stream is None or self._stream_state is not self.state:
             place = kept.get(_PLACE, {}).get("attributes", {})
-            self._stream = _Stream(self.get_calibration_dataloader, self._data_seed(), self._minimum_samples(), **place)
+            self._stream = Stream(self.get_calibration_dataloader, self._data_seed(), self._minimum_samples(), **place)
             self._stream_state = self.state
             self._window = _Window()
-        batch = self._stream.next_batch()
-        place = {"passes": self._stream.passes, "batches": self._stream.batches}
+        return self._stream
+
+    def _next_calibration_batch(self) -> Any:
+        stream = self._current_stream()
+        kept: Any = self.state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
+        batch = stream.next_batch()
+        place = {"passes": stream.passes, "batches": stream.batches}
         kept[_PLACE] = {"args": {}, "attributes": place}
         return batch
 
@@ -225,7 +322,7 @@ class CalibratedTrainer(Trainer):
         if output.predictions is not None and output.label_ids is not None and output.metrics is not None:
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
             found = output.predictions, output.label_ids
-            for name, value in (_scores(*found) | self._refined(*found)).items():
+            for name, value in (scores_of_predictions(*found) | self._refined(*found)).items():
                 output.metrics.setdefault(f"{prefix}_{name}", value)
         return output
 
@@ -236,69 +333,17 @@ class CalibratedTrainer(Trainer):
         return scores[0] if scores else {}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log as ``Trainer`` does, with ``objective`` and ``silent`` beside the training loss."""
-        super().log(logs | self._window.take() if "loss" in logs else logs, *args, **kwargs)
+        """Log as ``Trainer`` does, with the scores of the calibration batches beside the training loss."""
+        super().log(logs | self._calibration_scores() if "loss" in logs else logs, *args, **kwargs)
+
+    def _calibration_scores(self) -> dict[str, float]:
+        if self._loop is not None:
+            return self._loop.log()
+        values = self._guard.close_window()
+        return self._window.take() | {name: value for name, value in values.items() if name.startswith("held_out_")}
 
 
 _PLACE = CalibratedTrainer.__name__
-
-
-class _Stream:
-    """Calibration batches without end.
-
-    Every pass draws from random numbers of its own, seeded by its number, and leaves those of the training alone. So
-    two integers tell where the stream is, and a pass can be drawn again up to there.
-    """
-
-    def __init__(
-        self, make_loader: Callable[[], Iterable[Any]], seed: int, minimum: int, passes: int = 0, batches: int = 0
-    ) -> None:
-        self.passes = passes
-        self.batches = batches
-        self._make_loader = make_loader
-        self._loader: Iterable[Any] | None = None
-        self._seed = seed
-        self._minimum = minimum
-        self._rest: Iterator[Any] | None = None
-        self._random = random_state()
-
-    def next_batch(self) -> Any:
-        with self._own_random_numbers():
-            for _ in range(2):  # what is left of this pass, then all of the next
-                for batch in self._this_pass():
-                    self.batches += 1
-                    if _is_large_enough(batch, self._minimum):
-                        return batch
-                self.passes, self.batches, self._rest = self.passes + 1, 0, None
-        raise ValueError(
-            f"the calibration set gave no batch of at least {self._minimum} samples, which the objective needs: "
-            "hold out more data, or set dataloader_drop_last=False"
-        )
-
-    def _this_pass(self) -> Iterator[Any]:
-        if self._rest is None:
-            self._rest = self._begin()
-            for _ in islice(self._rest, self.batches):
-                pass
-        return self._rest
-
-    def _begin(self) -> Iterator[Any]:
-        if self._loader is None:
-            set_seed(self._seed)  # which accelerate's sampler keeps, to add the number of the pass to it
-            self._loader = self._make_loader()
-        set_seed(self._seed + self.passes)
-        _set_epoch(self._loader, self.passes)
-        return iter(self._loader)
-
-    @contextmanager
-    def _own_random_numbers(self) -> Iterator[None]:
-        outside = random_state()
-        set_random_state(self._random)
-        try:
-            yield
-        finally:
-            self._random = random_state()
-            set_random_state(outside)
 
 
 class _Window:
@@ -341,24 +386,6 @@ def _logits_of(outputs: Any) -> Tensor:
         found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise ValueError(f"the model returned no logits, only {found}: use a model with a classification head")
     return logits
-
-
-def _scores(predictions: Any, labels: Any) -> dict[str, float]:
-    """Accuracy and ECE of what Trainer gathered: arrays, or lists of them from batches it did not join."""
-    logits = predictions[0] if isinstance(predictions, tuple) else predictions
-    if isinstance(logits, list):
-        logits = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits])
-        labels = np.concatenate(labels)
-    if np.ndim(logits) != 2 or np.shape(labels) != np.shape(logits)[:1]:
-        raise ValueError(
-            f"ECE needs logits (N, C) and labels (N,), got {np.shape(logits)} and {np.shape(labels)}: "
-            "preprocess_logits_for_metrics must leave the logits as they are"
-        )
-    counts = labels != -100  # as everywhere in transformers
-    if not counts.any():
-        return {}
-    given = metrics.predictions(logits=logits[counts], target=labels[counts])
-    return {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
 
 
 def _no_metrics(_: EvalPrediction) -> dict[str, float]:

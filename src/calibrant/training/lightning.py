@@ -1,7 +1,6 @@
-"""Interleaved training under Lightning: any network that returns logits, and a calibration objective beside the NLL."""
+"""Calibrated training under Lightning of any network that returns logits."""
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from typing import Any, Literal, Self
 
 import torch
@@ -13,12 +12,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from calibrant import inputs
 from calibrant.inputs import Classification
-from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.training.calibrated_loss import Method
 from calibrant.training.checkpoint import WholeCheckpointIO
-from calibrant.training.ignored import loss_or_zero, objective_or_zero
+from calibrant.training.guarded import GuardedModule
+from calibrant.training.ignored import loss_or_zero
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, require_parts_for_ranks
 from calibrant.training.lightning_data import InterleavedDataModule
-from calibrant.training.recorded import KEY, RecordedModule
+from calibrant.training.recorded import KEY
 from calibrant.training.saved_classifier import arguments_in, arguments_of, read_without_tensors
 from calibrant.training.structure import Trusted
 
@@ -27,19 +27,26 @@ LEARNING_RATE = 1e-3  # of the paper
 __all__ = ["CalibratedClassifier", "InterleavedDataModule", "WholeCheckpointIO"]
 
 
-class CalibratedClassifier(RecordedModule):
-    r"""A classifier trained on a loss plus, on held-out batches, a weighted calibration objective.
+class CalibratedClassifier(GuardedModule):
+    r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
-    tensor, or a mapping of keyword arguments of the model. Without an objective plain ``(inputs, target)`` will do.
-    Logged are ``train_nll`` (``train_loss`` for another loss), ``train_accuracy`` and ``train_ece``, running over the
-    epoch; ``train_objective``, and ``train_silent``, the share of calibration batches on which it was 0 or less;
-    and the first three again for ``validation`` and ``test``. ``predict`` gives logits.
+    tensor, or a mapping of keyword arguments of the model. Without method and objective plain ``(inputs, target)`` will
+    do. Logged are ``train_nll`` (``train_loss`` for another loss), ``train_accuracy`` and ``train_ece``, running over
+    the epoch, and the same for ``validation`` and ``test``; ``train_held_out_accuracy``, ``train_held_out_nll`` and
+    ``train_held_out_gap`` of the held-out batches; ``train_warnings``, the number of warnings so far;
+    ``train_temperature``; ``train_objective``, and ``train_silent``, the share of held-out batches on which it was 0 or
+    less. ``predict`` gives logits.
+
+    With the method ``"temperature"`` logits are divided by the temperature T of the moment, in training and evaluation.
+    At the end of ``fit`` T is solved for on all held-out data, and ``model`` itself returns calibrated logits.
 
     Args:
         model: Any module that returns logits, or an object with ``.logits``.
-        objective: A calibration objective such as :class:`calibrant.ESDLoss`; None to train on the loss alone.
-        weight: Of the objective.
+        objective: A calibration objective such as :class:`calibrant.ESDLoss` for the methods that have one.
+        weight: Weight of the objective relative to the loss.
+        method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`. By
+            default ``"published"`` if there is an objective; otherwise the loss alone is minimised.
         loss: What is minimised on the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
         learning_rate: Learning rate of the default optimizer. ``Tuner.lr_find`` of Lightning sets it. It has no effect
             on an ``optimizer`` of your own, so the two are refused together.
@@ -47,9 +54,13 @@ class CalibratedClassifier(RecordedModule):
         scheduler: Makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
             ``validation_nll``, after every epoch.
         scheduler_interval: Whether the scheduler goes on after every ``"epoch"`` or every ``"step"``.
-        batchnorm: ``"update"`` lets calibration batches enter BatchNorm's running statistics, as published;
-            ``"freeze"`` does not, see :func:`calibrant.training.freeze_batchnorm_statistics`.
-        bins: Of the logged ECE, in the paper's convention.
+        batchnorm: ``"update"`` lets held-out batches enter BatchNorm's running statistics, the default of
+            ``"published"``; ``"freeze"`` does not, see :func:`calibrant.training.freeze_batchnorm_statistics`.
+        bins: Number of bins of the logged ECE, in the paper's convention.
+        guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
+
+    Attributes:
+        calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the method; None without one.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -57,7 +68,8 @@ class CalibratedClassifier(RecordedModule):
 
     Example:
         >>> import calibrant as cal
-        >>> classifier = CalibratedClassifier(nn.Linear(4, 3), cal.ESDLoss(), weight=1.0)
+        >>> classifier = CalibratedClassifier(nn.Linear(4, 3), method="temperature")  # nothing to tune
+        >>> published = CalibratedClassifier(nn.Linear(4, 3), cal.ESDLoss(), weight=1.0)
         >>> classifier(torch.zeros(2, 4)).shape
         torch.Size([2, 3])
     """
@@ -68,19 +80,22 @@ class CalibratedClassifier(RecordedModule):
         objective: nn.Module | None = None,
         weight: float = 1.0,
         *,
+        method: Method | None = None,
         loss: nn.Module | None = None,
         learning_rate: float = LEARNING_RATE,
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         scheduler_interval: Literal["epoch", "step"] = "epoch",
-        batchnorm: Literal["update", "freeze"] = "update",
+        batchnorm: Literal["update", "freeze"] | None = None,
         bins: int = 20,
+        guard: bool = True,
     ) -> None:
         inputs.check_objective(objective)
         inputs.check_objective(loss, "loss")
         inputs.check_range("weight", weight, low=0)
         inputs.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
-        inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        if batchnorm is not None:
+            inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
         inputs.check_range("learning_rate", learning_rate, low=0)
         if optimizer is not None and learning_rate != LEARNING_RATE:
             raise ValueError(
@@ -89,10 +104,16 @@ class CalibratedClassifier(RecordedModule):
             )
         super().__init__(bins, "nll" if loss is None else "loss")
         self.model = model
-        self.objective = objective
-        self.weight = weight
         self.loss = loss
-        self.batchnorm = batchnorm
+        self.weight = weight
+        self.guard = guard
+        self._given_method = method
+        if method is None and objective is not None:
+            method = "published"
+        self._calibrate_by(
+            method, objective, weight=weight, loss=self._training_loss, batchnorm=batchnorm,
+            ignore_index=getattr(loss, "ignore_index", -100), guard=guard,
+        )  # fmt: skip
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
@@ -102,39 +123,48 @@ class CalibratedClassifier(RecordedModule):
         self._not_saved: tuple[str, ...] = ()
 
     def forward(self, inputs: Any) -> Tensor:
-        """The logits of a batch of inputs."""
+        """The logits of a batch of inputs, divided by the temperature while the method has one."""
         output = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
         logits = getattr(output, "logits", output)
         if not isinstance(logits, Tensor):
             raise TypeError(f"the model must return logits, or an object with .logits, got {type(output).__name__}")
-        return logits
+        return logits if self.temperature == 1 else logits / self.temperature
 
     def on_train_start(self) -> None:
-        """See that the objective has something to look at, then go on from a checkpoint, if there is one."""
+        """See that there are held-out data for the method, then go on from a checkpoint, if there is one."""
         loader = self.trainer.train_dataloader
-        if self.objective is not None and isinstance(loader, InterleavedLoader) and loader.calibration_loader is None:
+        missing = isinstance(loader, InterleavedLoader) and loader.calibration_loader is None
+        if self.calibrated_loss is not None and missing:
+            what = f"a method, {self.calibrated_loss.method!r}," if self.objective is None else "an objective"
             raise ValueError(
-                "there is an objective but no calibration data: raise calibration_fraction, or leave out the objective"
+                f"there is {what} but no calibration data: raise calibration_fraction, or leave out "
+                f"{'the method' if self.objective is None else 'the objective'}"
             )
         if isinstance(loader, InterleavedLoader) and self.trainer.world_size > 1:
             require_parts_for_ranks(loader)
         super().on_train_start()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of the training batch, plus the weighted objective of the calibration batch where there is one."""
+        """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
         del batch_idx
-        batch, calibration_batch = self._parts(batch)
-        logits, target = self._logits_and_target(batch)
-        data = self._checked(logits, target)
-        loss = _nll(data) if self.loss is None else loss_or_zero(self.loss, logits, target)
-        self.training_scores.add(data, loss)
-        if self.objective is None or calibration_batch is None or self.weight == 0:
+        batch, held_out = self._parts(batch)
+        x, y = self._pair(batch)
+        if self.calibrated_loss is None:
+            logits = self(x)
+            loss = self._training_loss(logits, y)
+            self.training_scores.add(self._checked(logits, y), loss)
             return loss
-        with freeze_batchnorm_statistics(self.model) if self.batchnorm == "freeze" else nullcontext():
-            logits, target = self._logits_and_target(calibration_batch)
-        value = objective_or_zero(self.objective, logits, target)
-        self.training_scores.add_objective(value)
-        return loss + self.weight * value
+        step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else self._pair(held_out)))
+        self.training_scores.add(self._checked(step.logits, y), step.loss)
+        if step.objective is None:
+            return step.loss
+        self.training_scores.add_objective(step.objective)
+        return step.loss + self.weight * step.objective
+
+    def _training_loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.loss is None:
+            return _nll(self._checked(logits, target))
+        return loss_or_zero(self.loss, logits, target)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Add a batch to the scores of the validation; several loaders are scored as one set.
@@ -187,7 +217,7 @@ class CalibratedClassifier(RecordedModule):
         functions = {"optimizer": self._make_optimizer, "scheduler": self._make_scheduler}
         plain = {
             "weight": self.weight, "scheduler_interval": self._scheduler_interval, "batchnorm": self.batchnorm,
-            "bins": self._bins,
+            "bins": self._bins, "method": self._given_method, "guard": self.guard,
         }  # fmt: skip
         if self._make_optimizer is None:
             plain["learning_rate"] = self.learning_rate
@@ -234,28 +264,30 @@ class CalibratedClassifier(RecordedModule):
     def _parts(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, InterleavedBatch):
             return batch.train, batch.calibration
-        if self.objective is not None:
+        if self.calibrated_loss is not None:
+            what = f"method {self.method!r}" if self.objective is None else "an objective"
             raise TypeError(
-                "an objective needs calibration batches beside the training batches, got a plain "
+                f"{what} needs calibration batches beside the training batches, got a plain "
                 f"{type(batch).__name__}: make the loader with calibrant.training.interleave(), or use "
                 "InterleavedDataModule"
             )
         return batch, None
 
-    def _logits_and_target(self, batch: Any) -> tuple[Tensor, Tensor]:
+    def _pair(self, batch: Any) -> tuple[Any, Tensor]:
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
             raise TypeError(
                 f"a batch must be (inputs, target), got {type(batch).__name__}{size}: give the loader a collate_fn "
                 "that makes such pairs"
             )
-        return self(batch[0]), batch[1]
+        return batch[0], batch[1]
 
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
         return inputs.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
 
     def _evaluate(self, batch: Any) -> Classification:
-        data = self._checked(*self._logits_and_target(batch))
+        x, y = self._pair(batch)
+        data = self._checked(self(x), y)
         self.evaluation_scores.add(data, _nll(data))
         return data
 

@@ -48,6 +48,11 @@ def evaluating(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
             module.training = training
 
 
+def has_dropout(model: nn.Module) -> bool:
+    """Whether dropout makes a model another one in training mode."""
+    return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
+
+
 def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100) -> Classification:
     """Check a batch and bring it to ``(N, C)`` logits; every label of a multi-label batch is a binary sample."""
     if not multi_label:

@@ -41,6 +41,7 @@ class RecordedModule(lightning.LightningModule):
         self._loss_name = loss_name
         self._epoch = 0
         self._validation: dict[str, float] = {}
+        self._latest_validation: dict[str, float] = {}
         self._has_new_step = False
         self._random_before_validation: RandomState | None = None
         self._resumed: Mapping[str, Any] | None = None
@@ -67,6 +68,7 @@ class RecordedModule(lightning.LightningModule):
         if self.global_rank == 0:
             self.training_scores.restore(resumed["scores"])
         self._epoch, self._validation = resumed["epoch"], with_current_names(resumed["validation"])
+        self._latest_validation = dict(resumed.get("latest_validation", {}))
         if resumed["validation_is_due"]:
             self._validate_now()
         if resumed["epoch_is_over"]:
@@ -93,6 +95,7 @@ class RecordedModule(lightning.LightningModule):
         self._begin_epoch(self.current_epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
+        self._begin_window()
         self._epoch = epoch
         self._validation = {}
         self.training_scores.reset()
@@ -123,12 +126,23 @@ class RecordedModule(lightning.LightningModule):
     def _close_epoch(self) -> dict[str, float]:
         values = self.training_scores.values()
         if values:
+            values |= self._window_scores()
             known = any(entry["epoch"] == self._epoch for entry in self.history)
             self._forget_from(self._epoch)
             self.history.append({"epoch": self._epoch} | self._named("train", values) | self._validation)
             if not known:
                 self._step_plateau_schedulers()
         return values
+
+    def _window_scores(self) -> dict[str, float]:
+        """Further training scores of the epoch so far; may be asked for more than once."""
+        return {}
+
+    def _begin_window(self) -> None:
+        """Begin to count what ``_window_scores`` is about."""
+
+    def _judge_validation(self, values: Mapping[str, float], previous: Mapping[str, float]) -> None:
+        """Look at the scores of a validation, and at those of the one before."""
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Step a scheduler, unless it watches a score: Lightning would leave out a step in a resumed epoch."""
@@ -153,6 +167,8 @@ class RecordedModule(lightning.LightningModule):
         values = self.evaluation_scores.values()
         self._log("validation", values)
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+            self._judge_validation(values, self._latest_validation)
+            self._latest_validation = dict(values)
             self._validation = self._named("validation", values)
             self._has_new_step = False
         if self._random_before_validation is not None:
@@ -194,6 +210,7 @@ class RecordedModule(lightning.LightningModule):
             "epoch": self._epoch,
             "scores": self.training_scores.saved(),
             "validation": dict(self._validation),
+            "latest_validation": dict(self._latest_validation),
             "validation_is_due": self._validation_is_due(),
             "epoch_is_over": self.trainer.is_last_batch,
             "loaders": self._loader_states(),
@@ -216,6 +233,9 @@ class RecordedModule(lightning.LightningModule):
         state = loader.state_dict()
         # Lightning may end an epoch before the loader does, and never asks a loader for one batch too many.
         state["train"]["ended"] |= self.trainer.is_last_batch
+        return self._of_ranks(state)
+
+    def _of_ranks(self, state: dict[str, Any]) -> list[dict[str, Any]]:
         if self.trainer.world_size == 1:
             return [state]
         states: list[Any] = [None] * self.trainer.world_size

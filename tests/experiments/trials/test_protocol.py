@@ -249,6 +249,15 @@ def test_every_objective_can_be_a_row(method: MethodName) -> None:
         assert values(plan.rows[-1].searches[0].candidates, "weight") == [60.0, 200.0]
 
 
+def test_the_temperature_in_the_loop_is_a_row_without_a_search() -> None:
+    plan, _ = carried_out(lambda trial: Validated(0.9, 0.1), methods=("loop",))
+    row = plan.rows[-1]
+    assert row.name == "temperature in the loop"
+    assert not row.searches
+    assert {(trial.objective, trial.method) for trial in row.trials} == {("nll", "temperature")}
+    assert len(row.trials) == QUICK.seeds
+
+
 @pytest.mark.parametrize(
     ("method", "name"),
     [("esd", "+ ESD"), ("esd-raw", "+ ESD, raw"), ("sb-ece", "+ SB-ECE"), ("s-avuc", "+ S-AvUC"), ("focal", "focal"),

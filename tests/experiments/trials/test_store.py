@@ -29,6 +29,7 @@ OTHER_VALUES: dict[str, Any] = {
     "recipe": "cifar10", "model": "resnet20", "objective": "esd", "batchnorm": "freeze", "mean": (0.5,), "std": (0.5,),
     "initial_weights": "weights.pt", "class_list": "classes.txt", "bandwidth": 0.4, "softness": 0.01, "gamma": 3.0,
     "smoothing": 0.1, "calibration_batch_size": 64, "calibration_fraction": 0.2, "validation_fraction": 0.2,
+    "method": "temperature",
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from calibrant.files import FileError
 # What the protocol chooses; trials that differ in nothing else belong together. Table 2 also varies the batch size.
 _CHOSEN: dict[str, Any] = {
     "objective": "nll", "weight": 1.0, "seed": 0, "reduced_split": False, "root": True, "bandwidth": None,
-    "softness": None, "gamma": None, "smoothing": None,
+    "method": None, "softness": None, "gamma": None, "smoothing": None,
 }  # fmt: skip
 
 
@@ -145,4 +145,6 @@ def _methods(trials: Set[Configuration]) -> list[MethodName]:
     """Besides the NLL, in the order in which the command line lists them."""
     run = {trial.objective for trial in trials if trial.root} - {"nll"}
     found: list[MethodName] = [name for name in get_args(ObjectiveName) if name in run]
-    return found + (["esd-raw"] if any(trial.objective == "esd" and not trial.root for trial in trials) else [])
+    if any(trial.objective == "esd" and not trial.root for trial in trials):
+        found.append("esd-raw")
+    return found + (["loop"] if any(trial.method == "temperature" for trial in trials) else [])

@@ -39,7 +39,7 @@ from calibrant.files import FileError, whole_or_not_at_all
 
 # Of rows, not of a recipe: searched, or as published.
 OF_THE_PROTOCOL = (
-    "objective", "weight", "seed", "bandwidth", "softness", "root", "gamma", "smoothing", "reduced_split",
+    "objective", "weight", "seed", "bandwidth", "softness", "root", "gamma", "smoothing", "reduced_split", "method",
 )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def label(configuration: Configuration) -> str:
 def changes_of(configuration: Configuration) -> dict[str, Any]:
     """The settings that are not the recipe's, as plain values."""
     recipe = RECIPES[configuration.recipe].to_dict()
-    return {key: value for key, value in configuration.to_dict().items() if value != recipe[key]}
+    return {key: value for key, value in configuration.to_dict().items() if value != recipe.get(key)}
 
 
 def _shown(name: str, value: Any) -> str:

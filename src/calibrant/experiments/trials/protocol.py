@@ -153,7 +153,7 @@ class Protocol:
     failed: Set[Configuration] = frozenset()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", replace(self.base, objective="nll", weight=1.0, seed=0))
+        object.__setattr__(self, "base", replace(self.base, objective="nll", weight=1.0, seed=0, method=None))
 
     def table1(self, methods: Iterable[MethodName] = PUBLISHED) -> Plan:
         """The NLL, with all the training data as published and with the reduced part, and each method."""
@@ -193,6 +193,8 @@ class Protocol:
 
     def _row(self, method: MethodName) -> Row:
         name = method_name(method)
+        if method == "loop":  # nothing to search
+            return Row(name, self._seeds(self.base.replaced({"method": "temperature"})))
         if method in REPLACING:
             return Row(name, self._seeds(self.base.replaced({"objective": method})))
         if any(one in self.failed for one in self._baselines):
@@ -280,6 +282,8 @@ def method_name(method: MethodName) -> str:
     """What a table calls a method."""
     if method in REPLACING:
         return "margin smoothing" if method == "margin-label-smoothing" else method.replace("-", " ")
+    if method == "loop":
+        return "temperature in the loop"
     return f"+ {_SPELLED.get(method, method.upper())}"
 
 

@@ -1,0 +1,217 @@
+"""The temperature in the loop for a LightningModule of one's own."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+
+from calibrant import inputs
+from calibrant.training.calibrated_loss import CalibratedLoss
+from calibrant.training.divided_logits import DividedLogits, find_maker
+from calibrant.training.finishing import Finished
+from calibrant.training.last_layer import named_layer
+from calibrant.training.outputs import evaluating, logits_of
+from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.stream import Stream
+from calibrant.training.temperature_loop import Criterion
+
+
+class TemperatureInTheLoop(Callback):
+    """Train any LightningModule on logits divided by a temperature that held-out data set.
+
+    The module computes its own loss from its own logits. This callback finds the layer that makes them, by a forward
+    pass ``module(inputs)``, and divides the output of that layer by the temperature T while the module trains, so that
+    loss, validation and metrics see calibrated logits. At every ``every``-th batch, on average, a held-out batch runs
+    forward in evaluation mode, and T is solved for on the latest held-out logits. No gradient comes from held-out data.
+    After ``fit`` T is solved for once more, on all held-out data, and folded into the layer: the module itself is then
+    calibrated. See :class:`calibrant.training.CalibratedLoss`.
+
+    Logged are ``train_temperature``, ``train_held_out_accuracy``, ``train_held_out_nll`` and ``train_held_out_gap`` of
+    every epoch, and ``train_warnings``, the number of warnings so far.
+
+    Args:
+        held_out: Batches ``(inputs, target)`` of data that are not trained on, to be iterated again and again. If the
+            loader shuffles, it must draw from torch's global generator; the random numbers of training are left alone.
+        every: Use a held-out batch at every k-th training batch.
+        layer: The layer that makes the logits, as a module or by its name in the module; found when not given.
+        criterion: What T minimises on held-out data, the ``"nll"`` or ``"esd"``.
+        ignore_index: Label whose samples do not count.
+        samples: Held-out logits that T is solved on: the latest so many.
+        damping: Share of the way to the solution that log T moves.
+        seed: Seed of the order of held-out samples.
+        guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
+
+    Attributes:
+        finished: Temperature, its standard error and scores on the held-out data, at the end of ``fit``; None before.
+
+    Example:
+        >>> from lightning import Trainer
+        >>> import torch
+        >>> held_out = [(torch.randn(64, 2), torch.randint(3, (64,)))]
+        >>> trainer = Trainer(callbacks=[TemperatureInTheLoop(held_out)], accelerator="cpu", logger=False)
+    """
+
+    def __init__(
+        self,
+        held_out: Iterable[Any],
+        *,
+        every: int = 4,
+        layer: str | nn.Module | None = None,
+        criterion: Criterion = "nll",
+        ignore_index: int = -100,
+        samples: int = 2000,
+        damping: float = 0.7,
+        seed: int = 0,
+        guard: bool = True,
+    ) -> None:
+        if isinstance(held_out, Iterator) or not isinstance(held_out, Iterable):
+            raise TypeError(f"the held-out loader must be iterable again and again, got {type(held_out).__name__}")
+        inputs.check_count("every", every)
+        self.held_out = held_out
+        self.layer = layer
+        self.seed = seed
+        self.finished: Finished | None = None
+        self._options: dict[str, Any] = {
+            "every": every, "criterion": criterion, "ignore_index": ignore_index, "samples": samples,
+            "damping": damping, "guard": guard,
+        }  # fmt: skip
+        self._loss: CalibratedLoss | None = None
+        self._divided: DividedLogits | None = None
+        self._stream = Stream(lambda: held_out, seed, 1)
+        self._saved: dict[str, Any] | None = None
+        self._is_finished = False
+        self._is_due = False
+
+    @property
+    def temperature(self) -> float:
+        """What the logits are divided by now; 1 before and after ``fit``."""
+        return 1.0 if self._loss is None else self._loss.temperature
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin anew, or go on from a checkpoint."""
+        self._begin(trainer, pl_module)
+        self._is_finished = False
+
+    def _begin(self, trainer: Trainer, module: LightningModule) -> None:
+        self._remove()
+        place = {} if self._saved is None else self._saved["stream"]
+        state = random_state()
+        self._stream = Stream(lambda: self.held_out, self.seed, 1, **place)
+        maker = self._maker(trainer, module)
+        set_random_state(state)
+        self._loss = CalibratedLoss(module, layer=maker, **self._options)
+        self._loss.guard.told_of_epochs = True
+        self._loss._output = maker
+        if self._saved is not None:
+            self._loss.load_state_dict(self._saved["loss"])
+        self._saved = None
+        self._divided = DividedLogits(maker)
+        self._divided.set(self.temperature)
+
+    def _maker(self, trainer: Trainer, module: LightningModule) -> nn.Module:
+        if self.layer is not None:
+            return named_layer(module, self.layer)
+        first = next(iter(self._stream.whole_pass()), None)
+        if first is None:
+            raise ValueError("the held-out loader gave no batch: give it more data or set drop_last=False")
+        x, _ = _pair(_moved(trainer, first))
+        with evaluating(module), trainer.precision_plugin.forward_context():
+            return find_maker(module, lambda: logits_of(module, x))
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin a window of the guard."""
+        del trainer, pl_module
+        if self._loss is not None:
+            self._loss.guard.close_window()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Run a held-out batch forward if it is due, and move the temperature."""
+        del pl_module, batch, batch_idx
+        assert self._loss is not None  # noqa: S101 (set when training started)
+        assert self._divided is not None  # noqa: S101
+        self._is_due = self._loss._is_due(True)
+        if self._is_due:
+            x, y = _pair(_moved(trainer, self._stream.next_batch()))
+            with self._divided.raw(), trainer.precision_plugin.forward_context():
+                self._loss._observe(x, y, None)
+            self._divided.set(self.temperature)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Let the guard see the training batch, if it is ``(inputs, target)``."""
+        del trainer, pl_module, outputs, batch_idx
+        batch = getattr(batch, "train", batch)  # of an InterleavedBatch
+        logits = None if self._divided is None else self._divided.latest
+        if not self._is_due or logits is None or not isinstance(batch, list | tuple) or len(batch) != 2:
+            return
+        target = batch[1]
+        fits = isinstance(target, Tensor) and not target.is_floating_point() and len(target) == len(logits)
+        if fits and logits.shape[:1] + logits.shape[2:] == target.shape and self._loss is not None:
+            self._loss._watch_training(logits, target)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the scores of the epoch."""
+        del trainer
+        if self._loss is None:
+            return
+        scores = {name: value for name, value in self._loss.guard.judge().items() if name.startswith("held_out_")}
+        scores |= {"temperature": self.temperature, "warnings": float(len(self._loss.guard.warnings_))}
+        for name, value in scores.items():
+            pl_module.log(f"train_{name}", value)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Make the module itself return calibrated logits, after callbacks have put back the weights they keep."""
+        if stage != "fit" or self._is_finished:
+            return
+        if self._loss is None or self._divided is None:
+            if self._saved is None:
+                return
+            self._begin(trainer, pl_module)  # a checkpoint of the last step: nothing was left to train
+        assert self._loss is not None  # noqa: S101 (just made)
+        device = pl_module.device
+        pl_module.to(trainer.strategy.root_device)  # the strategy has moved it to the CPU
+        self._remove()
+        with trainer.precision_plugin.forward_context():
+            self.finished = self._loss.finish(_moved(trainer, batch) for batch in self._stream.whole_pass())
+        pl_module.to(device)
+        self._is_finished = True
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the module as it is without this callback."""
+        del trainer, pl_module, exception
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._divided is not None:
+            self._divided.remove()
+        self._divided = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The temperature, and everything that decides what comes next."""
+        if self._loss is None:
+            return {}
+        return {
+            "temperature": self.temperature,
+            "loss": self._loss.state_dict(),
+            "stream": {"passes": self._stream.passes, "batches": self._stream.batches},
+            "is_finished": self._is_finished,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        if state_dict:
+            self._saved = state_dict
+            self._is_finished = state_dict["is_finished"]
+
+
+def _moved(trainer: Trainer, batch: Any) -> Any:
+    return trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
+
+
+def _pair(batch: Any) -> tuple[Any, Tensor]:
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        raise TypeError(f"a held-out batch must be (inputs, target), got {type(batch).__name__}: make such pairs of it")
+    return batch[0], batch[1]

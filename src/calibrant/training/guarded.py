@@ -1,0 +1,150 @@
+"""A LightningModule that owns a CalibratedLoss: its epochs, its guard, its checkpoint and its end."""
+
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any, Literal
+
+from torch import nn
+
+from calibrant.training.calibrated_loss import CalibratedLoss, Method
+from calibrant.training.finishing import Finished
+from calibrant.training.guard import Scores
+from calibrant.training.ignored import Loss
+from calibrant.training.interleave import InterleavedLoader
+from calibrant.training.outputs import has_dropout
+from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.recorded import KEY, RecordedModule
+
+
+class GuardedModule(RecordedModule):
+    """Reports the held-out scores of every epoch, compares them with validation, and finishes at the end of ``fit``.
+
+    Attributes:
+        calibrated_loss: Loss of the training step; None to do without.
+        finished: Result of the end of ``fit``: the temperature and scores on all held-out data; None before.
+    """
+
+    model: nn.Module
+    calibrated_loss: CalibratedLoss | None
+    objective: Any
+
+    def _calibrate_by(
+        self,
+        method: Method | None,
+        objective: Any,
+        *,
+        weight: float,
+        loss: Loss,
+        batchnorm: Literal["update", "freeze"] | None,
+        ignore_index: int,
+        guard: bool,
+    ) -> None:
+        """Make the loss, once ``model`` is set."""
+        self.finished: Finished | None = None
+        self.calibrated_loss = None
+        self.method = method
+        self.objective = objective
+        self.batchnorm = batchnorm
+        self._is_finished = True
+        if method is None:
+            return
+        if method == "temperature" and weight != 1:
+            raise ValueError("method 'temperature' has no weight: leave it out, or choose 'published' or 'head'")
+        self.calibrated_loss = CalibratedLoss(
+            self.model, method, objective=objective, weight=None if method == "temperature" else weight, loss=loss,
+            batchnorm=batchnorm, ignore_index=ignore_index, guard=guard,
+        )  # fmt: skip
+        self.calibrated_loss.guard.told_of_epochs = True
+        self.objective = self.calibrated_loss.objective
+        self.batchnorm = self.calibrated_loss.batchnorm
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by now: 1 without the method ``"temperature"``, and again after ``fit``."""
+        return 1.0 if self.calibrated_loss is None else self.calibrated_loss.temperature
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Note that there will be something to finish."""
+        self._is_finished = False
+        super().on_train_batch_start(batch, batch_idx)
+
+    def _window_scores(self) -> dict[str, float]:
+        if self.calibrated_loss is None:
+            return {}
+        guard = self.calibrated_loss.guard
+        scores = {name: value for name, value in guard.judge().items() if name.startswith("held_out_")}
+        if self.method == "temperature":
+            scores["temperature"] = self.temperature
+        return scores | {"warnings": float(len(guard.warnings_))}
+
+    def _begin_window(self) -> None:
+        if self.calibrated_loss is not None:
+            self.calibrated_loss.guard.close_window()
+
+    def _judge_validation(self, values: Mapping[str, float], previous: Mapping[str, float]) -> None:
+        """Compare held-out with validation accuracy.
+
+        The held-out batches passed while the network went from the previous validation to this one: any accuracy
+        between the two is as expected.
+        """
+        if self.calibrated_loss is None:
+            return
+        guard = self.calibrated_loss.guard
+        held_out = guard.held_out.scores(across_ranks=True)
+        if held_out is None or not values:
+            return
+        held_out = held_out._replace(samples=min(held_out.samples, self._held_out_size()))
+        low, high = sorted((previous.get("accuracy", 0.0), values["accuracy"]))
+        nearest = min(max(held_out.accuracy, low), high)
+        learns = self.method != "temperature"
+        if learns and held_out.accuracy < nearest and has_dropout(self.model):
+            return  # their batches went through dropout, and those of validation did not
+        counted = self.evaluation_scores.counted()
+        guard.compare(Scores(counted, nearest, values["loss"], 0.0), held_out, learns=learns)
+
+    def _held_out_size(self) -> float:
+        """Number of distinct held-out samples."""
+        loader = self.trainer.train_dataloader
+        dataset = getattr(getattr(loader, "calibration_loader", None), "dataset", None)
+        return len(dataset) if isinstance(dataset, Sized) else float("inf")
+
+    def on_fit_end(self) -> None:
+        """Judge the last epoch; with the method ``"temperature"``, make the model itself return calibrated logits.
+
+        Callbacks that put earlier weights back have done so by now, and all checkpoints of the run are written.
+        """
+        loader = self.trainer.train_dataloader
+        if self._is_finished or self.calibrated_loss is None or not isinstance(loader, InterleavedLoader):
+            return
+        self._is_finished = True
+        if self.method != "temperature":
+            self.calibrated_loss.guard.close_window()
+            return
+        device = self.device
+        state = random_state()
+        self.to(self.trainer.strategy.root_device)  # the strategy has moved it to the CPU
+        with self.trainer.precision_plugin.forward_context():
+            self.finished = self.calibrated_loss.finish(self._held_out_batches(loader))
+        self.to(device)
+        set_random_state(state)
+
+    def _held_out_batches(self, loader: InterleavedLoader) -> Iterator[Any]:
+        for batch in loader.calibration_loader or ():
+            converted = self.trainer.precision_plugin.convert_input(batch)
+            yield self.trainer.strategy.batch_to_device(converted)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the state of the loss, of every rank."""
+        super().on_save_checkpoint(checkpoint)
+        if self.calibrated_loss is not None:
+            states = self._of_ranks(self.calibrated_loss.state_dict())
+            checkpoint[KEY]["calibrated_loss"] = {"ranks": states, "is_finished": self._is_finished}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take up the state of the loss."""
+        super().on_load_checkpoint(checkpoint)
+        saved = checkpoint.get(KEY, {}).get("calibrated_loss")
+        if saved is None or self.calibrated_loss is None:
+            return
+        rank = 0 if self._trainer is None else self.global_rank
+        self.calibrated_loss.load_state_dict(saved["ranks"][rank % len(saved["ranks"])])
+        self._is_finished = saved["is_finished"]

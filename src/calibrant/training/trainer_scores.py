@@ -1,0 +1,25 @@
+"""Accuracy and ECE of the predictions that a Hugging Face ``Trainer`` gathers."""
+
+from typing import Any
+
+import numpy as np
+
+from calibrant import metrics
+
+
+def scores_of_predictions(predictions: Any, labels: Any) -> dict[str, float]:
+    """Accuracy and ECE of what Trainer gathered: arrays, or lists of them from batches it did not join."""
+    logits = predictions[0] if isinstance(predictions, tuple) else predictions
+    if isinstance(logits, list):
+        logits = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits])
+        labels = np.concatenate(labels)
+    if np.ndim(logits) != 2 or np.shape(labels) != np.shape(logits)[:1]:
+        raise ValueError(
+            f"ECE needs logits (N, C) and labels (N,), got {np.shape(logits)} and {np.shape(labels)}: "
+            "preprocess_logits_for_metrics must leave the logits as they are"
+        )
+    counts = labels != -100  # as everywhere in transformers
+    if not counts.any():
+        return {}
+    given = metrics.predictions(logits=logits[counts], target=labels[counts])
+    return {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}

@@ -1,0 +1,244 @@
+"""CalibratedClassifier with a CalibratedLoss: the method, the end of fit, the guard."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import calibrant as cal
+from calibrant.training import (
+    CalibratedClassifier,
+    CalibrationWarning,
+    InterleavedDataModule,
+    StopAfterTemperature,
+    interleave,
+)
+from calibrant.training.guard import Scores
+from tests.training.lightning_runs import classifier, data, network, result, samples, trainer
+from tests.training.test_lightning_resume import same
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+]
+
+
+def noisy(count: int, seed: int) -> TensorDataset:
+    """Data of which no network can be sure."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 6, generator=generator)
+    return TensorDataset(x, (x[:, :3] + torch.randn(count, 3, generator=generator)).argmax(1))
+
+
+def noisy_data(**options: Any) -> InterleavedDataModule:
+    defaults: dict[str, Any] = {"batch_size": 20, "calibration_fraction": 0.5, "validation": noisy(300, 1)}
+    return InterleavedDataModule(noisy(240, 0), **(defaults | options))
+
+
+def over_fitting(**options: Any) -> CalibratedClassifier:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3))
+    defaults: dict[str, Any] = {"method": "temperature", "learning_rate": 0.02}
+    return CalibratedClassifier(model, **(defaults | options))
+
+
+def test_the_model_itself_is_calibrated_after_fit(tmp_path: Path) -> None:
+    module, run = over_fitting(), trainer(tmp_path, max_epochs=20)
+    run.fit(module, datamodule=noisy_data())
+    assert module.finished is not None
+    assert module.temperature == 1
+    assert module.history[-1]["train_temperature"] > 1.5
+    (x, y) = noisy(3000, 2).tensors
+    with torch.no_grad():
+        logits = module.model(x)
+    assert torch.equal(module(x), logits)
+    plain = over_fitting(method=None)
+    trainer(tmp_path, max_epochs=20).fit(plain, datamodule=noisy_data())
+    with torch.no_grad():
+        confident = plain.model(x)
+    ece = [cal.metrics.ece(logits=each, target=y, bins=20) for each in (logits, confident)]
+    assert ece[0] < ece[1] / 2
+
+
+def test_the_folded_state_is_saved_and_loaded(tmp_path: Path) -> None:
+    module, run = over_fitting(), trainer(tmp_path, max_epochs=3)
+    run.fit(module, datamodule=noisy_data())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    loaded = CalibratedClassifier.load_from_checkpoint(tmp_path / "end.ckpt")
+    (x, _) = noisy(50, 3).tensors
+    assert torch.equal(loaded(x), module(x))
+    assert torch.equal(loaded.model(x), module.model(x))
+    assert loaded.method == "temperature"
+    # Nothing is left to train, and the temperature is not solved for again.
+    again = trainer(tmp_path, max_epochs=3)
+    again.fit(module, datamodule=noisy_data(), ckpt_path=tmp_path / "end.ckpt", weights_only=True)
+    assert torch.equal(module(x), loaded(x))
+
+
+def test_a_checkpoint_within_training_has_its_temperature(tmp_path: Path) -> None:
+    module = over_fitting()
+    saving = ModelCheckpoint(tmp_path, "{epoch}", every_n_epochs=1, save_top_k=-1)
+    run = trainer(tmp_path, saving, max_epochs=4)
+    run.fit(module, datamodule=noisy_data())
+    loaded = CalibratedClassifier.load_from_checkpoint(tmp_path / "epoch=2.ckpt")
+    assert loaded.temperature == module.history[2]["train_temperature"] != 1
+    validated = trainer(tmp_path).validate(loaded, datamodule=noisy_data(), verbose=False)[0]
+    assert validated["validation_nll"] == pytest.approx(module.history[2]["validation_nll"], rel=1e-6)
+    (x, _) = noisy(50, 3).tensors
+    torch.testing.assert_close(loaded(x), loaded.model(x) / loaded.temperature)
+
+
+def test_the_temperature_is_that_of_weights_that_a_callback_puts_back(tmp_path: Path) -> None:
+    module = over_fitting()
+    stopping = StopAfterTemperature(patience=None)
+    trainer(tmp_path, stopping, max_epochs=15, enable_checkpointing=False).fit(module, datamodule=noisy_data())
+    assert stopping.best_epoch_ is not None
+    assert stopping.best_epoch_ < 14
+    (x, y) = noisy(3000, 2).tensors
+    assert cal.metrics.ece(logits=module.model(x).detach(), target=y, bins=20) < 0.08
+
+
+def test_an_objective_without_a_method_is_published(tmp_path: Path) -> None:
+    results = []
+    for options in ({}, {"method": "published"}, {"guard": False}):
+        run = trainer(tmp_path)
+        run.fit(classifier(**options), datamodule=data())
+        results.append(result(run))
+    assert same(results[0], results[1])
+    assert same(results[0], results[2])
+
+
+def test_published_training_is_what_a_plain_loop_computes(tmp_path: Path) -> None:
+    def start() -> tuple[CalibratedClassifier, Any]:
+        module, source = classifier(scheduler=None, weight=0.7), data(validation=None)
+        return module, interleave(
+            *(torch.utils.data.DataLoader(part, 20) for part in (source.train_part, source.calibration_part) if part)
+        )
+
+    module, loader = start()
+    torch.manual_seed(3)
+    trainer(tmp_path, max_epochs=2).fit(module, loader)
+    plain, loader = start()
+    optimizer = torch.optim.AdamW(plain.model.parameters(), 1e-3, weight_decay=1e-2)
+    torch.manual_seed(3)
+    plain.model.train()
+    for _ in range(2):
+        for (x, y), (x_cal, y_cal) in loader:
+            loss = nn.functional.cross_entropy(plain.model(x), y) + 0.7 * cal.ESDLoss()(plain.model(x_cal), y_cal)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert same(module.model.state_dict(), plain.model.state_dict())
+
+
+@pytest.mark.parametrize("method", ["head", "published"])
+def test_methods_without_a_temperature_leave_the_logits(method: Any, tmp_path: Path) -> None:
+    module = CalibratedClassifier(network(), method=method)
+    trainer(tmp_path).fit(module, datamodule=data())
+    assert module.temperature == 1
+    assert module.finished is None
+    assert "train_temperature" not in module.history[-1]
+    assert "train_objective" in module.history[-1]
+    run = trainer(tmp_path)
+    run.validate(module, datamodule=data(), verbose=False)
+
+
+@pytest.mark.parametrize("method", ["temperature", "head"])
+def test_every_checkpoint_leads_to_the_same_end(method: Any, tmp_path: Path) -> None:
+    def fresh() -> CalibratedClassifier:
+        return classifier(method=method, objective=None, learning_rate=0.02)
+
+    def source() -> InterleavedDataModule:
+        return noisy_data(batch_size=30)
+
+    torch.set_num_threads(1)
+    saving = trainer(tmp_path, ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1))
+    saving.fit(fresh(), datamodule=source())
+    expected = result(saving)
+    assert method == "head" or saving.lightning_module.finished is not None
+    checkpoints = sorted(tmp_path.glob("*.ckpt"))
+    assert len(checkpoints) == 12
+    for checkpoint in checkpoints:
+        resumed = trainer(tmp_path)
+        resumed.fit(fresh(), datamodule=source(), ckpt_path=checkpoint, weights_only=True)
+        assert same(result(resumed), expected), checkpoint.name
+
+
+def test_held_out_data_that_are_easier_than_new_data_are_reported(tmp_path: Path) -> None:
+    (x, y) = noisy(400, 0).tensors
+    easy = (x[:, :3]).argmax(1)
+    loaders = [
+        torch.utils.data.DataLoader(TensorDataset(x, y), 20),
+        torch.utils.data.DataLoader(TensorDataset(x, easy), 40),
+    ]
+    new = torch.utils.data.DataLoader(noisy(1000, 1), 500)
+    module = over_fitting(learning_rate=1e-3)
+    with pytest.warns(CalibrationWarning, match="easier than new data"):
+        trainer(tmp_path, max_epochs=4).fit(module, interleave(*loaders), new)
+    assert module.history[-1]["train_warnings"] == 1
+
+
+def test_repeated_held_out_samples_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[float] = []
+
+    def compare(_: Any, new: Scores, held_out: Scores, *, learns: bool) -> None:
+        assert new.samples == 37
+        assert learns
+        counted.append(held_out.samples)
+
+    monkeypatch.setattr("calibrant.training.guard.Guard.compare", compare)
+    monkeypatch.setattr("calibrant.training.guarded.has_dropout", lambda _: False)
+    trainer(tmp_path).fit(classifier(), datamodule=data())
+    assert counted
+    assert all(count == 10 for count in counted)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "loop"}, "method must be one of"),
+        ({"method": "temperature", "objective": cal.ESDLoss()}, "has no objective"),
+        ({"method": "temperature", "weight": 2.0}, "has no weight"),
+    ],
+)
+def test_bad_methods_are_explained(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CalibratedClassifier(network(), **options)
+
+
+def test_a_method_needs_held_out_data(tmp_path: Path) -> None:
+    module = CalibratedClassifier(network(), method="temperature")
+    with pytest.raises(ValueError, match="no calibration data"):
+        trainer(tmp_path).fit(module, datamodule=data(calibration_fraction=0))
+    x, y = samples()
+    with pytest.raises(TypeError, match="method 'temperature' needs calibration batches"):
+        trainer(tmp_path).fit(module, torch.utils.data.DataLoader(TensorDataset(x, y), 20))
+
+
+class Held(lightning.Callback):
+    """Logits that validation sees."""
+
+    def __init__(self) -> None:
+        self.logits: list[Tensor] = []
+
+    def on_validation_batch_end(self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, *_: Any) -> None:
+        if not trainer.sanity_checking:
+            self.logits.append(outputs["logits"] * pl_module.temperature)
+
+
+def test_validation_within_training_sees_calibrated_logits(tmp_path: Path) -> None:
+    seen, module = Held(), over_fitting()
+    trainer(tmp_path, seen, max_epochs=3, enable_checkpointing=False).fit(module, datamodule=noisy_data(batch_size=300))
+    assert len(seen.logits) == 3
+    temperature = module.history[-1]["train_temperature"]
+    target = noisy(300, 1).tensors[1]
+    nll = nn.functional.cross_entropy(seen.logits[-1] / temperature, target)
+    assert module.history[-1]["validation_nll"] == pytest.approx(nll.item(), rel=1e-5)
