@@ -167,9 +167,11 @@ def shrunk(log_temperature: float, toward: float, error: float) -> float:
     An estimate several standard errors away stays; one within a standard error becomes the other value.
     """
     distance = log_temperature - toward
-    if distance == 0 or not math.isfinite(distance):
+    if not math.isfinite(distance):
         return log_temperature
-    return toward + distance * max(0.0, 1 - (error / distance) ** 2)
+    if error >= abs(distance):
+        return toward
+    return toward + distance * (1 - (error / distance) ** 2)
 
 
 def _least_esd(logits: Tensor, target: Tensor, start: float) -> float:
