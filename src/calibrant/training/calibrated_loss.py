@@ -193,7 +193,7 @@ class CalibratedLoss:
         if due and self.method == "temperature":
             self._observe(x_held_out, y_held_out, held_out_weight)
         logits = logits_of(self._model, x)
-        scaled = logits / self.temperature if self.method == "temperature" else logits
+        scaled = self._scaled(logits) if self.method == "temperature" else logits
         loss = self._loss(scaled, y, sample_weight)
         objective = None
         if due:
@@ -214,6 +214,10 @@ class CalibratedLoss:
         if not due and has_use and self._step == 200 and self._due == 0:
             self.guard.warn("none", "no held-out batch in 200 steps: pass x_held_out and y_held_out, see interleave()")
         return due
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _scaled(self, logits: Tensor) -> Tensor:
+        return logits / self.temperature
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _watch_training(self, logits: Tensor, y: Tensor) -> None:
