@@ -19,7 +19,8 @@ Training = Literal["nll", "esd", "calibrated"]
 TRAININGS: tuple[Training, ...] = ("nll", "esd", "calibrated")
 
 # These settings, and those of the data, were chosen so that NLL over-fits, looking only at NLL's accuracy on its
-# training rows (100 %) and on the held-out rows (56 to 64 %). One run of all methods over one epoch had been seen before.
+# training rows (100 %) and on the held-out rows (56 to 64 %). One run of all methods over one epoch had been seen
+# before.
 ROWS, TEST_ROWS = 2000, 20_000
 HELD_OUT = 0.1
 TEST_SEED = 1_000_000  # far from the seeds of training rows
