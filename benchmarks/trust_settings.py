@@ -259,6 +259,10 @@ SETTINGS = {
     "made": Setting("made data (the demo's), MLP", _made, _perceptron, 60),
     "letter": Setting("letter, 10,000 rows, MLP", partial(_table, "letter", 10_000), _perceptron, 60),
     "diamonds": Setting("diamonds, 10,000 rows, MLP", partial(_table, "diamonds", 10_000), _perceptron, 60),
+    # Added after diamonds was run, to test why the loop loses there: it fits more slowly.
+    "diamonds180": Setting(
+        "diamonds, three times as many epochs", partial(_table, "diamonds", 10_000), _perceptron, 180
+    ),
     "snli": Setting("SNLI features, MLP", partial(_features, "snli"), _perceptron_with_dropout, 30, severe=True),
     "sick": Setting("SICK features, MLP", partial(_features, "sick"), _perceptron_with_dropout, 30, severe=True),
     "anli": Setting("ANLI features, MLP", partial(_features, "anli"), _perceptron_with_dropout, 30, severe=True),
