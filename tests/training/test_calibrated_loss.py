@@ -15,8 +15,7 @@ from torch import Tensor, nn
 import calibrant as cal
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
-
-Batch = tuple[Tensor, Tensor]
+from tests.training.batches import Batch, Batches
 
 
 def network(seed: int = 0, inputs: int = 10, classes: int = 4) -> nn.Sequential:
@@ -46,20 +45,6 @@ def gradients(model: nn.Module) -> list[Tensor]:
     found = [weights.grad.clone() for weights in model.parameters() if weights.grad is not None]
     model.zero_grad()
     return found
-
-
-class Batches:
-    """Shuffled batches of a data set, again and again."""
-
-    def __init__(self, data: Batch, size: int) -> None:
-        self.data, self.size = data, size
-
-    def __iter__(self) -> Iterator[Batch]:
-        for rows in torch.randperm(len(self.data[1])).split(self.size):
-            yield self.data[0][rows], self.data[1][rows]
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.data[1]) / self.size)
 
 
 def train(calibrated: CalibratedLoss, model: nn.Module, epochs: int, data: Batch, held_out: Batch) -> None:

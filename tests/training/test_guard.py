@@ -1,9 +1,7 @@
 """The guard: every warning, none in sound training, and four known failures."""
 
 import io
-import math
 import warnings
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -11,29 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import nn
 
 import calibrant as cal
 from calibrant.inputs import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
 from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard, Scores
-
-Batch = tuple[Tensor, Tensor]
-
-
-class Batches:
-    """Shuffled batches of a data set, again and again."""
-
-    def __init__(self, data: Batch, size: int) -> None:
-        self.data, self.size = data, size
-
-    def __iter__(self) -> Iterator[Batch]:
-        for rows in torch.randperm(len(self.data[1])).split(self.size):
-            yield self.data[0][rows], self.data[1][rows]
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.data[1]) / self.size)
+from tests.training.batches import Batch, Batches
 
 
 @cache

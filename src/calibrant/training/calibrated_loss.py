@@ -274,8 +274,9 @@ class CalibratedLoss:
             return logits, target
         self.guard.warn(
             "overflow",
-            f"logits overflow {logits.dtype} (the largest so far is {self.largest_logit:.3g}): raw logits grow against "
-            "the temperature, so use bfloat16 or float32 for the last layer, or let the learning rate fall",
+            f"some logits are infinite or NaN in {logits.dtype} (the largest before: {self.largest_logit:.3g}), and their "
+            "samples are left out. Raw logits grow against the temperature: use bfloat16 or float32 for the last layer, "
+            "let the learning rate fall, or check that training has not diverged",
         )
         bad = ~logits.isfinite()
         if not self.multi_label and target.shape != logits.shape:
