@@ -243,16 +243,9 @@ class CalibratedLoss:
         """Bring a batch to ``(N, C)``. Batches like those that were checked before take a shorter way."""
         if target is None:
             raise ValueError("x_held_out came without y_held_out: pass both")
-        if (
-            checked
-            and logits.dim() == 2
-            and logits.shape[1] > 1
-            and logits.device.type == "cpu"
-            and not self.multi_label
-        ):
-            counts = target != self.ignore_index
-            if bool(counts.all()):
-                return Classification(at_least_float32(logits), target.long())
+        plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
+        if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
+            return Classification(at_least_float32(logits), target.long())
         ignored = self.ignore_index if ignore_index is None else ignore_index
         return flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
 
@@ -274,9 +267,9 @@ class CalibratedLoss:
             return logits, target
         self.guard.warn(
             "overflow",
-            f"some logits are infinite or NaN in {logits.dtype} (the largest before: {self.largest_logit:.3g}), and their "
-            "samples are left out. Raw logits grow against the temperature: use bfloat16 or float32 for the last layer, "
-            "let the learning rate fall, or check that training has not diverged",
+            f"some logits are infinite or NaN in {logits.dtype} (largest before: {self.largest_logit:.3g}), and their "
+            "samples are left out: use bfloat16 or float32 for the last layer, since raw logits grow against the "
+            "temperature, let the learning rate fall, or check that training has not diverged",
         )
         bad = ~logits.isfinite()
         if not self.multi_label and target.shape != logits.shape:
