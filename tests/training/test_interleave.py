@@ -17,12 +17,13 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
+    Subset,
     TensorDataset,
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from calibrant.training import interleave, random_state, set_random_state
+from calibrant.training import CalibrationWarning, interleave, random_state, set_random_state
 from calibrant.training.interleave import InterleavedLoader, require_parts_for_ranks
 from tests.ranks import on_two_ranks
 
@@ -294,3 +295,9 @@ def test_the_state_of_the_random_numbers_comes_back() -> None:
     expected = drawn()
     set_random_state(state)
     assert drawn() == expected
+
+
+def test_a_handful_of_held_out_samples_is_warned_about() -> None:
+    data = TensorDataset(torch.arange(40.0))
+    with pytest.warns(CalibrationWarning, match="3 held-out samples say nothing"):
+        interleave(DataLoader(data, 10), DataLoader(Subset(data, [0, 1, 2]), 3))

@@ -1,5 +1,6 @@
 """Training batches and calibration batches, side by side."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, NamedTuple
@@ -10,7 +11,11 @@ from torch.utils.data import IterableDataset
 
 from calibrant import inputs
 from calibrant.distributed import is_distributed
+from calibrant.training.guard import CalibrationWarning
 from calibrant.training.randomness import RandomState, random_state, set_random_state
+
+# Held-out samples below which a user is warned at once.
+FEWEST = 5
 
 
 class InterleavedBatch(NamedTuple):
@@ -89,6 +94,7 @@ class InterleavedLoader:
                 raise TypeError(f"the {name} loader must be iterable again and again, got {type(loader).__name__}")
             if isinstance(loader, Sized) and _known_length(loader) == 0:
                 raise ValueError(f"the {name} loader has no batches: give it more data or set drop_last=False")
+        _warn_of_few(calibration_loader)
         self.train_loader = train_loader
         self.calibration_loader = calibration_loader
         self.calibration_every = calibration_every
@@ -251,6 +257,18 @@ def require_parts_for_ranks(loader: InterleavedLoader) -> None:
                 f"the {name} loader would give every process the same samples: give it a "
                 "torch.utils.data.DistributedSampler, use InterleavedDataModule, or set same_samples_on_every_rank=True"
             )
+
+
+def _warn_of_few(calibration_loader: Iterable[Any] | None) -> None:
+    """Warn of held-out data that are too few to say anything, where their number is known."""
+    dataset = getattr(calibration_loader, "dataset", None)
+    samples = len(dataset) if isinstance(dataset, Sized) else FEWEST
+    if samples < FEWEST:
+        warnings.warn(
+            f"{samples} held-out samples say nothing about calibration: hold out hundreds",
+            CalibrationWarning,
+            stacklevel=4,
+        )
 
 
 def _known_length(loader: Iterable[Any]) -> int | None:
