@@ -107,7 +107,8 @@ def _ece_kde(
     if mask is None:
         return error.mean()
     weight = mask.to(error.dtype)
-    return (error * weight).sum() / weight.sum()
+    # A single sample has no others to compare it with, and none has no mean.
+    return torch.where(weight.sum() < 2, 0.0, (error * weight).sum() / weight.sum().clamp_min(1))
 
 
 def _predictions(logits: Tensor, hot: Tensor, view: KernelView) -> tuple[Tensor, Tensor]:
@@ -130,6 +131,7 @@ def _log_kernel_of_others(log_p: Tensor, mask: Tensor | None, bandwidth: float) 
     absent = torch.eye(len(log_p), dtype=torch.bool, device=log_p.device)
     if mask is not None:
         absent = absent | ~mask
+        absent = absent & ~absent.all(1, keepdim=True)  # a row of nothing but minus infinity has no softmax
     return (log_p @ excess.T - log_beta).masked_fill(absent, -math.inf)
 
 
