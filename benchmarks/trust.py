@@ -61,6 +61,7 @@ CALIBRATED: dict[str, dict[str, Any]] = {
     "loop-buffer8000": {"samples": 8000},
     "loop-damping0.3": {"damping": 0.3},
     "loop-damping1": {"damping": 1.0},
+    "loop-patience0": {"patience": 0.0},
     "loop-dropout": {"dropout": True},
 }
 MAIN = ["nll", "loop", "nll-all", "nll-stopped", "esd-1", *REPLACING, "loop-esd", "head", *SEARCHED]

@@ -24,12 +24,12 @@ def made(samples: int, temperature: float, seed: int = 0, classes: int = 5) -> t
 
 @pytest.mark.parametrize("temperature", [0.05, 0.7, 3.0, 400.0])
 def test_temperature_equals_post_hoc_temperature_on_the_same_buffer(temperature: float) -> None:
-    loop = TemperatureLoop(damping=1.0)
+    loop = TemperatureLoop(damping=1.0, patience=0)
     for step, seed in enumerate(range(6)):
         loop.observe(inputs.classification(*made(200, temperature, seed)), step)
     logits, target, weight = loop.buffer()
     assert weight is None
-    solved = loop.solve()
+    solved = solution(logits, target, loop.log_temperature)
     assert solved is not None
     assert math.exp(solved) == pytest.approx(TemperatureScaling().fit(logits, target).temperature_, rel=1e-6)
     assert loop.temperature == pytest.approx(temperature, rel=0.3)
@@ -50,20 +50,52 @@ def test_buffer_holds_the_latest_samples_and_nothing_older_than_half_of_training
 
 def test_temperature_moves_part_of_the_way() -> None:
     data = inputs.classification(*made(500, 4.0))
-    whole, part = TemperatureLoop(damping=1.0), TemperatureLoop(damping=0.25)
+    whole, part = TemperatureLoop(damping=1.0, patience=0), TemperatureLoop(damping=0.25, patience=0)
     whole.observe(data, 0)
     part.observe(data, 0)
     assert part.log_temperature == pytest.approx(whole.log_temperature / 4, rel=1e-9)
 
 
 def test_temperature_is_solved_for_when_a_quarter_of_the_buffer_is_new() -> None:
-    loop = TemperatureLoop(samples=400, damping=1.0)
+    loop = TemperatureLoop(samples=400, damping=1.0, patience=0)
     moved = []
     for step in range(100, 112):
         before = loop.log_temperature
         loop.observe(inputs.classification(*made(50, 2.0, step)), step)
         moved.append(loop.log_temperature != before)
     assert moved[-4:] in ([True, False, True, False], [False, True, False, True])
+
+
+def test_temperature_falls_at_once_and_rises_only_when_the_log_loss_has_ceased_to_fall() -> None:
+    loop = TemperatureLoop(samples=500, damping=1.0)
+
+    def observe(step: int, scale: float) -> None:
+        logits, target = made(500, 1.0, step)
+        noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(step), dtype=logits.dtype)
+        less = 4 * (1 - min(step, 400) / 400)  # so the log loss falls until step 400
+        loop.observe(inputs.classification(scale * (logits + less * noise), target), step)
+
+    observe(0, 0.01)
+    low = loop.log_temperature
+    assert low < -1
+    for step in range(10, 400, 10):
+        observe(step, 5.0)
+    assert not loop.may_rise
+    assert loop.log_temperature == low
+    steps_until = 0
+    while not loop.may_rise:
+        observe(400 + steps_until, 5.0)
+        steps_until += 10
+    assert loop.patience * 400 < steps_until < 1000
+    assert loop.temperature == pytest.approx(5.0, rel=0.2)
+
+
+def test_predictions_all_right_are_the_lowest_log_loss() -> None:
+    loop = TemperatureLoop(samples=500)
+    logits, target = made(500, 1.0)
+    loop.observe(inputs.classification(logits, target), 0)
+    loop.observe(inputs.classification(logits, logits.argmax(1)), 100)
+    assert loop._lowest_at == 100
 
 
 def test_weights_count_as_repetition() -> None:
@@ -121,8 +153,10 @@ def test_state_goes_on_to_the_bit() -> None:
     other = TemperatureLoop()
     other.load_state_dict(one.state_dict())
     for loop in (one, other):
-        for step in range(5, 12):
+        for step in range(5, 120):
             loop.observe(inputs.classification(*made(100, 2.0 + step, step)), step)
+    assert one.may_rise
+    assert other.may_rise
     assert one.log_temperature == other.log_temperature
     assert one.largest_logit == other.largest_logit
 

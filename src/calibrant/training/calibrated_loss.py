@@ -70,6 +70,9 @@ class CalibratedLoss:
         ignore_index: Label whose samples do not count.
         samples: Held-out logits that T is solved on: the latest so many.
         damping: Share of the way to the solution that log T moves.
+        patience: T may fall at any time, and may rise from the moment on when the held-out log loss, at the best
+            temperature, has gone without a new best for this share of the steps so far: until then the network does not
+            over-fit. 0 lets T rise from the start.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
     Attributes:
@@ -103,6 +106,7 @@ class CalibratedLoss:
         ignore_index: int = -100,
         samples: int = 2000,
         damping: float = 0.7,
+        patience: float = 0.3,
         guard: bool = True,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -132,7 +136,7 @@ class CalibratedLoss:
         self.multi_label = multi_label
         self.ignore_index = ignore_index
         self.guard = Guard(guard)
-        self.loop = TemperatureLoop(criterion or "nll", samples=samples, damping=damping)
+        self.loop = TemperatureLoop(criterion or "nll", samples=samples, damping=damping, patience=patience)
         self.objective = objective
         if objective is None and method == "published":
             from calibrant import ESDLoss
@@ -372,7 +376,7 @@ class CalibratedLoss:
             self.guard.compare(on_new, on_held_out, learns=self.method != "temperature")
         if folds:
             divide(self._model, predict.layer, temperature, self._output)
-            self.loop = TemperatureLoop(self.loop.criterion, samples=self.loop.samples, damping=self.loop.damping)
+            self.loop = self.loop.anew()
             self._training.clear()
         return Finished(temperature, error, on_held_out, on_new)
 

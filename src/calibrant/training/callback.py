@@ -40,6 +40,7 @@ class TemperatureInTheLoop(Callback):
         ignore_index: Label whose samples do not count.
         samples: Held-out logits that T is solved on: the latest so many.
         damping: Share of the way to the solution that log T moves.
+        patience: Share of the steps so far without a lower held-out log loss from which on T may rise.
         seed: Seed of the order of held-out samples.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
@@ -63,6 +64,7 @@ class TemperatureInTheLoop(Callback):
         ignore_index: int = -100,
         samples: int = 2000,
         damping: float = 0.7,
+        patience: float = 0.3,
         seed: int = 0,
         guard: bool = True,
     ) -> None:
@@ -75,7 +77,7 @@ class TemperatureInTheLoop(Callback):
         self.finished: Finished | None = None
         self._options: dict[str, Any] = {
             "every": every, "criterion": criterion, "ignore_index": ignore_index, "samples": samples,
-            "damping": damping, "guard": guard,
+            "damping": damping, "patience": patience, "guard": guard,
         }  # fmt: skip
         self._loss: CalibratedLoss | None = None
         self._divided: DividedLogits | None = None

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant import distributed, functional, inputs
@@ -18,6 +19,8 @@ FARTHEST = 40.0
 FEWEST = 16
 # The last Newton step while training, where T moves on anyway: it leaves an error of about its square.
 NEAR = 0.03
+# What the latest value counts for in the running mean of the held-out log loss, and steps before it is judged.
+LATEST, EARLIEST = 0.3, 30
 
 
 class _Entry(NamedTuple):
@@ -36,37 +39,55 @@ class TemperatureLoop:
     is dropped. Whenever a quarter of the buffer is new, the temperature that is best for it is solved for, and log T
     moves part of the way there. No gradient is involved.
 
+    T may fall at any time, and may rise only from the moment on when the held-out log loss, at the best temperature,
+    has ceased to fall: before that the network still learns more than it over-fits, and a rising T, which keeps the
+    training loss from rewarding confidence, would slow it down.
+
     Args:
         criterion: What the temperature minimises on the buffer: the ``"nll"``, or ``"esd"``, the unbiased calibration
             measure.
         samples: Size of the buffer.
         damping: Share of the way to the solution that log T moves.
+        patience: Share of the steps so far that the held-out log loss must have gone without a new best before T may
+            rise; 0 lets it rise from the start.
 
     Attributes:
         log_temperature: Log of T now.
+        may_rise: Whether the held-out log loss has ceased to fall.
         largest_logit: Largest absolute logit seen.
 
     Example:
         >>> from calibrant.posthoc import TemperatureScaling
         >>> logits = torch.randn(500, 5, generator=torch.Generator().manual_seed(0)) * 4
         >>> target = (logits / 4 + torch.randn(500, 5, generator=torch.Generator().manual_seed(1))).argmax(1)
-        >>> loop = TemperatureLoop(damping=1.0)
+        >>> loop = TemperatureLoop(damping=1.0, patience=0)
         >>> loop.observe(inputs.classification(logits, target), step=0)
         >>> round(loop.temperature, 2) == round(TemperatureScaling().fit(logits, target).temperature_, 2)
         True
     """
 
-    def __init__(self, criterion: Criterion = "nll", *, samples: int = 2000, damping: float = 0.7) -> None:
+    def __init__(
+        self, criterion: Criterion = "nll", *, samples: int = 2000, damping: float = 0.7, patience: float = 0.3
+    ) -> None:
         inputs.check_choice("criterion", criterion, ("nll", "esd"))
         inputs.check_count("samples", samples)
         inputs.check_range("damping", damping, low=0, high=1, open_low=True)
+        inputs.check_range("patience", patience, low=0, high=1)
         self.criterion = criterion
         self.samples = samples
         self.damping = damping
+        self.patience = patience
+        self.may_rise = patience == 0
         self.log_temperature = 0.0
         self.largest_logit = 0.0
         self._entries: list[_Entry] = []
         self._fresh = 0
+        self._log_loss = self._lowest = math.inf
+        self._lowest_at = 0
+
+    def anew(self) -> "TemperatureLoop":
+        """A loop with the same settings that has seen nothing."""
+        return TemperatureLoop(self.criterion, samples=self.samples, damping=self.damping, patience=self.patience)
 
     @property
     def temperature(self) -> float:
@@ -89,9 +110,26 @@ class TemperatureLoop:
             self._fresh += len(logits)
         if self._fresh * 4 >= self._forget(step):
             self._fresh = 0
-            best = self.solve(NEAR)
-            if best is not None:
-                self.log_temperature += self.damping * (best - self.log_temperature)
+            self._move(step)
+
+    def _move(self, step: int) -> None:
+        logits, target, weight = self.buffer()
+        best = solution(logits, target, self.log_temperature, self.criterion, weight, NEAR)
+        if not self.may_rise:
+            at = self.log_temperature if best is None else best
+            # Predictions no better than chance are best without confidence, at log C.
+            self._judge(step, min(log_loss(logits, target, at, weight), math.log(logits.shape[1])))
+        if best is not None and (self.may_rise or best < self.log_temperature):
+            self.log_temperature += self.damping * (best - self.log_temperature)
+
+    def _judge(self, step: int, log_loss: float) -> None:
+        """Note the held-out log loss at the best temperature, and whether it has ceased to fall."""
+        first = math.isinf(self._log_loss)
+        self._log_loss = log_loss if first else self._log_loss + LATEST * (log_loss - self._log_loss)
+        if self._log_loss < self._lowest:
+            self._lowest, self._lowest_at = self._log_loss, step
+        elif step - self._lowest_at > max(EARLIEST, self.patience * step):
+            self.may_rise = True
 
     def _forget(self, step: int) -> int:
         """Drop what is too old, and return how many samples are left."""
@@ -113,11 +151,6 @@ class TemperatureLoop:
         weights = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
         return logits, target, torch.cat(weights)
 
-    def solve(self, tolerance: float = 1e-4) -> float | None:
-        """Log of the temperature that is best for the buffer, or None where there is none."""
-        logits, target, weight = self.buffer()
-        return solution(logits, target, self.log_temperature, self.criterion, weight, tolerance)
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in tensors and numbers."""
         return {
@@ -125,6 +158,10 @@ class TemperatureLoop:
             "largest_logit": self.largest_logit,
             "fresh": self._fresh,
             "entries": [tuple(entry) for entry in self._entries],
+            "may_rise": self.may_rise,
+            "log_loss": self._log_loss,
+            "lowest": self._lowest,
+            "lowest_at": self._lowest_at,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -133,6 +170,8 @@ class TemperatureLoop:
         self.largest_logit = state["largest_logit"]
         self._fresh = state["fresh"]
         self._entries = [_Entry(*entry) for entry in state["entries"]]
+        self.may_rise = state["may_rise"]
+        self._log_loss, self._lowest, self._lowest_at = state["log_loss"], state["lowest"], state["lowest_at"]
 
 
 def solution(
@@ -159,6 +198,12 @@ def solution(
     if found is None or abs(found) > FARTHEST:
         return None
     return found if criterion == "nll" else _least_esd(logits, target, found)
+
+
+def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Tensor | None = None) -> float:
+    """Mean NLL of logits divided by a temperature."""
+    losses = F.cross_entropy(logits.float() * math.exp(-log_temperature), target, reduction="none")
+    return float(losses.mean() if weight is None else losses @ weight / weight.sum().clamp(min=1e-30))
 
 
 def shrunk(log_temperature: float, toward: float, error: float) -> float:
