@@ -61,7 +61,7 @@ def train(calibrated: CalibratedLoss, model: nn.Module, epochs: int, data: Batch
 def test_no_gradient_comes_from_held_out_data_by_default() -> None:
     model = network().eval()
     (x, y), (x_held_out, y_held_out) = samples(64, 0), samples(64, 1)
-    calibrated = CalibratedLoss(model)
+    calibrated = CalibratedLoss(model, patience=0)
     x_held_out.requires_grad_()
     calibrated(x, y, x_held_out, y_held_out).backward()
     assert x_held_out.grad is None
@@ -158,7 +158,7 @@ def test_batches_that_come_every_fourth_step_are_all_used() -> None:
 def test_finish_makes_the_model_itself_calibrated() -> None:
     model = network()
     data, held_out, new = samples(300, 0), samples(600, 1), samples(5000, 2)
-    calibrated = CalibratedLoss(model)
+    calibrated = CalibratedLoss(model, patience=0)
     train(calibrated, model, 60, data, held_out)
     model.eval()
     with torch.no_grad():
@@ -322,7 +322,7 @@ class Half(nn.Module):
 
 def test_half_precision_logits_may_grow_and_overflow() -> None:
     (x, y), held_out = samples(64, 0), samples(64, 1)
-    calibrated = CalibratedLoss(Half(5e3))
+    calibrated = CalibratedLoss(Half(5e3), patience=0)
     loss = calibrated(x, y, *held_out)
     loss.backward()
     assert loss.isfinite()

@@ -145,7 +145,13 @@ def _check_solvable(logits: Tensor, target: Tensor) -> None:
 
 
 def solve_from(
-    logits: Tensor, target: Tensor, start: float, *, weight: Tensor | None = None, tolerance: float = 1e-4
+    logits: Tensor,
+    target: Tensor,
+    start: float,
+    *,
+    weight: Tensor | None = None,
+    tolerance: float = 1e-4,
+    dtype: torch.dtype = torch.float64,
 ) -> float | None:
     """Return the log of the best temperature, searched for from near it, or None if there is none.
 
@@ -158,12 +164,13 @@ def solve_from(
         start: A guess of the log of the temperature.
         weight: ``(N,)`` non-negative weights of the samples.
         tolerance: Where to stop.
+        dtype: What to compute in.
     """
     try:
         _check_solvable(logits, target)
     except ValueError:
         return None
-    found = _root(lambda x: _slope(logits, target, x, torch.float64, weight), -start, tolerance=tolerance)
+    found = _root(lambda x: _slope(logits, target, x, dtype, weight), -start, tolerance=tolerance)
     return None if found is None else -found
 
 

@@ -298,7 +298,7 @@ class CalibratedLoss:
     def _keep(self, data: Classification) -> None:
         """Remember the latest training logits, as the loss saw them, as many as held-out ones."""
         self._training.append(Classification(data.logits.detach(), data.target, data.mask))
-        while sum(len(kept.target) for kept in self._training[1:]) >= self.loop.samples:
+        while sum(kept.target.shape[0] for kept in self._training[1:]) >= self.loop.samples:
             self._training.pop(0)
 
     def _held_out_objective(self, x: Any, y: Tensor | None) -> Tensor:

@@ -31,6 +31,11 @@ class _Entry(NamedTuple):
     target: Tensor
     weight: Tensor | None
 
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return self.target.shape[0]  # several times as fast as len()
+
 
 class TemperatureLoop:
     """Follows the temperature that is right for held-out data now.
@@ -82,6 +87,7 @@ class TemperatureLoop:
         self.largest_logit = 0.0
         self._entries: list[_Entry] = []
         self._fresh = 0
+        self._best = 0.0
         self._log_loss = self._lowest = math.inf
         self._lowest_at = 0
 
@@ -114,12 +120,15 @@ class TemperatureLoop:
 
     def _move(self, step: int) -> None:
         logits, target, weight = self.buffer()
-        best = solution(logits, target, self.log_temperature, self.criterion, weight, NEAR)
+        best = solution(logits, target, self._best, self.criterion, weight, rough=True)
         if not self.may_rise:
-            at = self.log_temperature if best is None else best
+            at = self._best if best is None else best
             # Predictions no better than chance are best without confidence, at log C.
             self._judge(step, min(log_loss(logits, target, at, weight), math.log(logits.shape[1])))
-        if best is not None and (self.may_rise or best < self.log_temperature):
+        if best is None:
+            return
+        self._best = best
+        if self.may_rise or best < self.log_temperature:
             self.log_temperature += self.damping * (best - self.log_temperature)
 
     def _judge(self, step: int, log_loss: float) -> None:
@@ -133,11 +142,11 @@ class TemperatureLoop:
 
     def _forget(self, step: int) -> int:
         """Drop what is too old, and return how many samples are left."""
-        kept = sum(len(entry.target) for entry in self._entries)
+        kept = sum(entry.count for entry in self._entries)
         while len(self._entries) > 1 and (
-            kept - len(self._entries[0].target) >= self.samples or self._entries[0].step < step / 2
+            kept - self._entries[0].count >= self.samples or self._entries[0].step < step / 2
         ):
-            kept -= len(self._entries.pop(0).target)
+            kept -= self._entries.pop(0).count
         return kept
 
     def buffer(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -159,6 +168,7 @@ class TemperatureLoop:
             "fresh": self._fresh,
             "entries": [tuple(entry) for entry in self._entries],
             "may_rise": self.may_rise,
+            "best": self._best,
             "log_loss": self._log_loss,
             "lowest": self._lowest,
             "lowest_at": self._lowest_at,
@@ -170,7 +180,7 @@ class TemperatureLoop:
         self.largest_logit = state["largest_logit"]
         self._fresh = state["fresh"]
         self._entries = [_Entry(*entry) for entry in state["entries"]]
-        self.may_rise = state["may_rise"]
+        self.may_rise, self._best = state["may_rise"], state["best"]
         self._log_loss, self._lowest, self._lowest_at = state["log_loss"], state["lowest"], state["lowest_at"]
 
 
@@ -180,7 +190,8 @@ def solution(
     start: float,
     criterion: Criterion = "nll",
     weight: Tensor | None = None,
-    tolerance: float = 1e-4,
+    *,
+    rough: bool = False,
 ) -> float | None:
     """Log of the temperature that is best by a criterion, or None where held-out data do not tell.
 
@@ -190,11 +201,12 @@ def solution(
         start: A guess of the log of the temperature.
         criterion: ``"nll"`` or ``"esd"``.
         weight: ``(N,)`` non-negative weights.
-        tolerance: Last Newton step, whose square is about the error left.
+        rough: Whether a few thousandths of error do not matter, as in the middle of training.
     """
     if len(target) < FEWEST:
         return None
-    found = solve_from(logits, target, start, weight=weight, tolerance=tolerance)
+    tolerance, dtype = (NEAR, torch.float32) if rough else (1e-4, torch.float64)
+    found = solve_from(logits, target, start, weight=weight, tolerance=tolerance, dtype=dtype)
     if found is None or abs(found) > FARTHEST:
         return None
     return found if criterion == "nll" else _least_esd(logits, target, found)
