@@ -116,15 +116,18 @@ def run(setting_name: str, method: str, seed: int, folder: Path, cache: Path) ->
     train, held_out = parts.train, parts.held_out
     if method == "nll-all":
         train = (torch.cat((train[0], held_out[0])), torch.cat((train[1], held_out[1])))
+    last: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         calibrated, loss = _loss(method, model, len(held_out[1]))
         seconds, stopped = _train(model, loss, setting, train, held_out, stops=method == "nll-stopped")
         if calibrated is not None:
+            loop = calibrated.loop
+            last = {"largest_logit": loop.largest_logit, "loop_temperature": loop.temperature, "rose": loop.may_rise}
             calibrated.finish([held_out])
     warned = [str(one.message) for one in caught if issubclass(one.category, cal.training.CalibrationWarning)]
     result = {"setting": setting_name, "method": method, "seed": seed, "seconds": seconds, "epoch": stopped}
-    return result | {"warnings": warned} | _scores(model, parts)
+    return result | last | {"warnings": warned} | _scores(model, parts)
 
 
 def _loss(method: str, model: nn.Module, held_out: int) -> tuple[CalibratedLoss | None, Loss]:
