@@ -190,8 +190,22 @@ def test_a_fall_of_training_accuracy_is_a_collapse() -> None:
     guard = Guard()
     window(guard, batch(95, 5))
     window(guard, batch(91, 9))
-    with pytest.warns(CalibrationWarning, match=r"training accuracy fell from 95.0% to 80.0%.*lower the weight"):
+    with pytest.warns(CalibrationWarning, match=r"training accuracy fell from 95.0% to 80.0%.*lower .* the weight"):
         window(guard, batch(80, 20))
+
+
+def test_a_temperature_may_undo_over_fitting() -> None:
+    guard = Guard(has_objective=False)
+    for right in (95, 80):
+        for _ in range(5):
+            guard.add_held_out(batch(60, 40))
+        window(guard, batch(right, 100 - right))
+    for _ in range(5):
+        guard.add_held_out(batch(30, 70))
+    with pytest.warns(
+        CalibrationWarning, match=r"training accuracy fell from 95.0% to 50.0%: lower the learning rate$"
+    ):
+        window(guard, batch(50, 50))
 
 
 def test_a_fall_within_chance_is_none() -> None:

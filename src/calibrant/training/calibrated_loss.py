@@ -135,7 +135,7 @@ class CalibratedLoss:
         self.batchnorm = batchnorm or ("update" if method == "published" else "freeze")
         self.multi_label = multi_label
         self.ignore_index = ignore_index
-        self.guard = Guard(guard)
+        self.guard = Guard(guard, has_objective=method != "temperature")
         self.loop = TemperatureLoop(criterion or "nll", samples=samples, damping=damping, patience=patience)
         self.objective = objective
         if objective is None and method == "published":

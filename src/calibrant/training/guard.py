@@ -128,15 +128,18 @@ class Guard:
 
     Args:
         on: Whether to warn; scores are kept either way.
+        has_objective: Whether an objective with a weight works beside the training loss. Without one, training accuracy
+            may fall when a temperature undoes over-fitting, and is a collapse only if held-out accuracy falls, too.
     """
 
-    def __init__(self, on: bool = True) -> None:
+    def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
         self.on = on
+        self.has_objective = has_objective
         self.told_of_epochs = False
         self.warnings_: dict[str, str] = {}
         self.latest: dict[str, float] = {}
         self._steps = 0
-        self._best = self._best_deviation = 0.0
+        self._best: dict[str, tuple[float, float]] = {}  # best accuracy of a window and its deviation
         self._strongest = 0.0
         self._begin()
         self._first: Scores | None = None
@@ -206,22 +209,29 @@ class Guard:
                 "held_out_gap": held_out.gap,
             }
         if training is not None:
-            self._judge_training(training)
+            self._judge_accuracy(training, held_out)
         self._judge_silence(values)
         self._judge_pull(values, training, held_out)
         self.latest = values
         return values
 
-    def _judge_training(self, training: Scores) -> None:
-        drop = self._best - training.accuracy
-        if drop > max(COLLAPSE, BEYOND_CHANCE * math.hypot(training.deviation, self._best_deviation)):
-            self.warn(
-                "collapse",
-                f"training accuracy fell from {self._best:.1%} to {training.accuracy:.1%}: lower the weight of the "
-                "objective or the learning rate, or use CalibratedLoss(model), which has no weight",
-            )
-        if training.accuracy > self._best:
-            self._best, self._best_deviation = training.accuracy, training.deviation
+    def _judge_accuracy(self, training: Scores, held_out: Scores | None) -> None:
+        before = self._best.get("training", (0.0, 0.0))[0]
+        fell = self._fell("training", training)
+        if held_out is not None and not self.has_objective:
+            fell = self._fell("held_out", held_out) and fell
+        if fell:
+            remedy = "lower the learning rate"
+            if self.has_objective:
+                remedy += " or the weight of the objective, or use CalibratedLoss(model), which has no weight"
+            self.warn("collapse", f"training accuracy fell from {before:.1%} to {training.accuracy:.1%}: {remedy}")
+
+    def _fell(self, name: str, scores: Scores) -> bool:
+        """Whether accuracy is below that of the best window by more than chance; the best is kept."""
+        best, deviation = self._best.get(name, (0.0, 0.0))
+        if scores.accuracy > best:
+            self._best[name] = scores.accuracy, scores.deviation
+        return best - scores.accuracy > max(COLLAPSE, BEYOND_CHANCE * math.hypot(scores.deviation, deviation))
 
     def _judge_silence(self, values: dict[str, float]) -> None:
         batches = self._silent + self._spoke
@@ -292,8 +302,8 @@ class Guard:
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what is warned about next."""
         return {
-            "warnings": dict(self.warnings_), "steps": self._steps, "best": self._best,
-            "best_deviation": self._best_deviation, "strongest": self._strongest,
+            "warnings": dict(self.warnings_), "steps": self._steps, "best": dict(self._best),
+            "strongest": self._strongest,
             "first": self._first and tuple(self._first),
             "silent": self._silent, "spoke": self._spoke, "latest": dict(self.latest),
             "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
@@ -302,8 +312,7 @@ class Guard:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        self.warnings_, self._steps, self._best = dict(state["warnings"]), state["steps"], state["best"]
-        self._best_deviation = state["best_deviation"]
+        self.warnings_, self._steps, self._best = dict(state["warnings"]), state["steps"], dict(state["best"])
         self._strongest = state["strongest"]
         self._first = None if state["first"] is None else Scores(*state["first"])
         self._silent, self._spoke, self.latest = state["silent"], state["spoke"], dict(state["latest"])
