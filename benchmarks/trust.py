@@ -188,7 +188,7 @@ def _batches(loss: Loss, setting: Setting, train: Any, held_out: Any) -> Interle
     )
 
 
-def cost(setting_name: str, folder: Path, cache: Path, *, turns: int = 9, steps: int = 40) -> dict[str, Any]:
+def cost(setting_name: str, folder: Path, cache: Path, *, turns: int = 31, steps: int = 40) -> dict[str, Any]:
     """Processor time of CalibratedLoss relative to the NLL: turns of some steps each, one after the other."""
     setting = SETTINGS[setting_name]
     pool = setting.load(0, folder, cache)

@@ -125,8 +125,8 @@ def _promises(found: dict[str, dict[str, Runs]], costs: dict[str, float]) -> lis
         ece, plain = _mean(loop, "ece"), _mean(nll, "ece")
         halved = ece <= plain / 2 if plain > 0.01 else ece <= plain + _spread(nll, "ece")
         gain = 100 * (_mean(loop, "accuracy") - _mean(nll, "accuracy"))
-        after = _mean(nll, "log_loss_after") - _mean(loop, "log_loss")
-        better.append(after > 0)
+        change, error = _paired(loop, nll)
+        better.append(change < 0)
         enough = nll[0]["held_out_samples"] >= 500
         cost = costs.get(setting)
         rows.append(
@@ -135,7 +135,7 @@ def _promises(found: dict[str, dict[str, Runs]], costs: dict[str, float]) -> lis
                 f"{100 * ece:.2f} vs {100 * plain:.2f} {_mark(halved)}",
                 f"{gain:+.2f} {_mark(gain >= (2 if SETTINGS[setting].severe else -0.2))}",
                 _mark(_mean(loop, "log_loss") < _mean(nll, "log_loss")),
-                f"{-after:+.4f} {_mark(after >= 0) if enough else '(few held out)'}",
+                f"{change:+.4f} ± {error:.4f} {_verdict(change, error) if enough else '(few held out)'}",
                 _mark(_is_chance(loop)),
                 "not measured" if cost is None else f"{cost:.2f} x {_mark(cost <= 1.15)}",
             ]
@@ -146,7 +146,26 @@ def _promises(found: dict[str, dict[str, Runs]], costs: dict[str, float]) -> lis
         "cost at most 1.15 x",
     ]  # fmt: skip
     share = f"Log loss below that of NLL + T in {sum(better)} of {len(better)} settings (at least half is promised)."
-    return [markdown(heading, rows), "", share]
+    marks = "± is the standard error of the mean of the paired differences; ≈: not 0 by less than two of them."
+    logits = {
+        setting: max(run.get("largest_logit", 0) for run in methods["loop"])
+        for setting, methods in found.items()
+        if "loop" in methods
+    }
+    largest = max(logits, key=lambda setting: logits[setting])
+    grown = f"Largest absolute logit before the division by T: {logits[largest]:,.0f} ({SETTINGS[largest].title})."
+    return [markdown(heading, rows), "", f"{share} {marks} {grown}"]
+
+
+def _paired(loop: Runs, nll: Runs) -> tuple[float, float]:
+    """Mean over seeds of the loop's log loss less that of NLL + temperature, and its standard error."""
+    after = {run["seed"]: run["log_loss_after"] for run in nll}
+    apart = [run["log_loss"] - after[run["seed"]] for run in loop if run["seed"] in after]
+    return statistics.mean(apart), statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
+
+
+def _verdict(change: float, error: float) -> str:
+    return "≈" if 0 < change <= 2 * error else _mark(change <= 0)
 
 
 def _is_chance(of_method: Runs) -> bool:
