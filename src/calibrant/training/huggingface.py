@@ -1,28 +1,25 @@
 """Calibrated training with the ``Trainer`` of Hugging Face transformers."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sized
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sized
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler, Sampler
 from transformers import EvalPrediction, Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from calibrant import ESDLoss
-from calibrant.inputs import check_choice, check_count, check_objective, classification
-from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.inputs import check_choice, check_count, check_objective
+from calibrant.training.calibrated_loss import CalibratedLoss, Method
 from calibrant.training.finishing import Finished
-from calibrant.training.guard import Guard
-from calibrant.training.ignored import objective_or_zero, zero_of
+from calibrant.training.ignored import zero_of
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 from calibrant.training.stream import Stream
-from calibrant.training.trainer_loop import TrainerLoop
-from calibrant.training.trainer_scores import scores_of_predictions
+from calibrant.training.trainer_loop import TrainerLoop, logits_in
+from calibrant.training.trainer_scores import counted, scores_of_predictions
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 
@@ -95,10 +92,10 @@ class CalibratedTrainer(Trainer):
         calibration_dataset: Any,
         objective: Objective | None = None,
         objective_weight: float | None = None,
-        method: Literal["temperature", "published"] | None = None,
+        method: Method | None = None,
         calibration_batch_size: int | None = None,
         calibration_every: int | None = None,
-        batchnorm: Literal["update", "freeze"] = "update",
+        batchnorm: Literal["update", "freeze"] | None = None,
         guard: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -107,27 +104,30 @@ class CalibratedTrainer(Trainer):
         has_objective = objective is not None or objective_weight is not None
         if method is None:
             method = "published" if has_objective else "temperature"
-        check_choice("method", method, ("temperature", "published"))
+        check_choice("method", method, ("temperature", "head", "published"))
         if method == "temperature" and has_objective:
-            raise ValueError("method 'temperature' has no objective and no weight: choose 'published' for one")
+            raise ValueError(
+                "method 'temperature' has no objective and no weight: choose 'published' or 'head' for one"
+            )
         objective_weight = 1.0 if objective_weight is None else objective_weight
         calibration_every = (4 if method == "temperature" else 1) if calibration_every is None else calibration_every
         if not (math.isfinite(objective_weight) and objective_weight >= 0):
             raise ValueError(f"objective_weight must be finite and not negative, got {objective_weight}")
         check_count("calibration_every", calibration_every)
+        batchnorm = ("update" if method == "published" else "freeze") if batchnorm is None else batchnorm
         check_choice("batchnorm", batchnorm, ("update", "freeze"))
         check_objective(objective)
-        objective = ESDLoss() if objective is None else objective
-        if not callable(objective):
+        objective = ESDLoss() if objective is None and method != "head" else objective
+        if objective is not None and not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
         self.calibration_dataset = calibration_dataset
         self.calibration_objective = objective  # Trainer's own self.objective is that of a search of hyperparameters
         self.objective_weight = objective_weight
-        self.method = method
+        self.method: Method = method
+        self.guard = guard
+        self.calibrated_loss: CalibratedLoss | None = None
         self.finished: Finished | None = None
-        self._guard = Guard(guard)
-        self._guard.told_of_epochs = True  # of the entries of the log, that is
         self._loop: TrainerLoop | None = None
         self._resumed_from: Path | None = None
         self.calibration_batch_size = calibration_batch_size
@@ -135,7 +135,6 @@ class CalibratedTrainer(Trainer):
         self.batchnorm = batchnorm
         self._stream: Stream | None = None
         self._stream_state: Any = None
-        self._window = _Window()
         self._check()
         # Many heads take num_items_in_batch and drop it, and their loss then grows with the accumulation steps, out of
         # proportion to the objective (huggingface/transformers#47688). The mean over samples does without it.
@@ -178,41 +177,45 @@ class CalibratedTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Use a calibration batch if it is this step's turn, then accumulate the gradients of the NLL."""
+        loop = self._started_loop(model, inputs) if self._has_use() else None
+        if loop is None or not loop.is_due(self.state.global_step):
+            return super().training_step(model, inputs, *args, **kwargs)
+        batch = self._prepare_inputs(self._next_calibration_batch())
         if self.method == "temperature":
-            loop = self._started_loop(inputs)
-            due = loop.is_due(self.state.global_step)
-            if due:
-                with self.compute_loss_context_manager():
-                    loop.observe(self._prepare_inputs(self._next_calibration_batch()))
-            loss = super().training_step(model, inputs, *args, **kwargs)
-            if due:
-                loop.watch(inputs.get(self.label_names[0]))
-            return loss
-        if self.objective_weight > 0 and self.state.global_step % self.calibration_every == 0:
+            with self.compute_loss_context_manager():
+                loop.observe(batch)
+        else:
             # A backward pass of its own frees this graph before the next, and lets DDP's forward pass overwrite
             # buffers; gradients are reduced once, with those of the NLL.
             with self.accelerator.no_sync(model):
-                self._calibration_step(model)
-        return super().training_step(model, inputs, *args, **kwargs)
+                self._calibration_step(model, loop, batch)
+        with loop.watching(inputs.get(self.label_names[0])):
+            return super().training_step(model, inputs, *args, **kwargs)
 
-    def _started_loop(self, batch: dict[str, Any]) -> TrainerLoop:
+    def _has_use(self) -> bool:
+        return self.method == "temperature" or self.objective_weight > 0
+
+    def _started_loop(self, model: nn.Module, batch: dict[str, Any]) -> TrainerLoop:
         if self._loop is None:
             assert self.model is not None  # noqa: S101 (it trains)
             state = random_state()
             prepared = self._prepare_inputs(batch)
+            has_objective = self.method != "temperature"
             with self.compute_loss_context_manager():
                 self._loop = TrainerLoop(
-                    self.model, prepared, self.label_names[0], every=self.calibration_every, guard=self._guard.on
-                )
+                    self.model, model, prepared, self.label_names[0], self.method,
+                    objective=self.calibration_objective if has_objective else None,
+                    weight=self.objective_weight if has_objective else None,
+                    every=self.calibration_every, batchnorm=self.batchnorm, guard=self.guard,
+                )  # fmt: skip
             set_random_state(state)
+            self.calibrated_loss = self._loop.loss
             if self._resumed_from is not None:
                 self._loop.load(self._resumed_from)
         return self._loop
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as ``Trainer`` does; with the method ``"temperature"`` the model itself is calibrated afterwards."""
-        if self.method != "temperature":
-            return super().train(*args, **kwargs)
         self._loop = self._resumed_from = None
         try:
             output = super().train(*args, **kwargs)
@@ -225,9 +228,14 @@ class CalibratedTrainer(Trainer):
         return output
 
     def _finish(self) -> None:
+        if self.method != "temperature":
+            if self._loop is not None:
+                self._loop.guard.close_window()
+            return
         state = random_state()
         if self._loop is None:  # resumed from a checkpoint of the last step: nothing was left to train
-            self._started_loop(self._next_calibration_batch())
+            assert self.model is not None  # noqa: S101 (it was trained)
+            self._started_loop(self.model, self._next_calibration_batch())
         assert self._loop is not None  # noqa: S101 (just started)
         batches = (self._prepare_inputs(batch) for batch in self._current_stream().whole_pass())
         with self.compute_loss_context_manager():
@@ -252,21 +260,15 @@ class CalibratedTrainer(Trainer):
         if not model.training or not isinstance(labels, Tensor) or bool((labels != -100).any()):
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         outputs = model(**{key: value for key, value in inputs.items() if key != self.label_names[0]})
-        loss = zero_of(_logits_of(outputs))
+        loss = zero_of(logits_in(outputs))
         return (loss, outputs) if return_outputs else loss
 
-    def _calibration_step(self, model: nn.Module) -> None:
+    def _calibration_step(self, model: nn.Module, loop: TrainerLoop, batch: Any) -> None:
         model.train()
         if callable(train := getattr(self.optimizer, "train", None)):
             train()
-        batch = self._prepare_inputs(self._next_calibration_batch())
-        frozen = freeze_batchnorm_statistics(model) if self.batchnorm == "freeze" else nullcontext()
-        with self.compute_loss_context_manager(), frozen:
-            logits, labels = _logits_and_labels(model, batch, self.label_names[0])
-            value = objective_or_zero(self.calibration_objective, logits, labels)
-        self._guard.add_held_out(classification(logits.detach(), labels, None, -100))
-        self._guard.add_objective(value)
-        self._window.add(value.detach())
+        with self.compute_loss_context_manager():
+            value = loop.objective(batch)
         # accelerate divides by the steps it knows of, which are 1 where Trainer divides by itself.
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         self.accelerator.backward(
@@ -280,7 +282,6 @@ class CalibratedTrainer(Trainer):
             place = kept.get(_PLACE, {}).get("attributes", {})
             self._stream = Stream(self.get_calibration_dataloader, self._data_seed(), self._minimum_samples(), **place)
             self._stream_state = self.state
-            self._window = _Window()
         return self._stream
 
     def _next_calibration_batch(self) -> Any:
@@ -322,8 +323,13 @@ class CalibratedTrainer(Trainer):
         if output.predictions is not None and output.label_ids is not None and output.metrics is not None:
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
             found = output.predictions, output.label_ids
-            for name, value in (scores_of_predictions(*found) | self._refined(*found)).items():
+            scores = scores_of_predictions(*found)
+            for name, value in (scores | self._refined(*found)).items():
                 output.metrics.setdefault(f"{prefix}_{name}", value)
+            if self._loop is not None and self.is_in_train and prefix == "eval" and scores:
+                held_out = self.calibration_dataset
+                distinct = len(held_out) if isinstance(held_out, Sized) else math.inf
+                self._loop.compare(scores["accuracy"], counted(output.label_ids), distinct)
         return output
 
     def _refined(self, predictions: Any, labels: Any) -> dict[str, float]:
@@ -334,58 +340,11 @@ class CalibratedTrainer(Trainer):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as ``Trainer`` does, with the scores of the calibration batches beside the training loss."""
-        super().log(logs | self._calibration_scores() if "loss" in logs else logs, *args, **kwargs)
-
-    def _calibration_scores(self) -> dict[str, float]:
-        if self._loop is not None:
-            return self._loop.log()
-        values = self._guard.close_window()
-        return self._window.take() | {name: value for name, value in values.items() if name.startswith("held_out_")}
+        of_loop = self._loop.log() if self._loop is not None and "loss" in logs else {}
+        super().log(logs | of_loop, *args, **kwargs)
 
 
 _PLACE = CalibratedTrainer.__name__
-
-
-class _Window:
-    """Sums of the objective since the last log, left on the device so that no step waits for it."""
-
-    def __init__(self) -> None:
-        self._sums: Tensor | None = None
-
-    def add(self, objective: Tensor) -> None:
-        entry = torch.stack((objective.float(), (objective <= 0).float(), torch.ones_like(objective).float()))
-        self._sums = entry if self._sums is None else self._sums + entry
-
-    def take(self) -> dict[str, float]:
-        if self._sums is None:
-            return {}
-        objective, silent, batches = self._sums.tolist()
-        self._sums = None
-        return {"objective": objective / batches, "silent": silent / batches}
-
-
-def _logits_and_labels(model: nn.Module, batch: Any, name: str) -> tuple[Tensor, Tensor]:
-    """Logits of a calibration batch, without the model's own loss, and its labels."""
-    if not isinstance(batch, Mapping) or batch.get(name) is None:
-        found = ", ".join(batch) if isinstance(batch, Mapping) else type(batch).__name__
-        raise ValueError(f"the calibration batch has no {name!r}, only {found}: give calibration_dataset labels")
-    labels = batch[name]
-    outputs = model(**{key: value for key, value in batch.items() if key != name})
-    logits = _logits_of(outputs)
-    if logits.dim() != 2 or logits.shape[1] < 2 or labels.shape != logits.shape[:1] or labels.is_floating_point():
-        raise ValueError(
-            f"expected logits (N, C) of at least 2 classes and integer labels (N,), got {tuple(logits.shape)} and "
-            f"{labels.dtype} {tuple(labels.shape)}: the calibration objective needs a classification head"
-        )
-    return logits, labels
-
-
-def _logits_of(outputs: Any) -> Tensor:
-    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    if not isinstance(logits, Tensor):
-        found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        raise ValueError(f"the model returned no logits, only {found}: use a model with a classification head")
-    return logits
 
 
 def _no_metrics(_: EvalPrediction) -> dict[str, float]:

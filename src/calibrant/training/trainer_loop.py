@@ -1,43 +1,85 @@
-"""The temperature in the loop of a Hugging Face ``Trainer``."""
+"""A ``CalibratedLoss`` beside a Hugging Face ``Trainer``, which computes the training loss itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.training.calibrated_loss import CalibratedLoss
+from calibrant.training.calibrated_loss import CalibratedLoss, Method
 from calibrant.training.divided_logits import DividedLogits, find_maker
 from calibrant.training.finishing import Finished
-from calibrant.training.outputs import evaluating, logits_of
+from calibrant.training.ignored import Loss
+from calibrant.training.last_layer import Layer
+from calibrant.training.outputs import evaluating, has_dropout, logits_of
+from calibrant.training.trainer_guard import ObjectiveWindow, TrainerGuard
 
 FILE = "calibrated_loss.pt"
 
 
 class TrainerLoop:
-    """Divides the logits of a model by the temperature of its held-out batches until :meth:`finish`.
+    """Gives held-out batches to a :class:`CalibratedLoss`, and lets its guard see the training batches.
+
+    With the method ``"temperature"`` it divides the logits of the model by the temperature until :meth:`finish`.
 
     Args:
         model: Returns an object with ``.logits``.
+        wrapped: The same model as it is trained, in ``DistributedDataParallel`` for example.
         batch: Keyword arguments of the model, by which the layer that makes the logits is found.
         label: Name of the labels in a batch.
+        method: As :class:`CalibratedLoss` takes it.
+        objective: Of ``(logits, labels)``, for methods that have one.
+        weight: Weight of the objective.
         every: Use a held-out batch at every k-th optimizer step.
+        batchnorm: What held-out batches do to running statistics.
         guard: Whether to warn.
     """
 
-    def __init__(self, model: nn.Module, batch: Mapping[str, Any], label: str, *, every: int, guard: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        wrapped: nn.Module,
+        batch: Mapping[str, Any],
+        label: str,
+        method: Method,
+        *,
+        objective: Loss | None,
+        weight: float | None,
+        every: int,
+        batchnorm: Literal["update", "freeze"] | None,
+        guard: bool,
+    ) -> None:
         self._label = label
+        self._every = every
         with evaluating(model):
-            maker = find_maker(model, lambda: logits_of(model, self._pair(batch)[0]))
-        self.loss = CalibratedLoss(model, every=every, layer=maker, guard=guard)
+            maker = find_maker(model, lambda: _classifying(model, self._inputs(batch)))
+        divides = method == "temperature"
+        self.loss = CalibratedLoss(
+            # The gradient of "published" goes the way of the training loss; that of "head" only through one layer.
+            wrapped if method == "published" else model,
+            method,
+            objective=objective, weight=weight, every=every if divides else 1, batchnorm=batchnorm,
+            layer=maker if divides or (method == "head" and isinstance(maker, Layer)) else None,
+        )  # fmt: skip
         self.loss._output = maker
-        self.loss.guard.told_of_epochs = True  # of the entries of the log, that is
-        self._divided = DividedLogits(maker)
+        self.loss.guard = self.guard = TrainerGuard(guard)
+        self._has_dropout = not divides and _has_dropout(model)
+        self._divided = DividedLogits(maker) if divides else None
+        self._handle = maker.register_forward_hook(self._note)
+        self._is_watching = False
+        self._latest: Tensor | None = None
+        self._objectives = ObjectiveWindow()
         self._seen_step = -1
 
     def is_due(self, step: int) -> bool:
-        """Whether a held-out batch is due at an optimizer step, asked at each of its micro-batches."""
+        """Whether a held-out batch is due at an optimizer step, asked at each of its micro-batches.
+
+        One is enough for the temperature. An objective has one beside every micro-batch.
+        """
+        if self._divided is None:
+            return step % self._every == 0 and bool(self.loss._is_due(True))
         if step == self._seen_step:
             return False
         self._seen_step = step
@@ -45,16 +87,48 @@ class TrainerLoop:
 
     def observe(self, batch: Mapping[str, Any]) -> None:
         """Run a held-out batch forward and move the temperature."""
-        x, y = self._pair(batch)
+        assert self._divided is not None  # noqa: S101 (the method is "temperature")
         with self._divided.raw():
-            self.loss._observe(x, y, None)
+            self.loss._observe(*self._pair(batch), None)
         self._divided.set(self.loss.temperature)
 
-    def watch(self, labels: Any) -> None:
-        """Let the guard see the training batch that the model has just run on."""
-        logits = self._divided.latest
+    def objective(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return the objective of a held-out batch."""
+        value = self.loss._held_out_objective(*self._pair(batch))
+        self._objectives.add(value.detach())
+        return value
+
+    @contextmanager
+    def watching(self, labels: Any) -> Iterator[None]:
+        """Let the guard see the training batch that the model runs on within."""
+        self._is_watching = True
+        try:
+            yield
+        finally:
+            self._is_watching = False
+        logits, self._latest = self._latest, None
         if logits is not None and isinstance(labels, Tensor) and logits.shape[:1] == labels.shape:
             self.loss._watch_training(logits, labels)
+
+    def _note(self, module: nn.Module, given: Any, output: Any) -> None:
+        # Where the logits are made: what a wrapped model returns may be a copy that the loss does not depend on.
+        del module, given
+        if self._is_watching:
+            logits = logits_of(lambda _: output, None)
+            if self.loss.objective is not None:
+                self.guard.watch(logits, "loss")
+            self._latest = logits.detach()
+
+    def compare(self, accuracy: float, samples: int, distinct: float) -> None:
+        """Compare an evaluation with the held-out batches since the previous one.
+
+        Args:
+            accuracy: Accuracy of the evaluation.
+            samples: Number of its samples.
+            distinct: Number of distinct held-out samples.
+        """
+        learns = self.loss.method != "temperature"
+        self.guard.compare_evaluation(accuracy, samples, distinct, learns=learns, dropout=self._has_dropout)
 
     def finish(self, batches: Iterable[Mapping[str, Any]]) -> Finished:
         """Fold the last temperature into the model."""
@@ -62,13 +136,15 @@ class TrainerLoop:
         return self.loss.finish(self._pair(batch) for batch in batches)
 
     def remove(self) -> None:
-        """No longer divide."""
-        self._divided.remove()
+        """No longer divide, and no longer watch."""
+        self._handle.remove()
+        if self._divided is not None:
+            self._divided.remove()
 
     def log(self) -> dict[str, float]:
         """Values since the last entry of the log."""
-        values = {name: value for name, value in self.loss.guard.close_window().items() if name != "pull"}
-        return {"temperature": self.loss.temperature} | values | {"warnings": float(len(self.loss.guard.warnings_))}
+        temperature = {} if self._divided is None else {"temperature": self.loss.temperature}
+        return temperature | self._objectives.take() | self.guard.log()
 
     def save(self, folder: Path) -> None:
         """Write the state beside the weights."""
@@ -78,10 +154,43 @@ class TrainerLoop:
         """Go on from a state, if there is one."""
         if (folder / FILE).exists():
             self.loss.load_state_dict(torch.load(folder / FILE, weights_only=True))
-            self._divided.set(self.loss.temperature)
+            if self._divided is not None:
+                self._divided.set(self.loss.temperature)
+
+    def _inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything but the labels: the model's own loss is not asked for."""
+        return {name: value for name, value in batch.items() if name != self._label}
 
     def _pair(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
         if batch.get(self._label) is None:
             found = ", ".join(batch)
             raise ValueError(f"the batch has no {self._label!r}, only {found}: give calibration_dataset labels")
-        return {name: value for name, value in batch.items() if name != self._label}, batch[self._label]
+        return self._inputs(batch), batch[self._label]
+
+
+def logits_in(outputs: Any) -> Tensor:
+    """Logits in what a model returned, or an error that says what it returned instead."""
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor):
+        found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise ValueError(f"the model returned no logits, only {found}: use a model with a classification head")
+    return logits
+
+
+def _classifying(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+    """Logits of a model, or an error if they are not those of a classifier."""
+    logits = logits_in(model(**inputs))
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        raise ValueError(
+            f"expected logits (N, C) of at least 2 classes for labels (N,), got {tuple(logits.shape)}: use a model "
+            "with a classification head"
+        )
+    return logits
+
+
+def _has_dropout(model: nn.Module) -> bool:
+    """Whether a model has dropout, as modules or, where it calls a function for it, by its configuration."""
+    to_dict = getattr(getattr(model, "config", None), "to_dict", None)
+    settings = to_dict() if callable(to_dict) else {}
+    rates = (value for name, value in settings.items() if "dropout" in name and isinstance(value, float))
+    return has_dropout(model) or any(rate > 0 for rate in rates)

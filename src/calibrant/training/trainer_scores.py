@@ -23,3 +23,9 @@ def scores_of_predictions(predictions: Any, labels: Any) -> dict[str, float]:
         return {}
     given = metrics.predictions(logits=logits[counts], target=labels[counts])
     return {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
+
+
+def counted(labels: Any) -> int:
+    """Number of labels that count, in an array or a list of them."""
+    parts = labels if isinstance(labels, list) else [labels]
+    return sum(int((np.asarray(part) != -100).sum()) for part in parts)

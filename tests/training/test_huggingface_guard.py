@@ -1,0 +1,290 @@
+"""The whole guard under CalibratedTrainer, and the method "head"."""
+
+import os
+import socket
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import calibrant as cal
+from calibrant.inputs import Classification
+from tests.ranks import on_two_ranks
+from tests.training.batches import Batch
+from tests.training.test_guard import digits
+
+pytest.importorskip("transformers", reason="needs the extra 'hf'")
+pytest.importorskip("datasets", reason="needs the extra 'hf'")
+
+from calibrant.training import CalibratedTrainer, CalibrationWarning
+from calibrant.training.trainer_guard import TrainerGuard
+from calibrant.training.trainer_loop import _has_dropout
+from tests.training.test_huggingface import arguments, bert, flat
+
+
+class Images(Dataset[dict[str, Tensor]]):
+    def __init__(self, data: Batch) -> None:
+        self.x, self.y = data
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.x[index], "labels": self.y[index]}
+
+
+class Network(nn.Module):
+    """A classifier of digits that computes its own loss, as models of transformers do."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.body = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.head(self.body(x))
+        return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> CalibratedTrainer:
+    own = {"method", "calibration_dataset", "objective", "objective_weight", "calibration_every", "train_dataset",
+           "calibration_batch_size", "guard", "optimizers"}  # fmt: skip
+    train, held_out, test = digits(0)
+    options: dict[str, Any] = {"calibration_dataset": Images(held_out), "train_dataset": Images(train)}
+    options |= {name: changed.pop(name) for name in own & set(changed)}
+    given = arguments(
+        folder, **{"max_steps": -1, "num_train_epochs": 8, "learning_rate": 1e-3, "per_device_train_batch_size": 16,
+                   "per_device_eval_batch_size": 800, "eval_strategy": "epoch", "logging_steps": 25} | changed
+    )  # fmt: skip
+    return CalibratedTrainer(Network() if model is None else model, given, eval_dataset=Images(test), **options)
+
+
+def warned(trainer: CalibratedTrainer, **options: Any) -> set[str]:
+    """Train, and return which warnings came; each must come once, as a Python warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.train(**options)
+    assert trainer.calibrated_loss is not None
+    found = trainer.calibrated_loss.guard.warnings_
+    given = [str(one.message) for one in caught if issubclass(one.category, CalibrationWarning)]
+    assert sorted(given) == sorted(found.values())
+    return set(found)
+
+
+def logged(trainer: CalibratedTrainer, name: str) -> list[float]:
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+@pytest.mark.parametrize("weight", [10.0, 1000.0])
+def test_an_objective_that_leads_the_training_is_reported(tmp_path: Path, weight: float) -> None:
+    trainer = calibrated(tmp_path, objective_weight=weight)
+    assert "outweighs" in warned(trainer)
+    assert logged(trainer, "warnings")[0] == 0
+    assert logged(trainer, "warnings")[-1] >= 1
+    assert logged(trainer, "eval_accuracy")[-1] < (0.5 if weight == 1000 else 0.9)
+
+
+def trained(data: Batch, epochs: int = 25) -> Network:
+    model = Network()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(data[1])).split(64):
+            optimizer.zero_grad()
+            model(data[0][rows], data[1][rows])["loss"].backward()
+            optimizer.step()
+    return model
+
+
+def test_a_collapse_of_training_accuracy_is_reported(tmp_path: Path) -> None:
+    """The log has an entry at every step, and yet windows are long enough for a judgement."""
+    trainer = calibrated(tmp_path, model=trained(digits(0)[0], 2), objective_weight=1000.0, logging_steps=1)
+    assert "collapse" in warned(trainer)
+
+
+@pytest.mark.parametrize("method", ["temperature", "published"])
+def test_samples_the_network_has_seen_are_reported(tmp_path: Path, method: str) -> None:
+    train, held_out, _ = digits(0)
+    both = torch.cat((train[0], held_out[0])), torch.cat((train[1], held_out[1]))
+    assert "seen" in warned(calibrated(tmp_path, model=trained(both), method=method))
+
+
+@pytest.mark.parametrize("method", ["temperature", "head"])
+def test_held_out_data_unlike_evaluation_data_are_reported(tmp_path: Path, method: str) -> None:
+    x, y = digits(0)[1]
+    flipped = torch.where(torch.arange(len(y)) % 3 == 0, (y + 1) % 10, y)
+    trainer = calibrated(tmp_path, method=method, calibration_dataset=Images((x, flipped)))
+    assert warned(trainer) == {"parted"}
+    assert trainer.calibrated_loss is not None
+    cause = "harder than new data" if method == "temperature" else "un-learn these samples"
+    assert cause in trainer.calibrated_loss.guard.warnings_["parted"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"method": "published"}, {"objective_weight": 4.0}, {"method": "head"},
+     {"method": "head", "objective": cal.MMCELoss()}, {"method": "published", "logging_steps": 1}],
+    ids=["temperature", "published", "published-4", "head", "head-mmce", "logged-often"],
+)  # fmt: skip
+def test_sound_training_gives_no_warning(tmp_path: Path, options: dict[str, Any]) -> None:
+    trainer = calibrated(tmp_path, **{"learning_rate": 1e-2, "per_device_train_batch_size": 64} | options)
+    assert warned(trainer) == set()
+    assert set(logged(trainer, "warnings")) == {0}
+    assert logged(trainer, "eval_accuracy")[-1] > 0.9
+
+
+def test_a_guard_that_is_off_is_silent(tmp_path: Path) -> None:
+    trainer = calibrated(tmp_path, objective_weight=1000.0, guard=False, num_train_epochs=2, logging_steps=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer.train()
+    assert len(logged(trainer, "held_out_accuracy")) == 8
+
+
+def test_evaluation_outside_of_training_is_not_compared(tmp_path: Path) -> None:
+    trainer = calibrated(tmp_path, num_train_epochs=1, method="head")
+    trainer.train()
+    assert trainer.calibrated_loss is not None
+    before = trainer.calibrated_loss.guard.state_dict()
+    trainer.evaluate()
+    after = trainer.calibrated_loss.guard.state_dict()
+    assert before["accuracy"] == after["accuracy"] == trainer.state.log_history[-2]["eval_accuracy"]
+
+
+# Comparisons
+
+
+def passed(right: int, of: int) -> Classification:
+    return Classification(torch.eye(2)[torch.zeros(of, dtype=torch.long)], (torch.arange(of) >= right).long())
+
+
+@pytest.mark.parametrize(
+    ("right", "options", "parted"),
+    [
+        (700, {}, False),  # between the two evaluations
+        (500, {}, True),  # below both
+        (990, {}, True),  # above both
+        (500, {"dropout": True}, False),  # which dropout explains
+        (990, {"dropout": True}, True),  # which it does not
+        (500, {"distinct": 10}, False),  # ten samples, again and again
+    ],
+)
+def test_held_out_accuracy_is_expected_between_two_evaluations(
+    right: int, options: dict[str, Any], parted: bool
+) -> None:
+    guard = TrainerGuard(on=False)
+    given: dict[str, Any] = {"distinct": 1000, "learns": True, "dropout": False} | options
+    guard.compare_evaluation(0.6, 1000, **given)
+    guard.add_held_out(passed(right, 1000))
+    guard.log()  # an entry of the log is no evaluation
+    guard.compare_evaluation(0.8, 1000, **given)
+    assert ("parted" in guard.warnings_) == parted
+
+
+def test_dropout_is_found_in_modules_and_in_the_configuration() -> None:
+    assert _has_dropout(bert(dropout=0.1))
+    assert not _has_dropout(bert(dropout=0.0))
+    model = bert(dropout=0.0)
+    model.config.attention_probs_dropout_prob = 0.1
+    assert _has_dropout(model)
+    assert not _has_dropout(Network())
+
+
+# Checkpoints
+
+
+def test_a_resumed_guard_knows_what_it_has_seen(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "objective_weight": 10.0, "num_train_epochs": 3, "save_strategy": "steps", "save_steps": 60,
+    }  # fmt: skip
+    whole, resumed = calibrated(tmp_path, **options), calibrated(tmp_path, **options)
+    found = warned(whole)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-60"))
+    assert torch.equal(flat(whole.model), flat(resumed.model))
+    for name in ("warnings", "held_out_accuracy", "held_out_nll"):
+        assert logged(whole, name) == logged(resumed, name)
+    assert resumed.calibrated_loss is not None
+    assert set(resumed.calibrated_loss.guard.warnings_) == found
+
+
+# The method "head"
+
+
+@pytest.mark.parametrize("objective", [None, cal.MMCELoss()], ids=["cross entropy", "MMCE"])
+def test_the_gradient_of_method_head_reaches_the_last_layer_only(tmp_path: Path, objective: Any) -> None:
+    train, held_out, _ = ((x[:16], y[:16]) for x, y in digits(0))
+    models = {}
+    for weight in (0.0, 0.7):
+        model = models[weight] = Network()
+        calibrated(
+            tmp_path, model=model, method="head", objective=objective, objective_weight=weight, max_steps=1,
+            train_dataset=Images(train), calibration_dataset=Images(held_out), eval_strategy="no",
+            optimizers=(torch.optim.SGD(model.parameters(), lr=1.0), None), learning_rate=1.0,
+        ).train()  # fmt: skip
+    assert torch.equal(flat(models[0.0].body), flat(models[0.7].body))
+    fresh = Network()
+    logits = fresh(held_out[0])["logits"]
+    value = (F.cross_entropy if objective is None else objective)(logits, held_out[1])
+    for name in ("weight", "bias"):
+        expected = torch.autograd.grad(0.7 * value, getattr(fresh.head, name), retain_graph=True)[0]
+        moved = getattr(models[0.0].head, name) - getattr(models[0.7].head, name)
+        torch.testing.assert_close(moved.detach(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_method_head_defaults_to_every_step_and_frozen_batchnorm(tmp_path: Path) -> None:
+    trainer = calibrated(tmp_path, method="head")
+    assert (trainer.calibration_every, trainer.batchnorm, trainer.calibration_objective) == (1, "freeze", None)
+    assert calibrated(tmp_path, method="published").batchnorm == "update"
+
+
+class Squashed(Network):
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = torch.tanh(super().forward(x)["logits"])
+        return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+def test_method_head_needs_a_last_layer(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="method 'head' needs the layer that makes the logits"):
+        calibrated(tmp_path, method="head", model=Squashed()).train()
+
+
+# Several processes
+
+
+def on_a_rank(rank: int, port: int, folder: Path, method: str) -> None:
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    trainer = calibrated(
+        folder, method=method, max_steps=60, learning_rate=1e-2, logging_steps=20, eval_strategy="steps",
+        eval_steps=20, ddp_backend="gloo", ddp_find_unused_parameters=False,
+    )  # fmt: skip
+    trainer.train()
+    assert trainer.calibrated_loss is not None
+    kept = {
+        "temperatures": logged(trainer, "temperature"), "held_out": logged(trainer, "held_out_accuracy"),
+        "weights": flat(trainer.model), "warnings": list(trainer.calibrated_loss.guard.warnings_),
+        "finished": None if trainer.finished is None else tuple(trainer.finished[:2]),
+    }  # fmt: skip
+    torch.save(kept, folder / f"{rank}.pt")
+
+
+@pytest.mark.parametrize("method", ["temperature", "head"])
+def test_two_ranks_have_the_same_temperature_and_the_same_weights(tmp_path: Path, method: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    on_two_ranks(on_a_rank, port, tmp_path, method)
+    one, two = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    assert torch.equal(one.pop("weights"), two.pop("weights"))
+    assert one == two
+    assert one["warnings"] == []
+    if method == "temperature":
+        assert len(set(one["temperatures"])) > 1
+        assert one["finished"][0] != 1
