@@ -204,7 +204,6 @@ def test_calibration_batches_are_padded_and_reshuffled_and_never_too_small(tmp_p
     seen: list[Batch] = []
     model = bert()
 
-
     def keep(module: nn.Module, _: Any, given: Batch) -> None:
         if module.training:  # not the pass that finds the layer that makes the logits
             seen.append(given)
