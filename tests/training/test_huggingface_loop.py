@@ -77,6 +77,7 @@ def test_the_loss_sees_divided_logits(tmp_path: Path) -> None:
     def loss(outputs: Any, labels: Any, **_: Any) -> torch.Tensor:
         loop = one._loop
         assert loop is not None
+        assert loop._divided is not None
         ratios.append(loop.loss.temperature)
         assert loop._divided.latest is not None
         assert torch.equal(outputs.logits.detach(), loop._divided.latest)

@@ -31,14 +31,14 @@ class CalibratedTrainer(Trainer):
     which held-out batches set by forward passes alone, see :class:`calibrant.training.CalibratedLoss`. Evaluation
     within training sees logits divided by T, too. At the end of ``train()`` T is solved for on the whole calibration
     set and folded into the layer that makes the logits: what ``save_model`` writes is calibrated. Checkpoints of the
-    training hold the weights before the division, and T in ``calibrated_loss.pt``. The training log has
-    ``temperature``, ``held_out_accuracy``, ``held_out_nll`` and ``held_out_gap``.
+    training hold the weights before the division, and T in ``calibrated_loss.pt``.
 
     With an objective the method is ``"published"``. One optimizer step descends along the gradient of
     ``NLL(train batch) + objective_weight * objective(calibration batch)``. The NLL is whatever ``Trainer`` computes,
     label smoothing and ``compute_loss_func`` included. Calibration batches are shuffled, stripped of unused columns,
     collated, padded and moved as training batches are, and never end: when the calibration set is through it is
-    reshuffled and begun again.
+    reshuffled and begun again. With the method ``"head"`` the gradient of the held-out loss, the cross entropy or an
+    objective, reaches the last layer only.
 
     With gradient accumulation every micro-batch has a calibration batch beside it, and a step takes the mean NLL of its
     micro-batches and the mean of their objectives: the weight means the same for any number of them. ESD is a statistic
@@ -50,8 +50,11 @@ class CalibratedTrainer(Trainer):
     training batches: their place is kept in the checkpoint's ``trainer_state.json``.
 
     ``evaluate()`` and ``predict()`` report accuracy and ECE (20 equal-width bins, closed on the right, as in the ESD
-    paper) beside the loss. The training log has ``objective``, its mean over the calibration batches since the last
-    entry, and ``silent``, the share of them where it was not above 0; ``loss`` stays the NLL.
+    paper) beside the loss. The training log has ``held_out_accuracy``, ``held_out_nll`` and ``held_out_gap`` of the
+    calibration batches since the last entry, ``warnings``, the number of warnings so far, ``temperature`` for the
+    method that has one, and for the others ``objective``, its mean over the same batches, and ``silent``, the share of
+    them where it was not above 0; ``loss`` stays the NLL. Evaluations within training are new data, with which the
+    guard compares the accuracy on calibration batches.
 
     Models with one label for each sample are supported: logits ``(N, C)``, labels ``(N,)``.
 
@@ -59,18 +62,25 @@ class CalibratedTrainer(Trainer):
         *args: As ``Trainer`` takes them.
         calibration_dataset: Held-out part of the training data, of the same kind as ``train_dataset``; see
             :func:`~calibrant.training.interleaved_split`.
-        objective: Function of ``(logits, labels)`` for the method ``"published"``; ``ESDLoss()`` if not given.
+        objective: Function of ``(logits, labels)`` of a calibration batch. If not given, ``ESDLoss()`` for the method
+            ``"published"`` and the cross entropy for ``"head"``.
         objective_weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not
             computed at all.
-        method: ``"temperature"`` or ``"published"``; the latter by default if an objective or its weight is given.
+        method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`; the
+            last by default if an objective or its weight is given.
         calibration_batch_size: Samples of a calibration batch on each process; as many as in a training batch if not
             given.
         calibration_every: Use a calibration batch at every k-th optimizer step only: by default every fourth for
-            ``"temperature"``, every one for ``"published"``.
-        batchnorm: What the calibration batch does to running statistics: ``"update"`` them as published, or
-            ``"freeze"`` them. Of no effect on models without BatchNorm, and with ``"temperature"``.
+            ``"temperature"``, every one for the others.
+        batchnorm: What the calibration batch does to running statistics: ``"update"`` them, the default of
+            ``"published"``, or ``"freeze"`` them. Of no effect on models without BatchNorm, and with ``"temperature"``.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
         **kwargs: As ``Trainer`` takes them.
+
+    Attributes:
+        calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the latest training, with its guard; None
+            before.
+        finished: What the end of the latest training with ``"temperature"`` did; None before, and for other methods.
 
     Example:
         >>> import tempfile
