@@ -138,6 +138,8 @@ def test_sound_training_gives_no_warning(tmp_path: Path, options: dict[str, Any]
     trainer = calibrated(tmp_path, **{"learning_rate": 1e-2, "per_device_train_batch_size": 64} | options)
     assert warned(trainer) == set()
     assert set(logged(trainer, "warnings")) == {0}
+    assert trainer.calibrated_loss is not None
+    assert trainer.calibrated_loss.guard.has_objective == (trainer.method != "temperature")
     assert logged(trainer, "eval_accuracy")[-1] > 0.9
 
 

@@ -16,8 +16,8 @@ class TrainerGuard(Guard):
     It judges windows of its own: entries of the log may be a single step apart, too few for a judgement.
     """
 
-    def __init__(self, on: bool = True) -> None:
-        super().__init__(on)
+    def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
+        super().__init__(on, has_objective=has_objective)
         self._logged, self._compared = Sums(), Sums()
         self._accuracy = 0.0  # of the last evaluation
 

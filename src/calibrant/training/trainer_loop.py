@@ -64,7 +64,7 @@ class TrainerLoop:
             layer=maker if divides or (method == "head" and isinstance(maker, Layer)) else None,
         )  # fmt: skip
         self.loss._output = maker
-        self.loss.guard = self.guard = TrainerGuard(guard)
+        self.loss.guard = self.guard = TrainerGuard(guard, has_objective=not divides)
         self._has_dropout = not divides and _has_dropout(model)
         self._divided = DividedLogits(maker) if divides else None
         self._handle = maker.register_forward_hook(self._note)
