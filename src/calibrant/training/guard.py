@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
+from operator import length_hint
 from typing import Any, NamedTuple
 
 import torch
@@ -259,6 +260,32 @@ class Guard:
                 f"its strongest, over {len(self._pulls['objective'])} held-out batches: it leads the training. Lower "
                 "its weight, or use CalibratedLoss(model), which has none",
             )
+
+    def compare_validation(self, new: Scores, before: float, loader: Any, *, learns: bool, dropout: bool) -> None:
+        """Compare the held-out batches of this window with validation.
+
+        They passed while the network went from the previous validation to this one: any accuracy between the two is as
+        expected.
+
+        Args:
+            new: Scores of the validation.
+            before: Accuracy of the previous validation; 0 if there was none.
+            loader: Gave the held-out batches, again and again.
+            learns: Whether a gradient from held-out data reaches the network.
+            dropout: Whether held-out batches went through dropout, which costs accuracy.
+        """
+        held_out = self.held_out.scores(across_ranks=True)
+        if held_out is None:
+            return
+        low, high = sorted((before, new.accuracy))
+        nearest = min(max(held_out.accuracy, low), high)
+        if dropout and held_out.accuracy < nearest:
+            return
+        batches, dataset = self.held_out.batches, getattr(loader, "dataset", None)
+        # A sample that passed several times counts once.
+        in_a_pass = held_out.samples * length_hint(loader, batches) / max(batches, 1)
+        samples = min(held_out.samples, len(dataset) if isinstance(dataset, Sized) else in_a_pass)
+        self.compare(new._replace(accuracy=nearest), held_out._replace(samples=samples), learns=learns)
 
     def compare(self, new: Scores, held_out: Scores, *, learns: bool) -> None:
         """Warn when held-out data and new data differ by more than chance.
