@@ -144,6 +144,8 @@ class Guard:
         self._strongest = 0.0
         self._begin()
         self._first: Scores | None = None
+        # Held-out samples are judged at the start over several windows: an epoch may have too few.
+        self._start = {"training": Sums(), "held_out": Sums()}
 
     def _begin(self) -> None:
         self.training, self.held_out = Sums(), Sums()
@@ -156,17 +158,24 @@ class Guard:
         if not self.told_of_epochs and self.training.batches >= WINDOW:
             self.close_window()
         self.training.add(data)
+        if self._is_start():
+            self._start["training"].add(data)
         self._steps += 1
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_held_out(self, data: Classification) -> None:
         """Add a held-out batch, before the network has learned anything from it."""
-        self.held_out.add(Classification(data.logits.detach(), data.target, data.mask))
-        if self._first is None and self._steps <= WINDOW:
+        data = Classification(data.logits.detach(), data.target, data.mask)
+        self.held_out.add(data)
+        if self._is_start():
+            self._start["held_out"].add(data)
             self._judge_start()
 
+    def _is_start(self) -> bool:
+        return self._first is None and self._steps <= WINDOW
+
     def _judge_start(self) -> None:
-        scores, training = self.held_out.scores(), self.training.scores()
+        scores, training = self._start["held_out"].scores(), self._start["training"].scores()
         if scores is None or training is None or scores.samples < FEWEST_SEEN:
             return
         self._first = scores
@@ -332,6 +341,7 @@ class Guard:
             "warnings": dict(self.warnings_), "steps": self._steps, "best": dict(self._best),
             "strongest": self._strongest,
             "first": self._first and tuple(self._first),
+            "start": {name: sums.state_dict() for name, sums in self._start.items()},
             "silent": self._silent, "spoke": self._spoke, "latest": dict(self.latest),
             "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
             "pulls": {name: list(pulls) for name, pulls in self._pulls.items()},
@@ -342,6 +352,8 @@ class Guard:
         self.warnings_, self._steps, self._best = dict(state["warnings"]), state["steps"], dict(state["best"])
         self._strongest = state["strongest"]
         self._first = None if state["first"] is None else Scores(*state["first"])
+        for name, sums in self._start.items():
+            sums.load_state_dict(state["start"][name])
         self._silent, self._spoke, self.latest = state["silent"], state["spoke"], dict(state["latest"])
         self.training.load_state_dict(state["training"])
         self.held_out.load_state_dict(state["held_out"])
