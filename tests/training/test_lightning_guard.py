@@ -9,6 +9,7 @@ import lightning
 import pytest
 import torch
 import torch.nn.functional as F
+from benchmarks.guard import digits, network
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -17,7 +18,6 @@ from calibrant.training import CalibratedClassifier, CalibrationWarning, Tempera
 from calibrant.training.guard import Guard, Scores
 from tests.training.batches import Batch, Batches
 from tests.training.lightning_runs import trainer
-from tests.training.test_guard import digits, network
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
