@@ -10,9 +10,10 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import calibrant as cal
+from calibrant.training import TemperatureInTheLoop
 from calibrant.training.lightning import CalibratedClassifier, InterleavedDataModule, WholeCheckpointIO
 
 EPOCHS = 3
@@ -104,6 +105,8 @@ def run_on_two_ranks(rank: int, port: int, folder: Path) -> None:
         trains.fit(module, datamodule=exact_data(**sizes(name, ranks=2)))
         tested = trains.test(module, datamodule=exact_data(batch_size=4), verbose=False)[0]
         results[name] = result(trains) | {"test": tested}
+    trains = trainer(folder, strategy="ddp", devices=2, max_epochs=3)
+    results["callback"] = callback_result(trains, rank, ranks=2)
     saving = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)
     trains = trainer(folder, saving, strategy="ddp", devices=2, max_epochs=2)
     trains.fit(classifier(), datamodule=data())
@@ -137,3 +140,49 @@ def exact_classifier(optimizer: str) -> CalibratedClassifier:
         return CalibratedClassifier(model, method="temperature", learning_rate=0.03)
     makers = {"sgd": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9), "adamw": None}
     return CalibratedClassifier(model, cal.ESDLoss(root=False), weight=5.0, optimizer=makers[optimizer])
+
+
+class OwnModule(lightning.LightningModule):
+    """Somebody's module, in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 3)).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x)
+        return logits
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("nll", nn.functional.cross_entropy(self(batch[0]), batch[1]), sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), 0.03)
+
+
+def callback_result(trains: lightning.Trainer, rank: int, ranks: int) -> dict[str, Any]:
+    """Train a module with TemperatureInTheLoop, each rank on its part of every batch."""
+    x, y = samples(200, torch.float64)
+    y = torch.where(torch.arange(200) % 5 == 0, (y + 1) % 3, y)  # of which no network can be sure
+    train, held_out, new = (
+        DataLoader(part, size // ranks, sampler=DistributedSampler(part, ranks, rank, shuffle=False))
+        for part, size in (
+            (TensorDataset(x[:60], y[:60]), 10),
+            (TensorDataset(x[60:140], y[60:140]), 40),
+            (TensorDataset(x[140:], y[140:]), 60),
+        )
+    )
+    callback, module = TemperatureInTheLoop(held_out, every=2, patience=0), OwnModule()
+    trains.callbacks.append(callback)  # type: ignore[attr-defined]
+    trains.fit(module, train, new)
+    assert callback.finished is not None
+    return {
+        "weights": module.state_dict(),
+        "temperature": callback.finished.temperature,
+        "logged": {name: float(value) for name, value in trains.callback_metrics.items()},
+        "compared": callback._validation_accuracy,
+    }

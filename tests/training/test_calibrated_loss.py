@@ -334,6 +334,38 @@ def test_half_precision_logits_may_grow_and_overflow() -> None:
     assert "overflow" in overflowing.guard.warnings_
 
 
+def test_a_final_network_that_overflows_on_some_samples_is_reported_and_they_are_left_out() -> None:
+    model = nn.Linear(10, 4)
+    calibrated = CalibratedLoss(model)
+    x, y = samples(64, 1)
+    expected = CalibratedLoss(model).finish([(x[3:], y[3:])], fold=False)
+    x = x.clone()
+    x[:3] = math.inf
+    with pytest.warns(
+        CalibrationWarning, match=r"the final network's logits .* on 3 of 64 samples.* earlier checkpoint"
+    ):
+        finished = calibrated.finish([(x[:40], y[:40]), (x[40:], y[40:])], fold=False)
+    assert finished == expected
+
+
+def test_a_final_network_that_diverged_is_an_error_that_names_it() -> None:
+    model = nn.Linear(10, 4)
+    calibrated = CalibratedLoss(model)
+    with torch.no_grad():
+        model.weight.fill_(math.nan)
+    with pytest.raises(ValueError, match=r"the final network's logits .* on all 64 samples.* an earlier checkpoint"):
+        calibrated.finish([samples(64, 1)])
+
+
+def test_logits_of_ignored_samples_may_be_anything() -> None:
+    x, y = samples(64, 1)
+    x, y = x.clone(), y.clone()
+    x[:3], y[:3] = math.nan, -100
+    calibrated = CalibratedLoss(knowing(nn.Linear(10, 4)))
+    calibrated(*samples(64, 0), x, y)
+    assert calibrated.finish([(x, y)]).held_out.samples == 61
+
+
 def test_held_out_outputs_of_hugging_face_models_are_understood() -> None:
     class Output(dict[str, Tensor]):
         pass

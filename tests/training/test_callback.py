@@ -92,7 +92,7 @@ def test_it_trains_as_the_loss_does_in_a_plain_loop(tmp_path: Path) -> None:
 @pytest.mark.parametrize("last", [(), (nn.Softsign(),)])
 def test_the_module_is_calibrated_and_free_of_hooks_after_fit(last: tuple[nn.Module, ...], tmp_path: Path) -> None:
     train, held_out, validation = loaders()
-    module, callback = Own(*last), TemperatureInTheLoop(held_out)
+    module, callback = Own(*last), TemperatureInTheLoop(held_out, patience=0)
     run = trainer(tmp_path, callback, max_epochs=15)
     run.fit(module, train, validation)
     assert callback.temperature == 1
@@ -112,7 +112,7 @@ def test_every_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
         # A loader that Lightning can pick up again.
         return {"train_dataloaders": interleave(train, None), "val_dataloaders": validation}
 
-    callback = TemperatureInTheLoop(loaders()[1])
+    callback = TemperatureInTheLoop(loaders()[1], patience=0)
     saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=5, save_top_k=-1)
     module = Own(dropout=0.0)
     run = trainer(tmp_path, callback, saving, max_epochs=5)
@@ -125,12 +125,12 @@ def test_every_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
         temperatures.add(states["TemperatureInTheLoop"]["temperature"])
         if path.name == "step=30.ckpt":
             continue
-        resumed, other = Own(), TemperatureInTheLoop(loaders()[1])
+        resumed, other = Own(), TemperatureInTheLoop(loaders()[1], patience=0)
         trainer(tmp_path, other, max_epochs=5).fit(resumed, **source(), ckpt_path=path, weights_only=True)
         assert other.finished == callback.finished, path.name
         assert same(resumed.state_dict(), module.state_dict())
     assert len(temperatures) > 2
-    done, other = Own(), TemperatureInTheLoop(loaders()[1])
+    done, other = Own(), TemperatureInTheLoop(loaders()[1], patience=0)
     trainer(tmp_path, other, max_epochs=5).fit(done, **source(), ckpt_path=tmp_path / "step=30.ckpt", weights_only=True)
     assert same(done.state_dict(), module.state_dict())
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
+from benchmarks.guard import digits, network
 from torch import nn
 
 import calibrant as cal
@@ -17,21 +17,6 @@ from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
 from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard, Scores
 from tests.training.batches import Batch, Batches
-
-
-@cache
-def digits(seed: int) -> tuple[Batch, Batch, Batch]:
-    """700 training, 300 held-out and 797 test images of digits."""
-    images, labels = load_digits(return_X_y=True)
-    x, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
-    train, held_out, test = ((x[rows], y[rows]) for rows in order.split([700, 300, 797]))
-    return train, held_out, test
-
-
-def network(seed: int) -> nn.Sequential:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def train(

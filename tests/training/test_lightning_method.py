@@ -51,7 +51,7 @@ def over_fitting(**options: Any) -> CalibratedClassifier:
 
 
 def test_the_model_itself_is_calibrated_after_fit(tmp_path: Path) -> None:
-    module, run = over_fitting(), trainer(tmp_path, max_epochs=20)
+    module, run = over_fitting(), trainer(tmp_path, max_epochs=40)
     run.fit(module, datamodule=noisy_data())
     assert module.finished is not None
     assert module.temperature == 1
@@ -61,7 +61,7 @@ def test_the_model_itself_is_calibrated_after_fit(tmp_path: Path) -> None:
         logits = module.model(x)
     assert torch.equal(module(x), logits)
     plain = over_fitting(method=None)
-    trainer(tmp_path, max_epochs=20).fit(plain, datamodule=noisy_data())
+    trainer(tmp_path, max_epochs=40).fit(plain, datamodule=noisy_data())
     with torch.no_grad():
         confident = plain.model(x)
     ece = [cal.metrics.ece(logits=each, target=y, bins=20) for each in (logits, confident)]

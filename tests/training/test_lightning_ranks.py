@@ -9,7 +9,15 @@ import torch
 from torch.utils.data import TensorDataset
 
 from calibrant.training.lightning import InterleavedDataModule
-from tests.training.lightning_runs import exact_classifier, exact_data, result, run_on_two_ranks, sizes, trainer
+from tests.training.lightning_runs import (
+    callback_result,
+    exact_classifier,
+    exact_data,
+    result,
+    run_on_two_ranks,
+    sizes,
+    trainer,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -45,6 +53,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Results:
         run.fit(module, datamodule=exact_data(**sizes(name, ranks=1)))
         tested = run.test(module, datamodule=exact_data(batch_size=8), verbose=False)[0]
         results[name] = result(run) | {"test": tested}
+    results["callback"] = callback_result(trainer(tmp_path_factory.mktemp("alone"), max_epochs=3), rank=0, ranks=1)
     return results
 
 
@@ -64,6 +73,17 @@ def test_two_ranks_log_what_one_process_logs(ranks: list[Results], alone: Result
         assert rank[name]["test"] == pytest.approx(alone[name]["test"], rel=1e-6)
         for entry, expected in zip(rank[name]["history"], alone[name]["history"], strict=True):
             assert entry == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_module_with_the_callback_ends_the_same_on_both_ranks(ranks: list[Results], alone: Results) -> None:
+    first, second = (rank["callback"] for rank in ranks)
+    expected = alone["callback"]
+    assert expected["logged"]["train_temperature"] != 1
+    assert first["temperature"] == second["temperature"] == pytest.approx(expected["temperature"], rel=1e-9)
+    assert first["compared"] == second["compared"] == pytest.approx(expected["compared"]) != 0
+    torch.testing.assert_close(first["weights"], second["weights"], rtol=0, atol=0)
+    torch.testing.assert_close(first["weights"], expected["weights"], rtol=0, atol=1e-9)
+    assert first["logged"] == second["logged"] == pytest.approx(expected["logged"], rel=1e-6)
 
 
 def test_batchnorm_needs_nothing_special(ranks: list[Results]) -> None:

@@ -16,7 +16,7 @@ from calibrant.training.finishing import Finished, Predictor, divide, final_temp
 from calibrant.training.guard import Guard
 from calibrant.training.ignored import Loss, loss_or_zero, objective_or_zero
 from calibrant.training.last_layer import find_layer, named_layer
-from calibrant.training.outputs import cross_entropy, evaluating, flattened, logits_of, mean_nll
+from calibrant.training.outputs import cross_entropy, evaluating, finite, flattened, logits_of, mean_nll
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
 
 Method = Literal["temperature", "head", "published"]
@@ -253,6 +253,10 @@ class CalibratedLoss:
         ignored = self.ignore_index if ignore_index is None else ignore_index
         return flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
 
+    def _flattened_finite(self, logits: Tensor, target: Tensor) -> tuple[Classification, int]:
+        logits, target, count = finite(logits, target, self.ignore_index, multi_label=self.multi_label)
+        return self._flattened(logits, target), count
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _observe(self, x: Any, y: Tensor | None, weight: Tensor | None) -> None:
@@ -267,21 +271,17 @@ class CalibratedLoss:
 
     def _finite(self, logits: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Leave out samples whose logits overflowed; a batch with some is no reason to stop."""
-        if target is None or logits.numel() == 0 or math.isfinite(float(logits.detach().abs().max())):
+        if target is None:
             return logits, target
-        self.guard.warn(
-            "overflow",
-            f"some logits are infinite or NaN in {logits.dtype} (largest before: {self.largest_logit:.3g}), and their "
-            "samples are left out: use bfloat16 or float32 for the last layer, since raw logits grow against the "
-            "temperature, let the learning rate fall, or check that training has not diverged",
-        )
-        bad = ~logits.isfinite()
-        if not self.multi_label and target.shape != logits.shape:
-            rows = bad if logits.dim() == 1 else bad.any(1)
-            target = target.masked_fill(rows.reshape(target.shape), self.ignore_index)
-        else:
-            target = target.masked_fill(bad, self.ignore_index)
-        return logits.nan_to_num(0.0, 0.0, 0.0), target
+        cleaned, target, count = finite(logits, target, self.ignore_index, multi_label=self.multi_label)
+        if count:
+            self.guard.warn(
+                "overflow",
+                f"some logits are infinite or NaN in {logits.dtype} (largest before: {self.largest_logit:.3g}), and "
+                "their samples are left out: use bfloat16 or float32 for the last layer, since raw logits grow against "
+                "the temperature, let the learning rate fall, or check that training has not diverged",
+            )
+        return cleaned, target
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_logits(self, data: Classification) -> None:
@@ -359,10 +359,14 @@ class CalibratedLoss:
 
         Returns:
             The temperature, its standard error, and scores on the data given.
+
+        Raises:
+            ValueError: If the logits of the final network are infinite or NaN on every sample. Where they are on some,
+                these are left out, with a warning.
         """
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
-        predict = Predictor(self._model, self._flattened, self._layer)
+        predict = Predictor(self._model, self._flattened_finite, self._layer, self.guard)
         logits, target = predict(held_out)
         log_t = error = 0.0
         if folds:

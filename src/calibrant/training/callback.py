@@ -11,6 +11,7 @@ from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.divided_logits import DividedLogits, find_maker
 from calibrant.training.finishing import Finished
+from calibrant.training.guard import Sums
 from calibrant.training.last_layer import named_layer
 from calibrant.training.outputs import evaluating, logits_of
 from calibrant.training.randomness import random_state, set_random_state
@@ -27,6 +28,10 @@ class TemperatureInTheLoop(Callback):
     forward in evaluation mode, and T is solved for on the latest held-out logits. No gradient comes from held-out data.
     After ``fit`` T is solved for once more, on all held-out data, and folded into the layer: the module itself is then
     calibrated. See :class:`calibrant.training.CalibratedLoss`.
+
+    Validation batches ``(inputs, target)`` are new data: at the end of a validation within ``fit``, the guard compares
+    the accuracy on them with that on held-out data. It takes the logits that ``validation_step`` has just made, of the
+    first validation loader. Batches of another form are not compared.
 
     Logged are ``train_temperature``, ``train_held_out_accuracy``, ``train_held_out_nll`` and ``train_held_out_gap`` of
     every epoch, and ``train_warnings``, the number of warnings so far.
@@ -85,6 +90,8 @@ class TemperatureInTheLoop(Callback):
         self._saved: dict[str, Any] | None = None
         self._is_finished = False
         self._is_due = False
+        self._validation = Sums()
+        self._validation_accuracy = 0.0  # of the last validation
 
     @property
     def temperature(self) -> float:
@@ -106,8 +113,10 @@ class TemperatureInTheLoop(Callback):
         self._loss = CalibratedLoss(module, layer=maker, **self._options)
         self._loss.guard.told_of_epochs = True
         self._loss._output = maker
+        self._validation_accuracy = 0.0
         if self._saved is not None:
             self._loss.load_state_dict(self._saved["loss"])
+            self._validation_accuracy = self._saved["validation_accuracy"]
         self._saved = None
         self._divided = DividedLogits(maker)
         self._divided.set(self.temperature)
@@ -133,6 +142,7 @@ class TemperatureInTheLoop(Callback):
         del pl_module, batch, batch_idx
         assert self._loss is not None  # noqa: S101 (set when training started)
         assert self._divided is not None  # noqa: S101
+        self._divided.latest = None
         self._is_due = self._loss._is_due(True)
         if self._is_due:
             x, y = _pair(_moved(trainer, self._stream.next_batch()))
@@ -145,14 +155,53 @@ class TemperatureInTheLoop(Callback):
     ) -> None:
         """Let the guard see the training batch, if it is ``(inputs, target)``."""
         del trainer, pl_module, outputs, batch_idx
-        batch = getattr(batch, "train", batch)  # of an InterleavedBatch
+        seen = self._seen(getattr(batch, "train", batch))  # of an InterleavedBatch
+        if self._is_due and seen is not None and self._loss is not None:
+            self._loss._watch_training(*seen)
+
+    def _seen(self, batch: Any) -> tuple[Tensor, Tensor] | None:
+        """Logits that the module has just made, and their target, if the batch is ``(inputs, target)``."""
         logits = None if self._divided is None else self._divided.latest
-        if not self._is_due or logits is None or not isinstance(batch, list | tuple) or len(batch) != 2:
-            return
+        if logits is None or not isinstance(batch, list | tuple) or len(batch) != 2:
+            return None
         target = batch[1]
-        fits = isinstance(target, Tensor) and not target.is_floating_point() and len(target) == len(logits)
-        if fits and logits.shape[:1] + logits.shape[2:] == target.shape and self._loss is not None:
-            self._loss._watch_training(logits, target)
+        fits = isinstance(target, Tensor) and not target.is_floating_point() and target.dim() > 0
+        return (logits, target) if fits and logits.shape[:1] + logits.shape[2:] == target.shape else None
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin to count."""
+        del trainer, pl_module
+        self._validation = Sums()
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Forget the logits of earlier batches."""
+        del trainer, pl_module, batch, batch_idx, dataloader_idx
+        if self._divided is not None:
+            self._divided.latest = None
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        """Count what the module has got right. Further loaders may hold data that are meant to differ."""
+        del trainer, pl_module, outputs, batch_idx
+        seen = self._seen(batch)
+        if seen is not None and dataloader_idx == 0 and self._loss is not None:
+            self._validation.add(self._loss._flattened(*self._loss._finite(*seen)))
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compare with held-out data; there are none before training, where Lightning checks the validation loop."""
+        del pl_module
+        if self._loss is None or self._divided is None or trainer.sanity_checking:
+            return
+        new = self._validation.scores(across_ranks=True)
+        if new is not None:
+            self._loss.guard.compare_validation(
+                new, self._validation_accuracy, self.held_out, learns=False, dropout=False
+            )
+            self._validation_accuracy = new.accuracy
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the scores of the epoch."""
@@ -199,6 +248,7 @@ class TemperatureInTheLoop(Callback):
             "temperature": self.temperature,
             "loss": self._loss.state_dict(),
             "stream": {"passes": self._stream.passes, "batches": self._stream.batches},
+            "validation_accuracy": self._validation_accuracy,
             "is_finished": self._is_finished,
         }
 

@@ -20,7 +20,7 @@ class DividedLogits:
 
     Attributes:
         module: The module.
-        latest: Logits of the latest forward pass in training mode, divided.
+        latest: Logits of the latest forward pass, divided.
 
     Example:
         >>> layer = nn.Linear(2, 3)
@@ -57,12 +57,12 @@ class DividedLogits:
             self._handle.remove()
         self._handle = self.latest = None
 
-    def _divide(self, module: nn.Module, _: Any, output: Any) -> Any:
+    def _divide(self, module: nn.Module, given: Any, output: Any) -> Any:
+        del module, given
         if not self._is_on:
             return output
         logits = logits_of(lambda _: output, None) / self._temperature
-        if module.training:
-            self.latest = logits.detach()
+        self.latest = logits.detach()
         if isinstance(output, Tensor):
             return logits
         output.logits = logits

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from calibrant import distributed
 from calibrant.inputs import Classification
 from calibrant.training.guard import Guard, Scores, Sums, joined
 from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, scale_output
@@ -38,32 +39,60 @@ class Predictor:
 
     Args:
         model: Any module.
-        flatten: Brings logits and target to ``(N, C)`` and ``(N,)``.
+        flatten: Brings logits and target to ``(N, C)`` and ``(N,)``, and leaves out samples whose logits are infinite
+            or NaN; returns how many these were, too.
         layer: The layer that makes the logits, if it is known.
+        guard: Is told of samples that were left out.
     """
 
     def __init__(
-        self, model: nn.Module, flatten: Callable[[Tensor, Tensor], Classification], layer: nn.Module | None
+        self,
+        model: nn.Module,
+        flatten: Callable[[Tensor, Tensor], tuple[Classification, int]],
+        layer: nn.Module | None,
+        guard: Guard,
     ) -> None:
         self.layer = layer
         self._model = model
         self._flatten = flatten
+        self._guard = guard
 
     @torch.no_grad()
     def __call__(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
         """Logits and target of all batches ``(x, y)``, and of all ranks."""
         parts: list[Classification] = []
+        left_out = 0
         device = next((weights.device for weights in self._model.parameters()), torch.device("cpu"))
         with evaluating(self._model):
             for batch in batches:
                 x, y = moved(batch, device)
                 if self.layer is None and not parts:
                     self.layer = find_layer(self._model, lambda x=x: logits_of(self._model, x))  # type: ignore[misc]
-                parts.append(self._flatten(logits_of(self._model, x), y))
+                data, count = self._flatten(logits_of(self._model, x), y)
+                parts.append(data)
+                left_out += count
         if not parts:
             raise ValueError("the loader gave no batch: pass batches (x, y)")
         logits, target, _ = gathered(joined(parts), None)
+        if distributed.is_distributed():
+            left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
+        if left_out:
+            self._report(left_out, len(target))
         return logits, target
+
+    def _report(self, left_out: int, counted: int) -> None:
+        earlier = "load the weights of an earlier checkpoint, or train again with a lower learning rate"
+        if not counted:
+            raise ValueError(
+                f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
+                f"calibrate: {earlier}"
+            )
+        self._guard.warn(
+            "not finite",
+            f"the final network's logits are infinite or NaN on {left_out} of {left_out + counted} samples, which are "
+            f"left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs of these "
+            f"samples, or, if training has diverged, {earlier}",
+        )
 
 
 def final_temperature(

@@ -1,6 +1,6 @@
 """A LightningModule that owns a CalibratedLoss: its epochs, its guard, its checkpoint and its end."""
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from torch import nn
@@ -81,31 +81,15 @@ class GuardedModule(RecordedModule):
             self.calibrated_loss.guard.close_window()
 
     def _judge_validation(self, values: Mapping[str, float], previous: Mapping[str, float]) -> None:
-        """Compare held-out with validation accuracy.
-
-        The held-out batches passed while the network went from the previous validation to this one: any accuracy
-        between the two is as expected.
-        """
-        if self.calibrated_loss is None:
+        """Compare held-out with validation accuracy."""
+        if self.calibrated_loss is None or not values:
             return
-        guard = self.calibrated_loss.guard
-        held_out = guard.held_out.scores(across_ranks=True)
-        if held_out is None or not values:
-            return
-        held_out = held_out._replace(samples=min(held_out.samples, self._held_out_size()))
-        low, high = sorted((previous.get("accuracy", 0.0), values["accuracy"]))
-        nearest = min(max(held_out.accuracy, low), high)
         learns = self.method != "temperature"
-        if learns and held_out.accuracy < nearest and has_dropout(self.model):
-            return  # their batches went through dropout, and those of validation did not
-        counted = self.evaluation_scores.counted()
-        guard.compare(Scores(counted, nearest, values["loss"], 0.0), held_out, learns=learns)
-
-    def _held_out_size(self) -> float:
-        """Number of distinct held-out samples."""
-        loader = self.trainer.train_dataloader
-        dataset = getattr(getattr(loader, "calibration_loader", None), "dataset", None)
-        return len(dataset) if isinstance(dataset, Sized) else float("inf")
+        self.calibrated_loss.guard.compare_validation(
+            Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], 0.0),
+            previous.get("accuracy", 0.0), getattr(self.trainer.train_dataloader, "calibration_loader", None),
+            learns=learns, dropout=learns and has_dropout(self.model),
+        )  # fmt: skip
 
     def on_fit_end(self) -> None:
         """Judge the last epoch; with the method ``"temperature"``, make the model itself return calibrated logits.

@@ -1,5 +1,6 @@
 """From a batch to the logits of any model, and the loss of logits."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -62,6 +63,19 @@ def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, igno
             f"a multi-label target must have the shape of the logits, {tuple(logits.shape)}, got {tuple(target.shape)}"
         )
     return inputs.classification(logits.reshape(-1), target.reshape(-1).long(), None, ignore_index)
+
+
+def finite(
+    logits: Tensor, target: Tensor, ignore_index: int, *, multi_label: bool = False
+) -> tuple[Tensor, Tensor, int]:
+    """Let samples whose logits are infinite or NaN be ignored, and say how many of those that count there are."""
+    if logits.numel() == 0 or math.isfinite(float(logits.detach().abs().max())):
+        return logits, target, 0
+    bad = ~logits.isfinite()
+    if not multi_label and target.shape != logits.shape:
+        bad = (bad if logits.dim() == 1 else bad.any(1)).reshape(target.shape)
+    count = int((bad & (target != ignore_index)).sum())
+    return logits.nan_to_num(0.0, 0.0, 0.0), target.masked_fill(bad, ignore_index), count
 
 
 def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> Tensor:

@@ -43,8 +43,6 @@ class TrainerGuard(Guard):
     ) -> None:
         """Compare the held-out batches since the previous evaluation with this one.
 
-        They passed while the network went from one to the other: any accuracy between the two is as expected.
-
         Args:
             accuracy: Accuracy of the evaluation.
             samples: Number of its samples.
@@ -53,15 +51,10 @@ class TrainerGuard(Guard):
             dropout: Whether held-out batches went through dropout, which those of the evaluation did not.
         """
         held_out, self._compared = self._compared.scores(across_ranks=True), Sums()
-        low, high = sorted((self._accuracy, accuracy))
-        self._accuracy = accuracy
-        if held_out is None:
-            return
-        nearest = min(max(held_out.accuracy, low), high)
-        if dropout and held_out.accuracy < nearest:
-            return
-        held_out = held_out._replace(samples=min(held_out.samples, distinct))
-        self.compare(Scores(samples, nearest, 0.0, 0.0), held_out, learns=learns)
+        before, self._accuracy = self._accuracy, accuracy
+        if held_out is not None:
+            new = Scores(samples, accuracy, 0.0, 0.0)
+            self.compare_between(before, new, held_out, distinct, learns=learns, dropout=dropout)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what is warned about and logged next."""

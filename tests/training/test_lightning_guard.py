@@ -1,0 +1,221 @@
+"""The guard under Lightning: the known failures warn, sound runs do not, and validation is compared with."""
+
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+import torch.nn.functional as F
+from benchmarks.guard import digits, network
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import calibrant as cal
+from calibrant.training import CalibratedClassifier, CalibrationWarning, TemperatureInTheLoop, interleave
+from calibrant.training.guard import Guard, Scores
+from tests.training.batches import Batch, Batches
+from tests.training.lightning_runs import trainer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+]
+
+
+class Own(lightning.LightningModule):
+    """Somebody's module."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.passes = 0
+        self.right: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += not self.training
+        logits: Tensor = self.net(x)
+        return logits
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(self(x), y)
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
+        self.right.append(self(x).argmax(1) == y)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), 1e-2)
+
+
+def loader(data: Batch, size: int, *, shuffle: bool = False) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*data), size, shuffle=shuffle)
+
+
+def flipped(data: Batch, share: float) -> Batch:
+    """The same samples, the first of them with the label of another class."""
+    x, y = data
+    y = y.clone()
+    wrong = int(share * len(y))
+    y[:wrong] = (y[:wrong] + 1) % 10
+    return x, y
+
+
+def having_seen(model: nn.Module, *parts: Batch) -> nn.Module:
+    """Train a network on all parts."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for _ in range(25):
+        for x, y in Batches((torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])), 64):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+def warned(fit: Any, guard: Any) -> set[str]:
+    """Kinds of warnings that came while fitting; each must come once, as a Python warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit()
+    given = [str(one.message) for one in caught if issubclass(one.category, CalibrationWarning)]
+    assert sorted(given) == sorted(guard().warnings_.values())
+    return set(guard().warnings_)
+
+
+def classifier_warned(
+    folder: Path, module: CalibratedClassifier, seed: int, *, epochs: int, size: int
+) -> tuple[float, set[str]]:
+    """Test accuracy of a CalibratedClassifier after fit, and its warnings."""
+    train, held_out, test = digits(seed)
+    run = trainer(folder, max_epochs=epochs)
+    batches = interleave(loader(train, size, shuffle=True), loader(held_out, size, shuffle=True))
+    assert module.calibrated_loss is not None
+    guard = module.calibrated_loss.guard
+    found = warned(lambda: run.fit(module, batches, loader(test, 400)), lambda: guard)
+    assert module.history[-1]["train_warnings"] <= len(found)
+    return module.history[-1]["validation_accuracy"], found
+
+
+def callback_warned(
+    folder: Path, model: nn.Module, train: Batch, held_out: Batch, new: Batch, *, epochs: int = 6
+) -> set[str]:
+    """Warnings of a run with TemperatureInTheLoop."""
+    callback = TemperatureInTheLoop(loader(held_out, 64, shuffle=True))
+    run = trainer(folder, callback, max_epochs=epochs, enable_checkpointing=False)
+    fit = partial(run.fit, Own(model), loader(train, 32, shuffle=True), loader(new, 400))
+    return warned(fit, lambda: callback._loss.guard)  # type: ignore[union-attr]
+
+
+# The four failures, through CalibratedClassifier
+
+
+@pytest.mark.parametrize(
+    ("objective", "weight", "loses"),
+    [(cal.ESDLoss(), 10.0, 0.01), (cal.ESDLoss(root=False), 100.0, 0.08), (cal.ESDLoss(), 1000.0, 0.4)],
+    ids=["weight-10", "no-root-weight-100", "weight-1000"],
+)
+def test_failures_1_2_and_4_a_weight_that_costs_accuracy(
+    objective: nn.Module, weight: float, loses: float, tmp_path: Path
+) -> None:
+    found, kinds = classifier_warned(
+        tmp_path, CalibratedClassifier(network(0), objective, weight), 0, epochs=12, size=16
+    )
+    assert found < 0.92 - loses  # weight 0 has 92 %
+    assert "outweighs" in kinds
+
+
+@pytest.mark.parametrize("method", ["published", "temperature"])
+def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any, tmp_path: Path) -> None:
+    model = having_seen(network(1), *digits(1)[:2])
+    _, kinds = classifier_warned(tmp_path, CalibratedClassifier(model, method=method), 1, epochs=4, size=64)
+    assert "seen" in kinds
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("method", ["published", "temperature"])
+def test_a_sound_classifier_gives_no_warning(method: Any, seed: int, tmp_path: Path) -> None:
+    module = CalibratedClassifier(network(seed), method=method, learning_rate=1e-2)
+    found, kinds = classifier_warned(tmp_path, module, seed, epochs=12, size=64)
+    assert found > 0.9
+    assert not kinds
+
+
+# TemperatureInTheLoop
+
+
+def test_held_out_samples_that_the_module_has_seen_are_reported(tmp_path: Path) -> None:
+    train, held_out, test = digits(1)
+    model = having_seen(network(1), train, held_out)
+    assert "seen" in callback_warned(tmp_path, model, train, held_out, test, epochs=4)
+
+
+@pytest.mark.parametrize(("of_held_out", "of_new"), [(0.25, 0.0), (0.0, 0.25)])
+def test_held_out_data_that_differ_from_validation_data_are_reported(
+    of_held_out: float, of_new: float, tmp_path: Path
+) -> None:
+    train, held_out, test = digits(0)
+    kinds = callback_warned(tmp_path, network(0), train, flipped(held_out, of_held_out), flipped(test, of_new))
+    assert kinds == {"parted"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sound_module_gives_no_warning(seed: int, tmp_path: Path) -> None:
+    assert callback_warned(tmp_path, network(seed), *digits(seed), epochs=12) == set()
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Scores, Scores]]:
+    """New and held-out scores that are compared."""
+    found: list[tuple[Scores, Scores]] = []
+    monkeypatch.setattr(Guard, "compare", lambda _, new, held_out, **__: found.append((new, held_out)))
+    return found
+
+
+def own_run(folder: Path, validation: Any, held_out: Any = None, **options: Any) -> Own:
+    train, other, _ = digits(0)
+    module = Own(network(0))
+    callback = TemperatureInTheLoop(loader(other, 100) if held_out is None else held_out, every=1)
+    run = trainer(folder, callback, **({"max_epochs": 2, "enable_checkpointing": False} | options))
+    run.fit(module, loader(train, 100, shuffle=True), validation)
+    return module
+
+
+def test_validation_is_compared_without_another_forward_pass(
+    compared: list[tuple[Scores, Scores]], tmp_path: Path
+) -> None:
+    test = digits(0)[2]
+    module = own_run(tmp_path, loader(test, 200), num_sanity_val_steps=1)
+    new, held_out = compared[-1]
+    assert len(compared) == 2  # validations, and not the check before
+    assert (new.samples, held_out.samples) == (797, 300)  # of which 700 passed
+    accuracy = torch.cat(module.right[-4:]).double().mean().item()
+    before = torch.cat(module.right[-8:-4]).double().mean().item()
+    assert new.accuracy == pytest.approx(min(max(held_out.accuracy, before), accuracy))
+    # One to find the layer, 14 held-out batches, one sanity check, two validations, the end.
+    assert module.passes == 1 + 14 + 1 + 2 * 4 + 3
+
+
+def test_only_the_first_validation_loader_is_compared(compared: list[tuple[Scores, Scores]], tmp_path: Path) -> None:
+    test = digits(0)[2]
+    own_run(tmp_path, [loader(test, 200), loader(flipped(test, 1.0), 200)])
+    assert [new.samples for new, _ in compared] == [797, 797]
+
+
+def test_repeated_batches_without_a_dataset_count_once(compared: list[tuple[Scores, Scores]], tmp_path: Path) -> None:
+    _, held_out, test = digits(0)
+    own_run(tmp_path, loader(test, 200), held_out=list(loader(held_out, 100)))
+    own_run(tmp_path, loader(test, 200), held_out=Batches(held_out, 100))
+    assert [old.samples for _, old in compared] == pytest.approx([300] * 4)
+
+
+def test_validation_batches_of_another_form_are_not_compared(
+    compared: list[tuple[Scores, Scores]], tmp_path: Path
+) -> None:
+    x, y = digits(0)[2]
+    own_run(tmp_path, DataLoader([{"x": a, "y": b} for a, b in zip(x, y, strict=True)], 200))  # type: ignore[arg-type]
+    assert not compared
