@@ -123,7 +123,11 @@ def run(setting_name: str, method: str, seed: int, folder: Path, cache: Path) ->
         seconds, stopped = _train(model, loss, setting, train, held_out, stops=method == "nll-stopped")
         if calibrated is not None:
             loop = calibrated.loop
-            last = {"largest_logit": loop.largest_logit, "loop_temperature": loop.temperature, "rose": loop.may_rise}
+            last = {
+                "largest_logit": loop.largest_logit,
+                "loop_temperature": loop.temperature,
+                "over_fits": loop.over_fits,
+            }
             calibrated.finish([held_out])
     warned = [str(one.message) for one in caught if issubclass(one.category, cal.training.CalibrationWarning)]
     result = {"setting": setting_name, "method": method, "seed": seed, "seconds": seconds, "epoch": stopped}

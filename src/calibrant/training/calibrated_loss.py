@@ -70,9 +70,8 @@ class CalibratedLoss:
         ignore_index: Label whose samples do not count.
         samples: Held-out logits that T is solved on: the latest so many.
         damping: Share of the way to the solution that log T moves.
-        patience: T may fall at any time, and may rise from the moment on when the held-out log loss, at the best
-            temperature, has gone without a new best for this share of the steps so far: until then the network does not
-            over-fit. 0 lets T rise from the start.
+        patience: T is 1 until the held-out log loss, at the best temperature, has gone without a new best for this share
+            of the steps so far: until then the network does not over-fit. 0 lets T move from the start.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
     Attributes:

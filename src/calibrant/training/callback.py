@@ -45,7 +45,7 @@ class TemperatureInTheLoop(Callback):
         ignore_index: Label whose samples do not count.
         samples: Held-out logits that T is solved on: the latest so many.
         damping: Share of the way to the solution that log T moves.
-        patience: Share of the steps so far without a lower held-out log loss from which on T may rise.
+        patience: Share of the steps so far without a lower held-out log loss from which on T moves.
         seed: Seed of the order of held-out samples.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 

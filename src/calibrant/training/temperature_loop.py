@@ -32,33 +32,31 @@ class _Entry(NamedTuple):
     weight: Tensor | None
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """Number of samples."""
         return self.target.shape[0]  # several times as fast as len()
 
 
 class TemperatureLoop:
-    """Follows the temperature that is right for held-out data now.
+    """Follows the temperature that is right for held-out data, once the network over-fits.
 
     Held-out logits enter a buffer of the latest ``samples``, from which what is older than half of the training so far
-    is dropped. Whenever a quarter of the buffer is new, the temperature that is best for it is solved for, and log T
-    moves part of the way there. No gradient is involved.
-
-    T may fall at any time, and may rise only from the moment on when the held-out log loss, at the best temperature,
-    has ceased to fall: before that the network still learns more than it over-fits, and a rising T, which keeps the
-    training loss from rewarding confidence, would slow it down.
+    is dropped. Whenever a quarter of the buffer is new, the temperature that is best for it is solved for. T is 1 until
+    the held-out log loss at that temperature has ceased to fall, and moves part of the way to it from then on: before,
+    the network learns more than it over-fits, and a T that rises would only slow it down. T is never below 1, which
+    would act as a higher learning rate does. No gradient is involved.
 
     Args:
         criterion: What the temperature minimises on the buffer: the ``"nll"``, or ``"esd"``, the unbiased calibration
             measure.
         samples: Size of the buffer.
         damping: Share of the way to the solution that log T moves.
-        patience: Share of the steps so far that the held-out log loss must have gone without a new best before T may
-            rise; 0 lets it rise from the start.
+        patience: Share of the steps so far that the held-out log loss must have gone without a new best before T moves;
+            0 lets it move from the start.
 
     Attributes:
         log_temperature: Log of T now.
-        may_rise: Whether the held-out log loss has ceased to fall.
+        over_fits: Whether the held-out log loss has ceased to fall.
         largest_logit: Largest absolute logit seen.
 
     Example:
@@ -82,7 +80,7 @@ class TemperatureLoop:
         self.samples = samples
         self.damping = damping
         self.patience = patience
-        self.may_rise = patience == 0
+        self.over_fits = patience == 0
         self.log_temperature = 0.0
         self.largest_logit = 0.0
         self._entries: list[_Entry] = []
@@ -121,15 +119,15 @@ class TemperatureLoop:
     def _move(self, step: int) -> None:
         logits, target, weight = self.buffer()
         best = solution(logits, target, self._best, self.criterion, weight, rough=True)
-        if not self.may_rise:
+        if not self.over_fits:
             at = self._best if best is None else best
             # Predictions no better than chance are best without confidence, at log C.
             self._judge(step, min(log_loss(logits, target, at, weight), math.log(logits.shape[1])))
         if best is None:
             return
         self._best = best
-        if self.may_rise or best < self.log_temperature:
-            self.log_temperature += self.damping * (best - self.log_temperature)
+        if self.over_fits:
+            self.log_temperature += self.damping * (max(best, 0.0) - self.log_temperature)
 
     def _judge(self, step: int, log_loss: float) -> None:
         """Note the held-out log loss at the best temperature, and whether it has ceased to fall."""
@@ -138,15 +136,15 @@ class TemperatureLoop:
         if self._log_loss < self._lowest:
             self._lowest, self._lowest_at = self._log_loss, step
         elif step - self._lowest_at > max(EARLIEST, self.patience * step):
-            self.may_rise = True
+            self.over_fits = True
 
     def _forget(self, step: int) -> int:
         """Drop what is too old, and return how many samples are left."""
-        kept = sum(entry.count for entry in self._entries)
+        kept = sum(entry.size for entry in self._entries)
         while len(self._entries) > 1 and (
-            kept - self._entries[0].count >= self.samples or self._entries[0].step < step / 2
+            kept - self._entries[0].size >= self.samples or self._entries[0].step < step / 2
         ):
-            kept -= self._entries.pop(0).count
+            kept -= self._entries.pop(0).size
         return kept
 
     def buffer(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -167,7 +165,7 @@ class TemperatureLoop:
             "largest_logit": self.largest_logit,
             "fresh": self._fresh,
             "entries": [tuple(entry) for entry in self._entries],
-            "may_rise": self.may_rise,
+            "over_fits": self.over_fits,
             "best": self._best,
             "log_loss": self._log_loss,
             "lowest": self._lowest,
@@ -180,7 +178,7 @@ class TemperatureLoop:
         self.largest_logit = state["largest_logit"]
         self._fresh = state["fresh"]
         self._entries = [_Entry(*entry) for entry in state["entries"]]
-        self.may_rise, self._best = state["may_rise"], state["best"]
+        self.over_fits, self._best = state["over_fits"], state["best"]
         self._log_loss, self._lowest, self._lowest_at = state["log_loss"], state["lowest"], state["lowest_at"]
 
 
