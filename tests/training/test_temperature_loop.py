@@ -32,7 +32,7 @@ def test_temperature_equals_post_hoc_temperature_on_the_same_buffer(temperature:
     solved = solution(logits, target, loop.log_temperature)
     assert solved is not None
     assert math.exp(solved) == pytest.approx(TemperatureScaling().fit(logits, target).temperature_, rel=1e-6)
-    assert loop.temperature == pytest.approx(temperature, rel=0.3)
+    assert loop.temperature == pytest.approx(max(temperature, 1), rel=0.3)
 
 
 def test_buffer_holds_the_latest_samples_and_nothing_older_than_half_of_training() -> None:
@@ -66,28 +66,34 @@ def test_temperature_is_solved_for_when_a_quarter_of_the_buffer_is_new() -> None
     assert moved[-4:] in ([True, False, True, False], [False, True, False, True])
 
 
-def test_temperature_falls_at_once_and_rises_only_when_the_log_loss_has_ceased_to_fall() -> None:
+def test_temperature_is_one_until_the_log_loss_has_ceased_to_fall() -> None:
     loop = TemperatureLoop(samples=500, damping=1.0)
 
-    def observe(step: int, scale: float) -> None:
+    def observe(step: int) -> None:
         logits, target = made(500, 1.0)
         noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype)
         noisy = 4 * abs(1 - step / 400)  # so the log loss falls until step 400, and rises from then on
-        loop.observe(inputs.classification(scale * (logits + noisy * noise), target), step)
+        loop.observe(inputs.classification(5 * (logits + noisy * noise), target), step)
 
-    observe(0, 0.01)
-    low = loop.log_temperature
-    assert low < -1
-    for step in range(10, 400, 10):
-        observe(step, 5.0)
-    assert not loop.may_rise
-    assert loop.log_temperature == low
-    steps_until = 0
-    while not loop.may_rise:
-        observe(400 + steps_until, 5.0)
-        steps_until += 10
-    assert loop.patience * 400 < steps_until < 300
-    assert loop.log_temperature > low + 1
+    for step in range(0, 400, 10):
+        observe(step)
+    assert not loop.over_fits
+    assert loop.temperature == 1
+    while not loop.over_fits:
+        step += 10
+        observe(step)
+    assert 1.3 * 400 < step < 700
+    assert loop.temperature > 2
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.7])
+def test_temperature_is_never_below_one(temperature: float) -> None:
+    loop = TemperatureLoop(patience=0)
+    loop.observe(inputs.classification(*made(500, 3.0)), 0)
+    assert loop.temperature > 1
+    for step in range(1, 12):
+        loop.observe(inputs.classification(*made(500, temperature, step)), 10 * step)
+    assert loop.temperature == pytest.approx(1, abs=1e-3)
 
 
 def test_predictions_all_right_are_the_lowest_log_loss() -> None:
@@ -155,8 +161,8 @@ def test_state_goes_on_to_the_bit() -> None:
     for loop in (one, other):
         for step in range(5, 120):
             loop.observe(inputs.classification(*made(100, 2.0 + step, step)), step)
-    assert one.may_rise
-    assert other.may_rise
+    assert one.over_fits
+    assert other.over_fits
     assert one.log_temperature == other.log_temperature
     assert one.largest_logit == other.largest_logit
 
