@@ -1,6 +1,7 @@
 """The temperature in the loop for a LightningModule that knows nothing of Calibrant."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -173,5 +174,8 @@ def test_bad_use_is_explained(tmp_path: Path) -> None:
         trainer(tmp_path, TemperatureInTheLoop([torch.zeros(4, 6)])).fit(Own(), train)
     with pytest.raises(ValueError, match="gave no batch"):
         trainer(tmp_path, TemperatureInTheLoop([])).fit(Own(), train)
+    of_two: Any = SimpleNamespace(world_size=2)
+    with pytest.raises(ValueError, match=r"every process the same samples: give it a .*DistributedSampler"):
+        TemperatureInTheLoop(held_out).on_train_start(of_two, Own())
     module = Own()
     trainer(tmp_path, TemperatureInTheLoop(held_out, layer="net.1"), max_epochs=1).fit(module, train)

@@ -46,6 +46,7 @@ def trainer(folder: Path, seed: int = 0, **changed: Any) -> CalibratedTrainer:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("over_fits_at_once")
 def test_the_model_that_is_saved_is_calibrated(tmp_path: Path) -> None:
     one = trainer(tmp_path, max_steps=150, logging_steps=10)
     one.train()
@@ -71,6 +72,7 @@ def test_the_model_that_is_saved_is_calibrated(tmp_path: Path) -> None:
     assert cal.metrics.ece(logits=logits, target=labels, bins=20) == pytest.approx(metrics["eval_ece"], abs=1e-3)
 
 
+@pytest.mark.usefixtures("over_fits_at_once")
 def test_the_loss_sees_divided_logits(tmp_path: Path) -> None:
     ratios: list[float] = []
 
@@ -89,6 +91,7 @@ def test_the_loss_sees_divided_logits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.usefixtures("over_fits_at_once")
 def test_a_resumed_training_ends_with_the_same_weights(steps: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"guard": False, "max_steps": 20, "gradient_accumulation_steps": steps}
     whole = trainer(tmp_path, save_strategy="steps", save_steps=5, **options)

@@ -83,6 +83,7 @@ def test_the_folded_state_is_saved_and_loaded(tmp_path: Path) -> None:
     assert torch.equal(module(x), loaded(x))
 
 
+@pytest.mark.usefixtures("over_fits_at_once")
 def test_a_checkpoint_within_training_has_its_temperature(tmp_path: Path) -> None:
     module = over_fitting()
     saving = ModelCheckpoint(tmp_path, "{epoch}", every_n_epochs=1, save_top_k=-1)

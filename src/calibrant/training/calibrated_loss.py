@@ -42,9 +42,10 @@ class Step(NamedTuple):
 class CalibratedLoss:
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
-    With the default method, the **temperature in the loop**, the training loss is computed on logits divided by a
-    temperature T. Held-out batches only run forward; T is solved for on their latest logits, again and again, so that
-    the network is as sure as held-out data justify while it trains. No gradient comes from held-out data: they can be
+    With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
+    falls the training loss is as ever. Once it has ceased to fall, the network over-fits: from then on the training
+    loss is computed on logits divided by a temperature T, which is solved for on the latest held-out logits, again and
+    again, so that the network is as sure as held-out data justify. No gradient comes from held-out data: they can be
     neither learned nor un-learned nor memorised, and there is no weight to choose. :meth:`finish` solves for T once
     more and divides the last layer by it. ``docs/science.md`` derives the method and measures it.
 
@@ -70,8 +71,8 @@ class CalibratedLoss:
         ignore_index: Label whose samples do not count.
         samples: Held-out logits that T is solved on: the latest so many.
         damping: Share of the way to the solution that log T moves.
-        patience: T is 1 until the held-out log loss, at the best temperature, has gone without a new best for this share
-            of the steps so far: until then the network does not over-fit. 0 lets T move from the start.
+        patience: T is 1 until the held-out log loss, at the best temperature, has gone without a new best for this
+            share of the steps so far: until then the network does not over-fit. 0 lets T move from the start.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
     Attributes:

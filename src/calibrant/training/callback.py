@@ -12,6 +12,7 @@ from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.divided_logits import DividedLogits, find_maker
 from calibrant.training.finishing import Finished
 from calibrant.training.guard import Sums
+from calibrant.training.interleave import SAME, gives_ranks_the_same
 from calibrant.training.last_layer import named_layer
 from calibrant.training.outputs import evaluating, logits_of
 from calibrant.training.randomness import random_state, set_random_state
@@ -100,6 +101,8 @@ class TemperatureInTheLoop(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin anew, or go on from a checkpoint."""
+        if trainer.world_size > 1 and gives_ranks_the_same(self.held_out):
+            raise ValueError(SAME.format("held-out"))
         self._begin(trainer, pl_module)
         self._is_finished = False
 

@@ -16,6 +16,7 @@ from calibrant.training.randomness import RandomState, random_state, set_random_
 
 # Held-out samples below which a user is warned at once.
 FEWEST = 5
+SAME = "the {} loader would give every process the same samples: give it a torch.utils.data.DistributedSampler"
 
 
 class InterleavedBatch(NamedTuple):
@@ -245,18 +246,21 @@ def require_parts_for_ranks(loader: InterleavedLoader) -> None:
     """Raise if a part of the loader would give every process the same samples, unless that was asked for."""
     if loader.same_samples_on_every_rank:
         return
+    other = ", use InterleavedDataModule, or set same_samples_on_every_rank=True"
     for name, part in (("train", loader.train_loader), ("calibration", loader.calibration_loader)):
-        batch_sampler = getattr(part, "batch_sampler", None)
-        samplers = (getattr(part, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-        unknown = all(sampler is None for sampler in samplers)
-        if unknown or isinstance(getattr(part, "dataset", None), IterableDataset):
-            continue
-        # num_replicas is what torch's samplers have, num_processes those of accelerate.
-        if not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes")):
-            raise ValueError(
-                f"the {name} loader would give every process the same samples: give it a "
-                "torch.utils.data.DistributedSampler, use InterleavedDataModule, or set same_samples_on_every_rank=True"
-            )
+        if gives_ranks_the_same(part):
+            raise ValueError(SAME.format(name) + other)
+
+
+def gives_ranks_the_same(loader: Any) -> bool:
+    """Whether a loader would give every process the same samples, as far as can be seen."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    samplers = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    unknown = all(sampler is None for sampler in samplers)
+    if unknown or isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return False
+    # num_replicas is what torch's samplers have, num_processes those of accelerate.
+    return not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes"))
 
 
 def _warn_of_few(calibration_loader: Iterable[Any] | None) -> None:

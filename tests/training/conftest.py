@@ -1,0 +1,11 @@
+"""Fixtures of the tests of training."""
+
+import pytest
+
+from calibrant.training.temperature_loop import TemperatureLoop
+
+
+@pytest.fixture
+def over_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the temperature move from the start, where a test has no time to over-fit."""
+    monkeypatch.setattr(TemperatureLoop, "_judge", lambda loop, *_: setattr(loop, "over_fits", True))
