@@ -135,8 +135,9 @@ def sizes(name: str, ranks: int) -> dict[str, Any]:
 def exact_classifier(optimizer: str) -> CalibratedClassifier:
     """In float64, where two orders of summation agree to far more than 1e-6."""
     torch.manual_seed(2)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), last := nn.Linear(8, 3)).double()
     if optimizer == "temperature":
+        last.weight.data *= 20  # over-confident from the start
         module = CalibratedClassifier(model, method="temperature", learning_rate=0.03)
         assert module.calibrated_loss is not None
         module.calibrated_loss.loop.over_fits = True  # there is no time to
