@@ -206,6 +206,53 @@ def test_too_few_held_out_samples_are_warned_about(count: int) -> None:
         CalibratedLoss(knowing(nn.Linear(10, 4))).finish([samples(count, 1, noise=0.25)])
 
 
+@pytest.mark.parametrize("shape", [(6,), (6, 5, 5)], ids=["samples", "places"])
+def test_weights_of_dense_samples(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    model = nn.Conv2d(2, 3, 1)
+    x, y, weight = torch.randn(6, 2, 5, 5), torch.randint(3, (6, 5, 5)), torch.rand(shape)
+    loss = CalibratedLoss(model)(x, y, sample_weight=weight)
+    each = F.cross_entropy(model(x), y, reduction="none")
+    everywhere = weight.reshape(6, -1, 1).expand(6, -1, 5).expand(6, 5, 5) if len(shape) == 1 else weight
+    torch.testing.assert_close(loss, (each * everywhere).sum() / everywhere.sum())
+
+
+@pytest.mark.parametrize("criterion", ["nll", "esd"])
+def test_weights_count_in_finish(criterion: Any) -> None:
+    x, y = samples(400, 1)
+    weight = torch.randint(0, 3, (400,), generator=torch.Generator().manual_seed(0))
+    repeated = x.repeat_interleave(weight, 0), y.repeat_interleave(weight, 0)
+    found = []
+    for batches in ([(x[:150], y[:150], weight[:150]), (x[150:], y[150:], weight[150:])], [repeated]):
+        model = knowing(nn.Linear(10, 4))
+        found.append(CalibratedLoss(model, criterion=criterion).finish(batches).temperature)
+    # A repeated sample counts as its own neighbour, and a weight does not.
+    assert found[0] == pytest.approx(found[1], rel=1e-5 if criterion == "nll" else 0.1)
+    with pytest.raises(ValueError, match="1 of 2 batches have weights"):
+        CalibratedLoss(knowing(nn.Linear(10, 4))).finish([(x, y, weight), (x, y)])
+
+
+@pytest.mark.parametrize("objective", [None, cal.ESDLoss(), cal.MMCELoss()])
+def test_weights_count_in_the_objective(objective: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(10, 4)
+    data, (x, y) = samples(20, 0), samples(60, 1)
+    weight = torch.rand(60)
+    method: Any = "head" if objective is None else "published"
+    step = CalibratedLoss(model, method, objective=objective).step(*data, x, y, held_out_weight=weight)
+    if objective is None:
+        expected = (F.cross_entropy(model(x), y, reduction="none") * weight).sum() / weight.sum()
+    else:
+        expected = objective(model(x), y, sample_weight=weight)
+    torch.testing.assert_close(step.objective, expected)
+
+
+def test_training_is_that_of_the_nll_until_it_over_fits() -> None:
+    (x, y), held_out = samples(50, 0), samples(50, 1)
+    model = network().eval()
+    assert torch.equal(CalibratedLoss(model)(x, y, *held_out), F.cross_entropy(model(x), y))
+
+
 def test_an_interrupted_run_goes_on_to_the_bit() -> None:
     data, held_out = samples(300, 0), samples(100, 1)
 
@@ -222,11 +269,13 @@ def test_an_interrupted_run_goes_on_to_the_bit() -> None:
         model = network()
         torch.manual_seed(5)
         optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-        return model, CalibratedLoss(model), optimizer, interleave(Batches(data, 50), Batches(held_out, 50))
+        calibrated = CalibratedLoss(model, patience=0)
+        return model, calibrated, optimizer, interleave(Batches(data, 50), Batches(held_out, 50))
 
     whole = start()
     for _ in steps(*whole):
         pass
+    assert whole[1].temperature > 1
     first = start()
     for number, _ in enumerate(steps(*first), 1):
         if number == 11:

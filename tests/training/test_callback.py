@@ -70,11 +70,11 @@ def trainer(folder: Path, *callbacks: lightning.Callback, **options: Any) -> lig
 
 def test_it_trains_as_the_loss_does_in_a_plain_loop(tmp_path: Path) -> None:
     train, held_out, _ = loaders(shuffle=False)
-    module, callback = Own(), TemperatureInTheLoop(held_out)
+    module, callback = Own(), TemperatureInTheLoop(held_out, patience=0)
     trainer(tmp_path, callback).fit(module, train)
     assert callback.finished is not None
     plain = Own()
-    calibrated, optimizer = CalibratedLoss(plain), torch.optim.AdamW(plain.parameters(), 0.02)
+    calibrated, optimizer = CalibratedLoss(plain, patience=0), torch.optim.AdamW(plain.parameters(), 0.02)
     place = 0
     batches = list(held_out)
     for _ in range(6):
@@ -85,6 +85,7 @@ def test_it_trains_as_the_loss_does_in_a_plain_loop(tmp_path: Path) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+    assert calibrated.temperature > 1
     finished = calibrated.finish(held_out)
     assert finished.temperature == pytest.approx(callback.finished.temperature, rel=1e-3)
     torch.testing.assert_close(module.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-4)
@@ -138,7 +139,7 @@ def test_every_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
 
 def test_early_stopping_and_kept_weights_see_calibrated_logits(tmp_path: Path) -> None:
     train, held_out, validation = loaders()
-    module, callback = Own(), TemperatureInTheLoop(held_out)
+    module, callback = Own(), TemperatureInTheLoop(held_out, patience=0)
     stops, keeps = EarlyStopping("loss", patience=3), StopAfterTemperature(patience=None)
     run = trainer(tmp_path, callback, stops, keeps, max_epochs=40)
     run.fit(module, train, validation)

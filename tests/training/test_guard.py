@@ -1,6 +1,7 @@
 """The guard: every warning, none in sound training, and four known failures."""
 
 import io
+import math
 import warnings
 from functools import cache
 from typing import Any
@@ -317,6 +318,29 @@ def test_held_out_and_new_data_that_part_are_reported_in_both_directions(
     with pytest.warns(CalibrationWarning, match=cause):
         guard.compare(Scores(1000, 0.9, 0.3, 0.0), Scores(1000, held_out, 0.3, 0.0), learns=learns)
     assert set(guard.warnings_) == {"parted"}
+
+
+def test_held_out_data_that_alone_are_calibrated_are_reported() -> None:
+    guard = Guard()
+    with pytest.warns(CalibrationWarning, match=r"by 0.2 points on held-out and by 15.0 on new data.*'temperature'"):
+        guard.compare(Scores(2000, 0.8, 0.9, 0.15), Scores(1000, 0.81, 0.5, 0.002), learns=True)
+    Guard().compare(Scores(2000, 0.8, 0.9, 0.02), Scores(1000, 0.81, 0.5, 0.002), learns=True)
+    Guard().compare(Scores(2000, 0.8, 0.9, math.nan), Scores(1000, 0.81, 0.5, 0.002), learns=True)
+
+
+def test_short_epochs_are_judged_together() -> None:
+    silent = quiet(Guard())
+    for _ in range(5):
+        assert not silent.warnings_
+        for _ in range(6):
+            silent.add_objective(torch.tensor(0.0))
+        silent.close_window()
+    assert "on all of the last 30 held-out batches" in silent.warnings_["silent"]
+    leads = Guard()
+    leads.told_of_epochs = True
+    assert pulled(leads, 3.0, steps=6) == pytest.approx(3)
+    with pytest.warns(CalibrationWarning, match="over 12 held-out batches"):
+        pulled(leads, 3.0, steps=6)
 
 
 def test_a_difference_within_chance_is_not_reported() -> None:

@@ -152,6 +152,7 @@ def test_methods_without_a_temperature_leave_the_logits(method: Any, tmp_path: P
     run.validate(module, datamodule=data(), verbose=False)
 
 
+@pytest.mark.usefixtures("over_fits_at_once")
 @pytest.mark.parametrize("method", ["temperature", "head"])
 def test_every_checkpoint_leads_to_the_same_end(method: Any, tmp_path: Path) -> None:
     def fresh() -> CalibratedClassifier:
@@ -235,11 +236,14 @@ class Held(lightning.Callback):
             self.logits.append(outputs["logits"] * pl_module.temperature)
 
 
+@pytest.mark.usefixtures("over_fits_at_once")
 def test_validation_within_training_sees_calibrated_logits(tmp_path: Path) -> None:
     seen, module = Held(), over_fitting()
+    list(module.model.parameters())[-2].data *= 20  # over-confident from the start
     trainer(tmp_path, seen, max_epochs=3, enable_checkpointing=False).fit(module, datamodule=noisy_data(batch_size=300))
     assert len(seen.logits) == 3
     temperature = module.history[-1]["train_temperature"]
+    assert temperature > 1
     target = noisy(300, 1).tensors[1]
     nll = nn.functional.cross_entropy(seen.logits[-1] / temperature, target)
     assert module.history[-1]["validation_nll"] == pytest.approx(nll.item(), rel=1e-5)

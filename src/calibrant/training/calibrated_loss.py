@@ -16,7 +16,7 @@ from calibrant.training.finishing import Finished, Predictor, divide, final_temp
 from calibrant.training.guard import Guard
 from calibrant.training.ignored import Loss, loss_or_zero, objective_or_zero
 from calibrant.training.last_layer import find_layer, named_layer
-from calibrant.training.outputs import cross_entropy, evaluating, finite, flattened, logits_of, mean_nll
+from calibrant.training.outputs import cross_entropy, evaluating, finite, flattened, logits_of, mean_nll, spread
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
 
 Method = Literal["temperature", "head", "published"]
@@ -177,7 +177,7 @@ class CalibratedLoss:
             x_held_out: Held-out inputs; None at a step without.
             y_held_out: Their target.
             sample_weight: ``(N,)`` weights of the training samples, for the default loss.
-            held_out_weight: ``(N,)`` weights of the held-out samples, where T is solved for.
+            held_out_weight: ``(N,)`` weights of the held-out samples, where T is solved for and in the objective.
         """
         step = self.step(x, y, x_held_out, y_held_out, sample_weight=sample_weight, held_out_weight=held_out_weight)
         return step.loss if step.objective is None else step.loss + self.weight * step.objective
@@ -205,7 +205,7 @@ class CalibratedLoss:
             if self.method != "temperature":
                 if self.objective is not None:  # a held-out NLL through the head does not work against the training
                     self.guard.watch(logits, "loss")
-                objective = self._held_out_objective(x_held_out, y_held_out)
+                objective = self._held_out_objective(x_held_out, y_held_out, held_out_weight)
         return Step(loss, scaled, objective)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
@@ -237,9 +237,7 @@ class CalibratedLoss:
         if sample_weight is None and not self.multi_label and logits.dim() > 1 and logits.shape[1] > 1:
             return mean_nll(logits, y, self.ignore_index)
         data = self._flattened(logits, y)
-        if sample_weight is not None and self.multi_label:
-            sample_weight = sample_weight.unsqueeze(-1).expand_as(logits).reshape(-1)
-        return cross_entropy(data, sample_weight)
+        return cross_entropy(data, spread(sample_weight, len(data.target)))
 
     def _flattened(
         self, logits: Tensor, target: Tensor | None, ignore_index: int | None = None, *, checked: bool = False
@@ -264,10 +262,8 @@ class CalibratedLoss:
             logits = logits_of(self._model, x)
         data = self._flattened(*self._finite(logits, y), checked=self._step > self.every)
         self._check_logits(data)
-        if weight is not None and len(weight) != len(data.target):
-            weight = weight.unsqueeze(-1).expand(len(weight), len(data.target) // len(weight)).reshape(-1)
         self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
-        self.loop.observe(data, self._step, weight)
+        self.loop.observe(data, self._step, spread(weight, len(data.target)))
 
     def _finite(self, logits: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Leave out samples whose logits overflowed; a batch with some is no reason to stop."""
@@ -301,7 +297,7 @@ class CalibratedLoss:
         while sum(kept.target.shape[0] for kept in self._training[1:]) >= self.loop.samples:
             self._training.pop(0)
 
-    def _held_out_objective(self, x: Any, y: Tensor | None) -> Tensor:
+    def _held_out_objective(self, x: Any, y: Tensor | None, weight: Tensor | None) -> Tensor:
         frozen = freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext()
         with frozen:
             logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
@@ -309,10 +305,11 @@ class CalibratedLoss:
         self._check_logits(data)
         self.guard.add_held_out(data)
         if self.objective is None:
-            return cross_entropy(data)
+            return cross_entropy(data, spread(weight, len(data.target)))
         self.guard.watch(logits, "objective")
         assert y is not None  # noqa: S101 (checked with the batch)
-        value = objective_or_zero(self.objective, logits, y)
+        weighted = {} if weight is None else {"sample_weight": weight}
+        value = self.objective(logits, y, **weighted) if weighted else objective_or_zero(self.objective, logits, y)
         self.guard.add_objective(value)
         return value
 
@@ -342,7 +339,8 @@ class CalibratedLoss:
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
-        return {"temperature": self.temperature} | self.guard.latest
+        warnings = {"warnings": float(len(self.guard.warnings_))}
+        return {"temperature": self.temperature} | self.guard.latest | warnings
 
     @torch.no_grad()
     def finish(
@@ -351,7 +349,7 @@ class CalibratedLoss:
         """Solve for T on the final network and let the model itself return calibrated logits.
 
         Args:
-            held_out: Batches ``(x, y)`` of the held-out data, all of them.
+            held_out: Batches ``(x, y)``, or ``(x, y, weight)``, of the held-out data, all of them.
             new: Batches of data that took no part in the training, such as validation data: the guard then warns if
                 held-out data have become special.
             fold: Divide the last layer by T, or the model's output where no layer makes the logits. By default only
@@ -367,20 +365,21 @@ class CalibratedLoss:
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
         predict = Predictor(self._model, self._flattened_finite, self._layer, self.guard)
-        logits, target = predict(held_out)
+        logits, target, weight = predict(held_out)
         log_t = error = 0.0
         if folds:
-            log_t, error = final_temperature(logits, target, self.loop, self._training, self.guard)
+            log_t, error = final_temperature(logits, target, self.loop, self._training, self.guard, weight)
         temperature = math.exp(log_t)
         on_held_out = scores_of(logits / temperature, target)
         on_new = None
         if new is not None:
-            logits, target = predict(new)
+            logits, target, _ = predict(new)
             on_new = scores_of(logits / temperature, target)
             self.guard.compare(on_new, on_held_out, learns=self.method != "temperature")
         if folds:
             divide(self._model, predict.layer, temperature, self._output)
-            self.loop = self.loop.anew()
+            self.loop, largest = self.loop.anew(), self.loop.largest_logit
+            self.loop.largest_logit = largest
             self._training.clear()
         return Finished(temperature, error, on_held_out, on_new)
 

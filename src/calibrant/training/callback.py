@@ -24,9 +24,10 @@ class TemperatureInTheLoop(Callback):
     """Train any LightningModule on logits divided by a temperature that held-out data set.
 
     The module computes its own loss from its own logits. This callback finds the layer that makes them, by a forward
-    pass ``module(inputs)``, and divides the output of that layer by the temperature T while the module trains, so that
-    loss, validation and metrics see calibrated logits. At every ``every``-th batch, on average, a held-out batch runs
-    forward in evaluation mode, and T is solved for on the latest held-out logits. No gradient comes from held-out data.
+    pass ``module(inputs)``, and divides the output of that layer by the temperature T while the module trains, so
+    that loss, validation and metrics see divided logits. T is 1 until held-out data show that the network over-fits. At
+    every ``every``-th batch, on average, a held-out batch runs forward in evaluation mode, and T is solved for on the
+    latest held-out logits. No gradient comes from held-out data.
     After ``fit`` T is solved for once more, on all held-out data, and folded into the layer: the module itself is then
     calibrated. See :class:`calibrant.training.CalibratedLoss`.
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from calibrant import distributed
 from calibrant.inputs import Classification
 from calibrant.training.guard import Guard, Scores, Sums, joined
 from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, scale_output
-from calibrant.training.outputs import evaluating, logits_of
+from calibrant.training.outputs import evaluating, logits_of, spread
 from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, error_of, gathered, shrunk, solution
 
 # A standard error of log T above this is a temperature that is right to a quarter of itself, at best.
@@ -58,27 +58,33 @@ class Predictor:
         self._guard = guard
 
     @torch.no_grad()
-    def __call__(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
-        """Logits and target of all batches ``(x, y)``, and of all ranks."""
+    def __call__(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Logits, target and weights of all batches ``(x, y)`` or ``(x, y, weight)``, and of all ranks."""
         parts: list[Classification] = []
+        weights: list[Tensor] = []
         left_out = 0
         device = next((weights.device for weights in self._model.parameters()), torch.device("cpu"))
         with evaluating(self._model):
             for batch in batches:
-                x, y = moved(batch, device)
+                has_weight = isinstance(batch, list | tuple) and len(batch) == 3
+                x, y = moved(batch[:2] if has_weight else batch, device)
                 if self.layer is None and not parts:
                     self.layer = find_layer(self._model, lambda x=x: logits_of(self._model, x))  # type: ignore[misc]
                 data, count = self._flatten(logits_of(self._model, x), y)
                 parts.append(data)
                 left_out += count
+                if has_weight:
+                    weights.append(cast(Tensor, spread(batch[2].to(data.logits.device), len(data.target))))
         if not parts:
             raise ValueError("the loader gave no batch: pass batches (x, y)")
-        logits, target, _ = gathered(joined(parts), None)
+        if weights and len(weights) < len(parts):
+            raise ValueError(f"{len(weights)} of {len(parts)} batches have weights: give all of them or none")
+        logits, target, weight = gathered(joined(parts), torch.cat(weights) if weights else None)
         if distributed.is_distributed():
             left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
         if left_out:
             self._report(left_out, len(target))
-        return logits, target
+        return logits, target, weight
 
     def _report(self, left_out: int, counted: int) -> None:
         earlier = "load the weights of an earlier checkpoint, or train again with a lower learning rate"
@@ -96,7 +102,12 @@ class Predictor:
 
 
 def final_temperature(
-    logits: Tensor, target: Tensor, loop: TemperatureLoop, training: list[Classification], guard: Guard
+    logits: Tensor,
+    target: Tensor,
+    loop: TemperatureLoop,
+    training: list[Classification],
+    guard: Guard,
+    weight: Tensor | None = None,
 ) -> tuple[float, float]:
     """Log of the temperature for held-out logits of the final network, and its standard error.
 
@@ -109,8 +120,9 @@ def final_temperature(
         loop: The loop the network was trained with.
         training: The latest training batches, divided by the loop's temperature.
         guard: Is told when the data do not determine the temperature.
+        weight: ``(N,)`` weights of the held-out samples.
     """
-    best = solution(logits, target, loop.log_temperature, loop.criterion)
+    best = solution(logits, target, loop.log_temperature, loop.criterion, weight)
     if best is None:
         right = (logits.argmax(1) == target).double().mean().item()
         reason = "every prediction is right" if right == 1 else "predictions are no better than chance"
@@ -122,7 +134,7 @@ def final_temperature(
             f"loop, {loop.temperature:.3g}, stays: hold out more data",
         )
         return loop.log_temperature, math.inf
-    error = error_of(logits, target, best)
+    error = error_of(logits, target, best, weight)
     if error > UNSURE:
         guard.warn(
             "unsure",

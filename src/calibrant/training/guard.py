@@ -28,6 +28,8 @@ SEEN, FEWEST_SEEN, NEW = 0.99, 256, 3.0
 OUTWEIGHS = 1.0
 # Held-out batches with a gradient that a judgement of the pull needs.
 FEWEST_PULLS = 10
+# Values of the objective that a judgement of its silence needs.
+FEWEST_OBJECTIVES = 25
 # Points of training accuracy below the best window that are a collapse.
 COLLAPSE = 0.05
 
@@ -138,6 +140,8 @@ class Guard:
         self._steps = 0
         self._best: dict[str, tuple[float, float]] = {}  # best accuracy of a window and its deviation
         self._strongest = 0.0
+        self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
+        self._objectives: list[Tensor] = []
         self._begin()
         self._first: Scores | None = None
         # Held-out samples are judged at the start over several windows: an epoch may have too few.
@@ -145,8 +149,11 @@ class Guard:
 
     def _begin(self) -> None:
         self.training, self.held_out = Sums(), Sums()
-        self._silent = self._spoke = 0
-        self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
+        # Where an epoch has few batches, several of them are judged together.
+        if len(self._objectives) >= FEWEST_OBJECTIVES:
+            self._objectives = []
+        if len(self._pulls["objective"]) >= FEWEST_PULLS:
+            self._pulls = {"loss": [], "objective": []}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_training(self, data: Classification) -> None:
@@ -186,10 +193,7 @@ class Guard:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
         """Add the value of the objective of a held-out batch; at or below 0 it is silent."""
-        if value.device.type == "cpu":
-            silent = float(value.detach()) <= 0
-            self._silent += silent
-            self._spoke += not silent
+        self._objectives.append(value.detach())
 
     def watch(self, logits: Tensor, of: str) -> None:
         """Note, in the coming backward pass, how hard the training loss or the objective pulls at its logits."""
@@ -240,10 +244,11 @@ class Guard:
         return best - scores.accuracy > max(COLLAPSE, BEYOND_CHANCE * math.hypot(scores.deviation, deviation))
 
     def _judge_silence(self, values: dict[str, float]) -> None:
-        batches = self._silent + self._spoke
-        if batches:
-            values["silent"] = self._silent / batches
-        if batches >= WINDOW // 2 and not self._spoke:
+        batches = len(self._objectives)
+        if not batches:
+            return
+        values["silent"] = float((torch.stack(self._objectives) <= 0).float().mean())
+        if batches >= FEWEST_OBJECTIVES and values["silent"] == 1:
             self.warn(
                 "silent",
                 f"the objective was 0 on all of the last {batches} held-out batches and did nothing: use larger "
@@ -316,27 +321,21 @@ class Guard:
         """
         apart = held_out.accuracy - new.accuracy
         error = math.hypot(new.deviation, held_out.deviation)
-        if abs(apart) <= BEYOND_CHANCE * error:
-            return
-        cause = (
-            "the objective lets the network learn these samples"
-            if apart > 0
-            else "the objective makes the network un-learn these samples"
-        )
-        remedy = "use method='temperature', where no gradient comes from held-out data, or a smaller weight"
-        if not learns:
-            cause = (
-                "they are easier than new data, or some of them are trained on too"
-                if apart > 0
-                else "they are harder than new data"
+        if abs(apart) > BEYOND_CHANCE * error:
+            self.warn(
+                "parted",
+                f"accuracy is {held_out.accuracy:.1%} on held-out and {new.accuracy:.1%} on new data, a difference "
+                f"beyond chance ({abs(apart) / error:.0f} standard errors): {_cause(apart, learns)}, and calibration "
+                f"on them no longer says anything about new data. Remedy: {_remedy(learns)}",
             )
-            remedy = "draw the held-out samples at random from the same data, and check that no sample is in both parts"
-        self.warn(
-            "parted",
-            f"accuracy is {held_out.accuracy:.1%} on held-out and {new.accuracy:.1%} on new data, a difference beyond "
-            f"chance ({abs(apart) / error:.0f} standard errors): {cause}, and calibration on them no longer says "
-            f"anything about new data. Remedy: {remedy}",
-        )
+        # A sample's confidence less its correctness varies by no more than its correctness does, or hardly.
+        elif abs(new.gap - held_out.gap) > BEYOND_CHANCE * error:
+            self.warn(
+                "gap",
+                f"confidence exceeds accuracy by {100 * held_out.gap:.1f} points on held-out and by "
+                f"{100 * new.gap:.1f} on new data, a difference beyond chance: calibration on held-out data no longer "
+                f"says anything about new data. Remedy: {_remedy(learns)}",
+            )
 
     def warn(self, kind: str, message: str) -> None:
         """Give a warning once."""
@@ -352,7 +351,7 @@ class Guard:
             "strongest": self._strongest,
             "first": self._first and tuple(self._first),
             "start": {name: sums.state_dict() for name, sums in self._start.items()},
-            "silent": self._silent, "spoke": self._spoke, "latest": dict(self.latest),
+            "objectives": list(self._objectives), "latest": dict(self.latest),
             "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
             "pulls": {name: list(pulls) for name, pulls in self._pulls.items()},
         }  # fmt: skip
@@ -364,7 +363,7 @@ class Guard:
         self._first = None if state["first"] is None else Scores(*state["first"])
         for name, sums in self._start.items():
             sums.load_state_dict(state["start"][name])
-        self._silent, self._spoke, self.latest = state["silent"], state["spoke"], dict(state["latest"])
+        self._objectives, self.latest = list(state["objectives"]), dict(state["latest"])
         self.training.load_state_dict(state["training"])
         self.held_out.load_state_dict(state["held_out"])
         self._pulls = {name: list(pulls) for name, pulls in state["pulls"].items()}
@@ -372,3 +371,18 @@ class Guard:
 
 def _mean(values: list[Tensor]) -> float | None:
     return float(torch.stack(values).mean()) if values else None
+
+
+def _cause(apart: float, learns: bool) -> str:
+    """What may be the matter where held-out accuracy differs from that on new data."""
+    if learns:
+        does = "lets the network learn" if apart > 0 else "makes the network un-learn"
+        return f"the objective {does} these samples"
+    easier = "they are easier than new data, or some of them are trained on too"
+    return easier if apart > 0 else "they are harder than new data"
+
+
+def _remedy(learns: bool) -> str:
+    if learns:
+        return "use method='temperature', where no gradient comes from held-out data, or a smaller weight"
+    return "draw the held-out samples at random from the same data, and check that no sample is in both parts"

@@ -1,5 +1,6 @@
 """A LightningModule that owns a CalibratedLoss: its epochs, its guard, its checkpoint and its end."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -86,7 +87,7 @@ class GuardedModule(RecordedModule):
             return
         learns = self.method != "temperature"
         self.calibrated_loss.guard.compare_validation(
-            Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], 0.0),
+            Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan),
             previous.get("accuracy", 0.0), getattr(self.trainer.train_dataloader, "calibration_loader", None),
             learns=learns, dropout=learns and has_dropout(self.model),
         )  # fmt: skip

@@ -98,6 +98,13 @@ def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> 
     return (each * weight).sum() / weight.sum().clamp_min(torch.finfo(each.dtype).tiny)
 
 
+def spread(weight: Tensor | None, count: int) -> Tensor | None:
+    """One weight for each of ``count`` places, of weights for each place or for each sample with several of them."""
+    if weight is None or weight.numel() == count:
+        return None if weight is None else weight.reshape(-1)
+    return weight.reshape(-1, 1).expand(len(weight), count // max(len(weight), 1)).reshape(-1)
+
+
 def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Cross entropy of ``(N, C, ...)`` logits as torch has it, but 0 where every sample is ignored, not NaN.
 

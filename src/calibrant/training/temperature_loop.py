@@ -207,7 +207,7 @@ def solution(
     found = solve_from(logits, target, start, weight=weight, tolerance=tolerance, dtype=dtype)
     if found is None or abs(found) > FARTHEST:
         return None
-    return found if criterion == "nll" else _least_esd(logits, target, found)
+    return found if criterion == "nll" else _least_esd(logits, target, found, weight)
 
 
 def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Tensor | None = None) -> float:
@@ -229,14 +229,14 @@ def shrunk(log_temperature: float, toward: float, error: float) -> float:
     return toward + distance * (1 - (error / distance) ** 2)
 
 
-def _least_esd(logits: Tensor, target: Tensor, start: float) -> float:
+def _least_esd(logits: Tensor, target: Tensor, start: float, weight: Tensor | None) -> float:
     """Log of the temperature with the least ESD within a factor of e of the start: a grid, then golden section."""
     rows = logits.double()
     correct = rows.argmax(1) == target
 
     def esd(log_temperature: float) -> float:
         confidence = (rows * math.exp(-log_temperature)).softmax(1).amax(1)
-        return float(functional.esd(confidence, correct))
+        return float(functional.esd(confidence, correct, sample_weight=weight))
 
     grid = [start + step / 8 for step in range(-8, 9)]
     values = [esd(place) for place in grid]

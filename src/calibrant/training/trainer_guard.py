@@ -1,5 +1,6 @@
 """What a Hugging Face ``Trainer`` logs of calibrated training, and compares with its evaluations."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +54,7 @@ class TrainerGuard(Guard):
         held_out, self._compared = self._compared.scores(across_ranks=True), Sums()
         before, self._accuracy = self._accuracy, accuracy
         if held_out is not None:
-            new = Scores(samples, accuracy, 0.0, 0.0)
+            new = Scores(samples, accuracy, math.nan, math.nan)
             self.compare_between(before, new, held_out, distinct, learns=learns, dropout=dropout)
 
     def state_dict(self) -> dict[str, Any]:

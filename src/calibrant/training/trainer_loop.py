@@ -94,7 +94,7 @@ class TrainerLoop:
 
     def objective(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the objective of a held-out batch."""
-        value = self.loss._held_out_objective(*self._pair(batch))
+        value = self.loss._held_out_objective(*self._pair(batch), None)
         self._objectives.add(value.detach())
         return value
 
