@@ -325,8 +325,9 @@ def test_a_run_with_the_temperature_in_the_loop_is_calibrated_at_its_end() -> No
     prepared = prepare(looped)
     assert prepared.batches.calibration_loader is not None
     trained = fit(prepared, accelerator="cpu")
-    assert trained.history[-1]["train_temperature"] != 1
+    assert trained.history[-1]["train_temperature"] == 1  # three epochs do not over-fit
     assert prepared.classifier.finished is not None
+    assert prepared.classifier.finished.temperature != 1
 
 
 @pytest.mark.parametrize(

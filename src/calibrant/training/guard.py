@@ -309,7 +309,8 @@ class Guard:
         if dropout and held_out.accuracy < nearest:
             return
         held_out = held_out._replace(samples=min(held_out.samples, distinct))
-        self.compare(new._replace(accuracy=nearest), held_out, learns=learns)
+        # The gap may have changed while these batches passed: it is not compared.
+        self.compare(new._replace(accuracy=nearest, gap=math.nan), held_out, learns=learns)
 
     def compare(self, new: Scores, held_out: Scores, *, learns: bool) -> None:
         """Warn when held-out data and new data differ by more than chance.
