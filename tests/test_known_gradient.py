@@ -1,4 +1,4 @@
-"""The seam between the closed forms in NumPy and plain torch: whoever looks, both must say the same."""
+"""The seam between the closed forms in NumPy and plain torch: both must say the same."""
 
 import gc
 import weakref

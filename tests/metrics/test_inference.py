@@ -286,7 +286,7 @@ def test_size_of_the_comparison(metric: MetricName, low: float, high: float) -> 
     assert low <= np.mean([each.better is not None for each in found]) <= high
 
 
-# Equally wrong, or both calibrated: whoever is found better is found so by chance.
+# Equally wrong, or both calibrated: what is found better is found so by chance.
 NO_DIFFERENCE: dict[str, tuple[Callable[[int, int, float, float], Pair], int, float, float]] = {
     "shift 0.005, 200": (shifted, 200, 0.005, -0.005),
     "shift 0.01, 500": (shifted, 500, 0.01, -0.01),

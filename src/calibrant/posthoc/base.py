@@ -106,7 +106,7 @@ class Fitted(nn.Module, ABC):
             largest = torch.finfo(logits.dtype).max
             inputs.require_between(
                 logits, -largest, largest,
-                lambda _: "logits must be finite, got NaN or infinity: leave such samples out or mend the model",
+                lambda _: "logits must be finite, got NaN or infinity: leave such samples out or repair the model",
             )  # fmt: skip
         if binary:
             logits = logits.reshape(-1, 1)

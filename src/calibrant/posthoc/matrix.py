@@ -29,7 +29,7 @@ class MatrixScaling(Calibrator):
     .. math:: \hat p = \mathrm{softmax}(W l + b), \qquad
         \min_{W, b}\ \mathrm{NLL} + \frac{\lambda}{C(C-1)} \sum_{k \ne j} W_{kj}^2 + \frac{\mu}{C} \sum_k b_k^2
 
-    The matrix can mend classes that are mistaken for one another. With :math:`C^2 + C` numbers it needs the
+    The matrix can repair classes that are mistaken for one another. With :math:`C^2 + C` numbers it needs the
     penalty, and plenty of held-out data: with fewer than some hundred samples a class prefer vector scaling,
     which it tends to as the penalty grows. The problem is convex, and solved by L-BFGS in float64; the
     diagonal, which ODIR leaves free, is bounded on separable data by the same pull as in vector scaling.

@@ -15,7 +15,7 @@ class VectorScaling(Calibrator):
 
     .. math:: \hat p = \mathrm{softmax}(w \odot l + b)
 
-    With 2C numbers it can mend a bias towards some classes, which a temperature cannot; it can change the
+    With 2C numbers it can repair a bias towards some classes, which a temperature cannot; it can change the
     predicted class, and wants some dozens of held-out samples for each class. The problem is convex, and solved
     by L-BFGS from the best temperature with exact gradients in float64.
 

@@ -1,4 +1,4 @@
-"""Data sets from the Hugging Face hub, for those who have no official files at hand."""
+"""Data sets from the Hugging Face hub, for those who have no official files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

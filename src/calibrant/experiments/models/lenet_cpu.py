@@ -1,4 +1,4 @@
-"""The convolutional half of LeNet5 compiled for the CPU at hand, several times faster than torch's convolutions.
+"""The convolutional half of LeNet5 compiled for this CPU, several times faster than torch's convolutions.
 
 The C source beside this file is compiled by the system's compiler when first needed and kept in the user's cache.
 Where that is impossible, nothing is said and the caller uses torch: the results agree to rounding.

@@ -1,7 +1,7 @@
 """Where trials are kept: one folder each, named by the hash of its configuration.
 
 A folder is filled file by file, each written whole or not at all, and ``result.json`` last: where it is, all of the
-rest is. Any number of processes may read and write a store at once; a trial is run by whoever holds its lock.
+rest is. Any number of processes may read and write a store at once; a trial is run by the process that holds its lock.
 """
 
 import math
@@ -198,7 +198,7 @@ class Trial:
         """Bytes on disk."""
         total = 0
         for path in self.folder.glob("*"):
-            with suppress(FileNotFoundError):  # whoever is at it writes beside and renames
+            with suppress(FileNotFoundError):  # its writer writes beside it and renames
                 total += path.stat().st_size
         return total
 

@@ -50,7 +50,7 @@ def run_trial(store: Store, configuration: Configuration, data: Path | None, acc
             _clear(trial.folder)
             write_json(trial.folder / kept.CONFIGURATION, configuration.to_dict())
             _run(trial.folder, configuration, data, accelerator)
-        except Exception:  # told about by whoever asked for the trial
+        except Exception:  # reported by the caller that asked for the trial
             write_json(trial.folder / kept.FAILURE, {"traceback": traceback.format_exc()})
             return "failed"
         return "done"

@@ -35,7 +35,7 @@ class Job:
 def attempt(job: Job, configuration: Configuration) -> "tuple[Ending, str | None]":
     """Run a trial; say how it ended and, where the trial could not note it down itself, what went wrong."""
     try:
-        # Here, since it takes seconds: whoever only hands trials out does without it.
+        # Here, since it takes seconds: a process that only hands trials out does without it.
         from calibrant.experiments.trials.trial import run_trial
 
         return run_trial(Store(job.store), configuration, job.data, job.accelerator), None
