@@ -232,6 +232,14 @@ def test_weights_count_in_finish(criterion: Any) -> None:
         CalibratedLoss(knowing(nn.Linear(10, 4))).finish([(x, y, weight), (x, y)])
 
 
+@pytest.mark.parametrize(
+    ("weight", "message"), [(torch.ones(10), r"got \(10,\) for 64 pred"), (-torch.ones(64), "not negative")]
+)
+def test_bad_weights_are_explained(weight: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CalibratedLoss(nn.Linear(10, 4)).finish([(*samples(64, 1), weight)])
+
+
 @pytest.mark.parametrize("objective", [None, cal.ESDLoss(), cal.MMCELoss()])
 def test_weights_count_in_the_objective(objective: Any) -> None:
     torch.manual_seed(0)

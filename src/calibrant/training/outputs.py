@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.inputs import Classification
+from calibrant.numerics import readable
 from calibrant.training.ignored import zero_of
 
 
@@ -100,9 +101,15 @@ def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> 
 
 def spread(weight: Tensor | None, count: int) -> Tensor | None:
     """One weight for each of ``count`` places, of weights for each place or for each sample with several of them."""
-    if weight is None or weight.numel() == count:
-        return None if weight is None else weight.reshape(-1)
-    return weight.reshape(-1, 1).expand(len(weight), count // max(len(weight), 1)).reshape(-1)
+    if weight is None:
+        return None
+    if weight.numel() != count and (weight.dim() != 1 or not len(weight) or count % len(weight)):
+        raise ValueError(
+            f"expected one weight for each of the samples, got {tuple(weight.shape)} for {count} predictions"
+        )
+    if readable(weight) and bool(((weight < 0) | ~weight.isfinite()).any()):
+        raise ValueError("weights must be finite and not negative")
+    return weight.reshape(-1) if weight.numel() == count else weight.repeat_interleave(count // len(weight))
 
 
 def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
