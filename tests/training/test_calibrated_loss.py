@@ -230,6 +230,8 @@ def test_weights_count_in_finish(criterion: Any) -> None:
     assert found[0] == pytest.approx(found[1], rel=1e-5 if criterion == "nll" else 0.1)
     with pytest.raises(ValueError, match="1 of 2 batches have weights"):
         CalibratedLoss(knowing(nn.Linear(10, 4))).finish([(x, y, weight), (x, y)])
+    with pytest.raises(ValueError, match="every weight is 0"):
+        CalibratedLoss(knowing(nn.Linear(10, 4))).finish([(x, y, torch.zeros(400))])
 
 
 @pytest.mark.parametrize(
@@ -353,6 +355,9 @@ def test_binary_dense_and_multi_label_logits() -> None:
     expected = F.binary_cross_entropy_with_logits(tagger(x) / calibrated.temperature, labels)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     calibrated.finish([(x, labels)])
+    published = CalibratedLoss(tagger, "published", multi_label=True).step(x, labels, x, labels)
+    assert published.objective is not None
+    assert published.objective.item() == cal.ESDLoss(view="multi-label")(tagger(x), labels).item()
 
     images = torch.randn(8, 2, 6, 6, generator=generator)
     segments = (images + torch.randn(images.shape, generator=generator)).argmax(1)

@@ -9,10 +9,16 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import calibrant as cal
-from calibrant.training import CalibratedLoss, StopAfterTemperature, TemperatureInTheLoop, interleave
+from calibrant.training import (
+    CalibratedLoss,
+    CalibrationWarning,
+    StopAfterTemperature,
+    TemperatureInTheLoop,
+    interleave,
+)
 from tests.training.test_lightning_method import noisy
 from tests.training.test_lightning_resume import same
 
@@ -169,6 +175,8 @@ def test_bad_use_is_explained(tmp_path: Path) -> None:
     train, held_out, _ = loaders()
     with pytest.raises(TypeError, match="again and again, got generator"):
         TemperatureInTheLoop(batch for batch in held_out)
+    with pytest.warns(CalibrationWarning, match="3 held-out samples say nothing"):
+        TemperatureInTheLoop(DataLoader(Subset(held_out.dataset, range(3)), 3))
     with pytest.raises(ValueError, match="no layer 'head'"):
         trainer(tmp_path, TemperatureInTheLoop(held_out, layer="head")).fit(Own(), train)
     with pytest.raises(TypeError, match=r"held-out batch must be \(inputs, target\)"):

@@ -326,7 +326,7 @@ def test_a_stream_is_drawn_again_up_to_its_place_and_leaves_random_numbers_alone
 
 @pytest.mark.parametrize("options", [{}, {"label_smoothing_factor": 0.1}], ids=["plain", "label smoothing"])
 def test_a_step_in_which_every_label_is_ignored_changes_nothing(tmp_path: Path, options: dict[str, Any]) -> None:
-    train, held_out = Sentences(4, seed=1), Sentences(4, seed=2)
+    train, held_out = Sentences(4, seed=1), Sentences(8, seed=2)
     train.labels[:] = held_out.labels[:] = -100
     trainer = calibrated(tmp_path, train_dataset=train, calibration_dataset=held_out, eval_dataset=train, **options)
     before = flat(trainer.model)
@@ -401,7 +401,7 @@ def test_batchnorm_is_updated_or_frozen_by_calibration_batches(tmp_path: Path, b
     ("options", "message"),
     [
         ({"calibration_dataset": None}, "calibration_dataset is None: hold out"),
-        ({"calibration_dataset": Sentences(2, seed=0)}, "has 2 samples, and the objective needs at least 3"),
+        ({"calibration_dataset": Sentences(2, seed=0)}, "has 2 samples, and 3 are the fewest"),
         ({"calibration_batch_size": 2}, "a calibration batch of 2 samples is too small"),
         ({"objective_weight": -1.0}, "finite and not negative, got -1.0"),
         ({"objective_weight": float("nan")}, "finite and not negative, got nan"),

@@ -81,9 +81,14 @@ def logged(trainer: CalibratedTrainer, name: str) -> list[float]:
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
-@pytest.mark.parametrize(("weight", "bf16"), [(10.0, False), (1000.0, False), (1000.0, True)])
-def test_an_objective_that_leads_the_training_is_reported(tmp_path: Path, weight: float, bf16: bool) -> None:
-    trainer = calibrated(tmp_path, objective_weight=weight, bf16=bf16)
+@pytest.mark.parametrize(
+    ("weight", "root", "bf16"),
+    [(10.0, True, False), (1000.0, True, False), (1000.0, True, True), (100.0, False, False)],
+)
+def test_an_objective_that_leads_the_training_is_reported(
+    tmp_path: Path, weight: float, root: bool, bf16: bool
+) -> None:
+    trainer = calibrated(tmp_path, objective=cal.ESDLoss(root=root), objective_weight=weight, bf16=bf16)
     assert "outweighs" in warned(trainer)
     assert logged(trainer, "warnings")[0] == 0
     assert logged(trainer, "warnings")[-1] >= 1

@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 from calibrant.experiments.configuration import ObjectiveName, RecipeName
 
 ProfileName = Literal["paper", "cpu", "quick"]
-MethodName = ObjectiveName | Literal["esd-raw", "loop"]
+MethodName = ObjectiveName | Literal["esd-raw", "loop", "head"]
 TableName = Literal["table1", "table2", "table3"]
 FigureName = Literal["figure1", "figure2", "figure3", "figure4", "figure5", "figure6"]
 Target = TableName | FigureName | Literal["all"]

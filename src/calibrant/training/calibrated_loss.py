@@ -141,7 +141,7 @@ class CalibratedLoss:
         if objective is None and method == "published":
             from calibrant import ESDLoss
 
-            self.objective = ESDLoss(ignore_index=ignore_index)
+            self.objective = ESDLoss(view="multi-label" if multi_label else "top-label", ignore_index=ignore_index)
         self._model = model
         self._layer = None if layer is None else named_layer(model, layer)
         self._output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output

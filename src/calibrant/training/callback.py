@@ -12,7 +12,7 @@ from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.divided_logits import DividedLogits, find_maker
 from calibrant.training.finishing import Finished
 from calibrant.training.guard import Sums
-from calibrant.training.interleave import SAME, gives_ranks_the_same
+from calibrant.training.interleave import SAME, gives_ranks_the_same, warn_of_few
 from calibrant.training.last_layer import named_layer
 from calibrant.training.outputs import evaluating, logits_of
 from calibrant.training.randomness import random_state, set_random_state
@@ -78,6 +78,7 @@ class TemperatureInTheLoop(Callback):
         if isinstance(held_out, Iterator) or not isinstance(held_out, Iterable):
             raise TypeError(f"the held-out loader must be iterable again and again, got {type(held_out).__name__}")
         inputs.check_count("every", every)
+        warn_of_few(getattr(held_out, "dataset", None))
         self.held_out = held_out
         self.layer = layer
         self.seed = seed

@@ -84,6 +84,8 @@ class Predictor:
             left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
         if left_out:
             self._report(left_out, len(target))
+        if weight is not None and not weight.any():
+            raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
         return logits, target, weight
 
     def _report(self, left_out: int, counted: int) -> None:

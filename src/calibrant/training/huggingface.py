@@ -15,6 +15,7 @@ from calibrant.inputs import check_choice, check_count, check_objective
 from calibrant.training.calibrated_loss import CalibratedLoss, Method
 from calibrant.training.finishing import Finished
 from calibrant.training.ignored import zero_of
+from calibrant.training.interleave import warn_of_few
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 from calibrant.training.stream import Stream
@@ -127,7 +128,7 @@ class CalibratedTrainer(Trainer):
         batchnorm = ("update" if method == "published" else "freeze") if batchnorm is None else batchnorm
         check_choice("batchnorm", batchnorm, ("update", "freeze"))
         check_objective(objective)
-        objective = ESDLoss() if objective is None and method != "head" else objective
+        objective = ESDLoss() if objective is None and method == "published" else objective
         if objective is not None and not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
@@ -157,13 +158,14 @@ class CalibratedTrainer(Trainer):
         minimum = self._minimum_samples()
         if isinstance(self.calibration_dataset, Sized) and len(self.calibration_dataset) < minimum:
             raise ValueError(
-                f"calibration_dataset has {len(self.calibration_dataset)} samples, and the objective needs at least "
-                f"{minimum}: hold out more data"
+                f"calibration_dataset has {len(self.calibration_dataset)} samples, and {minimum} are the fewest: hold "
+                "out more data"
             )
+        warn_of_few(self.calibration_dataset, stacklevel=4)
         if self._samples_of_a_batch() < minimum:
             raise ValueError(
-                f"a calibration batch of {self._samples_of_a_batch()} samples is too small, the objective needs at "
-                f"least {minimum}: raise calibration_batch_size"
+                f"a calibration batch of {self._samples_of_a_batch()} samples is too small, {minimum} are the fewest: "
+                "raise calibration_batch_size"
             )
         config = getattr(self.model, "config", None)
         problem = getattr(config, "problem_type", None)
@@ -210,12 +212,11 @@ class CalibratedTrainer(Trainer):
             assert self.model is not None  # noqa: S101 (it trains)
             state = random_state()
             prepared = self._prepare_inputs(batch)
-            has_objective = self.method != "temperature"
             with self.compute_loss_context_manager():
                 self._loop = TrainerLoop(
                     self.model, model, prepared, self.label_names[0], self.method,
-                    objective=self.calibration_objective if has_objective else None,
-                    weight=self.objective_weight if has_objective else None,
+                    objective=self.calibration_objective,
+                    weight=None if self.method == "temperature" else self.objective_weight,
                     every=self.calibration_every, batchnorm=self.batchnorm, guard=self.guard,
                 )  # fmt: skip
             set_random_state(state)

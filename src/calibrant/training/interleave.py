@@ -95,7 +95,7 @@ class InterleavedLoader:
                 raise TypeError(f"the {name} loader must be iterable again and again, got {type(loader).__name__}")
             if isinstance(loader, Sized) and _known_length(loader) == 0:
                 raise ValueError(f"the {name} loader has no batches: give it more data or set drop_last=False")
-        _warn_of_few(calibration_loader)
+        warn_of_few(getattr(calibration_loader, "dataset", None), stacklevel=4)
         self.train_loader = train_loader
         self.calibration_loader = calibration_loader
         self.calibration_every = calibration_every
@@ -263,16 +263,11 @@ def gives_ranks_the_same(loader: Any) -> bool:
     return not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes"))
 
 
-def _warn_of_few(calibration_loader: Iterable[Any] | None) -> None:
-    """Warn of held-out data that are too few to say anything, where their number is known."""
-    dataset = getattr(calibration_loader, "dataset", None)
-    samples = len(dataset) if isinstance(dataset, Sized) else FEWEST
-    if samples < FEWEST:
-        warnings.warn(
-            f"{samples} held-out samples say nothing about calibration: hold out hundreds",
-            CalibrationWarning,
-            stacklevel=4,
-        )
+def warn_of_few(held_out: Any, *, stacklevel: int = 3) -> None:
+    """Warn of a held-out data set that is too small to say anything, where its size is known."""
+    if isinstance(held_out, Sized) and len(held_out) < FEWEST:
+        message = f"{len(held_out)} held-out samples say nothing about calibration: hold out hundreds"
+        warnings.warn(message, CalibrationWarning, stacklevel=stacklevel)
 
 
 def _known_length(loader: Iterable[Any]) -> int | None:

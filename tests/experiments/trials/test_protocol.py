@@ -249,12 +249,16 @@ def test_every_objective_can_be_a_row(method: MethodName) -> None:
         assert values(plan.rows[-1].searches[0].candidates, "weight") == [60.0, 200.0]
 
 
-def test_the_temperature_in_the_loop_is_a_row_without_a_search() -> None:
-    plan, _ = carried_out(lambda trial: Validated(0.9, 0.1), methods=("loop",))
+@pytest.mark.parametrize(
+    ("method", "trained_by", "name"),
+    [("loop", "temperature", "temperature in the loop"), ("head", "head", "held-out NLL through the head")],
+)
+def test_a_method_of_training_is_a_row_without_a_search(method: MethodName, trained_by: str, name: str) -> None:
+    plan, _ = carried_out(lambda trial: Validated(0.9, 0.1), methods=(method,))
     row = plan.rows[-1]
-    assert row.name == "temperature in the loop"
+    assert row.name == name
     assert not row.searches
-    assert {(trial.objective, trial.method) for trial in row.trials} == {("nll", "temperature")}
+    assert {(trial.objective, trial.method) for trial in row.trials} == {("nll", trained_by)}
     assert len(row.trials) == QUICK.seeds
 
 

@@ -10,6 +10,7 @@ from calibrant.experiments.names import PUBLISHED, MethodName, ProfileName, Tabl
 from calibrant.experiments.recipes import RECIPES
 from calibrant.experiments.trials.protocol import (
     PROFILES,
+    UNSEARCHED,
     Plan,
     Protocol,
     Results,
@@ -147,4 +148,5 @@ def _methods(trials: Set[Configuration]) -> list[MethodName]:
     found: list[MethodName] = [name for name in get_args(ObjectiveName) if name in run]
     if any(trial.objective == "esd" and not trial.root for trial in trials):
         found.append("esd-raw")
-    return found + (["loop"] if any(trial.method == "temperature" for trial in trials) else [])
+    run_by = {trial.method for trial in trials}
+    return found + [name for name, method in UNSEARCHED.items() if method in run_by]

@@ -65,6 +65,8 @@ _INNER: dict[str, _Inner] = {
 }
 # The square of a small number is smaller still: raw ESD needs weights a hundred times as large.
 _RAW_SCALE = 100.0
+# Rows of the table whose method of training takes the place of an objective, with nothing to search.
+UNSEARCHED: dict[MethodName, str] = {"loop": "temperature", "head": "head"}
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,8 @@ class Protocol:
 
     def _row(self, method: MethodName) -> Row:
         name = method_name(method)
-        if method == "loop":  # nothing to search
-            return Row(name, self._seeds(self.base.replaced({"method": "temperature"})))
+        if method in UNSEARCHED:
+            return Row(name, self._seeds(self.base.replaced({"method": UNSEARCHED[method]})))
         if method in REPLACING:
             return Row(name, self._seeds(self.base.replaced({"objective": method})))
         if any(one in self.failed for one in self._baselines):
@@ -282,8 +284,8 @@ def method_name(method: MethodName) -> str:
     """What a table calls a method."""
     if method in REPLACING:
         return "margin smoothing" if method == "margin-label-smoothing" else method.replace("-", " ")
-    if method == "loop":
-        return "temperature in the loop"
+    if method in UNSEARCHED:
+        return "temperature in the loop" if method == "loop" else "held-out NLL through the head"
     return f"+ {_SPELLED.get(method, method.upper())}"
 
 
