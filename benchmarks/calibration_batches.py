@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 import calibrant as cal
 from benchmarks import measure, tables
-from calibrant.experiments.data.images import ImageBatches
-from calibrant.experiments.data.mnist import load_mnist
-from calibrant.experiments.models.lenet import LeNet5
-from calibrant.experiments.models.lenet_cpu import PLAIN
 from calibrant.files import whole_or_not_at_all
 from calibrant.training import interleave, interleaved_split
+from calibrant_lab.data.images import ImageBatches
+from calibrant_lab.data.mnist import load_mnist
+from calibrant_lab.models.lenet import LeNet5
+from calibrant_lab.models.lenet_cpu import PLAIN
 
 BATCH = 512
 VALIDATION = 6000

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 import calibrant as cal
 from benchmarks.tables import finish, markdown, show
-from calibrant.experiments.data.cifar import load_cifar10
-from calibrant.experiments.data.images import ImageBatches, Images
-from calibrant.experiments.models import build_image_model
-from calibrant.experiments.models.weights import load_weights
-from calibrant.experiments.paper.significance import paired_test
-from calibrant.experiments.shift.corruptions import corrupt
+from calibrant_lab.data.cifar import load_cifar10
+from calibrant_lab.data.images import ImageBatches, Images
+from calibrant_lab.models import build_image_model
+from calibrant_lab.models.weights import load_weights
+from calibrant_lab.paper.significance import paired_test
+from calibrant_lab.shift.corruptions import corrupt
 
 # What the weights were trained with.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

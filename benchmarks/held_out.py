@@ -14,15 +14,15 @@ import torch
 from rich.console import Console
 
 import calibrant as cal
-from calibrant.experiments.fit import make_model, predict
-from calibrant.experiments.loaders import make_loaders
-from calibrant.experiments.models.weights import load_weights
-from calibrant.experiments.outcome import BINS, Predicted
-from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.table import mean_and_spread
-from calibrant.experiments.trials.protocol import PROFILES, Protocol, Row, with_profile
-from calibrant.experiments.trials.store import WEIGHTS, Store, Trial
 from calibrant.files import whole_or_not_at_all
+from calibrant_lab.fit import make_model, predict
+from calibrant_lab.loaders import make_loaders
+from calibrant_lab.models.weights import load_weights
+from calibrant_lab.outcome import BINS, Predicted
+from calibrant_lab.recipes import RECIPES
+from calibrant_lab.table import mean_and_spread
+from calibrant_lab.trials.protocol import PROFILES, Protocol, Row, with_profile
+from calibrant_lab.trials.store import WEIGHTS, Store, Trial
 
 LAST = 10  # epochs that shares of batches are taken from
 

@@ -14,8 +14,8 @@ import calibrant as cal
 from benchmarks.measure import Job, machine, peak_extra_megabytes, take_turns
 from benchmarks.peers import esd_pseudocode, mmce_dense
 from benchmarks.tables import duration, finish, markdown, memory, show, status, times
-from calibrant.experiments.models.lenet import LeNet5
-from calibrant.experiments.models.lenet_cpu import PLAIN
+from calibrant_lab.models.lenet import LeNet5
+from calibrant_lab.models.lenet_cpu import PLAIN
 
 SIZES = [64, 128, 256, 512, 1024, 4096, 16384, 65536]
 # Sixteen gigabytes of intermediate matrices are the point at which the dense forms stop being measured.

@@ -25,14 +25,14 @@ from torch.utils.flop_counter import FlopCounterMode
 import calibrant as cal
 from benchmarks.measure import machine
 from benchmarks.tables import RESULTS, finish, markdown, show, status
-from calibrant.experiments.configuration import TEXT, Configuration, RecipeName
-from calibrant.experiments.fit import prepare
-from calibrant.experiments.json_files import write_json
-from calibrant.experiments.models import build_image_model
-from calibrant.experiments.names import PAPER
-from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.trials.protocol import PROFILES, Protocol, rehearse
 from calibrant.training import CalibratedClassifier, InterleavedBatch
+from calibrant_lab.configuration import TEXT, Configuration, RecipeName
+from calibrant_lab.fit import prepare
+from calibrant_lab.json_files import write_json
+from calibrant_lab.models import build_image_model
+from calibrant_lab.names import PAPER
+from calibrant_lab.recipes import RECIPES
+from calibrant_lab.trials.protocol import PROFILES, Protocol, rehearse
 
 # The paper's training sets, validation set aside, and their classes.
 SAMPLES = {

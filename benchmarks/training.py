@@ -17,9 +17,9 @@ from torch import Tensor
 import calibrant as cal
 from benchmarks.measure import machine
 from benchmarks.tables import finish, markdown, show, status
-from calibrant.experiments.models.lenet import LeNet5
-from calibrant.experiments.models.lenet_cpu import PLAIN
 from calibrant.training import CalibratedClassifier, InterleavedBatch, InterleavedLoader, interleave
+from calibrant_lab.models.lenet import LeNet5
+from calibrant_lab.models.lenet_cpu import PLAIN
 
 STEPS = 200
 WARM_UP = 20

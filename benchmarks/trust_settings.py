@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.experiments import data as readers
-from calibrant.experiments.made_data import draw_rows
-from calibrant.experiments.models.lenet import LeNet5
-from calibrant.experiments.models.resnet_he import NarrowResNet
+from calibrant_lab import data as readers
+from calibrant_lab.made_data import draw_rows
+from calibrant_lab.models.lenet import LeNet5
+from calibrant_lab.models.resnet_he import NarrowResNet
 
 LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2, "e": 0, "n": 1, "c": 2}
 

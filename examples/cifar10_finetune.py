@@ -19,22 +19,22 @@ from rich.console import Console
 from torch import Tensor
 
 import calibrant as cal
-from calibrant.experiments.configuration import Configuration
-from calibrant.experiments.fit import make_model, predict
-from calibrant.experiments.loaders import make_loaders
-from calibrant.experiments.outcome import BINS, Predicted
-from calibrant.experiments.paper.figure_numbers import shift_csv
-from calibrant.experiments.paper.figures import write_figure
-from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.shift.evaluation import evaluate_shifts
-from calibrant.experiments.shift.figure import figure6
-from calibrant.experiments.shift.sources import shifted_images
-from calibrant.experiments.trials.executors import LocalExecutor
-from calibrant.experiments.trials.live import LiveView
-from calibrant.experiments.trials.protocol import Plan, Row
-from calibrant.experiments.trials.runner import run
-from calibrant.experiments.trials.store import Store
 from calibrant.files import whole_or_not_at_all
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.fit import make_model, predict
+from calibrant_lab.loaders import make_loaders
+from calibrant_lab.outcome import BINS, Predicted
+from calibrant_lab.paper.figure_numbers import shift_csv
+from calibrant_lab.paper.figures import write_figure
+from calibrant_lab.recipes import RECIPES
+from calibrant_lab.shift.evaluation import evaluate_shifts
+from calibrant_lab.shift.figure import figure6
+from calibrant_lab.shift.sources import shifted_images
+from calibrant_lab.trials.executors import LocalExecutor
+from calibrant_lab.trials.live import LiveView
+from calibrant_lab.trials.protocol import Plan, Row
+from calibrant_lab.trials.runner import run
+from calibrant_lab.trials.store import Store
 
 # The normalisation these weights were trained with.
 HALF = 5000  # of the test set

@@ -14,17 +14,17 @@ from typing import Any
 
 from rich.console import Console
 
-from calibrant.experiments.configuration import Configuration
-from calibrant.experiments.json_files import read_json
-from calibrant.experiments.paper.formats import render
-from calibrant.experiments.paper.tabulated import tabulate
-from calibrant.experiments.recipes import RECIPES
-from calibrant.experiments.trials.executors import LocalExecutor
-from calibrant.experiments.trials.live import LiveView
-from calibrant.experiments.trials.protocol import Plan, Row
-from calibrant.experiments.trials.runner import run
-from calibrant.experiments.trials.store import DATA, Store
 from calibrant.files import whole_or_not_at_all
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.json_files import read_json
+from calibrant_lab.paper.formats import render
+from calibrant_lab.paper.tabulated import tabulate
+from calibrant_lab.recipes import RECIPES
+from calibrant_lab.trials.executors import LocalExecutor
+from calibrant_lab.trials.live import LiveView
+from calibrant_lab.trials.protocol import Plan, Row
+from calibrant_lab.trials.runner import run
+from calibrant_lab.trials.store import DATA, Store
 
 
 def main() -> None:

@@ -1,0 +1,27 @@
+"""Data sets the experiments train on, from official files or the Hugging Face hub, and loaders that keep up."""
+
+from calibrant_lab.data.cifar import load_cifar10, load_cifar100
+from calibrant_lab.data.digits import load_digits
+from calibrant_lab.data.imagefolder import ImageFolderData, load_image_folder
+from calibrant_lab.data.images import ImageBatches, ImageData, Images
+from calibrant_lab.data.mnist import load_mnist
+from calibrant_lab.data.nli import load_anli, load_snli
+from calibrant_lab.data.text import Pairs, TextBatches, TextData, TokenisedPairs
+
+__all__ = [
+    "ImageBatches",
+    "ImageData",
+    "ImageFolderData",
+    "Images",
+    "Pairs",
+    "TextBatches",
+    "TextData",
+    "TokenisedPairs",
+    "load_anli",
+    "load_cifar10",
+    "load_cifar100",
+    "load_digits",
+    "load_image_folder",
+    "load_mnist",
+    "load_snli",
+]

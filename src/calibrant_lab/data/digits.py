@@ -1,0 +1,37 @@
+"""scikit-learn's handwritten digits: embedded, tiny, and made hard enough to be over-confident about."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant_lab.data.images import ImageData, Images
+
+TEST_IMAGES = 360
+
+
+def load_digits(noise: float = 0.3) -> ImageData:
+    """1,437 digits to train on and 360 to test on, 32×32 pixels in one channel.
+
+    Without noise nearly every prediction is right, and there is nothing to be over-confident about. Noise and split
+    are always the same.
+
+    Args:
+        noise: Standard deviation of Gaussian noise added to the 8×8 pixels in [0, 1] before they are enlarged.
+
+    Example:
+        >>> train, test, classes = load_digits()
+        >>> tuple(train.pixels.shape), len(test.labels), classes
+        ((1437, 1, 32, 32), 360, 10)
+    """
+    if not 0 <= noise < float("inf"):
+        raise ValueError(f"noise must be a number of 0 or more, got {noise}")
+    from sklearn.datasets import load_digits as embedded
+
+    data = embedded()
+    pixels = torch.from_numpy(data.images).float().unsqueeze(1) / 16
+    pixels += noise * torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0))
+    enlarged = F.interpolate(pixels, size=(32, 32), mode="bilinear").clamp(0, 1).mul(255).round().to(torch.uint8)
+    labels: Tensor = torch.from_numpy(data.target).long()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    test, train = order[:TEST_IMAGES], order[TEST_IMAGES:]
+    return ImageData(Images(enlarged[train], labels[train]), Images(enlarged[test], labels[test]), classes=10)

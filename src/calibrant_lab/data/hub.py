@@ -1,0 +1,99 @@
+"""Data sets from the Hugging Face hub, for those who have no official files."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import chain, compress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant_lab.data.images import Images
+from calibrant_lab.data.sources import Source
+from calibrant_lab.data.text import Pairs
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def fetch_images(source: Source, *, image: str, label: str) -> tuple[Images, Images]:
+    """Training and test images, decoded into memory; ``image`` and ``label`` are the hub's names of the columns."""
+    with _explaining(source):
+        splits = _fetch(source)
+        train, test = (_decoded(splits[name], image, label) for name in ("train", "test"))
+    return train, test
+
+
+def fetch_pairs(source: Source, parts: Sequence[Sequence[str]]) -> list[Pairs]:
+    """Pairs of sentences, a set for each part, which joins some splits; those without an agreed label are left out."""
+    with _explaining(source):
+        splits = _fetch(source)
+        return [_joined([splits[name] for name in names]) for names in parts]
+
+
+class HubPictures:
+    """The pictures of one split, each decoded when asked for."""
+
+    def __init__(self, split: Any, image: str) -> None:
+        self._column = split.select_columns([image])
+        self._name = image
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, index: int) -> "Image":
+        picture: Image = self._column[index][self._name]
+        return picture.convert("RGB")
+
+
+def fetch_pictures(source: Source, names: Sequence[str], *, image: str, label: str) -> list[tuple[HubPictures, Tensor]]:
+    """The pictures of some splits, to be decoded on demand, and their labels."""
+    with _explaining(source):
+        splits = _fetch(source)
+        return [(HubPictures(splits[name], image), _labels(splits[name], label)) for name in names]
+
+
+def _fetch(source: Source) -> Mapping[str, Any]:
+    splits: Mapping[str, Any] = import_module("datasets").load_dataset(source.hub)
+    return splits
+
+
+def _decoded(split: Any, image: str, label: str) -> Images:
+    first = np.asarray(split[0][image])
+    pixels = np.empty((len(split), *first.shape), dtype=np.uint8)
+    for k, row in enumerate(split.select_columns([image])):
+        pixels[k] = np.asarray(row[image])
+    by_channel = torch.from_numpy(pixels).view(len(split), *first.shape[:2], -1).permute(0, 3, 1, 2)
+    return Images(by_channel, _labels(split, label))
+
+
+def _joined(splits: Sequence[Any]) -> Pairs:
+    labels = torch.cat([_labels(split, "label") for split in splits])
+    agreed = labels >= 0
+    premises, hypotheses = (
+        list(compress(chain.from_iterable(split[name] for split in splits), agreed.tolist()))
+        for name in ("premise", "hypothesis")
+    )
+    return Pairs(premises, hypotheses, labels[agreed])
+
+
+def _labels(split: Any, name: str) -> Tensor:
+    return torch.tensor(list(split[name]), dtype=torch.int64)
+
+
+@contextmanager
+def _explaining(source: Source) -> Iterator[None]:
+    """Turn whatever goes wrong on the way to the hub into one sentence that says how to do without it."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # `datasets` raises errors of half a dozen libraries
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OSError(
+            f"{source.name}: no data folder was given, and {source.hub} could not be had from the Hugging Face hub "
+            f"({reason[:200]}): with a network and `pip install 'calibrant[hf]'` it can, or get {source.files} from "
+            f"{source.site} and name the folder with --data-dir"
+        ) from error

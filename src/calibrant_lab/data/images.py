@@ -1,0 +1,147 @@
+"""Small images kept in memory as bytes, and batched, cropped, flipped and normalised as tensors."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant_lab.data.batching import Batching, generator_of_pass
+
+
+class Images(NamedTuple):
+    """A labelled set of images of one size.
+
+    Pixels in the ``channels_last`` memory format are batched without a copy of the whole set.
+    """
+
+    pixels: Tensor  # uint8, (N, C, H, W)
+    labels: Tensor  # int64, (N,)
+
+
+class ImageData(NamedTuple):
+    """A data set of images; who trains splits validation and calibration off the training part."""
+
+    train: Images
+    test: Images
+    classes: int
+
+
+class ImageBatches:
+    """A loader of images in memory: ``(images, labels)`` a batch, without Python work for each image.
+
+    Images come as float32 ``(pixels / 255 - mean) / std``, shape ``(B, C, H, W)`` in the ``channels_last``
+    memory format, which convolutions are fastest with; labels as int64.
+
+    Each ``iter()`` draws one seed from torch's global generator, as a ``DataLoader`` does, and takes order, crops and
+    flips of that pass from a generator of its own: restoring the global state before ``iter()`` repeats the pass
+    exactly, however far it is followed. A loader with nothing random about it draws nothing.
+
+    Args:
+        images: What to load.
+        batch_size: Images a batch.
+        indices: Which images, in which order; all when not given. Loaders of parts share the pixels.
+        shuffle: A new order each pass.
+        mean: Subtracted, one value or one for each channel, of pixels in [0, 1].
+        std: Divided by, likewise.
+        crop_padding: Pad each image with this many black pixels on every side and crop the original size from a
+            random place, another for each image; 0 does not crop.
+        flip: Mirror every other image, at random, left to right.
+
+    Example:
+        >>> images = Images(torch.full((5, 1, 2, 2), 255, dtype=torch.uint8), torch.arange(5))
+        >>> loader = ImageBatches(images, batch_size=2, mean=[0.5], std=[0.5])
+        >>> len(loader)
+        3
+        >>> for x, y in loader:
+        ...     print(tuple(x.shape), x.max().item(), y.tolist())
+        (2, 1, 2, 2) 1.0 [0, 1]
+        (2, 1, 2, 2) 1.0 [2, 3]
+        (1, 1, 2, 2) 1.0 [4]
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        batch_size: int,
+        *,
+        indices: Tensor | None = None,
+        shuffle: bool = False,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        crop_padding: int = 0,
+        flip: bool = False,
+    ) -> None:
+        pixels, self._labels = images
+        if pixels.dtype != torch.uint8 or pixels.dim() != 4 or self._labels.shape != pixels.shape[:1]:
+            raise ValueError(
+                "images must be uint8 of shape (N, C, H, W) with a label each, got "
+                f"{pixels.dtype} of shape {tuple(pixels.shape)} with labels of shape {tuple(self._labels.shape)}"
+            )
+        if crop_padding < 0:
+            raise ValueError(f"crop_padding must be 0 or more, got {crop_padding}")
+        self.batching = Batching(len(pixels), batch_size, indices=indices, shuffle=shuffle)
+        self.crop_padding = crop_padding
+        self.flip = flip
+        # (N, H, W, C), the channels of a pixel side by side.
+        self._pixels = pixels.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+        self._mean, self._std = (self._spread("mean", mean), self._spread("std", std))
+        if not (self._std > 0).all():
+            raise ValueError(f"std must be positive, got {list(std)}")
+
+    def __len__(self) -> int:
+        return len(self.batching)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        # All random choices of the pass are made here and now, not when the first batch is asked for.
+        random = self.batching.shuffle or self.crop_padding or self.flip
+        generator = generator_of_pass() if random else None
+        order = self.batching.order(generator)
+        places = 2 * self.crop_padding + 1
+        corners = torch.randint(places, (len(order), 2), generator=generator) if self.crop_padding else None
+        flipped = torch.randint(2, (len(order),), generator=generator).bool() if self.flip else None
+        return self._batches(order, corners, flipped)
+
+    def _batches(
+        self, order: Tensor, corners: Tensor | None, flipped: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        cut = self.batching.batches
+        parts = zip(
+            cut(order),
+            [None] * len(self) if corners is None else cut(corners),
+            [None] * len(self) if flipped is None else cut(flipped),
+            strict=True,
+        )
+        for chosen, corner, mirror in parts:
+            pixels = self._pixels.index_select(0, chosen)
+            if corner is not None:
+                pixels = _cropped(pixels, corner, self.crop_padding)
+            if mirror is not None:
+                which = mirror.nonzero().squeeze(1)
+                pixels.index_copy_(0, which, pixels.index_select(0, which).flip(2))
+            yield self._normalised(pixels), self._labels.index_select(0, chosen)
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        values = pixels.flatten(1).float().div_(255).sub_(self._mean).div_(self._std)
+        return values.view_as(pixels).permute(0, 3, 1, 2)
+
+    def _spread(self, name: str, values: Sequence[float]) -> Tensor:
+        """One value for each number of an image, which is much faster to combine with than one a channel."""
+        _, height, width, channels = self._pixels.shape
+        if len(values) not in (1, channels):
+            raise ValueError(f"{name} must have 1 value or one for each of {channels} channels, got {len(values)}")
+        return torch.tensor(values, dtype=torch.float32).expand(height, width, channels).flatten()
+
+
+def _cropped(pixels: Tensor, corners: Tensor, padding: int) -> Tensor:
+    """Crop images of ``(B, H, W, C)`` from their padded selves, each at its own ``(top, left)``."""
+    count, height, width, channels = pixels.shape
+    padded = F.pad(pixels, (0, 0) + 4 * (padding,))
+    rows, columns = padded.shape[1:3]
+    # A cropped row is a run of neighbours in memory: one gather of runs, each starting at any pixel, takes them all.
+    top, left = corners.unsqueeze(2).unbind(1)
+    row = torch.arange(count).unsqueeze(1) * rows + top + torch.arange(height)
+    starts = row * columns + left
+    runs = padded.view(-1).as_strided((padded.numel() // channels - width + 1, width * channels), (channels, 1))
+    return runs.index_select(0, starts.flatten()).view_as(pixels)

@@ -1,0 +1,74 @@
+"""MNIST from its four idx files."""
+
+import math
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant.files import FileError
+from calibrant_lab.data import hub
+from calibrant_lab.data.images import ImageData, Images
+from calibrant_lab.data.sources import Source, find_files, md5, unpacked, wrong_checksum
+
+# Checksums as published, of the .gz file, and of what it holds.
+CHECKSUMS = {
+    "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+    "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+    "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+    "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+}
+SOURCE = Source(
+    name="MNIST",
+    files="train-images-idx3-ubyte.gz and the other three idx files, gzipped or not,",
+    site="http://yann.lecun.com/exdb/mnist/ (mirror: https://ossci-datasets.s3.amazonaws.com/mnist/)",
+    hub="ylecun/mnist",
+)
+
+
+def load_mnist(folder: Path | None, size: int = 32) -> ImageData:
+    """60,000 handwritten digits to train on and 10,000 to test on, in one channel.
+
+    Args:
+        folder: Where the four idx files are, gzipped or not, or the folder above ``MNIST/raw``; None fetches them from
+            the Hugging Face hub.
+        size: They are resized, bilinearly and once for all, from 28×28 to this many pixels a side.
+    """
+    if folder is None:
+        train, test = hub.fetch_images(SOURCE, image="image", label="label")
+    else:
+        paths = find_files(folder, ["MNIST/raw"], list(CHECKSUMS), SOURCE)
+        train_pixels, train_labels, test_pixels, test_labels = (
+            _read(path, name) for name, path in zip(CHECKSUMS, paths, strict=True)
+        )
+        train = Images(train_pixels.unsqueeze(1), train_labels.long())
+        test = Images(test_pixels.unsqueeze(1), test_labels.long())
+    return ImageData(_resized(train, size), _resized(test, size), classes=10)
+
+
+def _resized(images: Images, size: int) -> Images:
+    # On bytes, torch rounds as Pillow does: equal on all of MNIST at 32 pixels, and within one grey level at others.
+    pixels = F.interpolate(images.pixels, size=(size, size), mode="bilinear", antialias=True)
+    return Images(pixels, images.labels)
+
+
+def _read(path: Path, name: str) -> Tensor:
+    content = path.read_bytes()
+    payload = unpacked(path, content, SOURCE)
+    of_packed, of_payload = CHECKSUMS[name]
+    # What counts is what it holds: a file gzipped anew is as good.
+    if md5(payload) != of_payload:
+        raise wrong_checksum(path, of_payload if payload is content else of_packed, md5(content), SOURCE)
+    return parse_idx(path, payload)
+
+
+def parse_idx(path: Path, payload: bytes) -> Tensor:
+    """The bytes of an idx file as a tensor: two zeros, type, number of dimensions, their sizes, then the values."""
+    if payload[:3] != b"\x00\x00\x08" or len(payload) < 4 + 4 * payload[3]:
+        raise FileError(path, "is not an idx file of bytes")
+    start = 4 + 4 * payload[3]
+    shape = [int.from_bytes(payload[place : place + 4], "big") for place in range(4, start, 4)]
+    if len(payload) != start + math.prod(shape):
+        raise FileError(path, f"announces {math.prod(shape)} values but holds {len(payload) - start}: is it cut short?")
+    return torch.frombuffer(bytearray(payload), dtype=torch.uint8, offset=start).view(shape)

@@ -1,0 +1,106 @@
+"""Natural language inference: SNLI and ANLI from their published lines of JSON."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from calibrant.files import FileError
+from calibrant_lab.data import hub
+from calibrant_lab.data.sources import Source, find_files, unpacked
+from calibrant_lab.data.text import Pairs, TextData
+
+SNLI = Source(
+    name="SNLI",
+    files="snli_1.0_train.jsonl, snli_1.0_dev.jsonl and snli_1.0_test.jsonl, gzipped or not,",
+    site="https://nlp.stanford.edu/projects/snli/",
+    hub="stanfordnlp/snli",
+)
+ANLI = Source(
+    name="ANLI",
+    files="R1, R2 and R3, each with train.jsonl, dev.jsonl and test.jsonl, gzipped or not,",
+    site="https://github.com/facebookresearch/anli",
+    hub="facebook/anli",
+)
+
+
+class Fields(NamedTuple):
+    """How a line of JSON says what it has to say; a label of None leaves the pair out."""
+
+    premise: str
+    hypothesis: str
+    label: str
+    labels: Mapping[str, int | None]
+
+
+SNLI_FIELDS = Fields(
+    "sentence1", "sentence2", "gold_label", {"entailment": 0, "neutral": 1, "contradiction": 2, "-": None}
+)
+ANLI_FIELDS = Fields("context", "hypothesis", "label", {"e": 0, "n": 1, "c": 2})
+ROUNDS = (1, 2, 3)
+
+
+def load_snli(folder: Path | None) -> TextData:
+    """The Stanford corpus: 549,367 pairs to train on, 9,842 to validate, 9,824 to test, those with an agreed label.
+
+    Args:
+        folder: Where ``snli_1.0_train.jsonl`` and so on are, gzipped or not, or the folder above ``snli_1.0``; None
+            fetches them from the Hugging Face hub.
+    """
+    if folder is None:
+        return _data(hub.fetch_pairs(SNLI, [["train"], ["validation"], ["test"]]))
+    names = [f"snli_1.0_{part}.jsonl" for part in ("train", "dev", "test")]
+    paths = find_files(folder, ["snli_1.0"], names, SNLI)
+    return _data([read_pairs([path], SNLI_FIELDS, SNLI) for path in paths])
+
+
+def load_anli(folder: Path | None) -> TextData:
+    """Adversarial NLI, its three rounds joined: 162,865 pairs to train on, 3,200 to validate, 3,200 to test.
+
+    Args:
+        folder: Where ``R1``, ``R2`` and ``R3`` are, each with ``train.jsonl`` and so on, gzipped or not, or the folder
+            above ``anli_v1.0``; None fetches them from the Hugging Face hub.
+    """
+    parts = ("train", "dev", "test")
+    if folder is None:
+        return _data(hub.fetch_pairs(ANLI, [[f"{part}_r{k}" for k in ROUNDS] for part in parts]))
+    names = [f"R{k}/{part}.jsonl" for part in parts for k in ROUNDS]
+    paths = find_files(folder, ["anli_v1.0"], names, ANLI)
+    by_part = [paths[first : first + len(ROUNDS)] for first in range(0, len(paths), len(ROUNDS))]
+    return _data([read_pairs(some, ANLI_FIELDS, ANLI) for some in by_part])
+
+
+def _data(parts: list[Pairs]) -> TextData:
+    train, validation, test = parts
+    return TextData(train, validation, test, classes=3)
+
+
+def read_pairs(paths: list[Path], fields: Fields, source: Source) -> Pairs:
+    """The labelled pairs of some files, one after the other."""
+    rows = [row for path in paths for row in _rows(path, fields, source)]
+    if not rows:
+        raise FileError(paths[0], f"holds no labelled pair: get it again from {source.site}")
+    premises, hypotheses, labels = zip(*rows, strict=True)
+    return Pairs(list(premises), list(hypotheses), torch.tensor(labels))
+
+
+def _rows(path: Path, fields: Fields, source: Source) -> Iterator[tuple[str, str, int]]:
+    for number, line in enumerate(unpacked(path, path.read_bytes(), source).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            premise, hypothesis, name = row[fields.premise], row[fields.hypothesis], row[fields.label]
+            label = fields.labels[name]
+            if not (isinstance(premise, str) and isinstance(hypothesis, str)):
+                raise TypeError("sentences must be text")
+            f"{premise}{hypothesis}".encode()  # no tokenizer takes half of a surrogate pair
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            expected = f"{fields.premise}, {fields.hypothesis} and {fields.label} ({', '.join(fields.labels)})"
+            raise FileError(
+                path, f"line {number} is damaged: expected JSON with {expected}; get it again from {source.site}"
+            ) from error
+        if label is not None:
+            yield premise, hypothesis, label

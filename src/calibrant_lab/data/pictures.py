@@ -1,0 +1,172 @@
+"""Pictures of any size, decoded one by one and brought to one size: what ImageNet needs."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+AREA = (0.08, 1.0)  # of the picture, that a random crop covers
+RATIO = (3 / 4, 4 / 3)  # of its width to its height
+ATTEMPTS = 10
+RESIZED = 256 / 224  # shorter side of a picture to the side of the square cut from its centre
+
+
+class PictureError(ValueError):
+    r"""A picture cannot be decoded: one line, also when it comes out of a worker of a ``DataLoader``.
+
+    There torch makes the error anew, from the whole traceback as text; only its last line is kept.
+
+    Example:
+        >>> text = "Caught PictureError in DataLoader worker process 0.\nOriginal Traceback ..."
+        >>> PictureError(text + "\ncalibrant_lab.data.pictures.PictureError: a.jpg: is damaged\n")
+        PictureError('a.jpg: is damaged')
+    """
+
+    def __init__(self, message: str) -> None:
+        kind = type(self)
+        last_line = message.rstrip("\n").rpartition("\n")[2]
+        super().__init__(last_line.removeprefix(f"{kind.__module__}.{kind.__qualname__}: "))
+
+
+class PictureSource(Protocol):
+    """Anything that gives pictures in RGB by number."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, index: int) -> "Image":
+        """One picture, decoded."""
+
+
+class PictureFiles:
+    """Pictures in files, each decoded when asked for."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> "Image":
+        from PIL import Image
+
+        try:
+            with Image.open(self.paths[index]) as picture:
+                return picture.convert("RGB")
+        except MemoryError:
+            raise
+        except Exception as error:  # a damaged picture can raise anything
+            problem = f"{self.paths[index]}: cannot be decoded as a picture ({error}): replace or delete it"
+            raise PictureError(problem.replace("\n", " ")) from error
+
+
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """A map-style data set of pictures, to be read by a ``DataLoader`` with workers.
+
+    Random crops and flips come from torch's global generator, which a ``DataLoader`` seeds anew for each worker.
+
+    Args:
+        source: Where the pictures come from.
+        labels: Their labels, int64.
+        size: Side of the square each is brought to.
+        mean: Subtracted, one value for each channel, of pixels in [0, 1].
+        std: Divided by, likewise.
+        augment: True cuts a random part and scales it; False takes the centre.
+        flip: Mirror every other random part, left to right; the centre is never mirrored.
+
+    Example:
+        >>> from PIL import Image
+        >>> grey = [Image.new("RGB", (60, 40), (51, 51, 51))]
+        >>> pictures = Pictures(grey, torch.tensor([3]), size=32, mean=[0.0] * 3, std=[1.0] * 3, augment=True)
+        >>> image, label = pictures[0]
+        >>> tuple(image.shape), round(image.mean().item(), 4), label
+        ((3, 32, 32), 0.2, 3)
+    """
+
+    def __init__(
+        self,
+        source: PictureSource,
+        labels: Tensor,
+        *,
+        size: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        augment: bool,
+        flip: bool = True,
+    ) -> None:
+        if len(source) != len(labels):
+            raise ValueError(f"each picture needs a label, got {len(source)} pictures and {len(labels)} labels")
+        if size < 1 or len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise ValueError(
+                f"size must be at least 1, and mean and std have 3 values each, those of std positive, got "
+                f"{size}, {list(mean)} and {list(std)}"
+            )
+        self.labels = labels
+        self._source = source
+        self._size = size
+        self._mean = torch.tensor(mean).view(3, 1, 1)
+        self._std = torch.tensor(std).view(3, 1, 1)
+        self._augment = augment
+        self._flip = flip
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        whole = self._source[index]
+        picture = random_part(whole, self._size, flip=self._flip) if self._augment else centre(whole, self._size)
+        pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+        values = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        return values.sub_(self._mean).div_(self._std), int(self.labels[index])
+
+
+def random_part(picture: "Image", size: int, *, flip: bool) -> "Image":
+    """A random part of 8 to 100 % of the area and near-square shape, scaled; ``flip`` mirrors every other one."""
+    from PIL.Image import Resampling, Transpose
+
+    part = picture.crop(random_box(*picture.size)).resize((size, size), Resampling.BILINEAR)
+    return part.transpose(Transpose.FLIP_LEFT_RIGHT) if flip and torch.rand(()) < 0.5 else part
+
+
+def random_box(width: int, height: int) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of a random part: area uniform, shape uniform on a log scale, as is usual."""
+    shapes = math.log(RATIO[0]), math.log(RATIO[1])
+    for _ in range(ATTEMPTS):
+        area = width * height * _uniform(*AREA)
+        ratio = math.exp(_uniform(*shapes))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = _below(width - w + 1), _below(height - h + 1)
+            return left, top, left + w, top + h
+    # A picture too long for any of them: the largest centred part whose shape is allowed.
+    w, h = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def centre(picture: "Image", size: int) -> "Image":
+    """The square at the centre, after scaling the shorter side to a little more than the size."""
+    from PIL.Image import Resampling
+
+    shorter = int(size * RESIZED)
+    width, height = picture.size
+    least = min(width, height)
+    scaled = int(shorter * width / least), int(shorter * height / least)
+    left, top = (round((side - size) / 2) for side in scaled)
+    return picture.resize(scaled, Resampling.BILINEAR).crop((left, top, left + size, top + size))
+
+
+def _uniform(low: float, high: float) -> float:
+    return low + (high - low) * torch.rand(()).item()
+
+
+def _below(limit: int) -> int:
+    return int(torch.randint(limit, ()).item())

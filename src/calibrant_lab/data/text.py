@@ -1,0 +1,119 @@
+"""Pairs of sentences, tokenised once and batched as padded tensors."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant_lab.data.batching import Batching, generator_of_pass
+
+TOKENISED_AT_ONCE = 10_000
+
+
+class Pairs(NamedTuple):
+    """Premises, hypotheses, and whether one follows from the other."""
+
+    premises: list[str]
+    hypotheses: list[str]
+    labels: Tensor  # int64, (N,): 0 entailment, 1 neutral, 2 contradiction
+
+
+class TextData(NamedTuple):
+    """A data set of pairs, in the parts it was published in."""
+
+    train: Pairs
+    validation: Pairs
+    test: Pairs
+    classes: int
+
+
+class TokenisedPairs:
+    """Pairs as token numbers, end to end without padding: what any number of :class:`TextBatches` share.
+
+    Args:
+        pairs: What to tokenise.
+        tokenizer: A tokenizer of ``transformers``, best a fast one.
+        max_length: Longer pairs are cut to this many tokens, the longer sentence first.
+    """
+
+    def __init__(self, pairs: Pairs, tokenizer: Any, *, max_length: int) -> None:
+        premises, hypotheses, self.labels = pairs
+        if not len(premises) == len(hypotheses) == len(self.labels):
+            raise ValueError(
+                f"pairs need as many premises as hypotheses and labels, got {len(premises)}, {len(hypotheses)} "
+                f"and {len(self.labels)}"
+            )
+        if tokenizer.pad_token_id is None:
+            raise ValueError(
+                "the tokenizer has no padding token: set tokenizer.pad_token, for example to its end token"
+            )
+        self.padding = {"input_ids": int(tokenizer.pad_token_id), "token_type_ids": int(tokenizer.pad_token_type_id)}
+        self.pad_left = tokenizer.padding_side == "left"
+        parts: dict[str, list[np.ndarray[Any, Any]]] = {}
+        lengths: list[int] = []
+        for first in range(0, len(premises), TOKENISED_AT_ONCE):
+            part = slice(first, first + TOKENISED_AT_ONCE)
+            tokenised = tokenizer(
+                premises[part], hypotheses[part], truncation=True, max_length=max_length, return_attention_mask=False
+            )
+            lengths.extend(map(len, tokenised["input_ids"]))
+            for name in self.padding.keys() & tokenised.keys():
+                flat = np.concatenate([np.asarray(row, dtype=np.int32) for row in tokenised[name]])
+                parts.setdefault(name, []).append(flat)
+        self.flat = {name: torch.from_numpy(np.concatenate(found)) for name, found in sorted(parts.items())}
+        self.starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def padded(self, chosen: Tensor) -> dict[str, Tensor]:
+        """The model's input for some of the pairs, padded to the longest of them."""
+        starts = self.starts[chosen]
+        lengths = self.starts[chosen + 1] - starts
+        width = int(lengths.max())
+        place = torch.arange(width)
+        if self.pad_left:
+            place = place - (width - lengths).unsqueeze(1)
+        mask = (place >= 0) & (place < lengths.unsqueeze(1))
+        tokens = (starts.unsqueeze(1) + place)[mask]
+        batch = {"attention_mask": mask.long()}
+        for name, flat in self.flat.items():
+            batch[name] = torch.full(mask.shape, self.padding[name])
+            batch[name][mask] = flat.index_select(0, tokens).long()
+        return batch
+
+
+class TextBatches:
+    """A loader of tokenised pairs: a dictionary of int64 tensors for the model, and labels, a batch.
+
+    The dictionary has ``input_ids``, ``attention_mask`` and, where the tokenizer makes them, ``token_type_ids``, padded
+    to the longest pair of the batch. Randomness is that of :class:`~calibrant_lab.data.images.ImageBatches`:
+    one draw from torch's global generator at each ``iter()``, and none without shuffling.
+
+    Args:
+        pairs: What to load; loaders of parts share it.
+        batch_size: Pairs a batch.
+        indices: Which pairs, in which order; all when not given.
+        shuffle: A new order each pass.
+    """
+
+    def __init__(
+        self,
+        pairs: TokenisedPairs,
+        batch_size: int,
+        *,
+        indices: Tensor | None = None,
+        shuffle: bool = False,
+    ) -> None:
+        self.pairs = pairs
+        self.batching = Batching(len(pairs), batch_size, indices=indices, shuffle=shuffle)
+
+    def __len__(self) -> int:
+        return len(self.batching)
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        order = self.batching.order(generator_of_pass() if self.batching.shuffle else None)
+        chosen = self.batching.batches(order)
+        return ((self.pairs.padded(batch), self.pairs.labels.index_select(0, batch)) for batch in chosen)

@@ -1,0 +1,198 @@
+"""Train one network as its configuration says."""
+
+import logging
+import random
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from lightning import Trainer
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.loggers import Logger
+from torch import nn
+
+import calibrant as cal
+from calibrant.training import InterleavedLoader, interleave
+from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
+from calibrant.training.randomness import random_state, set_random_state
+from calibrant_lab.configuration import TEXT, Configuration
+from calibrant_lab.loaders import Loaders, make_loaders
+from calibrant_lab.models import build_image_model
+from calibrant_lab.models.weights import load_weights
+from calibrant_lab.objectives import holds_out, losses
+from calibrant_lab.outcome import Predicted
+
+# ESD needs three; a batch of fewer says nothing about calibration to any objective.
+MINIMUM_SAMPLES = 3
+
+
+class Prepared(NamedTuple):
+    """All that a run needs, ready to begin."""
+
+    configuration: Configuration
+    loaders: Loaders
+    batches: InterleavedLoader
+    classifier: CalibratedClassifier
+
+
+class Trained(NamedTuple):
+    """What is left of a run: scores an epoch, predictions to judge it by, and the network."""
+
+    history: list[dict[str, float]]
+    validation: Predicted
+    test: Predicted
+    model: nn.Module
+
+
+def prepare(configuration: Configuration, folder: Path | None = None) -> Prepared:
+    """Read the data and build the network; the random numbers are then where training begins with them.
+
+    Args:
+        configuration: Of the run.
+        folder: With the official files of the data; None for digits, or to fetch from the hub.
+    """
+    loss, objective = losses(configuration)
+    loaders = make_loaders(configuration, folder, hold_out=holds_out(configuration), minimum_samples=MINIMUM_SAMPLES)
+    _seed(configuration.seed)
+    classifier = CalibratedClassifier(
+        make_model(configuration, loaders), objective, configuration.weight, method=configuration.method,
+        loss=loss, optimizer=lambda parameters: torch.optim.AdamW(
+            parameters, lr=configuration.learning_rate, weight_decay=configuration.weight_decay
+        ),
+        batchnorm=None if configuration.method == "head" else configuration.batchnorm,
+    )  # fmt: skip
+    batches = interleave(
+        loaders.train, loaders.calibration, calibration_every=configuration.calibration_every,
+        minimum_samples=MINIMUM_SAMPLES,
+    )  # fmt: skip
+    return Prepared(configuration, loaders, batches, classifier)
+
+
+def fit(
+    prepared: Prepared,
+    *,
+    loggers: Sequence[Logger] = (),
+    callbacks: Sequence[Callback] = (),
+    resume_from: Path | None = None,
+    accelerator: str = "auto",
+) -> Trained:
+    """Train a network, and predict the validation and the test set with it.
+
+    Args:
+        prepared: What :func:`prepare` made, just now.
+        loggers: Of Lightning.
+        callbacks: Of Lightning.
+        resume_from: A checkpoint of the same run.
+        accelerator: As Lightning names them.
+    """
+    configuration, loaders, batches, classifier = prepared
+    watching = [_UpdateLoss(classifier, loaders.validation), *callbacks]
+    trainer = _trainer(accelerator, max_epochs=configuration.epochs, logger=list(loggers), callbacks=watching)
+    with _quiet():
+        try:
+            trainer.fit(
+                classifier, batches, loaders.validation,
+                ckpt_path=None if resume_from is None else str(resume_from), weights_only=True,
+            )  # fmt: skip
+        except SystemExit as error:  # Lightning's way of ending after Ctrl-C
+            raise KeyboardInterrupt from error
+    model = classifier.model.to(trainer.strategy.root_device)
+    return Trained(classifier.history, predict(model, loaders.validation), predict(model, loaders.test), model)
+
+
+class _UpdateLoss(Callback):
+    """Updates a loss with state from the validation set, before every epoch but the first.
+
+    At the first batch rather than at the end of the epoch before, which a resumed run may have behind it.
+    """
+
+    def __init__(self, classifier: CalibratedClassifier, validation: Iterable[Any]) -> None:
+        self.classifier = classifier
+        self.validation = validation
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Predict the validation set, and leave the mode of the network and the random numbers as they were."""
+        del module, batch
+        loss, model = self.classifier.loss, self.classifier.model
+        if not isinstance(loss, cal.AdaFocalLoss | cal.CALSLoss) or batch_idx or not trainer.current_epoch:
+            return
+        state = random_state()
+        loss.update(*predict(model, self.validation))
+        model.train()
+        set_random_state(state)
+
+
+def check_accelerator(name: str) -> None:
+    """Complain about one that this machine does not have."""
+    _trainer(name, max_epochs=1, logger=False, callbacks=[])
+
+
+def _trainer(accelerator: str, *, callbacks: list[Callback], **options: Any) -> Trainer:
+    try:
+        with _quiet():
+            return Trainer(
+                accelerator=accelerator, devices=1, callbacks=callbacks, plugins=[WholeCheckpointIO()],
+                enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=10,
+                **options,
+            )  # fmt: skip
+    except (MisconfigurationException, ValueError) as error:
+        raise ValueError(f"there is no accelerator {accelerator!r} here: choose another, or auto") from error
+
+
+def make_model(configuration: Configuration, loaders: Loaders) -> nn.Module:
+    """The network of a configuration, with its first weights."""
+    if configuration.recipe in TEXT:
+        from calibrant_lab.models.text import TextClassifier, check_fits, tokenizer_for
+
+        network = TextClassifier.from_pretrained(configuration.model, classes=loaders.classes)
+        check_fits(network, tokenizer_for(configuration.model), configuration.max_length)
+        return network
+    model = build_image_model(configuration.model, classes=loaders.classes, channels=loaders.channels)
+    if configuration.initial_weights is not None:
+        load_weights(model, configuration.initial_weights)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+@torch.inference_mode()
+def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) -> Predicted:
+    """Logits and targets of all batches, on the CPU; with ``dropout``, a sample of them."""
+    device = next(model.parameters()).device
+    model.train(dropout)  # attention has dropout without a layer for it
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.eval()
+    logits, target = [], []
+    for inputs, labels in batches:
+        if isinstance(inputs, dict):
+            output = model(**{name: value.to(device) for name, value in inputs.items()})
+        else:
+            output = model(inputs.to(device))
+        logits.append(output.cpu())
+        target.append(labels)
+    return Predicted(torch.cat(logits), torch.cat(target))
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator transforms of others draw from)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning tells about hardware and habits; what matters here is said by our own lines and errors."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        logger.setLevel(level)

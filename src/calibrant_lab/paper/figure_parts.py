@@ -1,0 +1,130 @@
+"""What the paper's figures have in common: their look, who has which colour, and what they need of a store."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from calibrant.report.figures import ACCENT, GAP, MUTED, PAPER, house_style, percent_ticks
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.names import MethodName
+from calibrant_lab.trials.protocol import Plan, Row, method_name
+from calibrant_lab.trials.store import Result, Store
+
+Array = npt.NDArray[np.float64]
+# Two panels side by side fill a page; shown at half of it, their letters are still those of a footnote.
+WIDE, HEIGHT = 7.2, 3.1
+BAND = 0.18  # opacity of what lies within a standard deviation
+
+
+class NotRunError(ValueError):
+    """What a figure would show has not been run."""
+
+
+class Look(NamedTuple):
+    """How a method is drawn; markers tell methods apart where colours do not."""
+
+    colour: str
+    marker: str
+
+
+# Blue, orange and green of like lightness on white and on black, after the palette of Okabe and Ito.
+_LOOKS = {
+    "NLL": Look(MUTED, "D"),
+    "NLL, reduced split": Look(MUTED, "d"),
+    "MMCE": Look(GAP, "s"),
+    "SB-ECE": Look("#009e73", "^"),
+    "ESD": Look(ACCENT, "o"),
+}
+_OTHERS = [
+    Look(colour, marker) for marker in ("v", "P", "X") for colour in ("#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1")
+]
+
+
+def label_of(row: Row) -> str:
+    """A row's name where there is no table that begins with the NLL."""
+    return row.name.removeprefix("+ ")
+
+
+def look_of(plan: Plan, row: Row) -> Look:
+    """The same in every figure of a plan."""
+    others = [label_of(one) for one in plan.rows if label_of(one) not in _LOOKS]
+    name = label_of(row)
+    return _LOOKS[name] if name in _LOOKS else _OTHERS[others.index(name) % len(_OTHERS)]
+
+
+def row_of(plan: Plan, method: MethodName) -> Row | None:
+    """The row of a method, if the plan has it."""
+    name = "NLL" if method == "nll" else method_name(method)
+    return next((row for row in plan.rows if row.name == name), None)
+
+
+def finished(trials: Iterable[Configuration], store: Store) -> list[Result]:
+    """The results there are, in the order of the trials, each once."""
+    found = (store.result(trial) for trial in dict.fromkeys(trials))
+    return [result for result in found if result is not None]
+
+
+def not_run(figure: str, needs: str, plan: Plan) -> NotRunError:
+    """What to say when a figure cannot be drawn."""
+    return NotRunError(
+        f"{figure} needs {needs}, which the store does not have for {plan.base.recipe}: reproduce table1 with such "
+        "trials first"
+    )
+
+
+@contextmanager
+def wide_figure(height: float = HEIGHT) -> Iterator[Figure]:
+    """A figure in the house style, as long as the block lasts."""
+    with house_style():
+        yield Figure(figsize=(WIDE, height), facecolor=PAPER, layout="constrained")
+
+
+def percent_axis(axes: Axes, *, from_zero: bool = False) -> None:
+    """Shares as percent on the vertical axis, with as many decimals as its ticks need."""
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    if from_zero:
+        axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(percent_ticks(_decimals(axes.get_yticks())))
+
+
+def plain_numbers() -> FuncFormatter:
+    """Numbers as people write them, also on a logarithmic axis."""
+    return FuncFormatter(lambda value, _: f"{value:g}")
+
+
+def mean_and_deviation(values: Array | Sequence[Sequence[float]] | Sequence[float]) -> tuple[Array, Array]:
+    """Over the first axis; a single seed has no deviation."""
+    given = np.asarray(values, dtype=float)
+    return given.mean(0), given.std(0, ddof=1) if len(given) > 1 else np.zeros(given.shape[1:])
+
+
+def line_key(look: Look, label: str, *, line: bool = True) -> Line2D:
+    """A legend's entry for a line with markers."""
+    return Line2D(
+        [], [], color=look.colour, marker=look.marker, markersize=5, linewidth=1.6 if line else 0, label=label
+    )
+
+
+def band_key(colour: str, seeds: int) -> Patch:
+    """A legend's entry for a standard deviation."""
+    return Patch(color=colour, alpha=BAND, linewidth=0, label=f"± standard deviation of {seeds} seeds")
+
+
+def empty_panel(axes: Axes, title: str) -> None:
+    """Say in its place that something was not run."""
+    axes.set(title=title, xticks=[])
+    axes.grid(visible=False)
+    axes.text(0.5, 0.5, "not run here", transform=axes.transAxes, ha="center", va="center", color=MUTED)
+
+
+def _decimals(ticks: Array) -> int:
+    step = 100 * float(np.diff(ticks).min()) if len(ticks) > 1 else 1.0
+    return next((digits for digits in range(4) if abs(step * 10**digits - round(step * 10**digits)) < 1e-6), 4)

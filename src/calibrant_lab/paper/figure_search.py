@@ -1,0 +1,202 @@
+"""What the search saw: ECE against the objectives' inner settings (Figure 2), and accuracy against λ (Appendix)."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from statistics import fmean
+from typing import Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from calibrant.report.figures import ACCENT, INK, legend_above
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.paper.figure_parts import (
+    BAND,
+    Look,
+    empty_panel,
+    finished,
+    label_of,
+    line_key,
+    look_of,
+    mean_and_deviation,
+    not_run,
+    percent_axis,
+    plain_numbers,
+    row_of,
+    wide_figure,
+)
+from calibrant_lab.trials.protocol import ACCURACY_GIVEN_UP, Plan, Row, Search
+from calibrant_lab.trials.store import Result, Store
+
+_INNER: dict[Literal["mmce", "sb-ece"], str] = {"mmce": "bandwidth φ", "sb-ece": "temperature T"}
+
+
+def figure2(plan: Plan, store: Store) -> Figure:
+    """Test ECE of MMCE by its bandwidth (left) and of SB-ECE by its temperature (right), with ESD as a line.
+
+    A point is the mean over the seeds of the search, by default one. Of what it chose, and of ESD, there are all seeds.
+
+    Args:
+        plan: Of Table 1.
+        store: Where its trials are.
+    """
+    rows = {method: row_of(plan, method) for method in _INNER}
+    if not any(row and _inner(row, store) for row in rows.values()):
+        raise not_run("Figure 2", "the search over φ of MMCE or T of SB-ECE", plan)
+    esd = row_of(plan, "esd")
+    scores = [result.outcome.ece for result in finished(esd.trials, store)] if esd else []
+    with wide_figure() as figure:
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, (method, row) in zip(panels, rows.items(), strict=True):
+            if row is None or not _inner(row, store):
+                empty_panel(axes, "SB-ECE" if method == "sb-ece" else "MMCE")
+                continue
+            _draw_inner(axes, row, store, look_of(plan, row))
+            axes.set_xlabel(_INNER[method])
+            if scores:
+                _draw_line(axes, scores)
+        panels[0].set_ylabel("test ECE")
+        panels[0].set_ylim(0, 1.08 * panels[0].get_ylim()[1])
+        percent_axis(panels[0])
+        keys: list[Line2D | Patch] = [
+            Line2D([], [], color=INK, marker=".", linewidth=1.6, label=_seeds(plan)),
+            Line2D(
+                [],
+                [],
+                color=INK,
+                markerfacecolor="none",
+                linewidth=0,
+                label="chosen, all seeds",
+                marker="o",
+                markersize=7,
+            ),
+            Line2D([], [], color=ACCENT, linewidth=1.6, label="ESD, all seeds"),
+            Patch(color=ACCENT, alpha=BAND, linewidth=0, label="± standard deviation"),
+        ]
+        legend_above(figure, None, *keys[: 2 + min(len(scores), 2)])
+    return figure
+
+
+def figure5(plan: Plan, store: Store) -> Figure:
+    """Validation accuracy against λ, and the least accuracy that the selection accepts.
+
+    Args:
+        plan: Of Table 1.
+        store: Where its trials are.
+    """
+    baseline = finished(plan.baselines, store)
+    rows = [row for row in plan.rows if row.searches and finished(row.searches[0].candidates, store)]
+    if not baseline or not rows:
+        raise not_run("Figure 5", "the first trial of the NLL and a trial of the search over λ", plan)
+    accuracy = fmean(result.validation.accuracy for result in baseline)
+    with wide_figure() as figure:
+        axes = figure.subplots()
+        axes.axhline(accuracy, color=INK, linewidth=1.2)
+        axes.axhline(accuracy - ACCURACY_GIVEN_UP, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
+        for place, row in enumerate(rows):
+            # Accuracies often coincide: a line that lies under another shows at its sides.
+            _draw_weights(axes, row, store, look_of(plan, row), width=1.6 + 0.8 * (len(rows) - 1 - place))
+        axes.set(xscale="log", xlabel="weight λ of the objective", ylabel="validation accuracy")
+        axes.xaxis.set_major_locator(
+            FixedLocator(_apart(trial.weight for row in rows for trial in row.searches[0].candidates))
+        )
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(plain_numbers())
+        percent_axis(axes)
+        legend_above(
+            figure,
+            None,
+            *(line_key(look_of(plan, row), label_of(row)) for row in rows),
+            _ring_key("chosen"),
+            Line2D([], [], color=INK, linewidth=1.2, label="NLL"),
+            Line2D([], [], color=INK, linewidth=1.2, linestyle=(0, (3, 1.5)), label="threshold"),
+        )
+    return figure
+
+
+def _inner(row: Row, store: Store) -> bool:
+    return len(row.searches) > 1 and bool(finished(row.searches[1].candidates, store))
+
+
+def _draw_inner(axes: Axes, row: Row, store: Store, look: Look) -> None:
+    search = row.searches[1]
+    _plot(axes, _means(search, store, lambda result: result.outcome.ece), look)
+    seeds = [result.outcome.ece for result in finished(row.trials, store)]
+    if search.chosen is not None and seeds:
+        mean, deviation = mean_and_deviation(seeds)
+        error = float(deviation) if len(seeds) > 1 else None
+        _ring(axes, _setting(search.chosen, search.setting), float(mean), error, look)
+    axes.set_title(f"{label_of(row)} at λ = {search.candidates[0].weight:g}")
+    if search.setting == "softness":
+        axes.set_xscale("log")
+    ticks = sorted({_setting(one, search.setting) for one in search.candidates})
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(plain_numbers())
+
+
+def _means(search: Search, store: Store, score: Callable[[Result], float]) -> dict[float, float]:
+    """By the value of the setting searched, in its order: the mean over the seeds that have finished."""
+    found: dict[float, list[float]] = defaultdict(list)
+    for result in finished(search.candidates, store):
+        found[_setting(result.configuration, search.setting)].append(score(result))
+    return {value: fmean(found[value]) for value in sorted(found)}
+
+
+def _seeds(plan: Plan) -> str:
+    return "one seed" if plan.search_seeds == 1 else f"mean of {plan.search_seeds} seeds"
+
+
+def _setting(configuration: Configuration, name: str) -> float:
+    return float(getattr(configuration, name))
+
+
+def _draw_weights(axes: Axes, row: Row, store: Store, look: Look, width: float) -> None:
+    search = row.searches[0]
+    means = _means(search, store, lambda result: result.validation.accuracy)
+    _plot(axes, means, look, width)
+    if search.chosen is not None and search.chosen.weight in means:
+        _ring(axes, search.chosen.weight, means[search.chosen.weight], None, look, 7 + 1.5 * width)
+
+
+def _apart(values: Iterable[float]) -> list[float]:
+    """Of the values of a logarithmic axis those that leave room for their numbers.
+
+    Example:
+        >>> _apart([0.2, 0.4, 0.6, 0.8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+        [0.2, 0.4, 0.6, 1, 2, 3, 5, 7, 10]
+    """
+    first, *others = sorted(set(values))
+    kept = [first]
+    for value in others:
+        if value / kept[-1] >= (max(others) / first) ** 0.075:
+            kept.append(value)
+    return kept
+
+
+def _plot(axes: Axes, means: dict[float, float], look: Look, width: float = 1.6) -> None:
+    axes.plot(
+        [*means], [*means.values()], color=look.colour, marker=look.marker,
+        markersize=3.4 + width, linewidth=width,
+    )  # fmt: skip
+
+
+def _ring(axes: Axes, place: float, value: float, deviation: float | None, look: Look, size: float = 9) -> None:
+    axes.errorbar(
+        place, value, deviation, color=look.colour, marker="o", markersize=size, markerfacecolor="none",
+        markeredgewidth=1.6, linewidth=0, elinewidth=1.4, capsize=3,
+    )  # fmt: skip
+
+
+def _ring_key(label: str) -> Line2D:
+    return Line2D([], [], color=INK, marker="o", markersize=7, markerfacecolor="none", linewidth=0, label=label)
+
+
+def _draw_line(axes: Axes, scores: list[float]) -> None:
+    mean, deviation = mean_and_deviation(scores)
+    axes.axhline(float(mean), color=ACCENT, linewidth=1.6)
+    if len(scores) > 1:
+        axes.axhspan(float(mean - deviation), float(mean + deviation), color=ACCENT, alpha=BAND, linewidth=0)

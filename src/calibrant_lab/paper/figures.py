@@ -1,0 +1,87 @@
+"""The paper's figures, drawn from what a store holds and from nothing else."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from calibrant.files import FileError, whole_or_not_at_all
+from calibrant.report.figures import house_style
+from calibrant_lab.names import FigureName
+from calibrant_lab.paper.figure_cost import figure3
+from calibrant_lab.paper.figure_cumulative import figure4
+from calibrant_lab.paper.figure_parts import NotRunError
+from calibrant_lab.paper.figure_search import figure2, figure5
+from calibrant_lab.paper.figure_training import figure1
+from calibrant_lab.trials.protocol import Plan
+from calibrant_lab.trials.store import Store
+
+__all__ = [
+    "CAPTIONS", "DRAWN", "NotRunError", "figure1", "figure2", "figure3", "figure4", "figure5",
+    "write_figure",
+]  # fmt: skip
+
+DRAWN: dict[FigureName, Callable[[Plan, Store], Figure]] = {
+    "figure1": figure1,
+    "figure2": figure2,
+    "figure3": lambda plan, store: figure3([plan], store),
+    "figure4": figure4,
+    "figure5": figure5,
+}
+CAPTIONS: dict[FigureName, tuple[str, str]] = {
+    "figure1": (
+        "Training curves",
+        "Accuracy and ECE by epoch, on the training and on the test set. Training scores are taken while the network "
+        "learns, over the batches of an epoch; test scores at its end, for this figure only. What the first tenth of "
+        "the epochs and the bands need beyond the range of the later means is not shown.",
+    ),
+    "figure2": (
+        "Sensitivity to inner settings",
+        "Test ECE of MMCE by its bandwidth φ and of SB-ECE by its temperature T, at the λ chosen for each. A point "
+        "is the mean over the seeds of the search; the ring that over all seeds of what was chosen on the "
+        "validation set. ESD has no such setting: its line is the mean over seeds.",
+    ),
+    "figure3": (
+        "Cost",
+        "Processor time of one run, the mean of all runs of a method, and of one tuned network: every trial of its "
+        "search, each counted once. NLL needs no search, and ESD none beyond λ.",
+    ),
+    "figure4": (
+        "Cumulative accuracy and confidence",
+        "The first NLL network on the test set, as trained and after a temperature fitted on the validation set. ESD "
+        "estimates the mean square of the difference between the curves; it is unbiased, so it may fall below 0.",
+    ),
+    "figure5": (
+        "Accuracy against λ",
+        "Validation accuracy in the search over λ, the mean over its seeds. Of those above the threshold, 1.5 points "
+        "below the NLL, the one with the lowest validation ECE is chosen; if none is above, the most accurate.",
+    ),
+    "figure6": (
+        "Distribution shift",
+        "Accuracy, ECE, and ECE after a temperature fitted on clean validation data, by the severity of corruptions of "
+        "the test images. Seeds are averaged; a marker is the mean over corruptions, its bar the middle half of them.",
+    ),
+}  # fmt: skip
+FORMATS = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+
+
+def write_figure(path: Path, figure: Figure) -> None:
+    """Write a figure, whole or not at all, in the format its name ends in; the same figure gives the same bytes.
+
+    Args:
+        path: Ending in .svg, .png or .pdf.
+        figure: What to write.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_figure(Path(folder, "empty.svg"), Figure(figsize=(1, 1)))
+        ...     print(Path(folder, "empty.svg").read_text()[:5])
+        <?xml
+    """
+    kind = path.suffix.lower()
+    if kind not in FORMATS:
+        raise FileError(path, f"must end in {', '.join(FORMATS)} to say what kind of figure it is to be")
+    with house_style(), mpl.rc_context({"svg.hashsalt": "calibrant"}), whole_or_not_at_all(path) as temporary:
+        figure.savefig(temporary, format=kind[1:], dpi=200, metadata=FORMATS[kind])

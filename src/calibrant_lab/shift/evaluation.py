@@ -1,0 +1,287 @@
+"""Accuracy and calibration of trained networks on test images that have got worse."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import nn
+
+import calibrant as cal
+from calibrant.files import FileError
+from calibrant_lab.data import ImageBatches, Images
+from calibrant_lab.fit import predict
+from calibrant_lab.json_files import read_json, write_json
+from calibrant_lab.loaders import EVALUATION_BATCH
+from calibrant_lab.models import build_image_model
+from calibrant_lab.models.weights import load_weights
+from calibrant_lab.outcome import BINS, Outcome, Predicted
+from calibrant_lab.shift.corruptions import SEVERITIES
+from calibrant_lab.shift.sources import ShiftedImages, SourceName, shifted_images
+from calibrant_lab.trials.protocol import Plan
+from calibrant_lab.trials.store import WEIGHTS, Store, Trial
+
+SHIFT = "shift.json"
+# Another processor rounds otherwise; another network or other data differ far more.
+SAME_LOGITS = 1e-2
+
+
+@dataclass(frozen=True)
+class ShiftScore:
+    """Shares, not percent; ECE of 20 bins as in the paper, and after the temperature fitted on clean validation data.
+
+    Temperature changes no prediction, so there is one accuracy. Where no temperature could be fitted, its ECE is NaN.
+    """
+
+    accuracy: float
+    ece: float
+    ece_temperature: float
+
+
+@dataclass(frozen=True)
+class ShiftRequest:
+    """What was asked for: results are used again for the same request only.
+
+    Attributes:
+        source: Published images, or generated ones.
+        corruptions: Which.
+        limit: Only so many images, the first of the test set; None for all.
+        fingerprint: Tells other images, and another training of the same trial, apart.
+    """
+
+    source: SourceName
+    corruptions: tuple[str, ...]
+    limit: int | None
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class ShiftResult:
+    """One network under distribution shift.
+
+    Attributes:
+        request: What was asked for.
+        images: How many, at each severity of each corruption.
+        temperature: Fitted on the validation set, or what was given.
+        clean: Severity 0: the test set as it is.
+        corrupted: By corruption, severities 1 to 5.
+    """
+
+    request: ShiftRequest
+    images: int
+    temperature: float
+    clean: ShiftScore
+    corrupted: dict[str, tuple[ShiftScore, ...]]
+
+    def by_severity(self, measure: str) -> list[list[float]]:
+        """Of each severity from 0 to 5, one value for each corruption; without corruption there is but one."""
+        worse = [[getattr(scores[at], measure) for scores in self.corrupted.values()] for at in range(len(SEVERITIES))]
+        return [[getattr(self.clean, measure)], *worse]
+
+
+def shift_of(
+    plan: Plan, store: Store, data: Path | None, *, corrupted: Path | None, limit: int | None, console: Console
+) -> dict[str, list[ShiftResult]]:
+    """Every finished trial of a plan's rows under distribution shift, by the name of the row.
+
+    Trials that are not finished are left out: a row without any has an empty list.
+
+    Args:
+        plan: Whose rows to evaluate.
+        store: Where its trials are.
+        data: Folder of the clean data; None for digits, or to fetch from the hub.
+        corrupted: Folder of CIFAR-10-C or CIFAR-100-C; without it they are looked for below ``data``, and generated
+            if they are not there.
+        limit: Use only so many test images.
+        console: Where to show how far it is.
+    """
+    source = shifted_images(plan.base, data, corrupted)
+    trials = {
+        trial: store.trial(trial)
+        for row in plan.rows
+        for trial in row.trials
+        if store.result(trial) is not None
+    }  # fmt: skip
+    results = dict(zip(trials, evaluate_shifts([*trials.values()], source, limit=limit, console=console), strict=True))
+    return {row.name: [results[trial] for trial in row.trials if trial in results] for row in plan.rows}
+
+
+def kept_shifts(plan: Plan, store: Store) -> dict[str, list[ShiftResult]]:
+    """What was evaluated earlier of a plan's rows: of the images and corruptions that most trials have, all complete.
+
+    Args:
+        plan: Its rows name the results.
+        store: Where its trials are.
+    """
+    found = {trial: _complete(store.trial(trial)) for row in plan.rows for trial in row.trials if store.result(trial)}
+    kinds = Counter(kind for results in found.values() for kind in results)
+    # Of equally many the one with more images.
+    most = max(kinds, key=lambda kind: (kinds[kind], kind[-1]), default=None)
+    return {
+        row.name: [found[trial][most] for trial in row.trials if most in found.get(trial, {})] if most else []
+        for row in plan.rows
+    }
+
+
+def _complete(trial: Trial) -> dict[tuple[str, tuple[str, ...], int], ShiftResult]:
+    """By source, corruptions and number of images; of the present training, should the trial have been run twice."""
+    outcome = trial.result().outcome
+    return {
+        (result.request.source, result.request.corruptions, result.images): result
+        for result in _kept(trial)
+        if _trained(outcome) in result.request.fingerprint and set(result.corrupted) == set(result.request.corruptions)
+    }
+
+
+def _trained(outcome: Outcome) -> str:
+    return f"accuracy {outcome.accuracy:.9g}, nll {outcome.nll:.9g}"
+
+
+def evaluate_shifts(
+    trials: Sequence[Trial],
+    source: ShiftedImages,
+    *,
+    limit: int | None = None,
+    temperatures: Sequence[float] | None = None,
+    console: Console | None = None,
+) -> list[ShiftResult]:
+    """Several finished trials on one recipe: images are corrupted once for all of them.
+
+    Each keeps its results in its folder after every corruption: an interruption loses one at most, and what is there
+    is not computed again.
+
+    Args:
+        trials: Finished ones.
+        source: The images.
+        limit: Use only so many, the first of the test set.
+        temperatures: One for each trial; by default those fitted on their validation sets.
+        console: Where to show how far it is.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1 image, got {limit}")
+    temperatures = temperatures or [trial.result().outcome.temperature for trial in trials]
+    results = [_begun(trial, source, limit, own) for trial, own in zip(trials, temperatures, strict=True)]
+    lacking = [[name for name in source.corruptions if name not in result.corrupted] for result in results]
+    checked: set[int] = set()
+    with _progress(console, sum(map(len, lacking))) as advance:
+        for name in source.corruptions:
+            todo = [place for place, names in enumerate(lacking) if name in names]
+            most = max((results[place].images for place in todo), default=0)
+            shifted = [source.corrupted(name, severity, most) for severity in SEVERITIES] if todo else []
+            for place in todo:
+                trial, result = trials[place], results[place]
+                network = _network(trial, shifted[0])
+                if place not in checked:
+                    _check_images(trial, network, source, result.images)
+                    checked.add(place)
+                scores = tuple(
+                    _score(_predicted(trial, network, images, result.images), result.temperature) for images in shifted
+                )
+                results[place] = replace(result, corrupted={**result.corrupted, name: scores})
+                _keep(trial, results[place])
+                advance(name)
+    return results
+
+
+def _begun(trial: Trial, source: ShiftedImages, limit: int | None, temperature: float) -> ShiftResult:
+    """What is there of a result, which begins with the clean test set."""
+    outcome, test = trial.result().outcome, trial.predicted("test")
+    images = len(test.target) if limit is None else min(limit, len(test.target))
+    asked = ShiftRequest(
+        source.source, source.corruptions, images if images < len(test.target) else None,
+        f"{source.fingerprint}, {_trained(outcome)}, T {temperature:.9g}",
+    )  # fmt: skip
+    if (found := next((result for result in _kept(trial) if result.request == asked), None)) is not None:
+        return found
+    clean = _score(Predicted(test.logits[:images], test.target[:images]), temperature)
+    return ShiftResult(asked, images, temperature, clean, {})
+
+
+def _network(trial: Trial, images: Images) -> nn.Module:
+    path = trial.folder / WEIGHTS
+    if not path.is_file():
+        raise FileError(path, "is not there, and new images need the network: run the trial again, or copy it there")
+    classes = trial.predicted("test").logits.shape[1]
+    network = build_image_model(trial.configuration.model, classes=classes, channels=images.pixels.shape[1])
+    load_weights(network, path)
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return network.to(device or "cpu").to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _predicted(trial: Trial, network: nn.Module, images: Images, count: int) -> Predicted:
+    c = trial.configuration
+    given = Images(images.pixels[:count], images.labels[:count])
+    return predict(network, ImageBatches(given, EVALUATION_BATCH, mean=c.mean, std=c.std))
+
+
+def _check_images(trial: Trial, network: nn.Module, source: ShiftedImages, count: int) -> None:
+    """The images must be those the trial was tested on, in their order; before corruption they give what they gave."""
+    kept = trial.predicted("test")
+    same = source.labels[:count].equal(kept.target[:count])
+    if same and source.clean is not None:
+        now = _predicted(trial, network, source.clean, count).logits
+        same = torch.allclose(now, kept.logits[:count], rtol=SAME_LOGITS, atol=SAME_LOGITS)
+    if not same:
+        raise FileError(
+            trial.folder,
+            "was tested on other images: give the --data-dir it was run with, or the published corruptions of its data",
+        )
+
+
+def _score(predicted: Predicted, temperature: float) -> ShiftScore:
+    found = cal.metrics.predictions(logits=predicted.logits, target=predicted.target)
+    scaled = math.nan
+    if not math.isnan(temperature):
+        scaled = cal.metrics.ece(logits=predicted.logits / temperature, target=predicted.target, bins=BINS)
+    return ShiftScore(float(found.correct.mean()), cal.metrics.ece(found, bins=BINS), scaled)
+
+
+def _keep(trial: Trial, result: ShiftResult) -> None:
+    """Put a result into the trial's file, in the place of an earlier part of it."""
+    others = [one for one in _kept(trial) if one.request != result.request]
+    write_json(trial.folder / SHIFT, {"results": [asdict(one) for one in (*others, result)]})
+
+
+def _kept(trial: Trial) -> list[ShiftResult]:
+    """What the file holds; one that cannot be understood holds nothing that could not be found again."""
+    path = trial.folder / SHIFT
+    if path.exists():
+        with suppress(KeyError, TypeError, AttributeError, ValueError):
+            return [_typed(found) for found in read_json(path)["results"]]
+    return []
+
+
+def _typed(found: dict[str, Any]) -> ShiftResult:
+    def score(values: dict[str, Any]) -> ShiftScore:
+        return ShiftScore(*(_number(values[field.name]) for field in fields(ShiftScore)))
+
+    asked = dict(found["request"])
+    corrupted = {str(name): tuple(map(score, scores)) for name, scores in found["corrupted"].items()}
+    if any(len(scores) != len(SEVERITIES) for scores in corrupted.values()):
+        raise ValueError("a corruption has five severities")
+    request = ShiftRequest(asked["source"], tuple(asked["corruptions"]), asked["limit"], asked["fingerprint"])
+    temperature = _number(found["temperature"])
+    return ShiftResult(request, int(found["images"]), temperature, score(found["clean"]), corrupted)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+@contextmanager
+def _progress(console: Console | None, total: int) -> Iterator[Any]:
+    """A bar with the time left, where someone is watching; the function it gives names what was just done."""
+    shown = console is not None and console.is_terminal and total > 0
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        task = progress.add_task("distribution shift", total=total)
+        yield lambda name: progress.update(task, advance=1, description=f"distribution shift: {name.replace('_', ' ')}")

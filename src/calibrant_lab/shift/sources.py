@@ -1,0 +1,185 @@
+"""Test images under distribution shift: the published CIFAR-10-C and CIFAR-100-C, or corruptions of our own."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from calibrant.files import FileError
+from calibrant_lab.configuration import Configuration, RecipeName
+from calibrant_lab.data import Images
+from calibrant_lab.loaders import load_images
+from calibrant_lab.names import SHIFTED
+from calibrant_lab.shift.corruptions import CORRUPTIONS, NOT_GENERATED, SEVERITIES, corrupt
+
+SourceName = Literal["official", "generated"]
+OFFICIAL_NAMES: dict[RecipeName, str] = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
+SITES = {"CIFAR-10-C": "https://zenodo.org/records/2535967", "CIFAR-100-C": "https://zenodo.org/records/3555552"}
+IMAGES, SIDE = 10_000, 32  # of CIFAR's test set
+GENERATION = 1  # raised when generated images change, so that what was found with others is not taken for theirs
+
+
+class ShiftedImages(Protocol):
+    """Corrupted images of a test set, in its order."""
+
+    @property
+    def source(self) -> SourceName:
+        """Where they come from."""
+
+    @property
+    def corruptions(self) -> tuple[str, ...]:
+        """Which there are."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells one set from another."""
+
+    @property
+    def labels(self) -> Tensor:
+        """Of the test set."""
+
+    @property
+    def clean(self) -> Images | None:
+        """The images before corruption, where they are known."""
+
+    def corrupted(self, name: str, severity: int, count: int) -> Images:
+        """The first so many, corrupted."""
+
+
+@dataclass(frozen=True)
+class Official:
+    """The published files of one data set: for each corruption, all test images at severity 1, then at 2, ...
+
+    Attributes:
+        paths: By corruption.
+        labels: Of the test set, once.
+    """
+
+    paths: dict[str, Path]
+    labels: Tensor
+    source: SourceName = "official"
+    clean: None = None
+
+    @property
+    def corruptions(self) -> tuple[str, ...]:
+        """Those of the fifteen whose files are there."""
+        return tuple(self.paths)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the labels and of an image here and there."""
+        digest = hashlib.blake2b(self.labels.numpy().tobytes(), digest_size=8)
+        for name, path in self.paths.items():
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(_opened(path)[:: len(self.labels) // 2 + 1]).data)
+        return digest.hexdigest()
+
+    def corrupted(self, name: str, severity: int, count: int) -> Images:
+        """The first so many, from the file."""
+        start = (severity - 1) * len(self.labels)
+        pixels = np.array(_opened(self.paths[name])[start : start + count])
+        return Images(torch.from_numpy(pixels).permute(0, 3, 1, 2), self.labels[:count])
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Corruptions of the clean test set of a recipe.
+
+    Attributes:
+        configuration: Of a run on that recipe.
+        folder: With the official files of the clean data; None for digits, or to fetch from the hub.
+    """
+
+    configuration: Configuration
+    folder: Path | None
+    source: SourceName = "generated"
+    corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
+    fingerprint: str = f"generation {GENERATION}"
+
+    @cached_property
+    def clean(self) -> Images:
+        """The test set, read when first needed."""
+        return load_images(self.configuration, self.folder).test
+
+    @property
+    def labels(self) -> Tensor:
+        """Of the test set."""
+        return self.clean.labels
+
+    def corrupted(self, name: str, severity: int, count: int) -> Images:
+        """The first so many, made now."""
+        return Images(corrupt(self.clean.pixels[:count], name, severity), self.clean.labels[:count])
+
+
+def shifted_images(configuration: Configuration, data: Path | None, corrupted: Path | None) -> ShiftedImages:
+    """The published files if they are there, and else corruptions of the clean test set.
+
+    Args:
+        configuration: Of a run on the recipe.
+        data: Folder of the clean data; the published files are looked for in its folder ``CIFAR-10-C`` too.
+        corrupted: Folder of the published files.
+    """
+    recipe = configuration.recipe
+    if recipe not in SHIFTED:
+        raise ValueError(f"distribution shift is for the recipes {', '.join(SHIFTED)}, not for {recipe}")
+    if corrupted is not None:
+        return official(corrupted, recipe)
+    if data is not None and recipe in OFFICIAL_NAMES and (data / OFFICIAL_NAMES[recipe] / "labels.npy").is_file():
+        return official(data, recipe)
+    return Generated(configuration, data)
+
+
+def official(folder: Path, recipe: RecipeName, *, images: int = IMAGES) -> Official:
+    """Find and check the published files of CIFAR-10-C or CIFAR-100-C; nothing in them is unpickled.
+
+    Args:
+        folder: ``CIFAR-10-C`` or ``CIFAR-100-C``, or the folder above it: ``labels.npy`` and a file a corruption.
+        recipe: cifar10 or cifar100.
+        images: In the test set; the files have five times as many.
+    """
+    if recipe not in OFFICIAL_NAMES:
+        raise ValueError(
+            f"published corruptions exist for {' and '.join(OFFICIAL_NAMES)}, not for {recipe}: leave them out to have "
+            "them generated"
+        )
+    name = OFFICIAL_NAMES[recipe]
+    get = f"get {name} from {SITES[name]} and unpack it there"
+    where = next((place for place in (folder, folder / name) if (place / "labels.npy").is_file()), None)
+    if where is None:
+        raise FileError(folder, f"has no labels.npy, nor has its folder {name}: {get}")
+    names = [*CORRUPTIONS, *NOT_GENERATED]
+    paths = {one: where / f"{one}.npy" for one in names if (where / f"{one}.npy").is_file()}
+    if not paths:
+        raise FileError(where, f"has none of {', '.join(f'{one}.npy' for one in names)}: {get}")
+    for path in paths.values():
+        _check(path, _opened(path), (len(SEVERITIES) * images, SIDE, SIDE, 3), get)
+    labels = _opened(where / "labels.npy")
+    _check(where / "labels.npy", labels, (len(SEVERITIES) * images,), get)
+    by_severity = torch.from_numpy(np.array(labels, dtype=np.int64)).view(len(SEVERITIES), images)
+    if not (by_severity == by_severity[0]).all():
+        raise FileError(where / "labels.npy", f"must repeat the labels of the test set for each severity: {get}")
+    return Official(paths, by_severity[0].clone())
+
+
+def _opened(path: Path) -> npt.NDArray[np.generic]:
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise FileError(path, f"cannot be read as an array ({error}): get it again") from error
+    if not isinstance(found, np.ndarray):
+        raise FileError(path, "is an archive, not one array: get it again")
+    return found
+
+
+def _check(path: Path, found: npt.NDArray[np.generic], shape: tuple[int, ...], get: str) -> None:
+    is_labels = len(shape) == 1
+    right_type = np.issubdtype(found.dtype, np.integer) if is_labels else found.dtype == np.uint8
+    if not right_type or found.shape != shape:
+        expected = f"{'whole numbers' if is_labels else 'uint8'} of shape {shape}"
+        raise FileError(path, f"must be {expected}, got {found.dtype} of shape {found.shape}: {get}")

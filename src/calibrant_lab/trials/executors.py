@@ -1,0 +1,237 @@
+"""Who runs trials: processes of this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe, connection
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+
+from calibrant.files import FileError
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.json_files import write_json
+from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, FAILURE, Store
+from calibrant_lab.trials.worker import Job
+
+if TYPE_CHECKING:
+    from calibrant_lab.trials.trial import Ending
+
+ATTEMPTS = 3  # at a trial that is lost with its process and has not come any further since the last time
+LAST_WORDS = 2000  # characters of what a lost process had printed
+
+
+class Ended(NamedTuple):
+    """A trial that an executor is through with."""
+
+    configuration: Configuration
+    ending: "Ending"
+
+
+class Executor(Protocol):
+    """Runs trials side by side; each keeps its own result in the store."""
+
+    def submit(self, configuration: Configuration) -> None:
+        """Queue a trial."""
+
+    def wait(self, seconds: float) -> list[Ended]:
+        """Those that have ended since the last call; comes back at once when there are any, else after a while."""
+
+    def stop(self) -> None:
+        """End everything now; what is unfinished goes on from its checkpoint another time."""
+
+
+def note_failure(store: Store, trial: Configuration, text: str) -> "Ending":
+    """Record why there is no result, on behalf of a trial that could not; unless someone else has it, or is at it."""
+    kept = store.trial(trial)
+    # Where not even the reason can be written, as on a full disk, the others go on all the same.
+    with suppress(OSError, FileError):
+        write_json(kept.folder / CONFIGURATION, trial.to_dict())
+        with kept.claimed() as ours:
+            if not ours:
+                return "busy"
+            if store.result(trial) is not None:
+                return "done"
+            write_json(kept.folder / FAILURE, {"traceback": text})
+    return "failed"
+
+
+class Losses:
+    """Decides what becomes of trials whose process was lost."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._seen: dict[Configuration, tuple[int, int]] = {}  # how often in a row, and at which checkpoint
+
+    def settle(self, trial: Configuration, text: str) -> Ended | None:
+        """How the trial has ended, or None if it is to be run again.
+
+        Args:
+            trial: Whose process is gone.
+            text: What is known about it.
+        """
+        if self.store.result(trial) is not None:  # only its message was lost
+            return Ended(trial, "done")
+        checkpoint = _modified(self.store.trial(trial).folder / CHECKPOINT)
+        times, earlier = self._seen.get(trial, (0, checkpoint))
+        times = times + 1 if earlier == checkpoint else 1
+        self._seen[trial] = (times, checkpoint)
+        if times < ATTEMPTS:
+            return None
+        return Ended(trial, note_failure(self.store, trial, f"Given up after {ATTEMPTS} attempts: {text}"))
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[bytes]
+    pipe: Any  # our end
+    printed: IO[bytes]
+    trial: Configuration | None = None
+
+
+class LocalExecutor:
+    """One trial a process; the cores, or the GPUs, are divided among them.
+
+    A process that is lost, say for want of memory, is replaced, and its trial taken up again from its checkpoint.
+    Workers leave by themselves when this process is gone, however it ended.
+
+    Args:
+        store: Where trials are kept.
+        data: Folder of the data.
+        workers: Processes; by default one for each GPU, or for each core.
+        accelerator: As Lightning names them.
+    """
+
+    def __init__(
+        self, store: Path, data: Path | None, *, workers: int | None = None, accelerator: str = "auto"
+    ) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers must be 1 or more, got {workers}: leave it out for one a core")
+        self._devices = [] if accelerator == "cpu" else _gpus()
+        cores = _cores()
+        self.slots = workers or len(self._devices) or cores
+        self._threads = max(1, min(torch.get_num_threads(), cores // self.slots))
+        self._job = Job(store, data, accelerator)
+        self._store = Store(store)
+        self._losses = Losses(self._store)
+        self._queue: deque[Configuration] = deque()
+        self._workers: dict[int, _Worker] = {}  # by the place they hold
+
+    def submit(self, configuration: Configuration) -> None:
+        """Queue a trial."""
+        self._queue.append(configuration)
+        self._hand_out()
+
+    def wait(self, seconds: float) -> list[Ended]:
+        """Those that have ended since the last call."""
+        places = {worker.pipe: place for place, worker in self._workers.items()}
+        ended = [one for pipe in connection.wait(list(places), seconds) if (one := self._collect(places[pipe]))]
+        self._hand_out()
+        return ended
+
+    def stop(self) -> None:
+        """End all processes."""
+        self._queue.clear()
+        for worker in self._workers.values():
+            _kill(worker)
+        for place in list(self._workers):
+            self._end(place)
+
+    def _hand_out(self) -> None:
+        for place in range(self.slots):
+            if not self._queue:
+                return
+            if place not in self._workers:
+                self._workers[place] = self._started(place)
+            worker = self._workers[place]
+            if worker.trial is None:
+                worker.trial = self._queue.popleft()
+                with suppress(OSError):  # it has just died, as wait() will notice
+                    worker.pipe.send(worker.trial)
+
+    def _started(self, place: int) -> _Worker:
+        settings = {"OMP_NUM_THREADS": str(self._threads)}
+        if self._devices:
+            settings["CUDA_VISIBLE_DEVICES"] = self._devices[place % len(self._devices)]
+        ours, theirs = Pipe()
+        printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
+        # A group of its own: Ctrl-C is ours to handle, and whatever the worker starts ends with it.
+        process = subprocess.Popen(  # noqa: S603 (the command is ours)
+            _command(theirs.fileno()), env=os.environ | settings, pass_fds=[theirs.fileno()], process_group=0,
+            stdin=subprocess.DEVNULL, stdout=printed, stderr=printed,
+        )  # fmt: skip
+        theirs.close()
+        with suppress(OSError):  # as above
+            ours.send(self._job)
+        return _Worker(process, ours, printed)
+
+    def _collect(self, place: int) -> Ended | None:
+        worker = self._workers[place]
+        trial, worker.trial = worker.trial, None
+        try:
+            ending, text = worker.pipe.recv()
+        except (EOFError, OSError):
+            return self._lost(place, trial)
+        if trial is None:
+            return None
+        return Ended(trial, ending if text is None else note_failure(self._store, trial, text))
+
+    def _lost(self, place: int, trial: Configuration | None) -> Ended | None:
+        text = self._end(place)
+        if trial is None:  # it was waiting for one
+            return None
+        ended = self._losses.settle(trial, text)
+        if ended is None:
+            self._queue.append(trial)
+        return ended
+
+    def _end(self, place: int) -> str:
+        """End a worker and whatever it has started, if it has not ended yet; say how it did."""
+        worker = self._workers.pop(place)
+        worker.pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(0.5)  # a pipe closes before its process is gone
+        _kill(worker)
+        code = worker.process.wait()
+        with worker.printed as printed:
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_WORDS))
+            last_words = printed.read().decode(errors="replace").strip()
+        how = f"its process was ended by {signal.Signals(-code).name}" if code < 0 else f"its process left with {code}"
+        memory = "; was it out of memory?" if code == -signal.SIGKILL else ""
+        return f"{how}{memory}\n{last_words}".strip()
+
+
+def _kill(worker: _Worker) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(worker.process.pid, signal.SIGKILL)
+
+
+def _command(handle: int) -> list[str]:
+    """How to start a worker: with the packages found here, and not with the script that this process runs."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from calibrant_lab.trials.worker import work; work({handle})"
+    return [sys.executable, "-c", code]
+
+
+def _cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _gpus() -> list[str]:
+    """Names of those that are visible here, as CUDA_VISIBLE_DEVICES takes them."""
+    count = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named[:count] or [str(number) for number in range(count)]
+
+
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,151 @@
+"""What a trial notes about itself while it trains: its cost, how far it is, and its scores on the test set."""
+
+import math
+import resource
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Trainer
+from lightning.pytorch.callbacks import Callback
+
+import calibrant as cal
+from calibrant.files import FileError
+from calibrant.training.lightning import CalibratedClassifier
+from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.score_names import with_current_names
+from calibrant_lab.fit import Prepared, Trained, predict
+from calibrant_lab.json_files import write_json
+from calibrant_lab.outcome import BINS, Predicted
+from calibrant_lab.trials.store import Cost, Progress
+
+SECONDS_BETWEEN_SIGNS = 5.0
+
+
+class Meter(Callback):
+    """Counts time and samples over all parts of an interrupted run, and scores the test set after every epoch.
+
+    The scores are for the curves of Figure 1 only: nothing is chosen by them, and the time they take is not counted.
+    A run with a meter has the same result as one without.
+    """
+
+    def __init__(self, prepared: Prepared, progress: Path) -> None:
+        self.prepared = prepared
+        self.progress = progress
+        self._scores: dict[int, dict[str, float]] = {}
+        self._before = (0.0, 0.0)  # seconds and processor seconds of earlier parts
+        self._began = (0.0, 0.0)
+        self._images = 0
+        self._peak_memory = 0
+        self._signed = -SECONDS_BETWEEN_SIGNS
+        _forget_peak_memory()
+
+    def on_train_start(self, *_: Any) -> None:
+        """Start the clock."""
+        self._began = _clocks()
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
+        """Score the epoch before: here, since its end may have been in an earlier part."""
+        if module.history and (epoch := int(module.history[-1]["epoch"])) not in self._scores:
+            self._score(epoch, module)
+            self._sign(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        """Count the samples, and give a sign of life now and then."""
+        del module, outputs
+        self._images += sum(len(part[1]) for part in batch if part is not None)
+        if time.monotonic() - self._signed >= SECONDS_BETWEEN_SIGNS:
+            self._sign(trainer)
+
+    def on_train_end(self, *_: Any) -> None:
+        """Stop the clock."""
+        self._before = self._elapsed()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What goes into a checkpoint."""
+        return {
+            "elapsed": self._elapsed(), "images": self._images, "scores": self._scores, "peak_memory": self._peak()
+        }  # fmt: skip
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        seconds, processor = state_dict["elapsed"]
+        self._before = (seconds, processor)
+        self._images = state_dict["images"]
+        self._scores = {epoch: with_current_names(scores) for epoch, scores in state_dict["scores"].items()}
+        self._peak_memory = state_dict.get("peak_memory", 0)
+
+    def cost(self) -> Cost:
+        """Of the run, once it has ended."""
+        return Cost(*self._before, self._images, self._peak())
+
+    def history(self, trained: Trained) -> list[dict[str, float]]:
+        """The scores of every epoch, with those on the test set.
+
+        The last are those of the network that came out: of a run that had only its results left to write, Lightning
+        tells no callback anything.
+        """
+        last = int(trained.history[-1]["epoch"])
+        scores = self._scores | {last: _scores(trained.test)}
+        return [entry | scores.get(int(entry["epoch"]), {}) for entry in trained.history]
+
+    def _peak(self) -> int:
+        return max(self._peak_memory, _peak_memory())
+
+    def _elapsed(self) -> tuple[float, float]:
+        now = _clocks()
+        seconds, processor = (
+            before + end - begin for before, end, begin in zip(self._before, now, self._began, strict=True)
+        )
+        return seconds, processor
+
+    def _score(self, epoch: int, module: CalibratedClassifier) -> None:
+        """Off the clock, and leaving random numbers and the modes of layers as they were."""
+        elapsed, state = self._elapsed(), random_state()
+        modes = [(layer, layer.training) for layer in module.model.modules()]
+        self._scores[epoch] = _scores(predict(module.model, self.prepared.loaders.test))
+        for layer, training in modes:
+            layer.training = training
+        set_random_state(state)
+        self._before, self._began = elapsed, _clocks()
+
+    def _sign(self, trainer: Trainer) -> None:
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        steps = max(1, int(trainer.num_training_batches))
+        progress = Progress(
+            trainer.global_step / steps, self.prepared.configuration.epochs, self._elapsed()[0],
+            logged.get("validation_accuracy", math.nan), logged.get("validation_ece", math.nan),
+        )  # fmt: skip
+        with suppress(FileError):  # a full disk will be told about by what matters
+            write_json(self.progress, asdict(progress))
+        self._signed = time.monotonic()
+
+
+def _scores(predicted: Predicted) -> dict[str, float]:
+    found = cal.metrics.evaluate(logits=predicted.logits, target=predicted.target, bins=BINS)
+    return {"test_nll": found.nll, "test_accuracy": found.accuracy, "test_ece": found.ece}
+
+
+def _clocks() -> tuple[float, float]:
+    return time.monotonic(), time.process_time()
+
+
+def _forget_peak_memory() -> None:
+    """A process may run one trial after the other; Linux lets it begin to watch its memory anew."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak_memory() -> int:
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    with suppress(OSError, IndexError, ValueError):
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

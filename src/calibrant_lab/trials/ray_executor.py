@@ -1,0 +1,191 @@
+"""Who runs trials: a Ray cluster."""
+
+import logging
+import math
+import os
+import platform
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.trials.executors import Ended, Losses, note_failure
+from calibrant_lab.trials.store import RESULT, Store
+from calibrant_lab.trials.worker import Job, attempt
+
+if TYPE_CHECKING:
+    from calibrant_lab.trials.trial import Ending
+
+SECONDS_TO_ARRIVE = 90.0  # a network file system may show new files late
+OBJECT_STORE = 100 * 2**20  # bytes; all that comes back are a few words
+
+
+class RayExecutor:
+    """One trial a Ray task, on whichever node has room for it.
+
+    A trial whose worker or node is lost is taken up again from its checkpoint, on any node.
+
+    The store must be a folder that all nodes, and the machine this runs on, share under the same path; so must the
+    data, and the files a configuration names. Calibrant must be installed on all nodes, with the extra ``train``.
+
+    Args:
+        store: Where trials are kept.
+        data: Folder of the data.
+        address: Of a cluster to join, such as ``auto`` or ``10.0.0.1:6379``; by default Ray is started on this machine,
+            for as long as the trials run. Where this process is connected to Ray already, that is used, and left as
+            it was.
+        gpus_per_trial: A fraction lets several trials share a GPU. Without any, trials run on the CPU.
+        cpus_per_trial: Also the number of threads of a trial.
+        accelerator: As Lightning names them.
+
+    Raises:
+        ImportError: Where Ray is not installed.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        data: Path | None,
+        *,
+        address: str | None = None,
+        gpus_per_trial: float = 0.0,
+        cpus_per_trial: float = 1.0,
+        accelerator: str = "auto",
+    ) -> None:
+        if find_spec("ray") is None:
+            raise ImportError('this executor needs Ray: pip install "calibrant[ray]"')
+        if not (0 <= gpus_per_trial < math.inf and 0 < cpus_per_trial < math.inf):
+            raise ValueError(
+                f"a trial needs 0 or more GPUs and more than 0 CPUs, got {gpus_per_trial:g} and {cpus_per_trial:g}"
+            )
+        self._address = address
+        self._needs = {"CPU": cpus_per_trial, "GPU": gpus_per_trial}
+        # Ray leaves all GPUs visible to a task that has asked for none.
+        chosen = "cpu" if accelerator == "auto" and gpus_per_trial == 0 else accelerator
+        self._job = Job(store.resolve(), data and data.resolve(), chosen)
+        self._store = Store(store)
+        self._losses = Losses(self._store)
+        self._task: Any = None  # Ray's handle of _run, once there is a connection
+        self._connected_here = False
+        self._running: dict[Any, Configuration] = {}  # by what Ray calls an object reference
+        self._arriving: dict[Configuration, float] = {}  # done, but not to be seen yet; and until when to look
+
+    def submit(self, configuration: Configuration) -> None:
+        """Queue a trial."""
+        if self._task is None:
+            self._connect()
+        trial = self._store.trial(configuration)
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        reference = self._task.options(name=f"trial {trial.folder.name}").remote(
+            self._job, configuration, max(1, int(self._needs["CPU"]))
+        )
+        self._running[reference] = configuration
+
+    def wait(self, seconds: float) -> list[Ended]:
+        """Those that have ended since the last call."""
+        if not self._running:
+            time.sleep(seconds)
+            return self._arrived()
+        ray = _ray()
+        references = list(self._running)
+        ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
+        if ready:
+            ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
+        ended = [one for reference in ready if (one := self._collect(reference))]
+        return ended + self._arrived()
+
+    def stop(self) -> None:
+        """End all tasks; then leave the cluster, or end the Ray that was started here."""
+        if self._task is None:
+            return
+        ray = _ray()
+        for reference in self._running:
+            ray.cancel(reference, force=True)
+        self._running.clear()
+        self._arriving.clear()
+        self._task = None
+        if self._connected_here:
+            ray.shutdown()
+
+    def _connect(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray = _ray()
+        if not ray.is_initialized():
+            talks = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
+            only_here = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+            self._connected_here = True
+            ray.init(
+                self._address or "local", log_to_driver=talks, logging_level="DEBUG" if talks else "ERROR",
+                **({} if self._address else only_here),
+            )  # fmt: skip
+        self._task = ray.remote(
+            num_cpus=self._needs["CPU"], num_gpus=self._needs["GPU"],
+            max_retries=0,  # we do that, and count
+        )(_run)  # fmt: skip
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(all(node.get(name, 0) >= least for name, least in self._needs.items()) for node in nodes):
+            there = "; ".join(f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes)
+            raise ValueError(
+                f"no node of the cluster has the {self._needs['CPU']:g} CPUs and {self._needs['GPU']:g} GPUs of a "
+                f"trial (they have {there}): ask for less, or start such a node first"
+            )
+
+    def _collect(self, reference: Any) -> Ended | None:
+        ray = _ray()
+        trial = self._running.pop(reference)
+        try:
+            ending, text = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:  # not even begun: say, for want of a package on its node
+            ending, text = "failed", str(error)
+        except ray.exceptions.RayError as error:  # the worker, or its node, was lost
+            ended = self._losses.settle(trial, f"its Ray worker was lost, {type(error).__name__}: {error}")
+            if ended is None:
+                self.submit(trial)
+            return ended
+        if ending == "done":
+            self._arriving[trial] = time.monotonic() + SECONDS_TO_ARRIVE
+            return None
+        return Ended(trial, ending if text is None else note_failure(self._store, trial, text))
+
+    def _arrived(self) -> list[Ended]:
+        ended = []
+        for trial, deadline in list(self._arriving.items()):
+            folder = self._store.trial(trial).folder
+            if folder / RESULT in folder.iterdir():  # listing makes a network file system look anew
+                ended.append(Ended(trial, "done"))
+            elif time.monotonic() > deadline:
+                text = f"It was finished on another node, but {folder} does not show it here: {_SHARED}"
+                ended.append(Ended(trial, note_failure(self._store, trial, text)))
+            else:
+                continue
+            del self._arriving[trial]
+        return ended
+
+
+def _ray() -> Any:
+    """Here, since it takes a second, and is not everyone's."""
+    import ray
+
+    return ray
+
+
+_SHARED = "the store must be a folder that all nodes share under the same path"
+
+
+def _run(job: Job, configuration: Configuration, threads: int) -> "tuple[Ending, str | None]":
+    """Run a trial on a node, once it is sure that its folder is there: we made it before we asked."""
+    folder = Store(job.store).trial(configuration).folder
+    node = platform.node()
+    if not folder.is_dir():
+        return "failed", f"The store {job.store} is not the same on node {node}: {_SHARED}"
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return "failed", f"The store {job.store} cannot be written on node {node} ({error.strerror}): {_SHARED}"
+    torch.set_num_threads(threads)
+    return attempt(job, configuration)

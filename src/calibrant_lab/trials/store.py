@@ -1,0 +1,280 @@
+"""Where trials are kept: one folder each, named by the hash of its configuration.
+
+A folder is filled file by file, each written whole or not at all, and ``result.json`` last: where it is, all of the
+rest is. Any number of processes may read and write a store at once; a trial is run by the process that holds its lock.
+"""
+
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from filelock import FileLock, Timeout
+
+from calibrant.files import FileError, read_predictions
+from calibrant.training.score_names import with_current_names
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.json_files import read_json, write_json
+from calibrant_lab.outcome import Outcome, Predicted
+from calibrant_lab.trials.identity import identity as identity
+
+CONFIGURATION, DATA, CHECKPOINT, WEIGHTS = "config.json", "data.json", "last.ckpt", "model.pt"
+HISTORY, PROGRESS, FAILURE, RESULT = "history.json", "progress.json", "failure.json", "result.json"
+LOCK = ".lock"
+DROPOUT_PASSES = 10  # that predictions with dropout are the mean of
+Status = Literal["done", "running", "failed", "unfinished"]
+Part = Literal["validation", "test"]
+T = TypeVar("T")
+
+_FOLDER = re.compile(r".+-[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a trial took, all its interrupted parts together up to their last checkpoints.
+
+    Attributes:
+        seconds: From the first step to the last, with validation.
+        processor_seconds: Of the process that trained; on a busy machine the fairer number.
+        images: Samples that went forward and backward, those of the calibration batches included.
+        peak_memory: Bytes: the largest resident set of the process, or what was allocated on its accelerator.
+    """
+
+    seconds: float
+    processor_seconds: float
+    images: int
+    peak_memory: int
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Scores on the validation set, which trials are chosen by."""
+
+    accuracy: float
+    ece: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a trial is.
+
+    Attributes:
+        epochs: Passed, with the part of the present one.
+        of: All there will be.
+        seconds: That they took.
+        accuracy: Of the last validation; NaN before the first.
+        ece: Likewise.
+    """
+
+    epochs: float
+    of: int
+    seconds: float
+    accuracy: float
+    ece: float
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        return min(1.0, self.epochs / self.of)
+
+    @property
+    def seconds_left(self) -> float:
+        """At the pace so far; NaN before the first step."""
+        return self.seconds * (1 / self.share - 1) if self.share > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is left of a finished trial, besides its curves and predictions."""
+
+    configuration: Configuration
+    validation: Validated
+    outcome: Outcome
+    cost: Cost
+    environment: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One folder of a store."""
+
+    folder: Path
+
+    @property
+    def identity(self) -> str:
+        """The hash its folder is named by."""
+        return self.folder.name.rpartition("-")[2]
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """What was, or is to be, run."""
+        path = self.folder / CONFIGURATION
+        with _explained(path):
+            found = read_json(path)
+            # Not from the recipe: what an older configuration does not tell was at its default.
+            configuration = Configuration(found["recipe"], found["model"]).replaced(found)
+            if identity(configuration) != self.identity:
+                raise ValueError("its settings are not those its folder is named by")
+            return configuration
+
+    @property
+    def status(self) -> Status:
+        """Whether it is done; if not, whether someone is at it."""
+        if (self.folder / RESULT).exists():
+            return "done"
+        if self.is_locked():
+            return "running"
+        return "failed" if (self.folder / FAILURE).exists() else "unfinished"
+
+    @contextmanager
+    def claimed(self, seconds: float = 0.0) -> Iterator[bool]:
+        """Keep others from it for a while; False if, after so many seconds, another process still has it."""
+        try:
+            lock = FileLock(self.folder / LOCK, timeout=seconds).acquire(poll_interval=0.02)
+        except Timeout:
+            yield False
+            return
+        with lock:
+            yield True
+
+    def is_locked(self) -> bool:
+        """Whether a process is at work on it; never where we may not write, and so cannot tell."""
+        if (self.folder / LOCK).exists():
+            with suppress(OSError), self.claimed() as free:
+                return not free
+        return False
+
+    def result(self) -> Result:
+        """The scores and the cost of a finished trial."""
+        path = self.folder / RESULT
+        with _explained(path):
+            found = read_json(path)
+            return Result(
+                self.configuration, _typed(Validated, found["validation"]), _typed(Outcome, found["outcome"]),
+                _typed(Cost, found["cost"]), dict(found["environment"]),
+            )  # fmt: skip
+
+    def history(self) -> list[dict[str, float]]:
+        """Scores an epoch: ``train_...``, ``validation_...`` and ``test_...``."""
+        path = self.folder / HISTORY
+        with _explained(path):
+            return [
+                {name: math.nan if value is None else value for name, value in with_current_names(row).items()}
+                for row in read_json(path)
+            ]
+
+    def predicted(self, part: Part, *, sampled: bool = False) -> Predicted:
+        """Logits and targets; ``sampled`` are the mean of passes with dropout on, as log-probabilities."""
+        found = read_predictions(self.folder / f"{part}{'-dropout' if sampled else ''}.npz")
+        return Predicted(torch.as_tensor(found.logits), torch.as_tensor(found.target))
+
+    def has_dropout(self) -> bool:
+        """Whether predictions with dropout were kept: not all networks have any."""
+        return (self.folder / "test-dropout.npz").exists()
+
+    def failure(self) -> str | None:
+        """The traceback of the last attempt, if it failed."""
+        path = self.folder / FAILURE
+        if not path.exists():
+            return None
+        with suppress(FileError), _explained(path):
+            return str(read_json(path)["traceback"])
+        return f"it failed, and {path.name} cannot be read"
+
+    def progress(self) -> Progress | None:
+        """How far it was when it last said so; None before its first step and after its last."""
+        path = self.folder / PROGRESS
+        with suppress(FileError), _explained(path):
+            return _typed(Progress, read_json(path))
+        return None
+
+    def size(self) -> int:
+        """Bytes on disk."""
+        total = 0
+        for path in self.folder.glob("*"):
+            with suppress(FileNotFoundError):  # its writer writes beside it and renames
+                total += path.stat().st_size
+        return total
+
+    def remove(self) -> None:
+        """Delete the folder, result first, so that an interruption leaves an unfinished trial, not a false one."""
+        (self.folder / RESULT).unlink(missing_ok=True)
+        shutil.rmtree(self.folder)
+
+
+class Store:
+    """A folder of trials.
+
+    Args:
+        folder: Made when first written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._results: dict[Configuration, Result] = {}  # a finished trial does not change
+
+    def trial(self, configuration: Configuration) -> Trial:
+        """The folder of a configuration, which need not exist yet."""
+        return Trial(self.folder / f"{configuration.recipe}-{configuration.objective}-{identity(configuration)}")
+
+    def result(self, configuration: Configuration) -> Result | None:
+        """The result of a configuration, None if it is not finished, or damaged: :meth:`Trial.result` says how."""
+        if configuration not in self._results:
+            trial = self.trial(configuration)
+            if (trial.folder / RESULT).exists():
+                with suppress(FileError):
+                    self._results[configuration] = trial.result()
+        return self._results.get(configuration)
+
+    def trials(self) -> list[Trial]:
+        """All that the folder holds, by name; not what ``calibrant train`` left there."""
+        if not self.folder.is_dir():
+            raise FileError(self.folder, "is not a folder: give the --runs of an earlier command")
+        found = sorted(path.parent for path in self.folder.glob(f"*/{CONFIGURATION}"))
+        return [Trial(folder) for folder in found if _FOLDER.fullmatch(folder.name)]
+
+    def results(self) -> dict[Configuration, Result]:
+        """Of all finished trials."""
+        found = {}
+        for trial in self.trials():
+            with suppress(FileError):  # told about by ``calibrant runs list``
+                if (result := self.result(trial.configuration)) is not None:
+                    found[trial.configuration] = result
+        return found
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Finish a trial: the last of its files."""
+    content = {
+        "validation": asdict(result.validation), "outcome": asdict(result.outcome), "cost": asdict(result.cost),
+        "environment": result.environment,
+    }  # fmt: skip
+    write_json(folder / RESULT, content)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Name the file that is not as a trial writes it, and say how to get out of that."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, FileError) and not str(error).startswith(f"{path}: "):
+            raise
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).removeprefix(f"{path}: ")
+        raise FileError(
+            path, f"is not what a trial leaves ({reason}): delete its folder, and the same command runs it anew"
+        ) from error
+
+
+def _typed(kind: type[T], found: dict[str, Any]) -> T:
+    values = {field.name: found[field.name] for field in fields(kind)}  # type: ignore[arg-type]
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, float | int | None):
+            raise ValueError(f"{name} must be a number, got {value!r}")
+    return kind(**{name: math.nan if value is None else value for name, value in values.items()})

@@ -1,0 +1,142 @@
+"""Run one trial of a store, or go on with it."""
+
+import json
+import os
+import platform
+import traceback
+import zipfile
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+import calibrant as cal
+from calibrant.files import FileError, whole_or_not_at_all, write_predictions
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.fit import Prepared, Trained, fit, predict, prepare
+from calibrant_lab.json_files import read_json, write_json
+from calibrant_lab.outcome import BINS, Predicted, judge
+from calibrant_lab.trials import store as kept
+from calibrant_lab.trials.metering import Meter
+from calibrant_lab.trials.store import Result, Store, Validated, write_result
+from calibrant_lab.watching import KeepLast
+
+SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is running
+Ending = Literal["done", "busy", "failed"]
+
+
+def run_trial(store: Store, configuration: Configuration, data: Path | None, accelerator: str = "auto") -> Ending:
+    """Train, from the last checkpoint if there is one, and keep what is left of it.
+
+    What goes wrong is kept with the trial, not raised: the others go on. A trial that another process is at is left
+    to it.
+
+    Args:
+        store: Where to keep it.
+        configuration: The trial.
+        data: Folder with the official files; None for digits or those of the hub.
+        accelerator: As Lightning names them.
+    """
+    trial = store.trial(configuration)
+    trial.folder.mkdir(parents=True, exist_ok=True)
+    with trial.claimed(SECONDS_TO_CLAIM) as ours:
+        if not ours:
+            return "busy"
+        try:
+            if (trial.folder / kept.RESULT).exists():
+                trial.result()  # complains if it is damaged
+                return "done"
+            _clear(trial.folder)
+            write_json(trial.folder / kept.CONFIGURATION, configuration.to_dict())
+            _run(trial.folder, configuration, data, accelerator)
+        except Exception:  # reported by the caller that asked for the trial
+            write_json(trial.folder / kept.FAILURE, {"traceback": traceback.format_exc()})
+            return "failed"
+        return "done"
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an earlier attempt left behind: its failure, files it was killed while writing, half a checkpoint."""
+    checkpoint = folder / kept.CHECKPOINT
+    if checkpoint.exists() and not zipfile.is_zipfile(checkpoint):  # power was cut before it reached the disk
+        checkpoint.unlink()
+    (folder / kept.FAILURE).unlink(missing_ok=True)
+    for path in (*folder.glob(".*"), *folder.glob("*.partial")):
+        if path.name != kept.LOCK and path.is_file():
+            path.unlink()
+
+
+def _run(folder: Path, configuration: Configuration, data: Path | None, accelerator: str) -> None:
+    checkpoint = folder / kept.CHECKPOINT
+    prepared = prepare(configuration, data)
+    resumes = checkpoint.exists()
+    _check_data(folder, prepared, resumes=resumes)
+    meter = Meter(prepared, folder / kept.PROGRESS)
+    trained = fit(
+        prepared, callbacks=[meter, KeepLast(checkpoint)], resume_from=checkpoint if resumes else None,
+        accelerator=accelerator,
+    )  # fmt: skip
+    write_json(folder / kept.HISTORY, meter.history(trained))
+    _write_predictions(folder, prepared, trained)
+    with whole_or_not_at_all(folder / kept.WEIGHTS) as temporary:
+        torch.save({key: value.cpu() for key, value in trained.model.state_dict().items()}, temporary)
+    found = cal.metrics.evaluate(logits=trained.validation.logits, target=trained.validation.target, bins=BINS)
+    write_result(
+        folder,
+        Result(
+            configuration, Validated(found.accuracy, found.ece), judge(trained.validation, trained.test), meter.cost(),
+            _environment(trained.model),
+        ),
+    )  # fmt: skip
+    checkpoint.unlink(missing_ok=True)
+    (folder / kept.PROGRESS).unlink(missing_ok=True)
+
+
+def _check_data(folder: Path, prepared: Prepared, *, resumes: bool) -> None:
+    found, path = prepared.loaders.description, folder / kept.DATA
+    if resumes and path.exists() and (earlier := read_json(path)) != found:
+        raise FileError(
+            folder,
+            f"was begun with other data ({json.dumps(earlier)}, now {json.dumps(found)}): give the --data-dir it was "
+            "begun with, or other --runs",
+        )
+    write_json(path, found)
+
+
+def _write_predictions(folder: Path, prepared: Prepared, trained: Trained) -> None:
+    parts = {"validation": trained.validation, "test": trained.test}
+    if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in trained.model.modules()):
+        torch.manual_seed(prepared.configuration.seed)
+        for part, loader in (("validation", prepared.loaders.validation), ("test", prepared.loaders.test)):
+            parts[f"{part}-dropout"] = _sampled(trained.model, loader)
+    for name, predicted in parts.items():
+        write_predictions(folder / f"{name}.npz", predicted.logits.numpy(), predicted.target.numpy(), kind="logits")
+
+
+def _sampled(model: nn.Module, loader: Any) -> Predicted:
+    """The mean of several passes with dropout on, as log-probabilities, which are logits too."""
+    passes = [predict(model, loader, dropout=True) for _ in range(kept.DROPOUT_PASSES)]
+    mean = torch.stack([one.logits.double().softmax(1) for one in passes]).mean(0)
+    return Predicted(mean.log().clamp(min=-700).float(), passes[0].target)
+
+
+def _environment(model: nn.Module) -> dict[str, Any]:
+    device = next(model.parameters()).device
+    return {
+        "calibrant": cal.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type}: {_processor()}",
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        return text.partition("model name")[2].partition(":")[2].partition("\n")[0].strip() or platform.machine()
+    except OSError:
+        return platform.processor() or platform.machine()

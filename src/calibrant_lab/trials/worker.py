@@ -1,0 +1,67 @@
+"""What is at work in a process that runs trials."""
+
+import faulthandler
+import os
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.trials.store import Store
+
+if TYPE_CHECKING:
+    from calibrant_lab.trials.trial import Ending
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all trials of a sweep have in common.
+
+    Attributes:
+        store: Where they are kept.
+        data: Folder of the data.
+        accelerator: As Lightning names them.
+    """
+
+    store: Path
+    data: Path | None
+    accelerator: str
+
+
+def attempt(job: Job, configuration: Configuration) -> "tuple[Ending, str | None]":
+    """Run a trial; say how it ended and, where the trial could not note it down itself, what went wrong."""
+    try:
+        # Here, since it takes seconds: a process that only hands trials out does without it.
+        from calibrant_lab.trials.trial import run_trial
+
+        return run_trial(Store(job.store), configuration, job.data, job.accelerator), None
+    except Exception:  # such as a folder that cannot be written; the next trial may do better
+        return "failed", traceback.format_exc()
+
+
+def work(handle: int) -> None:
+    """Run the trials that come through a pipe, after the job they belong to.
+
+    Args:
+        handle: Of the pipe's end, as it was inherited.
+    """
+    faulthandler.enable()
+    pipe: Connection[Any, Any] = Connection(handle)
+    trials: SimpleQueue[Configuration] = SimpleQueue()
+    job = pipe.recv()
+    threading.Thread(target=_listen, args=(pipe, trials), daemon=True).start()
+    while True:
+        pipe.send(attempt(job, trials.get()))
+
+
+def _listen(pipe: "Connection[Any, Any]", trials: "SimpleQueue[Configuration]") -> None:
+    """Take in trials while one is running; leave at once when nobody is left to ask for more."""
+    try:
+        while True:
+            trials.put(pipe.recv())
+    except (EOFError, OSError):
+        os._exit(0)

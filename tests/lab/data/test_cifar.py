@@ -1,0 +1,166 @@
+"""CIFAR files in the published layout, byte for byte, and pickles that must not be run."""
+
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.files import FileError
+from calibrant_lab.data import cifar, load_cifar10, load_cifar100
+from calibrant_lab.data.sources import md5
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def published(labels_name: str, labels: list[int], pixels: Bytes) -> bytes:
+    """A batch as Python 2 and the NumPy of its day pickled it (protocol 2, strings of bytes)."""
+
+    def text(value: str) -> bytes:
+        return b"U" + bytes([len(value)]) + value.encode()
+
+    numbers = b"".join(b"K" + bytes([label]) for label in labels)
+    rows, columns = pixels.shape
+    shape = b"M" + rows.to_bytes(2, "little") + b"M" + columns.to_bytes(2, "little") + b"\x86"
+    array: bytes = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01" + shape
+        + b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T"
+        + pixels.size.to_bytes(4, "little") + pixels.tobytes() + b"tb"
+    )  # fmt: skip
+    whole: bytes = (
+        b"\x80\x02}(" + text("batch_label") + text("a batch") + text(labels_name) + b"](" + numbers + b"e"
+        + text("data") + array + text("filenames") + b"](" + text("x.png") + b"eu."
+    )  # fmt: skip
+    return whole
+
+
+def batch(seed: int, classes: int) -> tuple[list[int], Bytes]:
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, classes, 4).tolist(), generator.integers(0, 256, (4, 3072), dtype=np.uint8)
+
+
+@pytest.fixture
+def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with six small batches that pass for the published ones."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    checksums = {}
+    for seed, name in enumerate(cifar.CIFAR10_CHECKSUMS):
+        content = published("labels", *batch(seed, 10))
+        (folder / name).write_bytes(content)
+        checksums[name] = md5(content)
+    monkeypatch.setattr(cifar, "CIFAR10_CHECKSUMS", checksums)
+    return folder
+
+
+def replace(path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a file and let it pass for the published one."""
+    path.write_bytes(content)
+    monkeypatch.setitem(cifar.CIFAR10_CHECKSUMS, path.name, md5(content))
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_cifar10_joins_five_batches(cifar10: Path, above: bool) -> None:
+    train, test, classes = load_cifar10(cifar10.parent if above else cifar10)
+    assert (train.pixels.shape, test.pixels.shape, classes) == ((20, 3, 32, 32), (4, 3, 32, 32), 10)
+    assert train.pixels.is_contiguous(memory_format=torch.channels_last)
+    for seed in range(6):
+        labels, pixels = batch(seed, 10)
+        part = slice(4 * seed, 4 * seed + 4) if seed < 5 else slice(4)
+        found = train if seed < 5 else test
+        assert found.labels[part].tolist() == labels
+        assert np.array_equal(found.pixels[part].numpy(), pixels.reshape(4, 3, 32, 32))
+
+
+def test_cifar100_takes_the_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = {name: published("fine_labels", *batch(k, 100)) for k, name in enumerate(("train", "test"))}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr(cifar, "CIFAR100_CHECKSUMS", {name: md5(content) for name, content in contents.items()})
+    train, test, classes = load_cifar100(tmp_path)
+    assert (train.labels.tolist(), test.labels.tolist(), classes) == (batch(0, 100)[0], batch(1, 100)[0], 100)
+
+
+def test_pickle_itself_reads_the_same_from_the_published_layout() -> None:
+    labels, pixels = batch(0, 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy says, once, that the name in the file is an old one
+        found = pickle.loads(published("labels", labels, pixels), encoding="bytes")  # noqa: S301
+    assert found[b"labels"] == labels
+    assert np.array_equal(found[b"data"], pixels)
+
+
+class Harm:
+    """Creates a file when a trusting unpickler meets it."""
+
+    def __init__(self, call: Any, *arguments: Any) -> None:
+        self.call = call, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "shell": lambda target: Harm(os.system, f"touch {target}"),
+    "eval": lambda target: Harm(eval, f"open({str(target)!r}, 'w')"),
+    "attribute": lambda target: Harm(getattr, Harm(__import__, "os"), "getcwd"),
+    "numpy": lambda target: Harm(np.save, str(target), 0),
+    "objects": lambda target: np.array([Harm(os.system, f"touch {target}")], dtype=object),
+}
+
+
+@pytest.mark.parametrize("name", HARM)
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_that_does_harm_is_refused_and_does_none(
+    cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
+) -> None:
+    target = tmp_path / "harm.npy"
+    content = pickle.dumps({b"labels": [0], b"data": HARM[name](target)}, protocol=protocol)
+    replace(cifar10 / "data_batch_3", content, monkeypatch)
+    with pytest.raises(FileError, match=r"data_batch_3: cannot be unpickled safely .*asks for"):
+        load_cifar10(cifar10)
+    assert not target.exists()
+
+
+LABELS, PIXELS = batch(0, 10)
+DAMAGED = {
+    "cut": published("labels", LABELS, PIXELS)[:-200],
+    "text": b"hello",
+    "empty": b"",
+    "objects": published("labels", LABELS, PIXELS).replace(b"u1", b"O8"),
+    "a list": pickle.dumps([1, 2]),
+    "other labels": published("names", LABELS, PIXELS),
+    "few labels": published("labels", LABELS[:3], PIXELS),
+    "label 10": published("labels", [1, 2, 3, 10], PIXELS),
+    "small images": published("labels", LABELS, PIXELS[:, :3000]),
+    "fewer bytes than the shape": published("labels", LABELS, PIXELS).replace(b"M\x04\x00M", b"M\x05\x00M"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_named(cifar10: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    replace(cifar10 / "test_batch", DAMAGED[name], monkeypatch)
+    with pytest.raises(FileError, match=r"test_batch: (cannot be unpickled|is not laid out).*cs\.toronto\.edu"):
+        load_cifar10(cifar10)
+
+
+def test_a_changed_file_is_refused_before_it_is_unpickled(cifar10: Path, tmp_path: Path) -> None:
+    path = cifar10 / "data_batch_1"
+    expected = md5(path.read_bytes())
+    path.write_bytes(pickle.dumps(Harm(os.system, f"touch {tmp_path / 'harm'}")))
+    with pytest.raises(FileError, match=f"has md5 {md5(path.read_bytes())}, but the published file has {expected}"):
+        load_cifar10(cifar10)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_missing_batches_are_named(cifar10: Path) -> None:
+    (cifar10 / "data_batch_2").unlink()
+    with pytest.raises(
+        FileError, match=f"has no data_batch_2, looked in {cifar10.parent}, {cifar10}: .*uoft-cs/cifar10"
+    ):
+        load_cifar10(cifar10.parent)

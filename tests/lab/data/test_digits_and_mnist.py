@@ -1,0 +1,142 @@
+"""The two sets of digits."""
+
+import gzip
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.files import FileError
+from calibrant_lab.data import load_digits, load_mnist, mnist
+from calibrant_lab.data.sources import md5
+from tests.lab.data.sets import real
+
+SHAPES = {
+    "train-images-idx3-ubyte": (30, 28, 28),
+    "train-labels-idx1-ubyte": (30,),
+    "t10k-images-idx3-ubyte": (10, 28, 28),
+    "t10k-labels-idx1-ubyte": (10,),
+}
+
+
+def test_digits_without_noise_are_those_of_scikit_learn_enlarged() -> None:
+    from PIL import Image
+    from sklearn.datasets import load_digits as original
+
+    original_images = original().images
+    train, test, classes = load_digits(noise=0.0)
+    assert (len(train.labels), len(test.labels), classes) == (1437, 360, 10)
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    assert torch.cat([test.labels, train.labels]).tolist() == original().target[order].tolist()
+    found = torch.cat([test.pixels, train.pixels])[:, 0].numpy()
+    for pixels, index in zip(found, order, strict=True):
+        small = Image.fromarray((original_images[index] * 255 / 16).astype(np.float32))
+        assert abs(np.array(small.resize((32, 32), Image.Resampling.BILINEAR)) - pixels).max() < 0.501
+
+
+def test_digits_are_the_same_each_time_whatever_the_global_seed() -> None:
+    torch.manual_seed(1)
+    first = load_digits()
+    torch.manual_seed(2)
+    second = load_digits()
+    assert torch.equal(first.train.pixels, second.train.pixels)
+    assert torch.equal(first.test.labels, second.test.labels)
+    assert not torch.equal(first.train.pixels, load_digits(noise=0.0).train.pixels)
+    with pytest.raises(ValueError, match="noise must be a number of 0 or more, got -1"):
+        load_digits(noise=-1)
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """Idx files with made-up content, which pass for the published ones."""
+    generator = np.random.default_rng(0)
+    contents = {}
+    for name, shape in SHAPES.items():
+        values = generator.integers(0, 10 if "labels" in name else 256, shape, dtype=np.uint8)
+        sizes = b"".join(size.to_bytes(4, "big") for size in shape)
+        contents[name] = bytes([0, 0, 8, len(shape)]) + sizes + values.tobytes()
+    checksums = {name: (md5(gzip.compress(content, mtime=0)), md5(content)) for name, content in contents.items()}
+    monkeypatch.setattr(mnist, "CHECKSUMS", checksums)
+    return contents
+
+
+def write(folder: Path, files: dict[str, bytes], *, packed: bool, level: int = 9) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        if packed:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content, level, mtime=0))
+        else:
+            (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(("below", "packed", "level"), [(".", True, 9), ("MNIST/raw", False, 9), (".", True, 1)])
+def test_mnist_is_read_and_resized_as_pillow_does(
+    tmp_path: Path, files: dict[str, bytes], below: str, packed: bool, level: int
+) -> None:
+    from PIL import Image
+
+    write(tmp_path / below, files, packed=packed, level=level)
+    train, test, classes = load_mnist(tmp_path)
+    assert (train.pixels.shape, test.pixels.shape, classes) == ((30, 1, 32, 32), (10, 1, 32, 32), 10)
+    assert train.labels.tolist() == list(files["train-labels-idx1-ubyte"][8:])
+    assert test.labels.dtype == torch.int64
+    originals = np.frombuffer(files["t10k-images-idx3-ubyte"][16:], dtype=np.uint8).reshape(10, 28, 28)
+    for original, resized in zip(originals, test.pixels[:, 0], strict=True):
+        expected = np.array(Image.fromarray(original).resize((32, 32), Image.Resampling.BILINEAR)).astype(int)
+        assert abs(expected - resized.numpy()).max() <= 1
+    assert torch.equal(load_mnist(tmp_path, size=28).test.pixels[:, 0], torch.from_numpy(originals.copy()))
+
+
+def test_a_changed_file_is_named_with_both_checksums(tmp_path: Path, files: dict[str, bytes]) -> None:
+    changed = files | {"t10k-labels-idx1-ubyte": files["t10k-labels-idx1-ubyte"][:-1] + b"\x0b"}
+    write(tmp_path / "packed", changed, packed=True)
+    write(tmp_path / "plain", changed, packed=False)
+    path = tmp_path / "packed/t10k-labels-idx1-ubyte.gz"
+    of_packed, of_payload = mnist.CHECKSUMS["t10k-labels-idx1-ubyte"]
+    with pytest.raises(FileError, match=f"{path}: has md5 {md5(path.read_bytes())}, but .* {of_packed}: .*lecun"):
+        load_mnist(tmp_path / "packed")
+    with pytest.raises(FileError, match=f"the published file has {of_payload}"):
+        load_mnist(tmp_path / "plain")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(FileError, match=f"{path}: is damaged or cut short"):
+        load_mnist(tmp_path / "packed")
+
+
+def test_missing_files_are_named_with_where_they_were_looked_for_and_where_to_get_them(tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte").touch()
+    with pytest.raises(FileError) as caught:
+        load_mnist(tmp_path)
+    message = str(caught.value)
+    for part in (
+        f"{tmp_path}: has no train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (or .gz)",
+        f"{tmp_path}/MNIST/raw", "http://yann.lecun.com/exdb/mnist/", "leave out --data-dir", "ylecun/mnist",
+        "pip install 'calibrant[hf]'",
+    ):  # fmt: skip
+        assert part in message
+    assert "\n" not in message
+    with pytest.raises(FileError, match="nowhere: no such folder"):
+        load_mnist(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x00\x08\x01\x00", b"\x00\x00\x08\x01\x00\x00\x00\x02\x01", b"PNG..."])
+def test_what_is_no_idx_file_is_refused(content: bytes) -> None:
+    with pytest.raises(FileError, match=r"idx|announces 2 values but holds 1"):
+        mnist.parse_idx(Path("x"), content)
+
+
+def test_the_real_mnist_packed_and_unpacked(tmp_path: Path) -> None:
+    from PIL import Image
+
+    folder = real("mnist")
+    packed = load_mnist(folder, size=28)
+    for path in folder.glob("*.gz"):
+        with gzip.open(path) as source, (tmp_path / path.stem).open("wb") as target:
+            shutil.copyfileobj(source, target)
+    train, test, _ = load_mnist(tmp_path)
+    assert train.labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+    for original, resized in zip(packed.test.pixels[:200, 0], test.pixels[:200, 0], strict=True):
+        expected = np.array(Image.fromarray(original.numpy()).resize((32, 32), Image.Resampling.BILINEAR)).astype(int)
+        assert abs(expected - resized.numpy()).max() <= 1

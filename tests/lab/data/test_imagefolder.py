@@ -1,0 +1,216 @@
+"""Folders of pictures: what is cut from each, and which classes there are."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Subset, default_collate
+
+from calibrant.files import FileError
+from calibrant_lab.data import load_image_folder
+from calibrant_lab.data.pictures import PictureError, Pictures, centre, random_box, random_part
+from tests.lab.data.sets import real
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three classes; train has 3, 4 and 5 pictures, val 2 each, of several kinds and sizes."""
+    for label, name in enumerate(["ant", "bee", "cat"]):
+        for part, count in (("train", 3 + label), ("val", 2)):
+            place = tmp_path / part / name
+            place.mkdir(parents=True)
+            for k in range(count):
+                picture = noise(40 + 5 * k, 50, seed=10 * label + k)
+                kind = [".JPEG", ".jpg", ".png"][k % 3]
+                (picture.convert("L") if k == 1 else picture).save(place / f"{k}{kind}")
+    (tmp_path / "train/ant/notes.txt").write_text("not a picture")
+    return tmp_path
+
+
+def test_pictures_labels_and_views(folder: Path) -> None:
+    data = load_image_folder(folder, size=32)
+    assert data.classes == 3
+    assert data.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 5
+    assert data.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    image, label = data.train_unaugmented[5]
+    assert label == 1
+    path = folder / "train/bee/2.png"
+    expected = np.array(centre(Image.open(path).convert("RGB"), 32)).transpose(2, 0, 1) / 255
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    assert np.allclose(image, (expected - mean[:, None, None]) / std[:, None, None], atol=1e-6)
+    assert torch.equal(image, data.train_unaugmented[5][0])
+    assert not torch.equal(data.train[5][0], data.train[5][0])
+    grey = data.test[1][0] * torch.tensor(std).view(3, 1, 1) + torch.tensor(mean).view(3, 1, 1)
+    assert torch.allclose(grey[0], grey[2], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "scaled"), [(512, 256, (512, 256)), (300, 500, (256, 426)), (64, 64, (256, 256))]
+)
+def test_the_centre_is_cut_after_scaling_the_shorter_side(width: int, height: int, scaled: tuple[int, int]) -> None:
+    picture = noise(width, height)
+    left, top = (scaled[0] - 224) // 2, (scaled[1] - 224) // 2
+    expected = np.array(picture.resize(scaled, Image.Resampling.BILINEAR))[top : top + 224, left : left + 224]
+    assert np.array_equal(np.array(centre(picture, 224)), expected)
+
+
+def test_random_parts_have_the_usual_areas_and_shapes() -> None:
+    torch.manual_seed(0)
+    boxes = np.array([random_box(500, 400) for _ in range(3000)])
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    assert boxes.min() == 0
+    assert boxes[:, 2].max() == 500
+    assert boxes[:, 3].max() == 400
+    area, ratio = width * height / 200_000, width / height
+    assert 0.079 < area.min() < 0.09
+    assert area.max() > 0.95
+    assert 0.74 < ratio.min() < 0.76
+    assert 1.32 < ratio.max() < 1.345
+    # Areas below one half always fit, so that they are uniform there; places are uniform among those that fit.
+    small = area[area < 0.5]
+    assert abs(small.mean() - 0.29) < 0.01
+    assert abs((boxes[:, 0] / np.maximum(500 - width, 1)).mean() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("size", "box"), [((1000, 10), (493, 0, 506, 10)), ((6, 600), (0, 296, 6, 304)), ((1, 1), (0, 0, 1, 1))]
+)
+def test_pictures_too_long_for_a_part_give_their_centre(size: tuple[int, int], box: tuple[int, int, int, int]) -> None:
+    torch.manual_seed(0)
+    boxes = {random_box(*size) for _ in range(50)}
+    assert box in boxes
+    assert all(right - left <= size[0] and bottom - top <= size[1] for left, top, right, bottom in boxes)
+
+
+def test_a_random_part_is_that_box_scaled_and_every_other_one_mirrored() -> None:
+    picture = noise(60, 40)
+    mirrored = 0
+    for seed in range(200):
+        torch.manual_seed(seed)
+        found = np.array(random_part(picture, 24, flip=True))
+        torch.manual_seed(seed)
+        expected = np.array(picture.crop(random_box(60, 40)).resize((24, 24), Image.Resampling.BILINEAR))
+        flipped = np.array_equal(found, expected[:, ::-1])
+        assert flipped or np.array_equal(found, expected)
+        mirrored += flipped
+    assert 70 < mirrored < 130
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_parts_are_mirrored_only_if_wanted_and_the_centre_never(folder: Path, flip: bool) -> None:
+    # Dark on the left and bright on the right, as is every part of it.
+    Image.fromarray(np.tile(np.arange(60, dtype=np.uint8), (50, 1))).save(folder / "train/ant/0.JPEG")
+    data = load_image_folder(folder, size=16, flip=flip)
+    torch.manual_seed(0)
+    for pictures, wanted in ((data.train, flip), (data.train_unaugmented, False)):
+        images = [pictures[0][0] for _ in range(20)]
+        mirrored = [bool(image[:, :, 0].mean() > image[:, :, -1].mean()) for image in images]
+        assert any(mirrored) == wanted
+        assert not all(mirrored)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_repeats_itself_with_its_seed(folder: Path, workers: int) -> None:
+    data = load_image_folder(folder, size=16)
+    loader = DataLoader(data.train, batch_size=5, num_workers=workers)
+
+    def passed(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return torch.cat([x for x, _ in loader])
+
+    first = passed(1)
+    assert first.shape == (12, 3, 16, 16)
+    assert torch.equal(first, passed(1))
+    assert not torch.equal(first, passed(2))
+
+
+def test_a_list_chooses_classes(folder: Path, tmp_path: Path) -> None:
+    chosen = tmp_path / "chosen.txt"
+    chosen.write_text("cat\tFelis catus\n\nant\n")
+    data = load_image_folder(folder, classes=chosen)
+    assert data.classes == 2
+    assert data.labels.tolist() == [0] * 3 + [1] * 5
+    for text, message in (
+        ("cat\ndog\n", f"chosen.txt: names dog, which is not in both {folder}/train and {folder}/val"),
+        ("cat\ncat\n", "none twice"),
+        ("\n", "at least one"),
+    ):
+        chosen.write_text(text)
+        with pytest.raises(FileError, match=message):
+            load_image_folder(folder, classes=chosen)
+    chosen.write_bytes(b"\xff\xfe")
+    with pytest.raises(FileError, match=r"chosen.txt: is not text in UTF-8"):
+        load_image_folder(folder, classes=chosen)
+    with pytest.raises(ValueError, match="needs a folder to choose them from"):
+        load_image_folder(None, classes=chosen)
+
+
+def test_train_and_val_must_agree(folder: Path) -> None:
+    (folder / "val/dog").mkdir()
+    with pytest.raises(FileError, match="must have the same class folders, but dog is in one only"):
+        load_image_folder(folder)
+    (folder / "train/dog").mkdir()
+    with pytest.raises(FileError, match=r"train/dog: has no pictures \(.jpeg, .jpg, .png\)"):
+        load_image_folder(folder)
+
+
+def test_a_folder_without_pictures_says_where_to_get_them(tmp_path: Path) -> None:
+    (tmp_path / "train/ant").mkdir(parents=True)
+    (tmp_path / "val").mkdir()
+    with pytest.raises(FileError, match=f"has no class folders in {tmp_path}/val: get train/.*image-net.*clane9"):
+        load_image_folder(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a picture", None])
+def test_a_damaged_picture_is_named(folder: Path, content: bytes | None) -> None:
+    path = folder / "train/ant/0.JPEG"
+    path.write_bytes(path.read_bytes()[:300] if content is None else content)
+    with pytest.raises(ValueError, match=f"{path}: cannot be decoded as a picture"):
+        load_image_folder(folder).train_unaugmented[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_picture_is_one_sentence_even_from_within_a_worker(folder: Path, workers: int) -> None:
+    path = folder / "train/ant/a  name\nof two lines.jpg"
+    path.write_bytes(b"")
+    loader = DataLoader(Subset(load_image_folder(folder, size=16).train, [0, 3]), num_workers=workers)
+    with pytest.raises(PictureError) as caught:
+        list(loader)
+    name = str(path).replace("\n", " ")
+    assert re.fullmatch(
+        rf"{name}: cannot be decoded as a picture \(cannot identify image file .*\): replace or delete it",
+        str(caught.value),
+    )
+
+
+def test_bad_settings_are_refused() -> None:
+    for changes in ({"size": 0}, {"std": [1.0, 0.0, 1.0]}, {"mean": [0.5]}):
+        settings = {"size": 8, "mean": [0.5] * 3, "std": [0.5] * 3} | changes
+        with pytest.raises(ValueError, match="size must be at least 1, and mean and std have 3 values"):
+            Pictures([noise(9, 9)], torch.tensor([0]), augment=False, **settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="got 1 pictures and 2 labels"):
+        Pictures([noise(9, 9)], torch.tensor([0, 1]), size=8, mean=[0.5] * 3, std=[0.5] * 3, augment=False)
+
+
+def test_the_real_tiny_imagenet(tmp_path: Path) -> None:
+    wanted = ("n01443537", "n01629819")
+    with zipfile.ZipFile(real("tiny-imagenet-100/tiny-imagenet-100.zip")) as archive:
+        members = [name for name in archive.namelist() if name.split("/")[1:2] and name.split("/")[1] in wanted]
+        archive.extractall(tmp_path, members)
+        archive.extract("classes.txt", tmp_path)
+    data = load_image_folder(tmp_path, size=64)
+    assert data.labels.bincount().tolist() == [100, 100]
+    assert data.test.labels.bincount().tolist() == [50, 50]
+    x, y = default_collate([data.train[k] for k in range(0, 200, 20)])
+    assert (x.shape, y.tolist()) == ((10, 3, 64, 64), [0] * 5 + [1] * 5)
+    with pytest.raises(FileError, match=r"classes.txt: names .* and 93 more, which is not in both"):
+        load_image_folder(tmp_path, classes=tmp_path / "classes.txt")

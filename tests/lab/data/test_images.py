@@ -1,0 +1,177 @@
+"""ImageBatches against plain loops over images, and its promise about randomness."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from calibrant_lab.data import ImageBatches, Images
+from calibrant_lab.data.batching import generator_of_pass
+from tests.lab.data.sets import images
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
+
+
+def passed(loader: ImageBatches) -> tuple[Tensor, Tensor]:
+    """All images and labels of one pass."""
+    x, y = zip(*loader, strict=True)
+    return torch.cat(x), torch.cat(y)
+
+
+def bytes_again(x: Tensor) -> Tensor:
+    return (x * 255).round().to(torch.uint8)
+
+
+@pytest.mark.parametrize("stored", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_normalised_to_the_last_bit(channels: int, stored: torch.memory_format) -> None:
+    pixels, labels = images(7, channels)
+    stored_so = Images(pixels.contiguous(memory_format=stored), labels)
+    loader = ImageBatches(stored_so, 3, mean=MEAN[:channels], std=STD[:channels])
+    expected = pixels.float() / 255
+    expected = (expected - torch.tensor(MEAN[:channels]).view(-1, 1, 1)) / torch.tensor(STD[:channels]).view(-1, 1, 1)
+    x, y = passed(loader)
+    assert torch.equal(x, expected)
+    assert torch.equal(y, labels)
+    assert all(batch.is_contiguous(memory_format=torch.channels_last) for batch, _ in loader)
+    assert next(iter(loader))[0].stride(1) == 1
+
+
+def test_one_mean_serves_all_channels() -> None:
+    x, _ = passed(ImageBatches(images(4), 4, mean=[0.5], std=[0.5]))
+    assert torch.equal(x, passed(ImageBatches(images(4), 4, mean=[0.5] * 3, std=[0.5] * 3))[0])
+
+
+def test_crops_and_flips_equal_a_loop_over_images() -> None:
+    pixels, _ = images(23)
+    torch.manual_seed(1)
+    x, y = passed(ImageBatches(Images(pixels, torch.arange(23)), 5, shuffle=True, crop_padding=4, flip=True))
+    torch.manual_seed(1)
+    generator = generator_of_pass()
+    order = torch.randperm(23, generator=generator)
+    corners = torch.randint(9, (23, 2), generator=generator).tolist()
+    flips = torch.randint(2, (23,), generator=generator).tolist()
+    assert torch.equal(y, order)
+    for found, index, (top, left), flip in zip(x, order.tolist(), corners, flips, strict=True):
+        padded = torch.zeros(3, 20, 18)
+        padded[:, 4:16, 4:14] = pixels[index].float() / 255
+        expected = padded[:, top : top + 12, left : left + 10]
+        assert torch.equal(found, expected.flip(2) if flip else expected)
+
+
+def test_every_place_and_both_sides_are_as_likely() -> None:
+    pixels, _ = images(1, 1, 6, 6)
+    everyone = Images(pixels.expand(4000, -1, -1, -1), torch.zeros(4000, dtype=torch.int64))
+    torch.manual_seed(0)
+    x, _ = passed(ImageBatches(everyone, 512, crop_padding=2, flip=True))
+    windows = F.pad(pixels, (2, 2, 2, 2)).unfold(2, 6, 1).unfold(3, 6, 1).reshape(25, 36)
+    candidates = torch.stack([windows, windows.view(25, 6, 6).flip(2).view(25, 36)])
+    same = (bytes_again(x).view(4000, 1, 1, 36) == candidates).all(-1)
+    assert same.flatten(1).sum(1).eq(1).all()
+    counts = same.sum(0)  # 80 expected in each of 50
+    assert 45 < counts.min() <= counts.max() < 125
+    assert abs(counts[1].sum().item() - 2000) < 130
+
+
+@pytest.mark.parametrize(("shuffle", "crop", "flip"), [(True, 0, False), (False, 2, False), (False, 0, True)])
+class TestRandomness:
+    def loader(self, shuffle: bool, crop: int, flip: bool) -> ImageBatches:
+        return ImageBatches(images(40), 8, shuffle=shuffle, crop_padding=crop, flip=flip)
+
+    def test_each_pass_differs_and_the_state_before_it_repeats_it(self, shuffle: bool, crop: int, flip: bool) -> None:
+        loader = self.loader(shuffle, crop, flip)
+        before = torch.get_rng_state()
+        first, second = passed(loader)[0], passed(loader)[0]
+        assert not torch.equal(first, second)
+        torch.set_rng_state(before)
+        assert torch.equal(passed(loader)[0], first)
+
+    def test_one_draw_when_the_pass_begins_and_none_later(self, shuffle: bool, crop: int, flip: bool) -> None:
+        loader = self.loader(shuffle, crop, flip)
+        before = torch.get_rng_state()
+        torch.empty((), dtype=torch.int64).random_()
+        after_a_draw = torch.get_rng_state()
+        torch.set_rng_state(before)
+        batches = iter(loader)
+        assert torch.equal(torch.get_rng_state(), after_a_draw)
+        next(batches)
+        assert torch.equal(torch.get_rng_state(), after_a_draw)
+
+    def test_draws_of_others_during_a_pass_change_nothing(self, shuffle: bool, crop: int, flip: bool) -> None:
+        loader = self.loader(shuffle, crop, flip)
+        torch.manual_seed(5)
+        quiet = passed(loader)[0]
+        torch.manual_seed(5)
+        busy = []
+        for x, _ in loader:
+            torch.rand(100)
+            busy.append(x)
+        assert torch.equal(torch.cat(busy), quiet)
+
+
+def test_without_chance_nothing_is_drawn() -> None:
+    before = torch.get_rng_state()
+    loader = ImageBatches(images(10), 4)
+    assert torch.equal(passed(loader)[0], passed(loader)[0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 20])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_batches_are_cut_as_a_dataloader_cuts_them(shuffle: bool, batch_size: int) -> None:
+    indices = torch.arange(39, -1, -2)
+    loader = ImageBatches(images(40), batch_size, indices=indices, shuffle=shuffle)
+    peer: Any = DataLoader(Subset(TensorDataset(images(40).labels), indices.tolist()), batch_size)
+    found = [y for _, y in loader]
+    expected = [y for (y,) in peer]
+    assert len(loader) == len(peer) == len(found)
+    assert [len(y) for y in found] == [len(y) for y in expected]
+    if not shuffle:
+        assert torch.equal(torch.cat(found), torch.cat(expected))
+    labels = torch.cat(found).tolist()
+    assert len(set(labels)) == len(labels)
+    assert set(labels) == set(indices.tolist())
+
+
+def test_batches_are_the_callers_to_change() -> None:
+    data = images(6)
+    kept = data.pixels.clone()
+    for x, y in ImageBatches(data, 3, indices=torch.arange(6), flip=True, crop_padding=1):
+        x.zero_()
+        y.zero_()
+    assert torch.equal(data.pixels, kept)
+    assert torch.equal(data.labels, torch.arange(6))
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "float pixels": ({"images": Images(torch.zeros(2, 1, 4, 4), torch.zeros(2))}, "must be uint8"),
+    "labels": ({"images": Images(images(3).pixels, torch.arange(2))}, r"labels of shape \(2,\)"),
+    "batch size": ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+    "mean": ({"mean": [0.5, 0.5]}, "mean must have 1 value or one for each of 3 channels, got 2"),
+    "std": ({"std": [1.0, 0.0, 1.0]}, "std must be positive"),
+    "padding": ({"crop_padding": -1}, "crop_padding must be 0 or more"),
+    "index": ({"indices": torch.tensor([0, 10])}, r"indices must lie in 0\.\.9, got 0\.\.10"),
+    "none": ({"indices": torch.tensor([], dtype=torch.int64)}, "0 samples make no batch"),
+    "mask": ({"indices": torch.ones(10, dtype=torch.bool)}, "whole numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_settings_are_refused(name: str) -> None:
+    changes, message = BAD[name]
+    settings: dict[str, Any] = {"images": images(10), "batch_size": 4} | changes
+    with pytest.raises((ValueError, TypeError), match=message):
+        ImageBatches(settings.pop("images"), settings.pop("batch_size"), **settings)
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    code = (
+        "import sys, torch; before = set(sys.modules); import calibrant_lab.data; "
+        "print(*{'PIL', 'datasets', 'transformers', 'sklearn', 'lightning'} & (set(sys.modules) - before))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

@@ -1,0 +1,169 @@
+"""Wide residual networks: the published structure of torchvision's, and the implementation in transformers."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from calibrant_lab.models.resnet import (
+    BasicBlock,
+    Bottleneck,
+    ResNet,
+    resnet18,
+    resnet18_cifar,
+    resnet34_cifar,
+    resnet50_cifar,
+)
+
+Shapes = list[tuple[str, tuple[int, ...]]]
+
+
+def norm(name: str, width: int) -> Shapes:
+    vectors: Shapes = [(f"{name}.{part}", (width,)) for part in ("weight", "bias", "running_mean", "running_var")]
+    return [*vectors, (f"{name}.num_batches_tracked", ())]
+
+
+def torchvision_resnet18() -> Shapes:
+    """Names and shapes of torchvision's resnet18, in its order, from the published structure."""
+    shapes: Shapes = [("conv1.weight", (64, 3, 7, 7)), *norm("bn1", 64)]
+    before = 64
+    for stage, width in enumerate((64, 128, 256, 512), start=1):
+        for block in range(2):
+            name = f"layer{stage}.{block}"
+            shapes += [(f"{name}.conv1.weight", (width, before, 3, 3)), *norm(f"{name}.bn1", width)]
+            shapes += [(f"{name}.conv2.weight", (width, width, 3, 3)), *norm(f"{name}.bn2", width)]
+            if before != width:
+                shapes += [(f"{name}.downsample.0.weight", (width, before, 1, 1)), *norm(f"{name}.downsample.1", width)]
+            before = width
+    return [*shapes, ("fc.weight", (1000, 512)), ("fc.bias", (1000,))]
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def disturb(model: nn.Module) -> None:
+    """Give batch normalisation something to do, as after training."""
+    generator = torch.Generator().manual_seed(1)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
+                assert tensor is not None
+                tensor.data.uniform_(0.5, 1.5, generator=generator)
+
+
+def name_in_transformers(name: str) -> str:
+    """Where transformers' ResNet keeps what we, like torchvision, call ``name``."""
+    name = re.sub(r"^fc", "classifier.1", name)
+    name = re.sub(r"^conv1", "resnet.embedder.embedder.convolution", name)
+    name = re.sub(r"^bn1", "resnet.embedder.embedder.normalization", name)
+    name = re.sub(r"^layer(\d)\.(\d)\.", lambda m: f"resnet.encoder.stages.{int(m[1]) - 1}.layers.{m[2]}.", name)
+    name = re.sub(r"downsample\.0", "shortcut.convolution", name).replace("downsample.1", "shortcut.normalization")
+    name = re.sub(r"\.conv(\d)\.", lambda m: f".layer.{int(m[1]) - 1}.convolution.", name)
+    return re.sub(r"\.bn(\d)\.", lambda m: f".layer.{int(m[1]) - 1}.normalization.", name)
+
+
+def test_state_dict_is_interchangeable_with_torchvisions() -> None:
+    with torch.device("meta"):
+        model = resnet18()
+    state = model.state_dict()
+    assert [(name, tuple(tensor.shape)) for name, tensor in state.items()] == torchvision_resnet18()
+    assert len(state) == 122
+    assert parameters(model) == 11_689_512
+
+
+@pytest.mark.parametrize(
+    ("builder", "count"), [(resnet18_cifar, 11_173_962), (resnet34_cifar, 21_282_122), (resnet50_cifar, 23_520_842)]
+)
+def test_cifar_networks_have_the_published_number_of_parameters(builder: Callable[[], ResNet], count: int) -> None:
+    with torch.device("meta"):
+        assert parameters(builder()) == count
+
+
+@pytest.mark.parametrize(
+    ("block", "depths", "layer_type"), [(BasicBlock, (2, 2, 2, 2), "basic"), (Bottleneck, (1, 2, 1, 1), "bottleneck")]
+)
+def test_logits_equal_those_of_transformers(
+    block: type[BasicBlock | Bottleneck], depths: tuple[int, ...], layer_type: str
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    ours = ResNet(block, depths, stem="imagenet", classes=7).eval()
+    disturb(ours)
+    widths = [width * block.expansion for width in (64, 128, 256, 512)]
+    config = transformers.ResNetConfig(depths=list(depths), hidden_sizes=widths, layer_type=layer_type, num_labels=7)
+    theirs = transformers.ResNetForImageClassification(config).eval()
+    theirs.load_state_dict({name_in_transformers(name): tensor for name, tensor in ours.state_dict().items()})
+    images = torch.randn(2, 3, 72, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), theirs(images).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_cifar_stem_keeps_the_resolution_and_is_conv_norm_relu() -> None:
+    torch.manual_seed(0)
+    model = resnet18_cifar().eval()
+    disturb(model)
+    seen: list[Tensor] = []
+    for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
+        stage.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    model.fc.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        model(images)
+        mean, variance = model.bn1.running_mean, model.bn1.running_var
+        assert mean is not None
+        assert variance is not None
+        stem = nn.functional.conv2d(images, model.conv1.weight, padding=1)
+        stem = (stem - mean.view(-1, 1, 1)) / (variance.view(-1, 1, 1) + 1e-5).sqrt()
+        stem = (stem * model.bn1.weight.view(-1, 1, 1) + model.bn1.bias.view(-1, 1, 1)).clamp(min=0)
+    torch.testing.assert_close(seen[0], stem, rtol=1e-4, atol=1e-4)
+    assert [tuple(x.shape[1:]) for x in seen] == [(64, 32, 32), (64, 32, 32), (128, 16, 16), (256, 8, 8), (512,)]
+
+
+def test_only_the_first_convolution_differs_between_the_stems() -> None:
+    with torch.device("meta"):
+        small, large = resnet18_cifar(classes=5).state_dict(), resnet18(classes=5).state_dict()
+    assert list(small) == list(large)
+    assert [name for name in small if small[name].shape != large[name].shape] == ["conv1.weight"]
+
+
+def test_weights_start_as_torchvisions_do() -> None:
+    torch.manual_seed(0)
+    model = ResNet(Bottleneck, (1, 1, 1, 1), stem="cifar", classes=2)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.out_channels * module.kernel_size[0] ** 2
+            assert module.bias is None
+            assert module.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.05)
+        elif isinstance(module, nn.BatchNorm2d):
+            assert torch.equal(module.weight, torch.ones_like(module.weight))
+            assert not module.bias.any()
+
+
+def test_gradients_reach_every_parameter_in_both_memory_formats() -> None:
+    torch.manual_seed(0)
+    model, images = ResNet(Bottleneck, (1, 1, 1, 1), stem="cifar", classes=3), torch.randn(4, 3, 16, 16)
+    gradients = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        model.zero_grad()
+        model.to(memory_format=layout)  # type: ignore[call-overload]
+        model(images.contiguous(memory_format=layout)).square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert one is not None
+        assert one.any()
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("depths", "stem", "message"),
+    [
+        ((1, 1, 1, 1), "mnist", "stem must be 'cifar' or 'imagenet', got 'mnist'"),
+        ((1, 1), "cifar", "four stages, got 2"),
+    ],
+)
+def test_impossible_structures_are_refused(depths: tuple[int, ...], stem: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ResNet(BasicBlock, depths, stem=stem, classes=2)  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""Narrow residual networks: the published structure, and the published errors of trained weights."""
+
+import os
+import pickletools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from calibrant_lab.models.resnet_he import NarrowBlock, NarrowResNet
+from calibrant_lab.models.weights import load_weights
+
+SHARED = Path(__file__).parents[3] / "../shared/data"
+WEIGHTS = {
+    20: "resnet20-12fca82f.th",
+    32: "resnet32-d509ac18.th",
+    44: "resnet44-014dd654.th",
+    56: "resnet56-4bfd9763.th",
+}
+
+
+def weights_of(depth: int) -> Path:
+    path = SHARED / "weights" / WEIGHTS[depth]
+    if not path.is_file():
+        pytest.skip(f"trained weights are not here: {path}")
+    return path
+
+
+def cifar10_test_set() -> tuple[Tensor, Tensor]:
+    """Images of the official file in [0, 1], and their labels; its pickle is scanned, never run."""
+    folder = os.environ.get("CALIBRANT_CIFAR10")
+    if folder is None:
+        pytest.skip("CALIBRANT_CIFAR10 does not name a folder that contains cifar-10-batches-py")
+    path = Path(folder) / "cifar-10-batches-py/test_batch"
+    if not path.is_file():
+        pytest.skip(f"CIFAR-10 is not here: {path}")
+    with path.open("rb") as file:
+        steps = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(file)]
+    pixels = next(text for _, text in steps if isinstance(text, str) and len(text) == 10_000 * 3072)
+    start = next(place for place, (_, argument) in enumerate(steps) if argument == "labels")
+    labels = [argument for name, argument in steps[start:] if name == "BININT1"][:10_000]
+    images = torch.frombuffer(bytearray(pixels, "latin-1"), dtype=torch.uint8).view(-1, 3, 32, 32)
+    return images / 255, torch.tensor(labels)
+
+
+@pytest.mark.parametrize(("depth", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85)])
+def test_parameters_are_as_many_as_published(depth: int, millions: float) -> None:
+    model = NarrowResNet(depth)
+    convolutions = [parameter for parameter in model.parameters() if parameter.dim() == 4]
+    assert len(convolutions) + 1 == depth
+    # Stem, stages of 2 n convolutions (the first of a stage sees fewer channels), normalisation, linear layer.
+    n = (depth - 2) // 6
+    count = 9 * 3 * 16 + sum(9 * w * w * 2 * n for w in (16, 32, 64)) - 9 * (16 * 32 + 32 * 64)
+    count += 2 * (16 + 2 * n * (16 + 32 + 64)) + 650
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+    assert round(count / 1e6, 2) == millions
+
+
+def test_shortcut_subsamples_and_pads_channels_with_zeros_on_both_sides() -> None:
+    torch.manual_seed(0)
+    block = NarrowBlock(16, 32).eval()
+    torch.nn.init.zeros_(block.conv2.weight)  # leaves the shortcut alone
+    x = torch.rand(2, 16, 6, 6)
+    expected = torch.zeros(2, 32, 3, 3)
+    for channel in range(16):
+        for row in range(3):
+            for column in range(3):
+                expected[:, 8 + channel, row, column] = x[:, channel, 2 * row, 2 * column]
+    torch.testing.assert_close(block(x), expected)
+
+
+def test_block_adds_its_input_to_two_convolutions() -> None:
+    torch.manual_seed(0)
+    block, x = NarrowBlock(16, 16), torch.randn(4, 16, 5, 5)
+    out = x
+    for weight in (block.conv1.weight, block.conv2.weight):
+        out = torch.nn.functional.conv2d(out.clamp(min=0) if out is not x else x, weight, padding=1)
+        mean, variance = out.mean((0, 2, 3), keepdim=True), out.var((0, 2, 3), unbiased=False, keepdim=True)
+        out = (out - mean) / (variance + 1e-5).sqrt()
+    torch.testing.assert_close(block(x), (out + x).clamp(min=0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [0, 2, 18, 21])
+def test_a_depth_that_is_not_6n_plus_2_is_refused(depth: int) -> None:
+    with pytest.raises(ValueError, match=rf"depth must be 6 n \+ 2 \(8, 14, 20, ...\), got {depth}"):
+        NarrowResNet(depth)
+
+
+@pytest.mark.parametrize("depth", WEIGHTS)
+def test_published_weights_fill_every_parameter(depth: int) -> None:
+    model = NarrowResNet(depth)
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, torch.nan)
+    load_weights(model, weights_of(depth))
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+
+
+@pytest.mark.parametrize(("depth", "percent"), [(20, 8.27), (32, 7.37), (44, 6.90), (56, 6.61)])
+def test_published_weights_have_their_published_error_on_cifar10(depth: int, percent: float) -> None:
+    model = NarrowResNet(depth).eval()
+    load_weights(model, weights_of(depth))
+    images, target = cifar10_test_set()
+    mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    images = (images - mean.view(3, 1, 1)) / deviation.view(3, 1, 1)
+    images = images.contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        logits = torch.cat([model(batch) for batch in images.split(250)])
+    assert int((logits.argmax(1) != target).sum()) == round(100 * percent)
+    saved = SHARED / "logits/akamaster_resnets_cifar10_test_logits.npz"
+    if saved.is_file():
+        np.testing.assert_allclose(logits.numpy(), np.load(saved)[f"resnet{depth}"], rtol=1e-3, atol=1e-3)

@@ -1,0 +1,161 @@
+"""One table in four formats, each read back by a reader of its own."""
+
+import csv
+import dataclasses
+import io
+import re
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from calibrant_lab.names import MethodName
+from calibrant_lab.outcome import Outcome
+from calibrant_lab.paper.formats import render, significance_csv
+from calibrant_lab.paper.tabulated import Tabulated, tabulate
+from calibrant_lab.trials.protocol import PROFILES, Protocol, rehearse
+from calibrant_lab.trials.store import Store
+from tests.lab.synthetic import finish, finish_all, finished_plan
+
+
+def outcome(place: int, seed: int) -> Outcome:
+    """Rows that differ from each other and from the paper, with some noise."""
+    noise = 1e-4 * ((7 * seed + 3 * place) % 5)
+    return Outcome(0.98 - 0.002 * place + noise, 0.02 - 0.003 * place + noise, 0.1, 1.2, 0.0031 + noise, 0.987, 0.004)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Tabulated:
+    """MNIST: all but the last row, and one seed missing in the row before."""
+    plan, store = finished_plan("table1", "mnist"), Store(tmp_path_factory.mktemp("runs"))
+    for place, row in enumerate(plan.rows[:-1]):
+        for trial in row.trials[: 4 if place == 3 else 5]:
+            finish(store, trial, outcome(place, trial.seed))
+    return tabulate("table1", plan, store, profile="cpu")
+
+
+def printed(table: Tabulated, width: int = 80) -> str:
+    screen = io.StringIO()
+    Console(file=screen, width=width, color_system=None).print(render(table, "table"))
+    return screen.getvalue()
+
+
+def test_the_terminal_shows_the_papers_numbers_under_ours(table: Tabulated) -> None:
+    shown = printed(table).splitlines()
+    ours = next(place for place, line in enumerate(shown) if line.startswith(" NLL "))
+    assert re.split(r"\s{2,}|\s(?=\d)", shown[ours].strip())[:3] == ["NLL", "98.02±0.02†", "2.02±0.02†"]
+    assert shown[ours + 1].split() == [
+        "the", "paper", "98.8±0.034", "0.91±0.080", "0.31±0.044", "98.7±0.058", "0.43±0.123",
+    ]  # fmt: skip
+    assert [place for place, sign in enumerate(shown[ours]) if sign == "±"] == [
+        place for place, sign in enumerate(shown[ours + 1]) if sign == "±"
+    ]
+    sb_ece = next(place for place, line in enumerate(shown) if re.match(r" \+ SB-ECE \(4/5\) +9", line))
+    assert shown[sb_ece + 1].strip() == "λ=0.2, T=0.0001"
+    esd = next(place for place, line in enumerate(shown) if re.match(r" \+ ESD \(0/5\) *$", line))
+    assert shown[esd + 1].strip() == "not run here"
+
+
+def test_the_terminal_needs_eighty_columns_even_at_its_widest(tmp_path: Path) -> None:
+    base = finished_plan("table1", "mnist").base
+    methods: tuple[MethodName, ...] = ("mmce", "sb-ece", "esd", "esd-raw", "weighted-mmce", "margin-label-smoothing")
+    plan = rehearse(lambda results: Protocol(base, PROFILES["cpu"], results).table1(methods))
+    store = finish_all(Store(tmp_path), plan, lambda place, seed: Outcome(0.5, 0.1 + seed / 50, 0, 1, 0.1, 0.5, 0.1))
+    shown = printed(tabulate("table1", plan, store, profile="cpu"))
+    assert "…" not in shown
+    for name in ("margin smoothing", "+ weighted MMCE", "λ=20", "T=0.0001"):
+        assert name in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_bold_is_bold_and_the_paper_is_dim(table: Tabulated) -> None:
+    screen = io.StringIO()
+    Console(file=screen, width=100, force_terminal=True, color_system="standard").print(render(table, "table"))
+    shown = screen.getvalue()
+    assert "\x1b[1m98.02±0.02†\x1b[0m" in shown
+    assert re.search(r"\x1b\[2m\s*98\.8±0\.034", shown)
+    assert re.search(r"\x1b\[1mbetter *\x1b\[0m", shown)
+
+
+def test_where_nothing_survives_the_terminal_says_it_in_a_sentence(tmp_path: Path) -> None:
+    plan = finished_plan("table1", "digits", "quick")
+    table = tabulate("table1", plan, finish_all(Store(tmp_path), plan, outcome), profile="quick")
+    unclear = dataclasses.replace(
+        table, comparisons=tuple(dataclasses.replace(one, verdict="unclear") for one in table.comparisons)
+    )
+    assert "None of the 30 differences between rows survives a paired test over 2 seeds" in printed(unclear)
+    assert "Which differences survive" in render(unclear, "markdown")
+
+
+def test_markdown_is_two_tables_and_two_lists(table: Tabulated) -> None:
+    html = MarkdownIt("commonmark").enable("table").render(render(table, "markdown"))
+    assert html.count("<table>") == html.count("<ul>") == 2
+    first, second = (
+        [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>(.*?)</tr>", part, re.DOTALL)]
+        for part in html.split("</table>")[:2]
+    )
+    assert {len(row) for row in first} == {8}
+    assert first[1] == [
+        "NLL", "", "5", "<strong>98.02±0.02†</strong>", "2.02±0.02†", "<strong>0.33±0.02</strong>",
+        "<strong>98.70±0.00</strong>", "<strong>0.40±0.00</strong>",
+    ]  # fmt: skip
+    assert first[2][0] == "<em>the paper</em>"
+    assert first[2][3] == "<em>98.8±0.034</em>"
+    assert {len(row) for row in second} == {6}
+    assert any(row[0] == "+ MMCE against NLL" and row[5] == "<strong>better</strong>" for row in second)
+
+
+def test_latex_is_balanced_escaped_and_has_as_many_cells_as_columns(table: Tabulated) -> None:
+    text = render(dataclasses.replace(table, profile=r"50%_a&b\c#{}~^$"), "latex")
+    assert text.isascii()
+    assert re.findall(r"\\begin\{(\w+)\}", text) == ["table", "tabular"] * 2
+    assert re.findall(r"\\end\{(\w+)\}", text) == ["tabular", "table"] * 2
+    assert r"50\%\_a\&b\textbackslash{}c\#\{\}\textasciitilde{}\textasciicircum{}\$" in text
+    for block, alignment in zip(text.split(r"\toprule")[1:], ("llrrrrrr", "lrrrrl"), strict=True):
+        assert rf"\begin{{tabular}}{{{alignment}}}" in text
+        rows = [line for line in block.partition(r"\bottomrule")[0].splitlines() if line.endswith(r"\\")]
+        cells = {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows if "multicolumn" not in row}
+        assert cells == {len(alignment)}
+    plain = re.sub(r"\\[\\%_&#{}$]", "", text)
+    assert plain.count("{") == plain.count("}")
+    assert plain.count("$") % 2 == 0
+    assert r"\textbf{98.02$\pm$0.02$^{\dagger}$}" in text
+    assert r"\quad\emph{the paper} &  &  & \emph{98.8$\pm$0.034}" in text
+    assert r"$\lambda$=0.2, $\phi$=0.2" in text
+
+
+def test_csv_has_numbers_only_and_no_formulas(table: Tabulated) -> None:
+    rows = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    assert [row["row"] for row in rows] == ["NLL", "NLL, reduced split", "NLL + MMCE", "NLL + SB-ECE", "NLL + ESD"]
+    first, last = rows[0], rows[-1]
+    assert float(first["accuracy_percent_mean"]) == pytest.approx(98.02)
+    assert float(first["accuracy_percent_std"]) == pytest.approx(0.015811)
+    assert (first["accuracy_percent_paper_mean"], first["accuracy_percent_paper_std"]) == ("98.8", "0.034")
+    assert (first["seeds"], first["planned_seeds"], rows[3]["seeds"]) == ("5", "5", "4")
+    assert (rows[2]["weight"], rows[2]["bandwidth"], rows[2]["softness"]) == ("0.2", "0.2", "")
+    assert (last["problem"], last["ece_percent_mean"], last["ece_percent_paper_mean"]) == ("not run here", "", "0.3")
+    assert "±" not in render(table, "csv")
+
+
+def test_the_comparisons_have_a_csv_of_their_own(table: Tabulated) -> None:
+    rows = list(csv.DictReader(io.StringIO(significance_csv(table))))
+    assert len(rows) == len(table.comparisons) == 18
+    one = next(row for row in rows if (row["row"], row["measure"]) == ("NLL + MMCE", "ece"))
+    assert (one["against"], one["verdict"], one["seeds"]) == ("NLL", "better", "5")
+    assert float(one["low"]) < float(one["difference"]) < float(one["high"]) < 0
+    assert float(one["p_t"]) <= float(one["p_t_holm"]) < 0.05
+
+
+def test_an_empty_table_can_be_rendered_in_every_format(tmp_path: Path) -> None:
+    table = tabulate("table3", finished_plan("table3", "cifar100"), Store(tmp_path / "none"), profile="paper")
+    assert printed(table).count("not run here") == 7
+    assert render(table, "markdown").count("not run here") == 7
+    assert render(table, "latex").count("not run here") == 7
+    assert render(table, "csv").count("not run here") == 7
+    assert significance_csv(table).strip() == ""
+
+
+def test_an_unknown_format_is_refused(table: Tabulated) -> None:
+    with pytest.raises(ValueError, match="there is no format 'html': there are table, markdown, latex, csv"):
+        render(table, "html")  # type: ignore[call-overload]

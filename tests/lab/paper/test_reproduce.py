@@ -1,0 +1,266 @@
+"""`calibrant reproduce`, `runs` and `report` as a user calls them, on a search of seconds."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from calibrant.cli import main
+from calibrant_lab.paper import reproduce
+from calibrant_lab.trials.store import Store
+
+SMALL = ["--recipe", "digits", "--profile", "quick", "--methods", "esd", "--epochs", "1"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """NLL twice, and ESD: two λ and two seeds, an epoch each."""
+    folder = tmp_path_factory.mktemp("reproduced") / "runs"
+    call("reproduce", "table1", *SMALL, "--runs", folder, "--parallel", "2")
+    return folder
+
+
+def call(*arguments: str | Path, code: int = 0) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert ended.value.code == code
+
+
+def test_a_dry_run_lists_every_trial_and_runs_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("reproduce", "table1", "--recipe", "mnist", "--runs", tmp_path / "runs", "--dry-run")
+    shown = capsys.readouterr().out
+    assert "70 trials, 0 done, 70 to do" in shown
+    assert shown.count("not run here") == 5
+    assert "98.6±0.204" in shown
+    numbers = [line.split()[0] for line in shown.splitlines() if line.split() and line.split()[0].isdecimal()]
+    assert numbers[:70] == [str(number) for number in range(1, 71)]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_same_command_again_trains_nothing_and_prints_the_same(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = Store(runs).trials()
+    before = {trial.folder: (trial.folder / "result.json").stat().st_mtime_ns for trial in trials}
+    assert len(before) == 7
+    printed = []
+    for _ in range(2):
+        call("reproduce", "table1", *SMALL, "--runs", runs)
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert "+ ESD" in printed[0]
+    assert before == {folder: (folder / "result.json").stat().st_mtime_ns for folder in before}
+    call("reproduce", "table1", *SMALL, "--runs", runs, "--dry-run")
+    assert "7 trials, 7 done, 0 to do." in capsys.readouterr().out
+
+
+def test_tables_and_figures_are_written_in_every_format(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("reproduce", "table1", *SMALL, "--runs", runs, "--out", tmp_path, "--format", "csv")
+    printed = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    written = list(csv.DictReader((tmp_path / "digits-quick-table1.csv").read_text().splitlines()))
+    assert printed == written
+    assert len(written) >= 3
+    for name in ("figure1", "figure3", "figure4", "figure5"):
+        call("reproduce", name, *SMALL, "--runs", runs, "--out", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(f"digits-quick-table1.{ending}" for ending in ("md", "tex", "csv", "significance.csv")),
+        *(f"digits-quick-figure{number}.{ending}" for number in (1, 3, 4, 5) for ending in ("svg", "png")),
+        "digits-quick-figure1.csv",
+    }
+    curves = list(csv.DictReader((tmp_path / "digits-quick-figure1.csv").read_text().splitlines()))
+    trial = next(one for one in Store(runs).trials() if one.configuration.objective == "esd" and one.configuration.seed)
+    [epoch] = trial.history()
+    [drawn] = [one for one in curves if (one["row"], one["seed"], one["epoch"]) == ("+ ESD", "1", "1")]
+    assert float(drawn["test_ece"]) == pytest.approx(epoch["test_ece"], rel=1e-5)
+
+
+def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs, tmp_path / "runs")
+    call("reproduce", "all", *SMALL, "--runs", tmp_path / "runs", "--out", tmp_path, "--shift-images", "40")
+    shown = capsys.readouterr().out
+    for name in ("Table 1", "Table 2", "Table 3", "+ ESD (b16)", "+ ECE (b32)", "figure2: not drawn: "):
+        assert name in shown
+    made = {path.name for path in tmp_path.glob("digits-*.svg")}
+    assert made == {f"digits-quick-figure{number}.svg" for number in (1, 3, 4, 5, 6)}
+    shifted = list(csv.DictReader((tmp_path / "digits-quick-figure6.csv").read_text().splitlines()))
+    # Three rows of two networks: the clean images, and fourteen corruptions at five severities.
+    assert len(shifted) == 3 * 2 * (1 + 14 * 5)
+    assert {one["images"] for one in shifted} == {"40"}
+    worst = next(one for one in shifted if (one["corruption"], one["severity"]) == ("fog", "5"))
+    assert 0 <= float(worst["accuracy"]) <= 1
+
+
+def test_a_search_with_more_seeds_takes_what_is_there_and_is_kept_apart(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = tmp_path / "runs"
+    shutil.copytree(runs, again)
+    more: list[str | Path] = ["reproduce", "table1", *SMALL, "--runs", again, "--search-seeds", "2"]
+    call(*more, "--dry-run")
+    listed = capsys.readouterr().out
+    assert "profile quick, 2 seeds a candidate" in listed
+    assert "8 trials, 7 done, 1 to do." in listed
+    call(*more, "--out", tmp_path / "made")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "profile quick, 2 seeds a candidate" in shown
+    assert "chosen by the lowest mean validation ECE over 2 seeds that gives up less" in shown
+    assert len(Store(again).trials()) == 8
+    assert {path.name.partition(".")[0] for path in (tmp_path / "made").iterdir()} == {"digits-quick-2seeds-table1"}
+    call("reproduce", "figure6", *SMALL, "--runs", again, "--search-seeds", "2", "--shift-images", "20")
+    call("report", again, "--out", tmp_path / "report.html")
+    assert "Figure 6. Distribution shift" in (tmp_path / "report.html").read_text()
+    assert "2 seeds a candidate" in (tmp_path / "report.html").read_text()
+
+
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "run", interrupt)
+    call("reproduce", "table1", *SMALL, "--runs", tmp_path, code=130)
+    error = capsys.readouterr().err
+    assert error == "calibrant: interrupted: finished trials are kept, and the same command goes on\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce", "table1", *SMALL, "--search-seeds", "3"], "search-seeds must be from 1 to 2"),
+        (["reproduce", "table1", *SMALL, "--recipe", "snli", "--search-seeds", "0"], "search-seeds must be from 1"),
+        (["reproduce", "table1", *SMALL, "--weight", "2"], "weight is the protocol's to choose"),
+        (["reproduce", "table1", *SMALL, "--gamma", "2"], "gamma is the protocol's to choose"),
+        (["reproduce", "table1", *SMALL, "--max-length", "64"], "max-length is not a setting of the recipe digits"),
+        (["reproduce", "table1", *SMALL[:-1], "2", "--accelerator", "tpu9"], "there is no accelerator 'tpu9' here"),
+        (["reproduce", "figure2", *SMALL], "MMCE"),
+        (["reproduce", "figure6", "--recipe", "snli", "--dry-run"], "there are no corrupted images of snli"),
+        (["reproduce", "figure6", *SMALL, "--corrupted-dir", "nowhere"], "not for digits"),
+        (["reproduce", "table1", "--accelerator", "tpu9", "--recipe", "digits", *SMALL[:-1], "2"], "tpu9"),
+        (["reproduce", "table1", "--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
+        (["reproduce", "table1", *SMALL[:-1], "2", "--ray-address", "auto"], "--executor ray"),
+        (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--parallel", "2"], "--executor local"),
+        (["runs", "show", "zzzz"], "zzzz"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(
+    arguments: list[str], message: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(*arguments, "--runs", runs, code=2)
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_store_can_be_listed_shown_exported_pruned_and_reported(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("runs", "list", "--runs", runs)
+    listed = capsys.readouterr().out
+    trial = Store(runs).trials()[0]
+    assert trial.identity[:8] in listed
+    call("runs", "show", trial.identity[:6], "--runs", runs)
+    assert trial.identity in capsys.readouterr().out
+    call("runs", "export", tmp_path / "trials.json", "--runs", runs)
+    assert len(json.loads((tmp_path / "trials.json").read_text())["trials"]) == 7
+    call("runs", "prune", "--weights", "--runs", runs)
+    assert (trial.folder / "model.pt").exists()
+    call("report", runs, "--out", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.lower().startswith("<!doctype html>")
+    assert "+ ESD" in page
+
+
+def test_what_is_broken_in_one_trial_leaves_the_others(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "runs"
+    shutil.copytree(runs, broken)
+    esd = next(trial for trial in Store(broken).trials() if trial.configuration.objective == "esd")
+    (esd.folder / "test.npz").write_bytes(b"cut sh")
+    nll = next(trial for trial in Store(broken).trials() if trial.configuration.objective == "nll")
+    shutil.rmtree(nll.folder)
+    nll.folder.write_text("a file where a folder should be")
+    call("reproduce", "table1", *SMALL, "--runs", broken, "--parallel", "1", code=1)
+    shown = capsys.readouterr().out
+    assert "NLL" in shown
+    assert "reduced split" in shown
+
+
+def test_other_data_are_not_mixed_into_a_table(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = tmp_path / "runs"
+    shutil.copytree(runs, mixed)
+    first, *_, last = (trial for trial in Store(mixed).trials() if trial.configuration.objective == "esd")
+    shutil.rmtree(last.folder)
+    (first.folder / "data.json").write_text('{"fingerprint": "of other images"}')
+    call("reproduce", "table1", *SMALL, "--runs", mixed, code=2)
+    assert "was run with other data" in capsys.readouterr().err
+    assert not last.folder.exists()
+
+
+def test_settings_of_the_objectives_hold_for_all_trials(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(
+        "reproduce", "table1", *SMALL, "--runs", runs, "--dry-run", "--batchnorm", "freeze",
+        "--calibration-every", "2", "--calibration-fraction", "0.2", "--calibration-batch-size", "64",
+    )  # fmt: skip
+    assert "7 trials, 0 done, 7 to do" in capsys.readouterr().out
+
+
+def test_a_recipe_without_its_data_does_not_stop_those_after_it(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # digits, too, would look for a folder of its own; there all is done, and no data are needed.
+    call("reproduce", "table1", "--recipe", "mnist", *SMALL, "--runs", runs, "--data-dir", tmp_path, code=1)
+    shown = capsys.readouterr()
+    assert "on digits" in shown.out
+    assert shown.err.startswith("error: mnist: ")
+    assert len(shown.err.splitlines()) == 1
+
+
+def test_figure6_of_all_without_networks_leaves_the_others(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "runs"
+    shutil.copytree(runs, store)
+    call("runs", "prune", "--weights", "--apply", "--runs", store)
+    call("reproduce", "all", *SMALL, "--runs", store, "--out", tmp_path)
+    assert "figure6: not drawn: " in capsys.readouterr().out
+
+
+def test_a_narrow_terminal_cuts_no_numbers(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed, trial = [], Store(runs).trials()[0]
+    for columns in ("200", "80", "50"):
+        monkeypatch.setenv("COLUMNS", columns)
+        call("reproduce", "table1", *SMALL, "--runs", runs)
+        call("runs", "show", trial.identity, "--runs", runs)
+        printed.append(capsys.readouterr().out)
+    assert printed[0].split() == printed[1].split() == printed[2].split()
+
+
+def test_what_is_damaged_costs_its_own_line_only(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "runs"
+    shutil.copytree(runs, broken)
+    trials = [trial for trial in Store(broken).trials() if trial.configuration.seed == 1]
+    (trials[0].folder / "result.json").unlink()
+    (trials[0].folder / "failure.json").write_text("")
+    (trials[1].folder / "test-dropout.npz").write_bytes(b"cut sh")
+    (trials[2].folder / "data.json").write_text("{}")
+    call("report", broken, "--out", tmp_path / "report.html")
+    assert "failure.json cannot be read" in (tmp_path / "report.html").read_text()
+    call("reproduce", "table1", *SMALL, "--runs", broken)
+    assert "Failed" not in capsys.readouterr().out
+
+
+def test_the_help_tells_trials_at_a_time_from_processes_that_decode(capsys: pytest.CaptureFixture[str]) -> None:
+    call("reproduce", "--help")
+    shown = capsys.readouterr().out
+    assert shown.count("--workers") == shown.count("--parallel") == 1

@@ -1,0 +1,262 @@
+"""Corruptions: the same every time, as strong as they say, and each as another implementation of it has it."""
+
+import colorsys
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from scipy import ndimage
+from torch import Tensor
+
+from calibrant_lab.shift import optics
+from calibrant_lab.shift.corruptions import CHUNK, CORRUPTIONS, SEVERITIES, Draws, corrupt
+
+# Where the severities trade one distortion for another, the distance from the clean image is no measure of them.
+TRADING = {"glass_blur", "elastic_transform", "motion_blur"}
+
+
+def photographs(count: int = 24, channels: int = 3) -> Tensor:
+    """Smooth random colours with edges: what blurs change, and neither black nor white."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(count, channels, 6, 6, generator=generator)
+    smooth = torch.nn.functional.interpolate(coarse, size=(32, 32), mode="bicubic").clamp(0, 1)
+    edges = (coarse[:, :1, 0, 0, None, None] * 32 > torch.arange(32.0)).float()
+    return (30 + 180 * (0.75 * smooth + 0.25 * edges)).to(torch.uint8)
+
+
+COLOUR, GREY = photographs(), photographs(channels=1)
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    return (one.float() - other.float()).square().mean().sqrt().item()
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("images", [COLOUR, GREY], ids=["colour", "grey"])
+def test_it_changes_the_images_the_same_way_every_time(name: str, images: Tensor) -> None:
+    before = images.clone()
+    once, again = (corrupt(images, name, 3) for _ in range(2))
+    assert once.equal(again)
+    assert (once.shape, once.dtype) == (images.shape, torch.uint8)
+    assert images.equal(before)
+    assert distance(once, images) > 1
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_an_image_is_corrupted_alike_whichever_images_it_comes_with(name: str) -> None:
+    whole = corrupt(COLOUR, name, 4)
+    parts = [corrupt(COLOUR[start : start + 7], name, 4, first=start) for start in range(0, len(COLOUR), 7)]
+    # Products of matrices are summed in an order that depends on their size.
+    assert (torch.cat(parts).int() - whole.int()).abs().max() <= 1
+
+
+def test_chunks_do_not_show() -> None:
+    many = GREY[:1].expand(CHUNK + 2, -1, -1, -1)
+    assert corrupt(many, "impulse_noise", 5)[-2:].equal(corrupt(many[-2:], "impulse_noise", 5, first=CHUNK))
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_floating_point_stays_so_and_within_a_grey_level_of_bytes(name: str) -> None:
+    found = corrupt(COLOUR.double() / 255, name, 3)
+    assert found.dtype == torch.float64
+    assert 0 <= found.min() <= found.max() <= 1
+    assert (255 * found - corrupt(COLOUR, name, 3)).abs().max() <= 1.01
+
+
+@pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name not in TRADING])
+@pytest.mark.parametrize("images", [COLOUR, GREY], ids=["colour", "grey"])
+def test_the_distance_from_the_clean_image_grows_with_the_severity(name: str, images: Tensor) -> None:
+    distances = [distance(corrupt(images, name, severity), images) for severity in SEVERITIES]
+    assert distances == sorted(distances)
+    assert distances[4] > 1.3 * distances[0]
+
+
+@pytest.mark.parametrize("name", ["glass_blur", "motion_blur"])
+def test_the_strongest_of_the_others_is_farther_than_the_weakest(name: str) -> None:
+    weakest, strongest = (distance(corrupt(COLOUR, name, severity), COLOUR) for severity in (1, 5))
+    assert strongest > 1.1 * weakest
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "deviation"),
+    [
+        ("gaussian_noise", 1, 0.04),
+        ("gaussian_noise", 5, 0.10),
+        ("shot_noise", 1, math.sqrt(0.4 / 500)),
+        ("shot_noise", 5, math.sqrt(0.4 / 50)),
+        ("impulse_noise", 1, math.sqrt(0.01 * (0.4**2 + 0.6**2) / 2)),
+        ("impulse_noise", 5, math.sqrt(0.07 * (0.4**2 + 0.6**2) / 2)),
+    ],
+)
+def test_noise_is_as_strong_as_published(name: str, severity: int, deviation: float) -> None:
+    found = corrupt(torch.full((40, 3, 32, 32), 0.4), name, severity)
+    assert (found - 0.4).square().mean().sqrt().item() == pytest.approx(deviation, rel=0.05)
+
+
+def test_other_seeds_severities_and_images_have_other_noise() -> None:
+    grey = torch.full((2, 1, 32, 32), 0.5)
+    drawn = [corrupt(grey, "gaussian_noise", 1), corrupt(grey, "gaussian_noise", 1, seed=1)]
+    noise = torch.cat([*drawn, corrupt(grey, "gaussian_noise", 2)]).sub(0.5).flatten(1)
+    assert torch.corrcoef(noise).fill_diagonal_(0).abs().max() < 0.15
+
+
+def test_draws_of_an_image_are_its_own() -> None:
+    together, alone = Draws(7, range(3, 6)), Draws(7, range(4, 5))
+    assert together.normal(2, 2)[1:2].equal(alone.normal(2, 2))
+    assert not Draws(8, range(4, 5)).uniform(4).equal(Draws(7, range(4, 5)).uniform(4))
+
+
+def test_pixelate_is_pillows_box_filter() -> None:
+    image = pytest.importorskip("PIL.Image")
+    for severity, side in zip(SEVERITIES, (30, 28, 27, 24, 20), strict=True):
+        for given, found in zip(COLOUR[:4], corrupt(COLOUR[:4], "pixelate", severity), strict=True):
+            picture = image.fromarray(given.permute(1, 2, 0).numpy())
+            small = picture.resize((side, side), image.Resampling.BOX)
+            expected = np.asarray(small.resize((32, 32), image.Resampling.BOX)).astype(int)
+            assert np.abs(found.permute(1, 2, 0).numpy() - expected).max() <= 1
+
+
+def test_brightness_keeps_hue_and_saturation() -> None:
+    found = corrupt(COLOUR[:1].double() / 255, "brightness", 2)
+    for (red, green, blue), after in zip(
+        COLOUR[0, :, ::9, ::9].flatten(1).T.tolist(), found[0, :, ::9, ::9].flatten(1).T.tolist(), strict=True
+    ):
+        hue, saturation, value = colorsys.rgb_to_hsv(red / 255, green / 255, blue / 255)
+        assert after == pytest.approx(colorsys.hsv_to_rgb(hue, saturation, min(1, value + 0.1)), abs=1e-6)
+    assert corrupt(torch.zeros(1, 3, 8, 8), "brightness", 2).unique().item() == pytest.approx(0.1)
+
+
+def test_defocus_is_a_correlation_with_a_soft_disk() -> None:
+    found = corrupt(COLOUR[:1].double() / 255, "defocus_blur", 5)[0, 0].numpy()
+    expected = ndimage.correlate(COLOUR[0, 0].numpy() / 255, np.full((3, 3), 1 / 9), mode="mirror")
+    assert found == pytest.approx(expected, abs=1e-5)
+    # Half a pixel: one point, and what a Gaussian of 0.6 pixels leaves beside it.
+    beside = math.exp(-0.5 / 0.6**2)
+    assert optics.soft_disk(0.5, 0.6).sum().item() == pytest.approx(1)
+    assert optics.soft_disk(0.5, 0.6)[1, 1].item() == pytest.approx(1 / (1 + 2 * beside) ** 2)
+
+
+@pytest.mark.parametrize(("border", "mode"), [("nearest", "nearest"), ("symmetric", "reflect")])
+@pytest.mark.parametrize("sigma", [0.05, 0.4, 1.92, 6.4])
+def test_the_gaussian_filter_is_scipys(border: optics.Border, mode: str, sigma: float) -> None:
+    given = COLOUR[0, 0].double().numpy()
+    found = optics.both_ways(optics.gaussian_filter(32, sigma, 3.0, border), COLOUR[:1, :1].float())[0, 0]
+    assert found.numpy() == pytest.approx(ndimage.gaussian_filter(given, sigma, mode=mode, truncate=3.0), rel=1e-5)
+
+
+def zoomed_by_scipy(given: npt.NDArray[np.float64], factor: float) -> npt.NDArray[np.float64]:
+    kept = math.ceil(32 / factor)
+    start = (32 - kept) // 2
+    zoomed = ndimage.zoom(given[start : start + kept, start : start + kept], factor, order=1)
+    cut = (len(zoomed) - 32) // 2
+    return np.asarray(zoomed[cut : cut + 32, cut : cut + 32])
+
+
+@pytest.mark.parametrize("factor", [1.02, 1.04, 1.75, 2.25])
+def test_zooming_is_scipys(factor: float) -> None:
+    found = optics.both_ways(optics.zooming(32, factor), COLOUR[0, 0].float()).numpy()
+    assert found == pytest.approx(zoomed_by_scipy(COLOUR[0, 0].double().numpy(), factor), rel=1e-5)
+
+
+@pytest.mark.parametrize(("severity", "enlargements"), [(1, 7), (5, 26)])
+def test_zoom_blur_is_the_mean_of_the_image_and_its_enlargements(severity: int, enlargements: int) -> None:
+    given = COLOUR[0, 0].double().numpy() / 255
+    factors = np.arange(1, 1.01 + 0.05 * severity, 0.01)
+    assert len(factors) == enlargements
+    expected = (given + sum(zoomed_by_scipy(given, factor) for factor in factors)) / (enlargements + 1)
+    found = corrupt(COLOUR[:1].double() / 255, "zoom_blur", severity)[0, 0]
+    assert found.numpy() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("with_edge", [True, False])
+def test_sampling_between_pixels_is_scipys(with_edge: bool) -> None:
+    columns, rows = 40 * torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(1)) - 4
+    found = optics.sampled(COLOUR[:1, :1].float(), columns.double(), rows.double(), with_edge=with_edge)[0, 0]
+    expected = ndimage.map_coordinates(
+        COLOUR[0, 0].double().numpy(), [rows[0], columns[0]], order=1, mode="reflect" if with_edge else "mirror"
+    )
+    assert found.numpy() == pytest.approx(expected, abs=0.01)
+
+
+def test_three_corners_move_as_told() -> None:
+    marked = torch.zeros(1, 1, 32, 32)
+    marked[0, 0, [26, 6, 6], [26, 26, 6]] = torch.tensor([1.0, 2.0, 3.0])
+    moved = optics.affinely_moved(marked, torch.tensor([[[1, 2], [0, 0], [-3, 1]]]).double())
+    assert [round(moved[0, 0, row, column].item(), 4) for row, column in ((28, 27), (6, 26), (7, 3))] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("angle", [-45.0, -20.0, 0.0, 33.0, 45.0])
+def test_motion_blur_takes_whole_steps_in_its_direction(angle: float) -> None:
+    given = COLOUR[0, 0].double().numpy()
+    weights = np.exp(-0.5 * (np.arange(13) / 2) ** 2)
+    expected = np.zeros((32, 32))
+    for row in range(32):
+        for column in range(32):
+            for step, weight in enumerate(weights / weights.sum()):
+                x = column + math.ceil(step * math.cos(math.radians(angle)) - 0.5)
+                y = row + math.ceil(step * math.sin(math.radians(angle)) - 0.5)
+                expected[row, column] += weight * given[min(max(y, 0), 31), min(max(x, 0), 31)]
+    found = optics.motion_blurred(COLOUR[:1, :1].float(), 6, 2.0, torch.tensor([angle]))
+    assert found[0, 0].numpy() == pytest.approx(expected, abs=1e-3)
+
+
+def test_glass_copies_pixels_from_at_most_one_row_and_column_back() -> None:
+    found = corrupt(COLOUR, "glass_blur", 1)  # whose blur is too narrow to reach a neighbour
+    assert found[:, :, :2].equal(COLOUR[:, :, :2])
+    assert found[..., :2].equal(COLOUR[..., :2])
+    inner = found[..., 2:, 2:]
+    sources = [COLOUR[..., 2 - up : 32 - up, 2 - left : 32 - left] for up in (0, 1) for left in (0, 1)]
+    is_from = torch.stack([(inner == source).all(1) for source in sources])
+    assert is_from.any(0).all()
+    only = is_from.sum(0) == 1
+    shares = (is_from & only).sum((1, 2, 3)) / only.sum()
+    assert shares.tolist() == pytest.approx([0.25] * 4, abs=0.02)
+
+
+def test_a_cloud_is_made_of_displaced_midpoints() -> None:
+    size, decay = 8, 1.75
+    noise = 2 * torch.rand(1, size, size, generator=torch.Generator().manual_seed(0)) - 1
+    cloud = {(0, 0): 0.0}
+    step, strength = size, 1.0
+    while step > 1:
+        half = step // 2
+        diagonal = [(-half, -half), (-half, half), (half, -half), (half, half)]
+        straight = [(-half, 0), (half, 0), (0, -half), (0, half)]
+        for starts, around in (([(half, half)], diagonal), ([(0, half), (half, 0)], straight)):
+            for top, left in starts:
+                for y in range(top, size, step):
+                    for x in range(left, size, step):
+                        corners = [cloud[(y + down) % size, (x + right) % size] for down, right in around]
+                        cloud[y, x] = sum(corners) / 4 + strength * noise[0, y, x].item()
+        step, strength = half, strength / decay**2
+    expected = np.array([[cloud[y, x] for x in range(size)] for y in range(size)])
+    expected = (expected - expected.min()) / np.ptp(expected)
+    assert optics.plasma(noise, decay)[0].numpy() == pytest.approx(expected, abs=1e-6)
+
+
+def test_fog_darkens_as_published() -> None:
+    found = corrupt(torch.full((1, 1, 32, 32), 0.8), "fog", 1)
+    assert found.max().item() == pytest.approx(0.8, abs=1e-5)  # (0.8 + 0.2) 0.8 / (0.8 + 0.2)
+    assert found.min().item() == pytest.approx(0.64, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("images", "name", "severity", "message"),
+    [
+        (COLOUR, "frost", 1, "no corruption 'frost'.*photographs"),
+        (COLOUR, "rain", 1, "no corruption 'rain': there are gaussian_noise"),
+        (COLOUR, "fog", 0, "severity must be one of 1 to 5, got 0"),
+        (COLOUR[:, :2], "fog", 1, r"C of 1 or 3 .* got \(24, 2, 32, 32\)"),
+        (COLOUR[..., :30], "fog", 1, r"got \(24, 3, 32, 30\)"),
+    ],
+)
+def test_bad_input_is_explained(images: Tensor, name: str, severity: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        corrupt(images, name, severity)
+
+
+def test_whole_numbers_other_than_bytes_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"got torch.int64"):
+        corrupt(COLOUR.long(), "fog", 1)

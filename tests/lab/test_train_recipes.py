@@ -1,0 +1,130 @@
+"""The recipes that are not pictures in memory, trained for real on a handful of samples and resumed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from calibrant.cli import main
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.recipes import RECIPES
+from calibrant_lab.train import train
+from calibrant_lab.watching import KeepLast
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "runs", "sleeps", "not"]
+LABELS = ["entailment", "neutral", "contradiction"]
+
+
+def text_folder(folder: Path) -> Configuration:
+    """Forty pairs of sentences in SNLI's files, and a small random BERT."""
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 40), ("dev", 24), ("test", 24)):
+        rows = [
+            {
+                "gold_label": LABELS[k % 3],
+                "sentence1": " ".join(generator.choice(WORDS[5:], 4)),
+                "sentence2": " ".join(generator.choice(WORDS[5:], 3)),
+            }
+            for k in range(count)
+        ]
+        (folder / f"snli_1.0_{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    torch.manual_seed(0)
+    small = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertModel(small).save_pretrained(folder / "bert")
+    (folder / "bert/vocab.txt").write_text("\n".join(WORDS))
+    return RECIPES["snli"].replaced({"model": str(folder / "bert"), "batch_size": 12, "max_length": 16})
+
+
+def picture_folder(folder: Path) -> Configuration:
+    """Three classes with ten pictures each to train on, and three to test on."""
+    generator = np.random.default_rng(0)
+    for label, name in enumerate(["ant", "bee", "cat"]):
+        for part, count in (("train", 10), ("val", 3)):
+            (folder / part / name).mkdir(parents=True)
+            for k in range(count):
+                pixels = generator.integers(0, 200, (40, 40, 3), dtype=np.uint8) + 25 * label
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / part / name / f"{k}.png")
+    small = {"image_size": 32, "batch_size": 10, "workers": 0, "validation_fraction": 0.2}
+    return RECIPES["imagenet100"].replaced(small)
+
+
+MADE = {"snli": text_folder, "imagenet100": picture_folder}
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("recipe", "workers"), [("snli", None), ("imagenet100", 0), ("imagenet100", 2)])
+def test_a_recipe_trains_and_goes_on_after_an_interruption(
+    recipe: str, workers: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    changes: dict[str, Any] = {"objective": "esd", "epochs": 2, "calibration_fraction": 0.3}
+    configuration = MADE[recipe](folder).replaced(changes if workers is None else changes | {"workers": workers})
+    outcome = train(configuration, folder, tmp_path / "whole", accelerator="cpu")
+    assert 0 <= outcome.accuracy <= 1
+
+    def stop(self: KeepLast, trainer: Any, *_: object) -> None:
+        self._save(trainer)
+        if trainer.global_step == 2:
+            raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KeepLast, "on_train_batch_end", stop)
+        with pytest.raises(StoppedError):
+            train(configuration, folder, tmp_path / "run", accelerator="cpu")
+    train(configuration, folder, tmp_path / "run", accelerator="cpu")
+    for name in ("history.json", "summary.json", "data.json"):
+        assert (tmp_path / "run" / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+def test_a_list_of_classes_is_used(tmp_path: Path) -> None:
+    configuration = picture_folder(tmp_path / "data")
+    (tmp_path / "classes.txt").write_text("ant\ncat\n")
+    chosen = configuration.replaced({"class_list": str(tmp_path / "classes.txt"), "epochs": 1})
+    train(chosen, tmp_path / "data", tmp_path / "run", accelerator="cpu")
+    assert torch.load(tmp_path / "run/model.pt", weights_only=True)["fc.bias"].shape == (2,)
+
+
+def test_a_damaged_picture_is_one_line_also_from_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture_folder(tmp_path / "data")
+    for path in (tmp_path / "data/train/bee").iterdir():
+        path.write_bytes(path.read_bytes()[:200])
+    options = ["--image-size", "32", "--batch-size", "10", "--epochs", "1", "--workers", "2", "--accelerator", "cpu"]
+    with pytest.raises(SystemExit) as exit_:
+        main(
+            [
+                "train",
+                "--recipe",
+                "imagenet100",
+                "--data-dir",
+                str(tmp_path / "data"),
+                "--out",
+                str(tmp_path / "r"),
+                *options,
+            ]
+        )
+    assert exit_.value.code == 2
+    screen = capsys.readouterr().err
+    assert screen.count("\n") == 1
+    assert ".png" in screen
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"max_length": 600}, "512"), ({"model": "/no/such/folder"}, "/no/such/folder")],
+)
+def test_a_text_model_that_does_not_fit_says_so(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    configuration = text_folder(tmp_path)
+    with pytest.raises((ValueError, OSError), match=message):
+        train(configuration.replaced(changes), tmp_path, tmp_path / "run", accelerator="cpu")

@@ -1,0 +1,267 @@
+"""Whatever is killed, and whenever, the same command ends with the same table, and repeats no finished trial."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant_lab.trials import executors
+from calibrant_lab.trials.executors import ATTEMPTS, Ended, LocalExecutor, Losses, note_failure
+from calibrant_lab.trials.store import Store
+from tests.lab.sweeps import (
+    BASE,
+    TRIALS,
+    begun,
+    collect,
+    descendants,
+    end,
+    finished,
+    holder,
+    leave,
+    left_by,
+    someone_at_work,
+    trials,
+    until,
+)
+from tests.lab.trials.test_runner import finish
+
+pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux's /proc to find processes")
+
+Make = Callable[..., LocalExecutor]
+Worker = Callable[[str], None]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Make]:
+    """An executor on a store of its own, stopped in the end."""
+    made = []
+
+    def make(workers: int = 1) -> LocalExecutor:
+        made.append(LocalExecutor(tmp_path / "store", None, workers=workers, accelerator="cpu"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def worker_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """Replace the worker by a program that does something else with its pipe; ``take()`` is the next it is sent."""
+
+    def replace(does: str) -> None:
+        head = (
+            "import os, signal, sys, time; from multiprocessing.connection import Connection; "
+            "pipe = Connection(int(sys.argv[1])); take = pipe.recv_bytes; take()\n"
+        )
+        script = tmp_path / "worker.py"
+        script.write_text(head + does)
+        monkeypatch.setattr(executors, "_command", lambda handle: [sys.executable, "-S", str(script), str(handle)])
+
+    return replace
+
+
+def test_a_sweep_killed_again_and_again_ends_as_if_it_had_not_been(
+    undisturbed: Path, tmp_path: Path, begin: "Callable[..., subprocess.Popen[str]]"
+) -> None:
+    chance, folder = np.random.default_rng(5), tmp_path / "killed"
+
+    # The command, while its workers start.
+    process = begin(folder, "local")
+    until(lambda: descendants(process.pid), process)
+    time.sleep(chance.uniform(0, 2))
+    workers = descendants(process.pid)
+    end(process, signal.SIGKILL)
+    leave(workers)
+
+    # A worker in the middle of a trial, which another then takes up; and the command, in the middle of some.
+    process = begin(folder, "local")
+    os.kill(someone_at_work(folder, chance.uniform(1, 4), process), signal.SIGKILL)
+    until(lambda: finished(folder) and begun(folder, 3, 6), process)
+    workers = descendants(process.pid)
+    end(process, signal.SIGKILL)
+    leave(workers)
+    done, half = finished(folder), epochs(folder)
+    assert 0 < len(done) < 2 * TRIALS
+    assert max(half.values()) >= 3
+
+    # Two commands at once, the first of which to train is interrupted: the other ends, and where one of them took up
+    # a trial, it was not from the start.
+    commands = [begin(folder, "local", "1"), begin(folder, "local", "1")]
+    least = dict(half)
+
+    def watch() -> bool:
+        for name, at in epochs(folder).items():
+            least[name] = min(at, least.get(name, at))
+        return commands[0].poll() is not None
+
+    def interrupt() -> bool:
+        watch()
+        holders = {holder(one) for one in begun(folder)}
+        at_work = [one for one in commands if holders & set(descendants(one.pid))]
+        for one in at_work[:1]:
+            commands.remove(one)
+            interrupted.append(one)
+            os.killpg(one.pid, signal.SIGINT)
+        return bool(at_work)
+
+    interrupted: list[subprocess.Popen[str]] = []
+    until(interrupt)
+    code, said = end(interrupted[0])
+    assert code == -signal.SIGINT
+    assert said.count("Traceback") == 1  # ours: workers do not hear of it
+    until(watch)
+    assert end(commands[0]) == (0, "")
+    assert all(least[name] >= math.ceil(at) - 1 for name, at in half.items())
+    assert {name: when for name, when in finished(folder).items() if name in done} == done
+    assert left_by(folder) == left_by(undisturbed)
+
+
+def epochs(folder: Path) -> dict[str, float]:
+    """How far unfinished trials say they are."""
+    return {one.folder.name: at.epochs for one in trials(folder) if (at := one.progress())}
+
+
+def test_trials_that_fail_or_are_another_commands_hold_up_no_other(local: Make, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    fails, theirs, runs = (BASE.replaced({"epochs": 1, "seed": seed}) for seed in range(3))
+    fails = fails.replaced({"initial_weights": "no-such-file.pt"})
+    held = store.trial(theirs)
+    held.folder.mkdir(parents=True)
+    executor = local()
+    with held.claimed() as ours:
+        assert ours
+        for one in (fails, theirs, runs):
+            executor.submit(one)
+        assert collect(executor, 3) == [Ended(fails, "failed"), Ended(theirs, "busy"), Ended(runs, "done")]
+    assert "no-such-file.pt" in (store.trial(fails).failure() or "")
+    assert [one.configuration for one in store.trials() if one.status == "done"] == [runs]
+
+
+def test_a_trial_lost_every_time_is_given_up_with_the_last_words_of_its_process(
+    local: Make, worker_that: Worker, tmp_path: Path
+) -> None:
+    worker_that("take(); print('no memory left', flush=True); os.kill(os.getpid(), signal.SIGKILL)")
+    executor = local()
+    executor.submit(BASE)
+    assert collect(executor, 1) == [Ended(BASE, "failed")]
+    failure = Store(tmp_path / "store").trial(BASE).failure() or ""
+    assert f"after {ATTEMPTS} attempts" in failure
+    assert "SIGKILL; was it out of memory?" in failure
+    assert "no memory left" in failure
+
+
+def test_a_worker_that_cannot_start_says_why(local: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(executors, "_command", lambda handle: [sys.executable, "-c", "import no_such_package"])
+    executor = local()
+    executor.submit(BASE)
+    assert collect(executor, 1) == [Ended(BASE, "failed")]
+    failure = Store(tmp_path / "store").trial(BASE).failure() or ""
+    assert "left with 1" in failure
+    assert "No module named 'no_such_package'" in failure
+
+
+def test_a_process_killed_before_it_could_report_has_finished_its_trial(
+    local: Make, worker_that: Worker, tmp_path: Path
+) -> None:
+    worker_that(f"take(); open({str(tmp_path / 'count')!r}, 'a').write('x'); os.kill(os.getpid(), signal.SIGKILL)")
+    finish(Store(tmp_path / "store"), BASE)
+    executor = local()
+    executor.submit(BASE)
+    assert collect(executor, 1) == [Ended(BASE, "done")]
+    assert (tmp_path / "count").read_text() == "x"
+
+
+def test_workers_that_leave_between_trials_are_replaced_and_none_stays_behind(local: Make, worker_that: Worker) -> None:
+    before = descendants(os.getpid())
+    worker_that("take(); pipe.send(('done', None)); sys.exit()")
+    executor = local(workers=2)
+    seeds = [BASE.replaced({"seed": seed}) for seed in range(5)]
+    for one in seeds:
+        executor.submit(one)
+    assert sorted(one.configuration.seed for one in collect(executor, 5)) == [0, 1, 2, 3, 4]
+    assert executor.wait(0.5) == []  # the last two have left
+    executor.stop()
+    assert descendants(os.getpid()) == before  # zombies would count
+
+
+def test_a_worker_that_hears_nothing_is_ended_all_the_same(local: Make, worker_that: Worker) -> None:
+    worker_that("signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork(); time.sleep(600)")
+    before = descendants(os.getpid())
+    executor = local(workers=2)
+    executor.submit(BASE)
+    until(lambda: len(descendants(os.getpid())) == len(before) + 2)
+    begun_here = set(descendants(os.getpid())) - set(before)
+    executor.stop()
+    leave(list(begun_here))
+
+
+def test_what_a_worker_could_not_note_down_is_noted_for_it(
+    local: Make, worker_that: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker_that("take(); pipe.send(('failed', os.environ['OMP_NUM_THREADS']))")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    monkeypatch.setattr(executors, "_cores", lambda: 16)
+    executor = local(workers=5)
+    executor.submit(BASE)
+    assert collect(executor, 1) == [Ended(BASE, "failed")]
+    assert Store(tmp_path / "store").trial(BASE).failure() == "3"  # sixteen cores among five
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [("", ["0", "1"]), ("5,7", ["5", "7"]), ("GPU-a, GPU-b", ["GPU-a", "GPU-b"])]
+)
+def test_every_worker_has_a_gpu_of_those_that_are_visible(
+    visible: str, expected: list[str], worker_that: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker_that("take(); pipe.send(('failed', os.environ['CUDA_VISIBLE_DEVICES'])); take()")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    executor = LocalExecutor(tmp_path, None)
+    try:
+        seeds = [BASE.replaced({"seed": seed}) for seed in range(2)]
+        for one in seeds:
+            executor.submit(one)
+        collect(executor, 2)
+    finally:
+        executor.stop()
+    assert executor.slots == 2
+    assert [Store(tmp_path).trial(one).failure() for one in seeds] == expected
+    assert LocalExecutor(tmp_path, None, accelerator="cpu").slots == executors._cores()
+
+
+def test_losses_are_counted_only_while_a_trial_comes_no_further(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    losses, checkpoint = Losses(store), store.trial(BASE).folder / "last.ckpt"
+    checkpoint.parent.mkdir()
+    for epoch in range(2 * ATTEMPTS):
+        checkpoint.touch()
+        os.utime(checkpoint, ns=(epoch, epoch))
+        assert losses.settle(BASE, "lost") is None
+    assert [losses.settle(BASE, "lost") for _ in range(ATTEMPTS - 1)] == [None, Ended(BASE, "failed")]
+
+
+def test_a_failure_is_noted_only_where_nobody_else_has_or_makes_a_result(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert note_failure(store, BASE, "lost") == "failed"
+    assert store.trial(BASE).status == "failed"
+    other = BASE.replaced({"seed": 1})
+    store.trial(other).folder.mkdir()
+    with store.trial(other).claimed():
+        assert note_failure(store, other, "lost") == "busy"
+    finish(store, other)
+    assert note_failure(store, other, "lost") == "done"
+    assert store.trial(other).failure() is None
+
+
+def test_no_workers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="workers must be 1 or more, got 0"):
+        LocalExecutor(tmp_path, None, workers=0)

@@ -1,0 +1,245 @@
+"""The same on a Ray cluster of two nodes, both on this machine: whatever is killed, the table is the same."""
+
+import dataclasses
+import errno
+import logging
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant_lab.trials import ray_executor
+from calibrant_lab.trials.executors import ATTEMPTS, Ended
+from calibrant_lab.trials.ray_executor import RayExecutor
+from calibrant_lab.trials.store import Store
+from calibrant_lab.trials.worker import Job
+from tests.lab.sweeps import (
+    BASE,
+    TRIALS,
+    begun,
+    collect,
+    descendants,
+    end,
+    finished,
+    holder,
+    leave,
+    left_by,
+    parent,
+    someone_at_work,
+    until,
+)
+from tests.lab.trials.test_runner import finish
+
+pytest.importorskip("ray", reason='Ray is not installed: pip install "calibrant[ray]"')
+pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux's /proc to find processes")
+
+Make = Callable[..., RayExecutor]
+# A node that is gone is noticed in a second, not in half a minute.
+WATCHFUL = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 200, "health_check_failure_threshold": 5}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head and a second node, a core each."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    found: Any = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": WATCHFUL},
+    )
+    found.add_node(num_cpus=1)
+    yield found
+    found.shutdown()
+
+
+@pytest.fixture(scope="module")
+def connected(cluster: Any) -> Iterator[Any]:
+    """A connection that executors find, and leave as it is: Ray's workers stay from test to test."""
+    import ray
+
+    ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def joined(tmp_path: Path, connected: Any) -> Iterator[Make]:
+    """An executor on the cluster, whose tasks do something else than train."""
+    made = []
+
+    def make(does: Callable[..., Any] | None = None) -> RayExecutor:
+        made.append(RayExecutor(tmp_path / "store", None))
+        made[-1]._connect()
+        if does is not None:
+            made[-1]._task = connected.remote(max_retries=0)(does)
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def run(executor: RayExecutor) -> Ended:
+    executor.submit(BASE)
+    return collect(executor)[0]
+
+
+def test_a_sweep_loses_a_node_a_worker_and_its_command_and_ends_as_if_it_had_not(
+    undisturbed: Path, tmp_path: Path, cluster: Any, begin: "Callable[..., subprocess.Popen[str]]"
+) -> None:
+    folder, (second,) = tmp_path / "killed", cluster.worker_nodes
+    raylet = second.all_processes["raylet"][0].process.pid
+
+    # The node on which a trial is being trained, with all its processes.
+    process = begin(folder, "ray", cluster.address)
+    until(lambda: any(parent(pid) == raylet for one in begun(folder, 1) if (pid := holder(one))), process)
+    workers = descendants(raylet)
+    cluster.remove_node(second, allow_graceful=False)
+    leave(workers)
+    cluster.add_node(num_cpus=1)
+
+    # A worker, whose trial another takes up; then the command itself.
+    os.kill(someone_at_work(folder, 2, process), signal.SIGKILL)
+    until(lambda: finished(folder), process)
+    victim = someone_at_work(folder, 1, process)
+    end(process, signal.SIGKILL)
+    leave([victim])
+    done = finished(folder)
+    assert 0 < len(done) < 2 * TRIALS
+
+    assert end(begin(folder, "ray", cluster.address)) == (0, "")
+    assert {name: when for name, when in finished(folder).items() if name in done} == done
+    assert left_by(folder) == left_by(undisturbed)
+
+
+def test_a_ray_started_for_a_sweep_ends_with_it_even_if_killed(
+    tmp_path: Path, begin: "Callable[..., subprocess.Popen[str]]"
+) -> None:
+    folder = tmp_path / "store"
+    process = begin(folder, "ray")
+    until(lambda: any(folder.glob("digits-*")), process)  # its folder is made when a trial is handed out
+    started = {one: Path(f"/proc/{one}/cmdline").read_text() for one in descendants(process.pid)}
+    # Its agents, which run no trials, take a minute to notice.
+    ours = [one for one, command in started.items() if "agent" not in command.lower()]
+    assert len(ours) >= 2
+    assert end(process, signal.SIGKILL) == (-signal.SIGKILL, "")
+    leave(ours)
+
+
+def test_a_trial_that_fits_no_node_is_refused_and_the_cluster_left(tmp_path: Path, cluster: Any) -> None:
+    import ray
+
+    executor = RayExecutor(tmp_path, None, address=cluster.address, gpus_per_trial=1)
+    with pytest.raises(ValueError, match=r"no node .* has the 1 CPUs and 1 GPUs of a trial .* ask for less"):
+        executor.submit(BASE)
+    executor.stop()
+    assert not ray.is_initialized()
+
+
+def test_a_trial_lost_every_time_is_given_up(joined: Make, tmp_path: Path) -> None:
+    attempts = tmp_path / "attempts"
+
+    def dies(*_: object) -> None:
+        with attempts.open("a") as file:
+            file.write("x")
+        os._exit(1)
+
+    assert run(joined(dies)) == Ended(BASE, "failed")
+    assert attempts.read_text() == "x" * ATTEMPTS
+    assert "WorkerCrashedError" in (Store(tmp_path / "store").trial(BASE).failure() or "")
+
+
+def test_a_trial_that_was_finished_when_its_worker_was_lost_is_not_repeated(joined: Make, tmp_path: Path) -> None:
+    finish(Store(tmp_path / "store"), BASE)
+    assert run(joined(lambda *_: os._exit(1))) == Ended(BASE, "done")
+
+
+def test_what_is_wrong_on_a_node_is_recorded_with_its_traceback(joined: Make, tmp_path: Path) -> None:
+    def lacks_a_package(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'calibrant'")
+
+    assert run(joined(lacks_a_package)) == Ended(BASE, "failed")
+    assert "No module named 'calibrant'" in (Store(tmp_path / "store").trial(BASE).failure() or "")
+
+
+def test_a_node_that_does_not_share_the_store_says_so(joined: Make, tmp_path: Path) -> None:
+    executor = joined()
+    executor._job = dataclasses.replace(executor._job, store=tmp_path / "elsewhere")
+    assert run(executor) == Ended(BASE, "failed")
+    failure = Store(tmp_path / "store").trial(BASE).failure() or ""
+    assert "elsewhere is not the same on node" in failure
+    assert "all nodes share" in failure
+
+
+def test_a_store_that_cannot_be_written_on_a_node_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    Store(tmp_path).trial(BASE).folder.mkdir()
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuses)
+    ending, text = ray_executor._run(Job(tmp_path, None, "cpu"), BASE, 1)
+    assert ending == "failed"
+    assert f"{tmp_path} cannot be written on node" in (text or "")
+    assert "Read-only file system" in (text or "")
+
+
+@pytest.mark.parametrize(("seconds", "ending"), [(60.0, "done"), (0.0, "failed")])
+def test_a_result_may_arrive_late_but_not_never(
+    seconds: float, ending: str, joined: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_executor, "SECONDS_TO_ARRIVE", seconds)
+    executor = joined(lambda *_: ("done", None))
+    executor.submit(BASE)
+    if seconds:
+        until(lambda: executor.wait(0.1) or not executor._running)
+        finish(Store(tmp_path / "store"), BASE)
+    assert [tuple(one) for one in collect(executor)] == [(BASE, ending)]
+    failure = Store(tmp_path / "store").trial(BASE).failure() or ""
+    assert ("does not show it here" in failure) == (ending == "failed")
+
+
+def test_stopping_ends_the_tasks_and_leaves_the_cluster_and_a_connection_of_others(
+    joined: Make, connected: Any, tmp_path: Path
+) -> None:
+    note = tmp_path / "process"
+
+    def sleeps(*_: object) -> None:
+        note.with_suffix(".new").write_text(str(os.getpid()))
+        note.with_suffix(".new").rename(note)
+        time.sleep(600)
+
+    executor = joined(sleeps)
+    executor.submit(BASE)
+    until(note.exists)
+    executor.stop()
+    leave([int(note.read_text())])
+    assert connected.is_initialized()
+    assert sum(node["Alive"] for node in connected.nodes()) == 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "accelerator", "expected"), [(0.0, "auto", "cpu"), (0.5, "auto", "auto"), (0.0, "mps", "mps")]
+)
+def test_a_trial_without_a_gpu_of_its_own_takes_none(
+    gpus: float, accelerator: str, expected: str, tmp_path: Path
+) -> None:
+    assert RayExecutor(tmp_path, None, gpus_per_trial=gpus, accelerator=accelerator)._job.accelerator == expected
+
+
+@pytest.mark.parametrize(("gpus", "cpus"), [(-1.0, 1.0), (0.0, 0.0), (float("nan"), 1.0)])
+def test_impossible_requests_are_refused(gpus: float, cpus: float, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a trial needs 0 or more GPUs and more than 0 CPUs, got"):
+        RayExecutor(tmp_path, None, gpus_per_trial=gpus, cpus_per_trial=cpus)
+
+
+def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_executor, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r'pip install "calibrant\[ray\]"'):
+        RayExecutor(tmp_path, None)

@@ -1,0 +1,230 @@
+"""What `calibrant runs` shows, removes and exports."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from calibrant.files import FileError
+from calibrant_lab.configuration import Configuration
+from calibrant_lab.recipes import RECIPES
+from calibrant_lab.trials import runs
+from calibrant_lab.trials import store as kept
+from calibrant_lab.trials.labels import label
+from calibrant_lab.trials.store import Store, Trial
+from tests.lab.made_trials import failed, files_of, finished, halfway, held_by_another_process, of
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7\nRuntimeError: [out] of memory\n'
+ESD, NLL, MMCE = of("esd", weight=2.0), of("nll"), of("mmce", weight=0.6, bandwidth=0.4, batch_size=64)
+FOCAL, RUNNING, LARGE = of("focal", seed=3), of("sb-ece", softness=0.01), RECIPES["cifar10"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Two that are done, one that failed, one that was left, one that runs as soon as someone holds its lock."""
+    store = Store(tmp_path / "runs")
+    finished(store, ESD, accuracy=0.9, ece=0.05, seconds=75)
+    finished(store, NLL, accuracy=0.95, ece=0.08, seconds=3600)
+    failed(store, FOCAL, TRACEBACK)
+    halfway(store, MMCE, 3.0, 0.5, 0.1)
+    halfway(store, RUNNING, 9.0, 0.5, 0.1)
+    return store
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(record=True, width=110, file=io.StringIO())
+
+
+def shown(console: Console) -> list[str]:
+    return console.export_text().splitlines()
+
+
+def line_of(trial: Trial, lines: list[str]) -> list[str]:
+    (line,) = [line for line in lines if line.strip().startswith(trial.identity[:8])]
+    return line.split()
+
+
+@pytest.mark.parametrize(
+    ("configuration", "text"),
+    [
+        (NLL, "NLL"),
+        (ESD, "ESD λ 2"),
+        (of("esd"), "ESD λ 1"),
+        (of("esd", weight=60.0, root=False), "ESD λ 60 raw"),
+        (MMCE, "MMCE λ 0.6 φ 0.4 batch 64"),
+        (of("s-avuc", softness=0.1), "s-avuc λ 1 T 0.1"),
+        (of("focal", gamma=2.0, learning_rate=0.01), "focal learning rate 0.01 gamma 2"),
+        (of("nll", reduced_split=True), "NLL reduced split"),
+        (RECIPES["imagenet100"].replaced({"flip": False}), "NLL no flip"),
+    ],
+)
+def test_a_trial_is_called_by_what_tells_it_from_others(configuration: Configuration, text: str) -> None:
+    assert label(configuration) == text
+
+
+def test_the_list_tells_what_there_is(store: Store, console: Console) -> None:
+    with held_by_another_process(store.trial(RUNNING)):
+        runs.list_runs(store, console)
+    lines = shown(console)
+    assert lines[0].strip() == "digits, lenet5, 12 epochs"
+    first = line_of(store.trial(ESD), lines)
+    assert first[1:] == ["ESD", "λ", "2", "0", "done", "89.00", "6.00", "1", "min", "15", "s"]
+    assert line_of(store.trial(MMCE), lines)[1:10] == ["MMCE", "λ", "0.6", "φ", "0.4", "batch", "64", "0", "unfinished"]
+    assert " ".join(line_of(store.trial(RUNNING), lines)[1:]) == "SB-ECE λ 1 T 0.01 0 running 75% 30 s left"
+    assert line_of(store.trial(FOCAL), lines)[1:4] == ["focal", "3", "failed"]
+    order = [line.split()[0] for line in lines if line.strip()[:8] in {trial.identity[:8] for trial in store.trials()}]
+    assert order == [store.trial(one).identity[:8] for one in (NLL, ESD, MMCE, RUNNING, FOCAL)]
+    assert lines[-1].startswith("5 trials: 2 done, 1 running, 1 failed, 1 unfinished; ")
+    assert "1 h 1 min of training" in lines[-1]
+    assert lines[-1].endswith("What went wrong: calibrant runs show TRIAL.")
+
+
+def test_recipes_are_listed_apart(store: Store, console: Console) -> None:
+    finished(store, LARGE)
+    runs.list_runs(store, console)
+    titles = [line.strip() for line in shown(console) if "epochs" in line]
+    assert titles == ["cifar10, resnet50-cifar, 250 epochs", "digits, lenet5, 12 epochs"]
+
+
+@pytest.mark.parametrize("name", [kept.RESULT, kept.CONFIGURATION])
+def test_a_damaged_trial_is_listed_as_such(name: str, store: Store, console: Console) -> None:
+    path = store.trial(ESD).folder / name
+    path.write_text("{")
+    runs.list_runs(store, console)
+    lines = shown(console)
+    assert [line for line in lines if line.startswith(f"damaged {path}: ")]
+    assert line_of(store.trial(NLL), lines)
+    assert "5 trials: 1 done, 1 failed, 2 unfinished, 1 damaged" in lines[-1]
+    runs.show_run(store, store.trial(ESD).identity, console)
+    assert str(path) in console.export_text()
+
+
+def test_an_empty_store_is_no_error(tmp_path: Path, console: Console) -> None:
+    runs.list_runs(Store(tmp_path), console)
+    assert shown(console) == ["0 trials; 0 B."]
+
+
+def test_a_narrow_terminal_loses_no_number(store: Store) -> None:
+    narrow = Console(record=True, width=70, file=io.StringIO())
+    runs.list_runs(store, narrow)
+    assert {"89.00", "6.00", "94.00", "9.00"} <= set(narrow.export_text().split())
+
+
+def test_one_trial_is_shown_with_all_that_is_known(store: Store, console: Console) -> None:
+    runs.show_run(store, store.trial(ESD).identity[:6], console)
+    text = console.export_text()
+    assert text.startswith("ESD λ 2 on digits, seed 0: done")
+    for part in (
+        "settings other than the recipe's: objective esd, weight 2.0, epochs 12\n",
+        "the recipe's: recipe digits, model",
+        "accuracy % 90.00, ECE % 5.00", "time 1 min 15 s", "samples 12,000", "peak memory 300 MB",
+        "device cpu: Processor", "fingerprint 0123456789abcdef", str(store.trial(ESD).folder),
+    ):  # fmt: skip
+        assert part in text
+    assert {"89.00", "6.00", "2.00", "3.00", "1.20"} <= set(text.split())
+
+
+def test_a_failed_trial_is_shown_with_its_traceback(store: Store, console: Console) -> None:
+    runs.show_run(store, store.trial(FOCAL).folder.name, console)
+    text = console.export_text()
+    assert text.startswith("focal on digits, seed 3: failed")
+    assert TRACEBACK in text
+
+
+def test_a_trial_is_found_by_enough_digits(store: Store, console: Console) -> None:
+    with pytest.raises(ValueError, match=r"no trial in .*runs begins with 'xyz': calibrant runs list shows"):
+        runs.find(store, "xyz")
+    with pytest.raises(ValueError, match="begins with ''"):
+        runs.find(store, "")
+    firsts = [trial.identity[0] for trial in store.trials()]
+    for seed in range(20):  # until two begin alike
+        trial = finished(store, of("nll", seed=seed))
+        if trial.identity[0] in firsts:
+            break
+        firsts.append(trial.identity[0])
+    with pytest.raises(ValueError, match=rf"2 trials in .*{trial.identity}.*: give more digits"):
+        runs.find(store, trial.identity[0])
+    assert runs.find(store, trial.identity.upper()[:8]) == trial
+
+
+CHOICES = {"failed": {FOCAL}, "unfinished": {MMCE}, "weights": set[Configuration]()}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("apply", [False, True])
+def test_only_what_was_asked_for_is_removed(choice: str, apply: bool, store: Store, console: Console) -> None:
+    options = {name: name == choice for name in CHOICES}
+    before = {trial.folder.name: files_of(trial.folder) for trial in store.trials()}
+    sizes = sum(trial.size() for trial in store.trials())
+    with held_by_another_process(store.trial(RUNNING)):
+        freed = runs.prune(store, **options, apply=apply, console=console)
+    after = {trial.folder.name: files_of(trial.folder) for trial in store.trials()}
+    text = console.export_text()
+    expected = dict(before)
+    if choice == "weights":
+        assert freed == 4000
+        expected |= {
+            store.trial(one).folder.name: before[store.trial(one).folder.name] - {"model.pt"} for one in (ESD, NLL)
+        }
+    for one in CHOICES[choice]:
+        del expected[store.trial(one).folder.name]
+        assert label(one) in text
+    assert after == (expected if apply else before)
+    assert freed > 0
+    assert sizes - sum(trial.size() for trial in store.trials()) == (freed if apply else 0)
+    assert text.splitlines()[-1].endswith("freed." if apply else "the same command with --apply does it.")
+    assert set(Store(store.folder).results()) == {ESD, NLL}
+    assert label(RUNNING) not in text
+
+
+def test_a_trial_that_someone_takes_up_meanwhile_is_left_to_them(
+    store: Store, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [runs.look(trial) for trial in store.trials()]
+    found = {run.trial: run for run in seen}
+    monkeypatch.setattr(runs, "look", found.__getitem__)
+    finished(store, FOCAL)  # between the look and the removal
+    with held_by_another_process(store.trial(MMCE)):
+        runs.prune(store, failed=True, unfinished=True, weights=False, apply=True, console=console)
+    assert store.trial(FOCAL).status == "done"
+    assert store.trial(MMCE).folder.exists()
+    assert not store.trial(RUNNING).folder.exists()
+
+
+def test_a_damaged_trial_is_not_removed(store: Store, console: Console) -> None:
+    (store.trial(FOCAL).folder / kept.CONFIGURATION).write_text("{")
+    runs.prune(store, failed=True, unfinished=False, weights=False, apply=True, console=console)
+    assert store.trial(FOCAL).folder.exists()
+    assert console.export_text() == "Nothing to remove.\n"
+
+
+def test_to_remove_nothing_is_a_mistake(store: Store, console: Console) -> None:
+    with pytest.raises(ValueError, match="choose what to remove: --failed, --unfinished or --weights"):
+        runs.prune(store, failed=False, unfinished=False, weights=False, apply=True, console=console)
+
+
+def test_the_finished_trials_are_exported_without_paths(store: Store, tmp_path: Path) -> None:
+    weights = str(tmp_path / "weights" / "resnet.pt")
+    finished(store, LARGE.replaced({"initial_weights": weights, "model": str(tmp_path / "bert")}))
+    assert runs.export(store, tmp_path / "results" / "runs.json") == 3
+    text = (tmp_path / "results" / "runs.json").read_text()
+    large, nll, esd = json.loads(text)["trials"]
+    assert str(tmp_path) not in text
+    assert (large["configuration"]["initial_weights"], large["configuration"]["model"]) == ("resnet.pt", "bert")
+    assert nll["configuration"] == NLL.to_dict()
+    assert esd["trial"] == store.trial(ESD).identity
+    assert esd["validation"] == {"accuracy": 0.9, "ece": 0.05}
+    assert esd["test"]["accuracy"] == 0.89
+    assert esd["cost"]["images"] == 12000
+    assert esd["environment"]["device"] == "cpu: Processor"
+    assert esd["data"]["train"] == 80
+
+
+def test_half_of_the_results_are_not_exported_as_all(store: Store, tmp_path: Path) -> None:
+    (store.trial(ESD).folder / kept.RESULT).write_text("{")
+    with pytest.raises(FileError, match=r"result\.json"):
+        runs.export(store, tmp_path / "runs.json")
+    assert not (tmp_path / "runs.json").exists()
