@@ -3,16 +3,18 @@
 from calibrant_lab.data.cifar import load_cifar10, load_cifar100
 from calibrant_lab.data.digits import load_digits
 from calibrant_lab.data.imagefolder import ImageFolderData, load_image_folder
-from calibrant_lab.data.images import ImageBatches, ImageData, Images
+from calibrant_lab.data.images import ImageBatches, ImageData, Images, ImageSamples
 from calibrant_lab.data.mnist import load_mnist
 from calibrant_lab.data.nli import load_anli, load_snli
-from calibrant_lab.data.text import Pairs, TextBatches, TextData, TokenisedPairs
+from calibrant_lab.data.text import Pairs, PairSamples, TextBatches, TextData, TokenisedPairs
 
 __all__ = [
     "ImageBatches",
     "ImageData",
     "ImageFolderData",
+    "ImageSamples",
     "Images",
+    "PairSamples",
     "Pairs",
     "TextBatches",
     "TextData",

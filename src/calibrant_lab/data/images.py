@@ -1,13 +1,15 @@
 """Small images kept in memory as bytes, and batched, cropped, flipped and normalised as tensors."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant_lab.data.batching import Batching, generator_of_pass
+
+EVALUATION_BATCH = 1000
 
 
 class Images(NamedTuple):
@@ -26,6 +28,47 @@ class ImageData(NamedTuple):
     train: Images
     test: Images
     classes: int
+
+
+class ImageSamples:
+    """Images in memory as a recipe's :class:`~calibrant_lab.data.samples.Samples`.
+
+    Args:
+        images: Pixels and labels.
+        mean: Subtracted from pixels in [0, 1], one value or one for each channel.
+        std: Divided by, likewise.
+        crop_padding: Of training images, see :class:`ImageBatches`.
+        flip: Likewise.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        *,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        crop_padding: int = 0,
+        flip: bool = False,
+    ) -> None:
+        self.images = images
+        self.labels = images.labels
+        self._pixels = {"mean": mean, "std": std}
+        self._augmentation = {"crop_padding": crop_padding, "flip": flip}
+
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "ImageBatches":
+        """Batches of the rows, for training shuffled, cropped and flipped."""
+        augmentation: dict[str, Any] = self._augmentation if training else {}
+        # Without augmentation nothing but memory limits the size: the larger, the fewer calls.
+        size = size if training else EVALUATION_BATCH
+        return ImageBatches(self.images, size, indices=rows, shuffle=training, **self._pixels, **augmentation)
+
+    def like(self, images: Images) -> "ImageSamples":
+        """Other images, normalised as these."""
+        return ImageSamples(images, **self._pixels)
+
+    def content(self) -> Iterable[Tensor]:
+        """Labels and pixels."""
+        return self.labels, self.images.pixels
 
 
 class ImageBatches:

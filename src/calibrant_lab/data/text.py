@@ -1,6 +1,6 @@
 """Pairs of sentences, tokenised once and batched as padded tensors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +83,22 @@ class TokenisedPairs:
             batch[name] = torch.full(mask.shape, self.padding[name])
             batch[name][mask] = flat.index_select(0, tokens).long()
         return batch
+
+
+class PairSamples:
+    """Tokenised pairs as a recipe's :class:`~calibrant_lab.data.samples.Samples`."""
+
+    def __init__(self, pairs: TokenisedPairs) -> None:
+        self.pairs = pairs
+        self.labels = pairs.labels
+
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "TextBatches":
+        """Batches of the rows, shuffled for training."""
+        return TextBatches(self.pairs, size, indices=rows, shuffle=training)
+
+    def content(self) -> Iterable[Tensor]:
+        """Labels and tokens."""
+        return self.labels, *self.pairs.flat.values()
 
 
 class TextBatches:

@@ -16,19 +16,13 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-import calibrant as cal
 from calibrant.training import InterleavedLoader, interleave
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
 from calibrant.training.randomness import random_state, set_random_state
-from calibrant_lab.configuration import TEXT, Configuration
-from calibrant_lab.loaders import Loaders, make_loaders
-from calibrant_lab.models import build_image_model
-from calibrant_lab.models.weights import load_weights
-from calibrant_lab.objectives import holds_out, losses
-from calibrant_lab.outcome import Predicted
-
-# ESD needs three; a batch of fewer says nothing about calibration to any objective.
-MINIMUM_SAMPLES = 3
+from calibrant_lab.data.samples import Data
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.outcome import Predicted
+from calibrant_lab.trials.parts import Loaders, make_loaders
 
 
 class Prepared(NamedTuple):
@@ -41,7 +35,7 @@ class Prepared(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What is left of a run: scores an epoch, predictions to judge it by, and the network."""
+    """What is left of a run: scores of every epoch, predictions to judge it by, and the network."""
 
     history: list[dict[str, float]]
     validation: Predicted
@@ -53,24 +47,40 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
     """Read the data and build the network; the random numbers are then where training begins with them.
 
     Args:
-        configuration: Of the run.
-        folder: With the official files of the data; None for digits, or to fetch from the hub.
+        configuration: The run.
+        folder: Folder of the data.
     """
-    loss, objective = losses(configuration)
-    loaders = make_loaders(configuration, folder, hold_out=holds_out(configuration), minimum_samples=MINIMUM_SAMPLES)
-    _seed(configuration.seed)
+    method, settings = configuration.of_method, configuration.settings
+    loss, objective = method.build(dict(configuration.options))
+    weight = configuration.option("weight")
+    data = configuration.of_recipe.load(settings, folder)
+    minimum = getattr(objective, "minimum_samples", None)
+    minimum_samples = int(minimum()) if callable(minimum) else 1
+    loaders = make_loaders(configuration, data, minimum_samples=minimum_samples)
+    network = first_network(configuration, data)
     classifier = CalibratedClassifier(
-        make_model(configuration, loaders), objective, configuration.weight, method=configuration.method,
-        loss=loss, optimizer=lambda parameters: torch.optim.AdamW(
-            parameters, lr=configuration.learning_rate, weight_decay=configuration.weight_decay
+        network, objective, 1.0 if weight is None else weight, method=method.training, loss=loss, optimizer=lambda parameters: torch.optim.AdamW(
+            parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
         ),
-        batchnorm=None if configuration.method == "head" else configuration.batchnorm,
+        batchnorm=None if method.training == "head" else settings.batchnorm,
     )  # fmt: skip
     batches = interleave(
-        loaders.train, loaders.calibration, calibration_every=configuration.calibration_every,
-        minimum_samples=MINIMUM_SAMPLES,
+        loaders.train, loaders.calibration, calibration_every=settings.calibration_every,
+        minimum_samples=minimum_samples,
     )  # fmt: skip
     return Prepared(configuration, loaders, batches, classifier)
+
+
+def first_network(configuration: Configuration, data: Data) -> nn.Module:
+    """The network of a configuration, with its first weights; sets the seed of all that comes after it."""
+    seed = configuration.seed
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator that transforms of others draw from)
+    network = configuration.of_recipe.build(data, configuration.settings)
+    if configuration.settings.compile:
+        network.compile()  # type: ignore[no-untyped-call]
+    return network
 
 
 def fit(
@@ -92,7 +102,11 @@ def fit(
     """
     configuration, loaders, batches, classifier = prepared
     watching = [_UpdateLoss(classifier, loaders.validation), *callbacks]
-    trainer = _trainer(accelerator, max_epochs=configuration.epochs, logger=list(loggers), callbacks=watching)
+    settings = configuration.settings
+    trainer = _trainer(
+        accelerator, max_epochs=settings.epochs, max_steps=settings.max_steps or -1, precision=settings.precision,
+        logger=list(loggers), callbacks=watching,
+    )  # fmt: skip
     with _quiet():
         try:
             trainer.fit(
@@ -119,10 +133,11 @@ class _UpdateLoss(Callback):
         """Predict the validation set, and leave the mode of the network and the random numbers as they were."""
         del module, batch
         loss, model = self.classifier.loss, self.classifier.model
-        if not isinstance(loss, cal.AdaFocalLoss | cal.CALSLoss) or batch_idx or not trainer.current_epoch:
+        update = getattr(loss, "update", None)
+        if not callable(update) or batch_idx or not trainer.current_epoch:
             return
         state = random_state()
-        loss.update(*predict(model, self.validation))
+        update(*predict(model, self.validation))
         model.train()
         set_random_state(state)
 
@@ -145,20 +160,6 @@ def _trainer(accelerator: str, *, callbacks: list[Callback], **options: Any) -> 
         raise ValueError(f"there is no accelerator {accelerator!r} here: choose another, or auto") from error
 
 
-def make_model(configuration: Configuration, loaders: Loaders) -> nn.Module:
-    """The network of a configuration, with its first weights."""
-    if configuration.recipe in TEXT:
-        from calibrant_lab.models.text import TextClassifier, check_fits, tokenizer_for
-
-        network = TextClassifier.from_pretrained(configuration.model, classes=loaders.classes)
-        check_fits(network, tokenizer_for(configuration.model), configuration.max_length)
-        return network
-    model = build_image_model(configuration.model, classes=loaders.classes, channels=loaders.channels)
-    if configuration.initial_weights is not None:
-        load_weights(model, configuration.initial_weights)
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
 @torch.inference_mode()
 def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) -> Predicted:
     """Logits and targets of all batches, on the CPU; with ``dropout``, a sample of them."""
@@ -176,12 +177,6 @@ def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) 
         logits.append(output.cpu())
         target.append(labels)
     return Predicted(torch.cat(logits), torch.cat(target))
-
-
-def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator transforms of others draw from)
 
 
 @contextmanager

@@ -1,0 +1,171 @@
+"""Samples of any kind, and the batches that a training run takes of them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from calibrant_lab.data.batching import Batching, generator_of_pass
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """A labelled set of samples.
+
+    Attributes:
+        labels: ``(N,)`` class indices.
+    """
+
+    labels: Tensor
+
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> Iterable[tuple[Any, Tensor]]:
+        """Batches ``(inputs, labels)``, to be gone through again and again.
+
+        Args:
+            size: Samples in a batch.
+            rows: Indices of the samples to use, all if not given.
+            training: Shuffled and augmented; otherwise in order and as they are.
+        """
+
+    def content(self) -> Iterable[Tensor]:
+        """Tensors whose bytes tell this set from others."""
+
+
+class TensorSamples:
+    """Inputs in memory: arrays or tensors, such as table rows or saved features.
+
+    Args:
+        x: ``(N, ...)`` inputs. Floating-point values become float32.
+        y: ``(N,)`` class indices.
+
+    Example:
+        >>> samples = TensorSamples(np.zeros((5, 3)), [0, 1, 2, 0, 1])
+        >>> [(tuple(x.shape), y.tolist()) for x, y in samples.batches(3)]
+        [((3, 3), [0, 1, 2]), ((2, 3), [0, 1])]
+    """
+
+    def __init__(self, x: Any, y: Any) -> None:
+        x = torch.as_tensor(np.asarray(x) if isinstance(x, Sequence) else x)
+        self.x = x.float() if x.is_floating_point() else x
+        self.labels = _labels(y)
+        if len(self.x) != len(self.labels):
+            raise ValueError(f"every sample needs a label, got {len(self.x)} samples and {len(self.labels)} labels")
+
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "TensorBatches":
+        """Batches of the rows, shuffled for training."""
+        return TensorBatches(self, Batching(len(self.labels), size, indices=rows, shuffle=training))
+
+    def content(self) -> Iterable[Tensor]:
+        """Inputs and labels."""
+        return self.x, self.labels
+
+
+@dataclass(frozen=True)
+class TensorBatches:
+    """A loader of samples in memory."""
+
+    samples: TensorSamples
+    batching: Batching
+
+    def __len__(self) -> int:
+        return len(self.batching)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = self.batching.order(generator_of_pass() if self.batching.shuffle else None)
+        return ((self.samples.x[rows], self.samples.labels[rows]) for rows in self.batching.batches(order))
+
+
+class DatasetSamples:
+    """Any ``torch.utils.data.Dataset`` whose samples are ``(input, label)``.
+
+    Args:
+        dataset: The samples as they are evaluated.
+        augmented: The same samples in the same order, as they are trained on; ``dataset`` if not given.
+        labels: ``(N,)`` class indices; read from the dataset, sample by sample, if not given.
+        collate: Makes a batch of a list of samples, as a ``DataLoader`` takes it.
+        workers: Processes that load samples; they have random numbers of their own.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        augmented: Dataset[Any] | None = None,
+        labels: Any = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        workers: int = 0,
+    ) -> None:
+        self.dataset = dataset
+        self.augmented = dataset if augmented is None else augmented
+        found: Any = getattr(dataset, "labels", None) if labels is None else labels
+        count = len(dataset)  # type: ignore[arg-type]
+        self.labels = _labels([dataset[row][1] for row in range(count)] if found is None else found)
+        self.collate = collate
+        self.workers = workers
+
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "DataLoader[Any]":
+        """A ``DataLoader`` of the rows."""
+        chosen: Any = self.augmented if training else self.dataset
+        return DataLoader(
+            chosen if rows is None else Subset(chosen, rows.tolist()), size, shuffle=training,
+            num_workers=self.workers, collate_fn=self.collate, pin_memory=torch.accelerator.is_available(),
+        )  # fmt: skip
+
+    def content(self) -> Iterable[Tensor]:
+        """The labels: to read all samples may take hours."""
+        return (self.labels,)
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set as a recipe loads it.
+
+    Each part is a :class:`Samples`, a pair ``(x, y)`` of arrays or tensors, or a ``torch.utils.data.Dataset``.
+
+    Args:
+        train: What is trained on; validation and held-out samples are split off it.
+        test: What results are reported on.
+        validation: What settings are chosen on; split off ``train`` if not given.
+        classes: Number of classes; one more than the largest label if not given.
+    """
+
+    train: Any
+    test: Any
+    validation: Any = None
+    classes: int = 0
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test", "validation"):
+            given = getattr(self, part)
+            if given is not None:
+                object.__setattr__(self, part, _samples(given, part))
+        largest = max(int(part.labels.max()) for part in (self.train, self.test, self.validation) if part is not None)
+        if not self.classes:
+            object.__setattr__(self, "classes", largest + 1)
+        elif largest >= self.classes:
+            raise ValueError(f"label {largest} is not one of {self.classes} classes: number them from 0")
+
+
+def _samples(given: Any, part: str) -> Samples:
+    if isinstance(given, Samples):
+        return given
+    if isinstance(given, tuple | list) and len(given) == 2:
+        return TensorSamples(*given)
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+        return DatasetSamples(given)
+    raise TypeError(
+        f"the {part} part must be (x, y), a Dataset or Samples, got {type(given).__name__}: return one from load"
+    )
+
+
+def _labels(y: Any) -> Tensor:
+    labels = torch.as_tensor(np.asarray(y) if isinstance(y, Sequence) else y)
+    if labels.dim() != 1 or labels.is_floating_point() or not len(labels):
+        raise ValueError(
+            f"labels must be whole numbers of shape (N,), got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    return labels.long()

@@ -1,0 +1,155 @@
+"""How a network is trained: the loss, the objective on held-out data, and which of their options are searched."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from torch import nn
+
+import calibrant as cal
+from calibrant_lab import plugins
+
+SYMBOLS = {"weight": "λ", "bandwidth": "φ", "softness": "T"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train a network.
+
+    Args:
+        label: What tables call it.
+        objective: Makes the objective that is added to the NLL, on held-out data; a class, or any function of options.
+        loss: Makes the loss that replaces the NLL.
+        training: ``"temperature"`` for the temperature in the loop, ``"head"`` for the held-out loss through the last
+            layer, see :class:`calibrant.training.CalibratedLoss`; an objective is added as published.
+        options: Names of the options and their defaults. An option is passed to ``objective`` or ``loss`` under the
+            same name, or the one in ``keywords``. None leaves it to them.
+        keywords: Option -> name of the argument, where they differ.
+        searched: Options that a sweep searches after the weight, with the value where the search begins.
+        weight_scale: Multiplies the weights that a sweep tries.
+
+    Example:
+        >>> from torch import nn
+        >>> Method("my loss", loss=nn.CrossEntropyLoss).holds_out
+        False
+    """
+
+    label: str
+    objective: Callable[..., nn.Module] | None = None
+    loss: Callable[..., nn.Module] | None = None
+    training: Literal["temperature", "head"] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, str] = field(default_factory=dict)
+    searched: Mapping[str, float] = field(default_factory=dict)
+    weight_scale: float = 1.0
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether a share of the training data is held out."""
+        return self.objective is not None or self.training is not None
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """All options, the weight of an objective included."""
+        weight = {"weight": 1.0} if self.objective is not None or self.training == "head" else {}
+        return weight | dict(self.options)
+
+    def checked(self, options: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Complete options with the defaults, numbers made of texts.
+
+        Args:
+            options: Given options.
+            name: Name of the method, for the error message.
+        """
+        defaults = self.defaults
+        for option in options:
+            if option not in defaults:
+                there = ", ".join(defaults) or "none"
+                raise ValueError(f"{option} is not an option of {name}, which has {there}: leave it out")
+        return defaults | {option: _as(defaults[option], value, option) for option, value in options.items()}
+
+    def build(self, options: Mapping[str, Any]) -> "Losses":
+        """The modules that the options describe."""
+        given = {
+            self.keywords.get(name, name): value
+            for name, value in options.items()
+            if name not in ("weight", "loss") and value is not None
+        }
+        objective = None if self.objective is None else self.objective(**given)
+        loss = None if self.loss is None else self.loss(**given)
+        if options.get("loss") is not None:
+            replacing = method(options["loss"])
+            if replacing.loss is None:
+                raise ValueError(f"{options['loss']} does not replace the NLL: choose another loss, such as focal")
+            loss = replacing.build(replacing.defaults).loss
+        return Losses(loss, objective)
+
+
+class Losses(NamedTuple):
+    """What is minimised on the training batch, None for the NLL; and what on the held-out batch, if anything."""
+
+    loss: nn.Module | None
+    objective: nn.Module | None
+
+
+def _as(default: Any, value: Any, option: str) -> Any:
+    """A value from the command line, a text, as what the option is."""
+    if isinstance(default, bool):
+        known = {"true": True, "false": False}
+        found = known.get(str(value).lower())
+        if found is None:
+            raise ValueError(f"{option} must be true or false, got {value!r}")
+        return found
+    if option == "loss":
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{option} must be a number, got {value!r}") from error
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{option} must be a finite number of 0 or more, got {value!r}")
+    return number
+
+
+_BANDWIDTH = {"bandwidth": None}
+METHODS: dict[str, Method] = {
+    "nll": Method("NLL"),
+    "loop": Method("temperature in the loop", training="temperature", options={"loss": None}),
+    "head": Method("held-out NLL through the head", training="head", options={"loss": None}),
+    "esd": Method("ESD", cal.ESDLoss),
+    "esd-raw": Method("ESD, raw", partial(cal.ESDLoss, root=False), weight_scale=100.0),
+    "mmce": Method("MMCE", cal.MMCELoss, options={"root": True} | _BANDWIDTH, searched={"bandwidth": 0.4}),
+    "weighted-mmce": Method(
+        "weighted MMCE", cal.WeightedMMCELoss, options={"root": True} | _BANDWIDTH, searched={"bandwidth": 0.4}
+    ),
+    "sb-ece": Method(
+        "SB-ECE", cal.SoftBinnedECELoss, options={"softness": None}, keywords={"softness": "temperature"},
+        searched={"softness": 1e-2},
+    ),
+    "s-avuc": Method("S-AvUC", cal.SoftAvUCLoss, options={"softness": None}, keywords={"softness": "temperature"}),
+    "avuc": Method("AvUC", cal.AvUCLoss),
+    "ece": Method("ECE", cal.ECELoss),
+    "mdca": Method("MDCA", cal.MDCALoss),
+    "dca": Method("DCA", cal.DCALoss),
+    "ece-kde": Method("ECE-KDE", cal.ECEKDELoss, options=_BANDWIDTH),
+    "focal": Method("focal", loss=cal.FocalLoss, options={"gamma": None}),
+    "dual-focal": Method("dual focal", loss=cal.DualFocalLoss, options={"gamma": None}),
+    "label-smoothing": Method("label smoothing", loss=cal.LabelSmoothingLoss, options={"smoothing": None}),
+    "margin-label-smoothing": Method("margin smoothing", loss=cal.MarginLabelSmoothingLoss),
+    "brier": Method("Brier", loss=cal.BrierLoss),
+    "bsce-gra": Method("BSCE-GRA", loss=cal.BSCEGRALoss),
+    "adafocal": Method("AdaFocal", loss=cal.AdaFocalLoss),
+    "cals": Method("CALS", loss=cal.CALSLoss),
+    "logit-norm": Method("LogitNorm", loss=cal.LogitNormLoss),
+}  # fmt: skip
+
+
+def method(reference: str) -> Method:
+    """A method by name or from outside, where a module class or a function that makes one will do as an objective."""
+    found = plugins.find(reference, "method", METHODS)
+    if isinstance(found, Method):
+        return found
+    if not callable(found):
+        raise ValueError(f"{reference} must be a Method, or make an objective, got {type(found).__name__}")
+    return Method(reference.rpartition(":")[2], objective=found)

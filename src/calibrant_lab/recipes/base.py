@@ -1,0 +1,92 @@
+"""A recipe: how to load data, how to build a network, and the settings that exist for them."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, create_model
+from torch import nn
+
+from calibrant_lab.data.samples import Data
+from calibrant_lab.settings import Settings
+
+
+class Recipe:
+    """How to load data and build a network, with the settings of both and of the training.
+
+    ``load`` and ``build`` take those of the arguments below that they name.
+
+    Args:
+        load: Returns a :class:`Data`. May take ``settings``, and ``folder``, the ``--data-dir`` of the command line or
+            None.
+        build: Returns a network that maps a batch of inputs to logits. May take ``data``, which ``load`` returned, and
+            ``settings``.
+        settings: Settings of the recipe, a subclass of :class:`Settings`.
+        shift: Whether the samples are images that can be corrupted for Figure 6.
+        **defaults: Defaults other than those of ``settings``. A name that is not there becomes a setting of its own,
+            of the type of its default.
+
+    Example:
+        >>> import torch
+        >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+        >>> recipe = Recipe(
+        ...     load=lambda: Data((x[:40], y[:40]), (x[40:], y[40:])),
+        ...     build=lambda data, settings: nn.Linear(4, data.classes, bias=settings.bias),
+        ...     epochs=5, bias=False,
+        ... )
+        >>> settings = recipe.settings.checked({"learning_rate": "0.01"})
+        >>> settings.epochs, settings.bias, settings.learning_rate
+        (5, False, 0.01)
+        >>> recipe.build(recipe.load(settings, None), settings)
+        Linear(in_features=4, out_features=3, bias=False)
+    """
+
+    def __init__(
+        self,
+        load: Callable[..., Data],
+        build: Callable[..., nn.Module],
+        *,
+        settings: type[Settings] = Settings,
+        shift: bool = False,
+        **defaults: Any,
+    ) -> None:
+        self._load = load
+        self._build = build
+        self.settings = _with_defaults(settings, defaults) if defaults else settings
+        self.shift = shift
+
+    def load(self, settings: Settings, folder: Path | None) -> Data:
+        """Load the data."""
+        found = _called(self._load, settings=settings, folder=folder)
+        if not isinstance(found, Data):
+            raise TypeError(f"load must return calibrant_lab.Data, got {type(found).__name__}")
+        return found
+
+    def build(self, data: Data, settings: Settings) -> nn.Module:
+        """Build a network with its first weights."""
+        found = _called(self._build, data=data, settings=settings)
+        if not isinstance(found, nn.Module):
+            raise TypeError(f"build must return a torch.nn.Module, got {type(found).__name__}")
+        return found
+
+
+def _with_defaults(settings: type[Settings], defaults: dict[str, Any]) -> type[Settings]:
+    fields: dict[str, Any] = {}
+    for name, default in defaults.items():
+        known = settings.model_fields.get(name)
+        fields[name] = (
+            (type(default), Field(default))
+            if known is None
+            else (known.annotation, Field(default, description=known.description, json_schema_extra=None))
+        )
+        if known is not None:
+            fields[name][1].metadata = list(known.metadata)  # its bounds
+    return create_model(settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields)
+
+
+def _called(function: Callable[..., Any], **offered: Any) -> Any:
+    taken = inspect.signature(function).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+        return function(**offered)
+    return function(**{name: value for name, value in offered.items() if name in taken})

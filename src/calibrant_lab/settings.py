@@ -1,0 +1,73 @@
+"""Settings of a training run, checked by pydantic; recipes add their own."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+# A file whose content, not whose name, decides the result.
+FilePath = Annotated[str, "content"]
+
+
+class Settings(BaseModel):
+    """What every training run has, whatever its data, network and method."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    epochs: int = Field(250, ge=1, description="Passes over the training data.")
+    max_steps: int | None = Field(None, ge=1, description="Stop after so many steps, whatever the epochs.")
+    batch_size: int = Field(512, ge=1, description="Samples in a batch of the training loss.")
+    learning_rate: float = Field(1e-3, gt=0, description="Learning rate of AdamW.")
+    weight_decay: float = Field(1e-2, ge=0, description="Weight decay of AdamW.")
+    validation_fraction: float = Field(
+        0.1, gt=0, lt=1,
+        description="Share of the training data that validates, where the data have no validation part of their own.",
+    )  # fmt: skip
+    calibration_fraction: float = Field(
+        0.1, gt=0, lt=1, description="Share of the remaining training data held out for calibration."
+    )
+    calibration_batch_size: int | None = Field(
+        None, ge=1, description="Samples in a held-out batch; as many as in a training batch if not given."
+    )
+    calibration_every: int = Field(1, ge=1, description="Use a held-out batch at every k-th step only.")
+    reduced_split: bool = Field(
+        False, description="Leave the held-out share out even if the method does not use it, for a fair comparison."
+    )
+    batchnorm: Literal["update", "freeze"] = Field(
+        "update", description="Whether held-out batches enter BatchNorm's running statistics, as published, or not."
+    )
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = Field(
+        "32", description="Numerical precision of the training, as Lightning names it."
+    )
+    compile: bool = Field(False, description="Compile the network with torch.compile.")
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> Self:
+        """Make settings of plain values or texts; what is wrong is said in one line."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ValueError(one_line(error, cls.model_fields)) from error
+
+    def replaced(self, changes: Mapping[str, Any]) -> Self:
+        """These settings with some values changed and checked."""
+        return self.checked(self.model_dump() | {name.replace("-", "_"): value for name, value in changes.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON keeps them."""
+        return self.model_dump(mode="json")
+
+
+def one_line(error: ValidationError, known: Iterable[str] = ()) -> str:
+    """The first problem of a failed validation, in words for the command line."""
+    problem = error.errors()[0]
+    name = str(problem["loc"][0]).replace("_", "-") if problem["loc"] else "the value"
+    if problem["type"] == "extra_forbidden":
+        names = [one.replace("_", "-") for one in known]
+        close = get_close_matches(name, names, n=1)
+        meant = f", did you mean {close[0]}" if close else ""
+        return f"there is no setting {name!r}{meant}: there are {', '.join(names)}"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message.replace("Input", name) if message.startswith("Input") else f"{name}: {message}"
+    return f"{message}, got {problem['input']!r}" if problem["type"] != "value_error" else message

@@ -1,0 +1,228 @@
+"""Everything that decides the result of a training run, and nothing else."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, get_args
+
+from calibrant.files import FileError, naming
+from calibrant_lab import plugins
+from calibrant_lab.methods import SYMBOLS, Method, method
+from calibrant_lab.recipes import recipe
+from calibrant_lab.recipes.base import Recipe
+from calibrant_lab.settings import FilePath, Settings
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One training run. Two equal configurations give, on one machine's CPU, identical networks.
+
+    Made by :func:`configure`, which checks and completes it.
+
+    Attributes:
+        recipe: Name or import path of the recipe.
+        method: Name or import path of the method.
+        options: Options of the method, sorted by name.
+        settings: Settings of the recipe.
+        seed: Decides split, initialisation, order and augmentation.
+        files: Digest of the content of every file that a setting names.
+    """
+
+    recipe: str
+    method: str
+    options: tuple[tuple[str, Any], ...]
+    settings: Settings
+    seed: int = 0
+    files: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def of_recipe(self) -> Recipe:
+        """The recipe itself."""
+        return recipe(self.recipe)
+
+    @property
+    def of_method(self) -> Method:
+        """The method itself."""
+        return method(self.method)
+
+    def option(self, name: str) -> Any:
+        """The value of an option; None if the method does not have it."""
+        return dict(self.options).get(name)
+
+    def replaced(self, changes: Mapping[str, Any]) -> Self:
+        """This configuration with some values changed: the seed, the method, its options, or settings.
+
+        Another method begins with its own defaults.
+        """
+        return _changed(self, changes)  # type: ignore[return-value]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON keeps them."""
+        return {
+            "recipe": self.recipe, "method": self.method, "seed": self.seed, "options": dict(self.options),
+            "settings": self.settings.to_dict(), "files": dict(self.files),
+        }  # fmt: skip
+
+    @cached_property
+    def identity(self) -> str:
+        """Sixteen hexadecimal digits, the same for equal configurations everywhere.
+
+        A setting that all recipes have counts only where it differs from its default, so that one that is added later
+        leaves earlier trials their identity. A file counts by its content, a recipe of one's own by the name of its
+        file, wherever that is.
+
+        Example:
+            >>> configure("mnist").identity
+            '8157fbfe6a7c45a4'
+        """
+        common = {name: field.default for name, field in Settings.model_fields.items()}
+        files = dict(self.files)
+        settings = {
+            name: files.get(name, value)
+            for name, value in self.settings.to_dict().items()
+            if name not in common or value != common[name]
+        }
+        counted = [
+            plugins.short(self.recipe), plugins.short(self.method), self.seed, _canonical(dict(self.options)),
+            _canonical(settings),
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+
+def configure(
+    recipe_name: str,
+    method_name: str = "nll",
+    *,
+    options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    files: Mapping[str, str] | None = None,
+) -> Configuration:
+    """Check a configuration and complete it with the defaults of its recipe and method.
+
+    Args:
+        recipe_name: Name or import path of the recipe.
+        method_name: Name or import path of the method.
+        options: Options of the method that are not at their defaults.
+        settings: Settings that are not those of the recipe.
+        seed: Of split, initialisation, order and augmentation.
+        files: Digests of the files that settings name, if known; read from the files otherwise.
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number from 0 to 2^63, got {seed!r}")
+    checked = recipe(recipe_name).settings.checked(settings or {})
+    chosen = method(method_name).checked(options or {}, plugins.short(method_name))
+    named = {
+        name: getattr(checked, name)
+        for name, field in type(checked).model_fields.items()
+        if _names_a_file(field.annotation) and getattr(checked, name) is not None
+    }
+    digests = {name: (files or {}).get(name) or _digest(name, path) for name, path in named.items()}
+    return Configuration(
+        plugins.absolute(recipe_name), plugins.absolute(method_name), tuple(sorted(chosen.items())), checked, seed,
+        tuple(sorted(digests.items())),
+    )  # fmt: skip
+
+
+def from_dict(found: Mapping[str, Any]) -> Configuration:
+    """The configuration that :meth:`Configuration.to_dict` wrote."""
+    if "objective" in found:
+        raise ValueError("is from Calibrant 0.1: bring its folder up to date with calibrant runs convert")
+    return configure(
+        found["recipe"], found["method"], options=found["options"], settings=found["settings"], seed=found["seed"],
+        files=found.get("files"),
+    )  # fmt: skip
+
+
+def _changed(configuration: Configuration, changes: Mapping[str, Any]) -> Configuration:
+    given = {name.replace("-", "_"): value for name, value in changes.items()}
+    name = given.pop("method", configuration.method)
+    seed = given.pop("seed", configuration.seed)
+    known = method(name).defaults
+    options = dict(configuration.options) if name == configuration.method else {}
+    options |= {option: given.pop(option) for option in list(given) if option in known}
+    settings = configuration.settings.replaced(given)
+    kept = {one: digest for one, digest in configuration.files if one not in given}
+    return configure(
+        configuration.recipe, name, options=options, settings=settings.model_dump(), seed=seed, files=kept
+    )  # fmt: skip
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Values from a TOML or JSON file."""
+    is_json = path.suffix.lower() == ".json"
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if is_json else tomllib.loads(text)
+    except OSError as error:
+        raise FileError(path, f"cannot be read ({error.strerror}): give a .toml or .json file of settings") from error
+    except ValueError as error:
+        raise FileError(path, f"is not valid {'JSON' if is_json else 'TOML'}: {error}") from error
+    if not isinstance(found, dict):
+        raise FileError(path, "must hold settings by name")
+    return {str(name).replace("-", "_"): value for name, value in found.items()}
+
+
+def read_configuration(path: Path) -> Configuration:
+    """The configuration in a file, such as ``config.json`` of a trial."""
+    with naming(path):
+        return from_dict(read_settings(path))
+
+
+def label(configuration: Configuration) -> str:
+    """The method with the options and settings that are not at their defaults: what lists and lines call a trial.
+
+    Example:
+        >>> label(configure("mnist", "mmce", options={"weight": 2.0, "bandwidth": 0.4}))
+        'MMCE λ 2 φ 0.4'
+        >>> label(configure("mnist", settings={"reduced_split": True, "batch_size": 64}))
+        'NLL batch 64 reduced split'
+    """
+    defaults = configuration.of_method.defaults
+    options = {name: value for name, value in configuration.options if name == "weight" or value != defaults[name]}
+    ordered = {name: options.pop(name) for name in SYMBOLS if name in options} | options
+    settings = {name: value for name, value in changes_of(configuration).items() if name not in ("model", "epochs")}
+    shown = [_shown(name, value) for name, value in (ordered | settings).items()]
+    return " ".join([configuration.of_method.label, *shown])
+
+
+def changes_of(configuration: Configuration) -> dict[str, Any]:
+    """The settings that are not the recipe's, as plain values."""
+    recipes = configuration.of_recipe.settings().to_dict()
+    return {name: value for name, value in configuration.settings.to_dict().items() if value != recipes[name]}
+
+
+def _shown(name: str, value: Any) -> str:
+    written = SYMBOLS.get(name) or {"batch_size": "batch"}.get(name, name.replace("_", " "))
+    if isinstance(value, bool):
+        return written if value else f"no {written}"
+    return f"{written} {value:g}" if isinstance(value, float) else f"{written} {value}"
+
+
+def _names_a_file(annotation: Any) -> bool:
+    return annotation == FilePath or FilePath in get_args(annotation)
+
+
+def _digest(name: str, path: str) -> str:
+    try:
+        return plugins.digest_of(Path(path))
+    except OSError as error:
+        raise FileError(path, f"cannot be read ({error.strerror}): give {name.replace('_', '-')} a file") from error
+
+
+def _canonical(value: Any) -> Any:
+    """Numbers that are equal are written alike: 1 as 1.0, and -0.0 as 0.0."""
+    if isinstance(value, dict):
+        return {name: _canonical(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(one) for one in value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return float(value) + 0.0

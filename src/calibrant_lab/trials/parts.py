@@ -1,0 +1,90 @@
+"""The parts of a data set that a training run uses, as batches."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.training import interleaved_split
+from calibrant_lab.data.samples import Data
+from calibrant_lab.trials.configuration import Configuration
+
+
+class Parts(NamedTuple):
+    """Indices into the training data; validation is None where the data have a part of their own."""
+
+    train: Tensor
+    calibration: Tensor | None
+    validation: Tensor | None
+
+
+class Loaders(NamedTuple):
+    """Batches of each part; of the calibration part only where the method uses it."""
+
+    train: Iterable[Any]
+    calibration: Iterable[Any] | None
+    validation: Iterable[Any]
+    test: Iterable[Any]
+    description: dict[str, Any]  # sizes, and a fingerprint that tells one data set from another
+
+
+def split(configuration: Configuration, samples: int, *, validates: bool, minimum_samples: int) -> Parts:
+    """Which training samples validate, which are held out, and which are left for the training loss.
+
+    Args:
+        configuration: The run.
+        samples: Number of training samples.
+        validates: Whether validation samples are split off.
+        minimum_samples: Samples of the smallest held-out part.
+    """
+    settings, seed = configuration.settings, configuration.seed
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
+    count = round(settings.validation_fraction * samples) if validates else 0
+    validation, training = order[:count], order[count:]
+    if validates and not (len(validation) and len(training)):
+        raise ValueError(
+            f"a validation-fraction of {settings.validation_fraction:g} of {samples} samples leaves "
+            f"{len(validation)} to validate and {len(training)} to train: change it, or give more data"
+        )
+    kept = validation if validates else None
+    holds_out = configuration.of_method.holds_out
+    if not holds_out and not settings.reduced_split:
+        return Parts(training, None, kept)
+    train, calibration = interleaved_split(
+        len(training), settings.calibration_fraction, seed, minimum_samples=minimum_samples
+    )
+    return Parts(training[train], training[calibration] if holds_out else None, kept)
+
+
+def make_loaders(configuration: Configuration, data: Data, *, minimum_samples: int) -> Loaders:
+    """Split the data: validation first, then the held-out part from what remains."""
+    settings = configuration.settings
+    parts = split(
+        configuration, len(data.train.labels), validates=data.validation is None, minimum_samples=minimum_samples
+    )
+    size = settings.batch_size
+    held_out_size = settings.calibration_batch_size or size
+    if data.validation is None:
+        validation = data.train.batches(size, parts.validation)
+    else:
+        validation = data.validation.batches(size)
+    calibration = parts.calibration
+    return Loaders(
+        data.train.batches(size, parts.train, training=True),
+        None if calibration is None else data.train.batches(held_out_size, calibration, training=True),
+        validation,
+        data.test.batches(size),
+        _described(data, parts),
+    )
+
+
+def _described(data: Data, parts: Parts) -> dict[str, Any]:
+    digest = hashlib.blake2b(digest_size=8)
+    for samples in (data.train, data.validation, data.test):
+        for tensor in () if samples is None else samples.content():
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().numpy().data)
+    sizes = {name: len(part) for name, part in parts._asdict().items() if part is not None}
+    return {**sizes, "fingerprint": digest.hexdigest()}
