@@ -1,0 +1,1 @@
+"""Sweeps: recorded requests for tables of trials, and how they are carried out."""

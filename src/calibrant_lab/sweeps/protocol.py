@@ -1,0 +1,224 @@
+"""The paper's search and selection: a pure function from the results there are to the trials still missing."""
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import NamedTuple
+
+from calibrant_lab.methods import method
+from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.trials.configuration import Configuration
+
+
+class Validated(NamedTuple):
+    """Scores on the validation set: what a candidate may not lose, and what it is chosen by, the lower the better."""
+
+    accuracy: float
+    score: float
+
+
+Results = Mapping[Configuration, Validated]
+
+
+@dataclass(frozen=True)
+class Search:
+    """One step of the search: candidates that differ in one option, and the best of them, once all have ended.
+
+    Attributes:
+        option: What they differ in, besides the seed.
+        candidates: In the order of the grid, each with every seed of the search.
+        chosen: The best, with its first seed. None while results are missing, or when every candidate failed.
+        within: Whether the chosen one loses less accuracy than is tolerated; if no candidate does, the most accurate
+            one is chosen.
+    """
+
+    option: str
+    candidates: tuple[Configuration, ...]
+    chosen: Configuration | None
+    within: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Attributes:
+        name: What it is called.
+        trials: One for each seed; empty while they are not known.
+        searches: Those that led to it.
+        problem: Why there will be no trials, if so.
+    """
+
+    name: str
+    trials: tuple[Configuration, ...]
+    searches: tuple[Search, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep consists of, as far as the results tell.
+
+    Attributes:
+        sweep: The request.
+        base: What its trials have in common.
+        rows: The baseline first.
+    """
+
+    sweep: Sweep
+    base: Configuration
+    rows: tuple[Row, ...]
+
+    @property
+    def baselines(self) -> tuple[Configuration, ...]:
+        """The NLL networks that candidates are compared with, one for each seed of the search."""
+        return self.rows[0].trials[: self.sweep.search_seeds]
+
+    @property
+    def needed(self) -> tuple[Configuration, ...]:
+        """Every trial known to be needed, each once: first those that others wait for."""
+        searched = (trial for row in self.rows for search in row.searches for trial in search.candidates)
+        final = (trial for row in self.rows for trial in row.trials)
+        return tuple(dict.fromkeys([*self.baselines, *searched, *final]))
+
+    def missing(self, ended: Set[Configuration]) -> tuple[Configuration, ...]:
+        """Those neither finished nor failed."""
+        return tuple(trial for trial in self.needed if trial not in ended)
+
+
+def plan(sweep: Sweep, results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
+    """The rows of a sweep, and the trials of each as far as results tell.
+
+    Args:
+        sweep: The request.
+        results: Validation scores of the trials that are finished.
+        failed: Trials that ended without a result; they are not candidates.
+    """
+    return _Planner(sweep, sweep.base, results, failed).plan()
+
+
+@dataclass(frozen=True)
+class _Planner:
+    sweep: Sweep
+    base: Configuration
+    results: Results
+    failed: Set[Configuration]
+
+    def plan(self) -> Plan:
+        sized = self.sweep.batch_divisors != (1,)
+        rows = [Row(_sized("NLL", self.base) if sized else "NLL", self._seeds(self.base))]
+        if self.sweep.reduced_split:
+            rows.append(Row("NLL, reduced split", self._seeds(self.base.replaced({"reduced_split": True}))))
+        for name in self.sweep.methods:
+            row = self._row(name)
+            rows += self._sizes(row) if sized else [row]
+        return Plan(self.sweep, self.base, tuple(rows))
+
+    def _seeds(self, configuration: Configuration, count: int | None = None) -> tuple[Configuration, ...]:
+        return tuple(configuration.replaced({"seed": seed}) for seed in range(count or self.sweep.seeds))
+
+    def _sizes(self, row: Row) -> Iterable[Row]:
+        """Options are searched at the recipe's batch size, and kept."""
+        largest = self.base.settings.batch_size
+        for size in dict.fromkeys(max(3, largest // divisor) for divisor in self.sweep.batch_divisors):
+            trials = tuple(trial.replaced({"batch_size": size}) for trial in row.trials)
+            yield replace(row, name=f"{row.name} (b{size})", trials=trials)
+
+    def _row(self, name: str) -> Row:
+        of_method = method(name)
+        label = f"+ {of_method.label}" if of_method.objective is not None else of_method.label
+        start = self.base.replaced({"method": name} | dict(of_method.searched))
+        if of_method.objective is None:
+            return Row(label, self._seeds(start))
+        if any(one in self.failed for one in self._baselines):
+            return Row(label, (), problem="the NLL baseline of the search failed")
+        searches: list[Search] = []
+        chosen: Configuration | None = start
+        for option in ("weight", *of_method.searched):
+            grid = self.sweep.grid(name, option)
+            if chosen is None or not grid:
+                continue
+            scale = of_method.weight_scale if option == "weight" else 1.0
+            values = [scale * value for value in grid]
+            if option != "weight":
+                values = sorted({*values, of_method.searched[option]})
+            searches.append(self._search(option, [chosen.replaced({option: value}) for value in values]))
+            chosen = searches[-1].chosen
+        if chosen is None:
+            ended = self._have_ended(searches[-1].candidates)
+            return Row(label, (), tuple(searches), "every candidate of the search failed" if ended else None)
+        return Row(label, self._seeds(chosen), tuple(searches))
+
+    @property
+    def _baselines(self) -> tuple[Configuration, ...]:
+        return self._seeds(self.base, self.sweep.search_seeds)
+
+    def _have_ended(self, candidates: Iterable[Configuration]) -> bool:
+        """Whether nothing is left to wait for: neither a candidate nor what it is compared with."""
+        return all(one in self.results or one in self.failed for one in (*self._baselines, *candidates))
+
+    def _search(self, option: str, settings: Iterable[Configuration]) -> Search:
+        candidates = tuple(trial for one in settings for trial in self._seeds(one, self.sweep.search_seeds))
+        if not self._have_ended(candidates):
+            return Search(option, candidates, None, within=False)
+        # One seed that failed is reason enough not to choose a candidate.
+        broken = {first_seed(one) for one in candidates if one in self.failed}
+        scores = mean_scores([one for one in candidates if first_seed(one) not in broken], self.results)
+        baseline = mean_scores(self._baselines, self.results)[self.base]
+        chosen, within = best_of(scores, baseline, self.sweep.tolerance)
+        return Search(option, candidates, chosen, within)
+
+
+def _sized(name: str, configuration: Configuration) -> str:
+    return f"{name} (b{configuration.settings.batch_size})"
+
+
+def first_seed(configuration: Configuration) -> Configuration:
+    """What stands for all seeds of a candidate."""
+    return configuration.replaced({"seed": 0})
+
+
+def mean_scores(trials: Iterable[Configuration], results: Results) -> dict[Configuration, Validated]:
+    """By candidate, the mean over those of its seeds that have a result."""
+    found: dict[Configuration, list[Validated]] = {}
+    for trial in trials:
+        if trial in results:
+            found.setdefault(first_seed(trial), []).append(results[trial])
+    return {
+        one: Validated(fmean(found.accuracy for found in scores), fmean(found.score for found in scores))
+        for one, scores in found.items()
+    }
+
+
+def best_of(
+    scores: Mapping[Configuration, Validated], baseline: Validated, tolerance: float
+) -> tuple[Configuration | None, bool]:
+    """The lowest score among candidates that are accurate enough, and if none is, the most accurate.
+
+    Returns:
+        The best, None without any; and whether it is accurate enough.
+    """
+    within = [one for one, found in scores.items() if qualifies(found.accuracy, baseline.accuracy, tolerance)]
+    # Ties go to the more accurate, then to the first in the grid, the gentlest.
+    if within:
+        return min(within, key=lambda one: (scores[one].score, -scores[one].accuracy)), True
+    return max(scores, key=lambda one: (scores[one].accuracy, -scores[one].score), default=None), False
+
+
+def qualifies(accuracy: float, baseline: float, tolerance: float = 0.015) -> bool:
+    """Whether a network loses less accuracy than the search allows.
+
+    Example:
+        >>> qualifies(0.924, 0.938), qualifies(0.923, 0.938)
+        (True, False)
+    """
+    # A difference of exactly 1.5 points, such as 0.938 - 0.923, may be a hair below 0.015 in binary.
+    return baseline - accuracy < tolerance - 1e-9
+
+
+def rehearse(make_plan: Callable[[Results], Plan]) -> Plan:
+    """The plan as it will be in the end, with made-up results: the number of its trials does not depend on them."""
+    results: dict[Configuration, Validated] = {}
+    while missing := (found := make_plan(results)).missing(results.keys()):
+        results |= dict.fromkeys(missing, Validated(1.0, 0.0))
+    return found

@@ -1,0 +1,136 @@
+"""A sweep: what to train, what to search, how to choose and what to show, as a file."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from calibrant.files import naming, whole_or_not_at_all
+from calibrant_lab import plugins
+from calibrant_lab.methods import method
+from calibrant_lab.recipes import recipe
+from calibrant_lab.settings import one_line
+from calibrant_lab.trials.configuration import Configuration, configure, read_settings
+
+COLUMNS = ("accuracy", "ece", "ece+temperature", "accuracy+vector", "ece+vector")
+FOLDER = "sweeps"
+
+
+class Sweep(BaseModel):
+    """A request for a table of trials.
+
+    A sweep trains the NLL, with and without the held-out share of the data, and every method: it searches the weight
+    of the objective, then each further option that the method has searched, and trains all seeds of what it chose.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: str = Field("sweep", pattern=r"^[\w.-]+$", description="Name of the table, which its files are called by.")
+    recipe: str = Field(description="Name or import path of the recipe.")
+    methods: tuple[str, ...] = Field(
+        ("mmce", "sb-ece", "esd"), description="Rows beside the NLL: names or import paths of methods."
+    )
+    grids: dict[str, tuple[float, ...]] = Field(
+        default_factory=lambda: {"weight": (1.0,)},
+        description="Values to search, by option, or by method.option for one method alone.",
+    )
+    seeds: int = Field(5, ge=1, description="Networks in a row.")
+    search_seeds: int = Field(1, ge=1, description="Networks for each candidate of the search; their mean is compared.")
+    select: str = Field("ece", description="Validation score of which the lowest is chosen.")
+    tolerance: float = Field(
+        0.015, gt=0, le=1, description="Validation accuracy that a candidate may lose against the NLL, as a share."
+    )
+    columns: tuple[str, ...] = Field(
+        COLUMNS,
+        description="Scores on the test set; +temperature and +vector after scaling fitted on the validation set.",
+    )
+    reduced_split: bool = Field(True, description="Add the NLL without the held-out share of the data as a row.")
+    batch_divisors: tuple[int, ...] = Field(
+        (1,), min_length=1, description="Batch sizes of the methods, as the recipe's divided by these."
+    )
+    settings: dict[str, Any] = Field(default_factory=dict, description="Settings that are not the recipe's.")
+    profile: str | None = Field(None, description="Name of the profile that the grids are from.")
+
+    @field_validator("methods")
+    @classmethod
+    def _methods(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for one in given:
+            method(one)
+        return tuple(dict.fromkeys(plugins.absolute(one) for one in given if one != "nll"))
+
+    @field_validator("recipe")
+    @classmethod
+    def _recipe(cls, given: str) -> str:
+        recipe(given)
+        return plugins.absolute(given)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.search_seeds > self.seeds:
+            raise ValueError(f"search-seeds must be from 1 to {self.seeds}, the seeds of a row, got {self.search_seeds}")
+        _ = self.base  # checks the settings
+        return self
+
+    @property
+    def base(self) -> Configuration:
+        """What all trials have in common."""
+        return configure(self.recipe, settings=self.settings)
+
+    def grid(self, method_name: str, option: str) -> tuple[float, ...]:
+        """The values of an option that are tried."""
+        own = f"{plugins.short(method_name)}.{option}"
+        return self.grids.get(own) or self.grids.get(option) or ()
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> Self:
+        """Make a sweep of plain values; what is wrong is said in one line."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ValueError(one_line(error, cls.model_fields)) from error
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a sweep from a TOML file; paths in it are relative to its folder."""
+        with naming(path):
+            found = read_settings(path)
+            for key in ("recipe", "methods", "select", "columns"):
+                if key in found:
+                    found[key] = _relative_to(path.parent, found[key])
+            return cls.checked(found)
+
+    def write(self, path: Path) -> None:
+        """Write a TOML file that :meth:`read` reads."""
+        with whole_or_not_at_all(path) as temporary:
+            temporary.write_text(self.to_toml(), encoding="utf-8")
+
+    def to_toml(self) -> str:
+        """The sweep as TOML."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        tables = {name: values.pop(name) for name in ("grids", "settings")}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        for name, table in tables.items():
+            lines += ["", f"[{name}]", *(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items())]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def identity(self) -> str:
+        """Eight digits that tell sweeps of one name apart."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:8]
+
+    @property
+    def file_name(self) -> str:
+        """What files about the sweep are called, without an ending."""
+        place = plugins.short(self.recipe).rpartition(":")[2]
+        parts = [place, self.profile, f"{self.search_seeds}seeds" if self.search_seeds > 1 else None, self.name]
+        return "-".join(part for part in parts if part)
+
+
+def _relative_to(folder: Path, given: Any) -> Any:
+    if isinstance(given, list):
+        return [_relative_to(folder, one) for one in given]
+    place, _, name = str(given).rpartition(":")
+    return f"{folder / place}:{name}" if place.endswith(".py") else given
