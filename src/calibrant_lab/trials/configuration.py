@@ -95,6 +95,10 @@ class Configuration:
     def __hash__(self) -> int:
         return hash(self.identity)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process loads recipe and method by itself, those from outside too.
+        return from_dict, (self.to_dict(),)
+
 
 def configure(
     recipe_name: str,

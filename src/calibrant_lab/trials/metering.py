@@ -13,14 +13,13 @@ import torch
 from lightning import Trainer
 from lightning.pytorch.callbacks import Callback
 
-import calibrant as cal
 from calibrant.files import FileError
 from calibrant.training.lightning import CalibratedClassifier
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.score_names import with_current_names
-from calibrant_lab.fit import Prepared, Trained, predict
-from calibrant_lab.json_files import write_json
-from calibrant_lab.outcome import BINS, Predicted
+from calibrant_lab.trials.fit import Prepared, Trained, predict
+from calibrant_lab.trials.json_files import write_json
+from calibrant_lab.trials.scores import Predicted, score
 from calibrant_lab.trials.store import Cost, Progress
 
 SECONDS_BETWEEN_SIGNS = 5.0
@@ -117,7 +116,7 @@ class Meter(Callback):
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         steps = max(1, int(trainer.num_training_batches))
         progress = Progress(
-            trainer.global_step / steps, self.prepared.configuration.epochs, self._elapsed()[0],
+            trainer.global_step / steps, self.prepared.configuration.settings.epochs, self._elapsed()[0],
             logged.get("validation_accuracy", math.nan), logged.get("validation_ece", math.nan),
         )  # fmt: skip
         with suppress(FileError):  # a full disk will be told about by what matters
@@ -126,8 +125,7 @@ class Meter(Callback):
 
 
 def _scores(predicted: Predicted) -> dict[str, float]:
-    found = cal.metrics.evaluate(logits=predicted.logits, target=predicted.target, bins=BINS)
-    return {"test_nll": found.nll, "test_accuracy": found.accuracy, "test_ece": found.ece}
+    return {f"test_{name}": score(name, predicted) for name in ("nll", "accuracy", "ece")}
 
 
 def _clocks() -> tuple[float, float]:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.trials.executors import Ended, Losses, note_failure
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.local_executor import Ended, Losses, note_failure
 from calibrant_lab.trials.store import RESULT, Store
 from calibrant_lab.trials.worker import Job, attempt
 
 if TYPE_CHECKING:
-    from calibrant_lab.trials.trial import Ending
+    from calibrant_lab.trials.run import Ending
 
 SECONDS_TO_ARRIVE = 90.0  # a network file system may show new files late
 OBJECT_STORE = 100 * 2**20  # bytes; all that comes back are a few words

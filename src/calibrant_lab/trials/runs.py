@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrant.files import FileError
-from calibrant_lab.configuration import Configuration, ObjectiveName
-from calibrant_lab.json_files import read_json, write_json
+from calibrant_lab.trials.configuration import Configuration, ObjectiveName
+from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.objectives import display_name
 from calibrant_lab.outcome import BINS
 from calibrant_lab.table import NOTE, outcome_table, print_whole

@@ -19,13 +19,14 @@ from filelock import FileLock, Timeout
 
 from calibrant.files import FileError, read_predictions
 from calibrant.training.score_names import with_current_names
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.json_files import read_json, write_json
-from calibrant_lab.outcome import Outcome, Predicted
-from calibrant_lab.trials.identity import identity as identity
+from calibrant_lab import plugins
+from calibrant_lab.trials.configuration import Configuration, from_dict
+from calibrant_lab.trials.json_files import read_json, write_json
+from calibrant_lab.trials.scores import Predicted, score, scores_of
 
 CONFIGURATION, DATA, CHECKPOINT, WEIGHTS = "config.json", "data.json", "last.ckpt", "model.pt"
 HISTORY, PROGRESS, FAILURE, RESULT = "history.json", "progress.json", "failure.json", "result.json"
+SCORES = "scores.json"  # computed later from the predictions
 LOCK = ".lock"
 DROPOUT_PASSES = 10  # that predictions with dropout are the mean of
 Status = Literal["done", "running", "failed", "unfinished"]
@@ -52,12 +53,8 @@ class Cost:
     peak_memory: int
 
 
-@dataclass(frozen=True)
-class Validated:
-    """Scores on the validation set, which trials are chosen by."""
-
-    accuracy: float
-    ece: float
+class UnknownTrialError(FileError):
+    """An intact trial of a recipe or a method that this installation does not know."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,19 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """What is left of a finished trial, besides its curves and predictions."""
+    """What is left of a finished trial, besides its curves and predictions.
+
+    Attributes:
+        configuration: What was run.
+        validation: Scores on the validation set, as shares; its best ``temperature`` among them.
+        test: Scores on the test set by column, as shares.
+        cost: What it took.
+        environment: Versions, machine, and digests of the source of recipes and methods from outside.
+    """
 
     configuration: Configuration
-    validation: Validated
-    outcome: Outcome
+    validation: dict[str, float]
+    test: dict[str, float]
     cost: Cost
     environment: dict[str, Any]
 
@@ -117,9 +122,11 @@ class Trial:
         path = self.folder / CONFIGURATION
         with _explained(path):
             found = read_json(path)
-            # Not from the recipe: what an older configuration does not tell was at its default.
-            configuration = Configuration(found["recipe"], found["model"]).replaced(found)
-            if identity(configuration) != self.identity:
+            try:
+                configuration = from_dict(found)
+            except plugins.UnknownNameError as error:
+                raise UnknownTrialError(path, str(error)) from error
+            if configuration.identity != self.identity:
                 raise ValueError("its settings are not those its folder is named by")
             return configuration
 
@@ -156,8 +163,8 @@ class Trial:
         with _explained(path):
             found = read_json(path)
             return Result(
-                self.configuration, _typed(Validated, found["validation"]), _typed(Outcome, found["outcome"]),
-                _typed(Cost, found["cost"]), dict(found["environment"]),
+                self.configuration, _scores(found["validation"]), _scores(found["test"]), _typed(Cost, found["cost"]),
+                dict(found["environment"]),
             )  # fmt: skip
 
     def history(self) -> list[dict[str, float]]:
@@ -173,6 +180,26 @@ class Trial:
         """Logits and targets; ``sampled`` are the mean of passes with dropout on, as log-probabilities."""
         found = read_predictions(self.folder / f"{part}{'-dropout' if sampled else ''}.npz")
         return Predicted(torch.as_tensor(found.logits), torch.as_tensor(found.target))
+
+    def score(self, part: Part, column: str) -> float:
+        """A score of a finished trial, kept since it was run or computed from its predictions and kept from now on."""
+        result = self.result()
+        kept = result.validation if part == "validation" else result.test
+        if column in kept:
+            return kept[column]
+        path = self.folder / SCORES
+        more: dict[str, Any] = read_json(path) if path.exists() else {}
+        key = f"{part} {column}"
+        if key not in more:
+            validation = self.predicted("validation")
+            if part == "validation":
+                more[key] = score(column, validation)
+            else:
+                more[key] = scores_of(validation, self.predicted("test"), [column])[column]
+            if ":" not in column:  # the source of another's metric may change
+                with suppress(OSError, FileError):
+                    write_json(path, more)
+        return math.nan if more[key] is None else float(more[key])
 
     def has_dropout(self) -> bool:
         """Whether predictions with dropout were kept: not all networks have any."""
@@ -215,13 +242,14 @@ class Store:
         folder: Made when first written to.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
         self._results: dict[Configuration, Result] = {}  # a finished trial does not change
 
     def trial(self, configuration: Configuration) -> Trial:
         """The folder of a configuration, which need not exist yet."""
-        return Trial(self.folder / f"{configuration.recipe}-{configuration.objective}-{identity(configuration)}")
+        names = (plugins.short(name).rpartition(":")[2] for name in (configuration.recipe, configuration.method))
+        return Trial(self.folder / f"{'-'.join(names)}-{configuration.identity}")
 
     def result(self, configuration: Configuration) -> Result | None:
         """The result of a configuration, None if it is not finished, or damaged: :meth:`Trial.result` says how."""
@@ -233,7 +261,7 @@ class Store:
         return self._results.get(configuration)
 
     def trials(self) -> list[Trial]:
-        """All that the folder holds, by name; not what ``calibrant train`` left there."""
+        """All that the folder holds, by name."""
         if not self.folder.is_dir():
             raise FileError(self.folder, "is not a folder: give the --runs of an earlier command")
         found = sorted(path.parent for path in self.folder.glob(f"*/{CONFIGURATION}"))
@@ -252,7 +280,7 @@ class Store:
 def write_result(folder: Path, result: Result) -> None:
     """Finish a trial: the last of its files."""
     content = {
-        "validation": asdict(result.validation), "outcome": asdict(result.outcome), "cost": asdict(result.cost),
+        "validation": result.validation, "test": result.test, "cost": asdict(result.cost),
         "environment": result.environment,
     }  # fmt: skip
     write_json(folder / RESULT, content)
@@ -263,6 +291,8 @@ def _explained(path: Path) -> Iterator[None]:
     """Name the file that is not as a trial writes it, and say how to get out of that."""
     try:
         yield
+    except UnknownTrialError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, FileError) and not str(error).startswith(f"{path}: "):
             raise
@@ -270,6 +300,14 @@ def _explained(path: Path) -> Iterator[None]:
         raise FileError(
             path, f"is not what a trial leaves ({reason}): delete its folder, and the same command runs it anew"
         ) from error
+
+
+def _scores(found: dict[str, Any]) -> dict[str, float]:
+    values = {str(name): math.nan if value is None else value for name, value in found.items()}
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, float | int):
+            raise ValueError(f"{name} must be a number, got {value!r}")
+    return values
 
 
 def _typed(kind: type[T], found: dict[str, Any]) -> T:

@@ -10,11 +10,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from calibrant_lab.configuration import Configuration
+from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Store
 
 if TYPE_CHECKING:
-    from calibrant_lab.trials.trial import Ending
+    from calibrant_lab.trials.run import Ending
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def attempt(job: Job, configuration: Configuration) -> "tuple[Ending, str | None
     """Run a trial; say how it ended and, where the trial could not note it down itself, what went wrong."""
     try:
         # Here, since it takes seconds: a process that only hands trials out does without it.
-        from calibrant_lab.trials.trial import run_trial
+        from calibrant_lab.trials.run import run_trial
 
         return run_trial(Store(job.store), configuration, job.data, job.accelerator), None
     except Exception:  # such as a folder that cannot be written; the next trial may do better

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from calibrant.files import FileError
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.trials.executors import Executor
-from calibrant_lab.trials.protocol import Plan, Results
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.local_executor import Executor
+from calibrant_lab.sweeps.protocol import Plan, Results
 from calibrant_lab.trials.store import CHECKPOINT, Result, Store
 
 SECONDS_TO_WAIT = 1.0

@@ -15,13 +15,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 from calibrant.files import FileError
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.json_files import write_json
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, FAILURE, Store
 from calibrant_lab.trials.worker import Job
 
 if TYPE_CHECKING:
-    from calibrant_lab.trials.trial import Ending
+    from calibrant_lab.trials.run import Ending
 
 ATTEMPTS = 3  # at a trial that is lost with its process and has not come any further since the last time
 LAST_WORDS = 2000  # characters of what a lost process had printed

@@ -1,5 +1,7 @@
 """Run one trial of a store, or go on with it."""
 
+import errno
+import io
 import json
 import os
 import platform
@@ -13,14 +15,15 @@ from torch import nn
 
 import calibrant as cal
 from calibrant.files import FileError, whole_or_not_at_all, write_predictions
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.fit import Prepared, Trained, fit, predict, prepare
-from calibrant_lab.json_files import read_json, write_json
-from calibrant_lab.outcome import BINS, Predicted, judge
+from calibrant_lab import plugins
 from calibrant_lab.trials import store as kept
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.fit import Prepared, Trained, fit, predict, prepare
+from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.metering import Meter
-from calibrant_lab.trials.store import Result, Store, Validated, write_result
-from calibrant_lab.watching import KeepLast
+from calibrant_lab.trials.scores import Predicted, best_temperature, score, scores_of
+from calibrant_lab.trials.store import Result, Store, write_result
+from calibrant_lab.trials.watching import KeepLast
 
 SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is running
 Ending = Literal["done", "busy", "failed"]
@@ -50,10 +53,21 @@ def run_trial(store: Store, configuration: Configuration, data: Path | None, acc
             _clear(trial.folder)
             write_json(trial.folder / kept.CONFIGURATION, configuration.to_dict())
             _run(trial.folder, configuration, data, accelerator)
-        except Exception:  # reported by the caller that asked for the trial
+        except Exception as error:  # reported by the caller that asked for the trial
+            if is_full(error):
+                raise
             write_json(trial.folder / kept.FAILURE, {"traceback": traceback.format_exc()})
             return "failed"
         return "done"
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether something failed because the disk is full, which the next trial would, too."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _clear(folder: Path) -> None:
@@ -79,18 +93,28 @@ def _run(folder: Path, configuration: Configuration, data: Path | None, accelera
     )  # fmt: skip
     write_json(folder / kept.HISTORY, meter.history(trained))
     _write_predictions(folder, prepared, trained)
-    with whole_or_not_at_all(folder / kept.WEIGHTS) as temporary:
-        torch.save({key: value.cpu() for key, value in trained.model.state_dict().items()}, temporary)
-    found = cal.metrics.evaluate(logits=trained.validation.logits, target=trained.validation.target, bins=BINS)
-    write_result(
-        folder,
-        Result(
-            configuration, Validated(found.accuracy, found.ece), judge(trained.validation, trained.test), meter.cost(),
-            _environment(trained.model),
-        ),
-    )  # fmt: skip
+    write_weights(folder / kept.WEIGHTS, trained.model)
+    validation = {name: score(name, trained.validation) for name in ("accuracy", "ece", "nll")}
+    validation["temperature"] = best_temperature(trained.validation)
+    found = scores_of(trained.validation, trained.test)
+    environment = _environment(trained.model) | {"sources": _sources(configuration)}
+    write_result(folder, Result(configuration, validation, found, meter.cost(), environment))
     checkpoint.unlink(missing_ok=True)
     (folder / kept.PROGRESS).unlink(missing_ok=True)
+
+
+def write_weights(path: Path, model: nn.Module) -> None:
+    """Write the weights of a network; equal weights give equal bytes."""
+    content = io.BytesIO()  # into a file torch would write the name of that file too
+    torch.save({key: value.cpu() for key, value in model.state_dict().items()}, content)
+    with whole_or_not_at_all(path) as temporary:
+        temporary.write_bytes(content.getvalue())
+
+
+def _sources(configuration: Configuration) -> dict[str, str]:
+    """Digests of the files that a recipe and a method from outside are in."""
+    found = {plugins.short(name): plugins.source_digest(name) for name in (configuration.recipe, configuration.method)}
+    return {name: digest for name, digest in found.items() if digest is not None}
 
 
 def _check_data(folder: Path, prepared: Prepared, *, resumes: bool) -> None:

@@ -1,0 +1,82 @@
+"""Scores of a trained network, as trained and after post-hoc scaling, by the names that columns of a table have."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torch import Tensor
+
+import calibrant as cal
+from calibrant.metrics.named import statistic
+from calibrant_lab import plugins
+
+BINS = 20  # of ECE, as in the paper
+KEPT = ("accuracy", "ece", "nll", "ece+temperature", "accuracy+vector", "ece+vector")
+REPAIRS = {"temperature": cal.posthoc.TemperatureScaling, "vector": cal.posthoc.VectorScaling}
+ALIASES = {"log_loss": "nll"}
+
+
+class Predicted(NamedTuple):
+    """Logits of a network and the right answers."""
+
+    logits: Tensor
+    target: Tensor
+
+
+def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = KEPT) -> dict[str, float]:
+    """Score a network on its test set.
+
+    Args:
+        validation: Predictions that post-hoc methods are fitted on.
+        test: Predictions that are scored.
+        columns: Names of metrics, or their import paths as functions of :class:`calibrant.metrics.Predictions`; with
+            ``+temperature`` or ``+vector``, after scaling.
+
+    Returns:
+        Shares, not percent. NaN where no temperature could be fitted.
+    """
+    scaled = {"": test.logits}
+    found = {}
+    for column in columns:
+        metric, _, repair = column.partition("+")
+        if repair not in scaled:
+            scaled[repair] = _repaired(repair, validation, test)
+        logits = scaled[repair]
+        found[column] = math.nan if logits is None else score(metric, Predicted(logits, test.target))
+    return found
+
+
+def score(metric: str, predicted: Predicted) -> float:
+    """One metric of predictions; ECE in the paper's 20 right-closed bins."""
+    name = ALIASES.get(metric, metric)
+    chosen = plugins.find(metric, "metric", {}) if ":" in metric else name
+    data = cal.metrics.predictions(logits=predicted.logits, target=predicted.target)
+    return statistic(chosen, BINS, "paper").value(data)
+
+
+def best_temperature(validation: Predicted) -> float:
+    """The temperature that a validation set gives; NaN where it does not determine one."""
+    try:
+        return float(cal.posthoc.TemperatureScaling().fit(*validation).temperature_)
+    except ValueError:  # answers that are all right, or no better than chance, have no best temperature
+        return math.nan
+
+
+def check_column(column: str) -> None:
+    """Complain about a column that there is not."""
+    metric, plus, repair = column.partition("+")
+    if plus and repair not in REPAIRS:
+        raise ValueError(f"there is no post-hoc method {repair!r} for {column!r}: there are {', '.join(REPAIRS)}")
+    if ":" in metric:
+        plugins.find(metric, "metric", {})
+    else:
+        statistic(ALIASES.get(metric, metric), BINS, "paper")  # type: ignore[arg-type]
+
+
+def _repaired(repair: str, validation: Predicted, test: Predicted) -> Tensor | None:
+    try:
+        fitted = REPAIRS[repair]().fit(*validation)
+    except ValueError:
+        return None
+    scaled: Tensor = fitted(test.logits)
+    return scaled
