@@ -1,47 +1,44 @@
-"""Run the trials that a plan still misses, until it misses none."""
+"""Run the trials that a sweep still misses, until it misses none."""
 
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Iterator, Set
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from calibrant.files import FileError
+from calibrant_lab.sweeps.protocol import Plan, Results, Validated, plan
+from calibrant_lab.sweeps.sweep import FOLDER, Sweep
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import Executor
-from calibrant_lab.sweeps.protocol import Plan, Results
-from calibrant_lab.trials.store import CHECKPOINT, Result, Store
+from calibrant_lab.trials.store import CHECKPOINT, Store
 
 SECONDS_TO_WAIT = 1.0
 SECONDS_BETWEEN_VISITS = 5.0  # to a trial that another command is at
 
-MakePlan = Callable[[Results, Set[Configuration]], Plan]
 
-
-class View(Protocol):
-    """Someone who watches."""
+class Observer(Protocol):
+    """Observer of a running sweep."""
 
     def show(self, plan: Plan, results: Results, failed: Set[Configuration]) -> None:
-        """Look at the state of things, about once a second."""
+        """Look at the state of the sweep, about once a second."""
 
 
-def run(make_plan: MakePlan, store: Store, executor: Executor, view: View) -> Plan:
+def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> Plan:
     """Run what is missing; the plan is made anew with every result, since later trials depend on earlier ones.
 
-    Trials that failed in an earlier command are tried again. The executor is stopped in the end, whatever happens.
+    The sweep is recorded in the store before its first trial. Trials that failed in an earlier command are tried
+    again. The executor is stopped in the end, whatever happens.
 
     Args:
-        make_plan: From results, and the trials that failed, to what is needed.
+        sweep: The request.
         store: Where the executor keeps trials.
-        executor: Who runs them.
-        view: Who watches.
+        executor: What runs them.
+        observer: Is shown the state of the sweep.
     """
-    try:
-        store.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(store.folder, f"cannot be made ({error.strerror}): keep trials in another folder") from error
-    results = {configuration: result.validation for configuration, result in stored(store).items()}
+    record(sweep, store)
+    results = validated(store, sweep)
     for trial in results:  # killed between the two, it has left its last checkpoint beside its result
         (store.trial(trial).folder / CHECKPOINT).unlink(missing_ok=True)
     failed: set[Configuration] = set()
@@ -50,22 +47,24 @@ def run(make_plan: MakePlan, store: Store, executor: Executor, view: View) -> Pl
     with _stopped_in_the_end(executor):
         while True:
             for trial in list(elsewhere):
-                if (result := store.result(trial)) is not None:
-                    results[trial] = result.validation
+                if (found := scores_of(trial, store, sweep)) is not None:
+                    results[trial] = found
                     del elsewhere[trial]
-            plan = make_plan(results, failed)
-            missing = plan.missing(results.keys() | failed)
+            current = plan(sweep, results, failed)
+            missing = current.missing(results.keys() | failed)
             if not missing:
-                view.show(plan, results, failed)
-                return plan
+                observer.show(current, results, failed)
+                return current
             for trial in missing:
                 if trial not in submitted and elsewhere.get(trial, 0.0) <= time.monotonic():
                     executor.submit(trial)
                     submitted.add(trial)
-            view.show(plan, results, failed)
+            observer.show(current, results, failed)
             for trial, ending in executor.wait(SECONDS_TO_WAIT):
-                if ending == "done" and (result := store.result(trial)) is not None:
-                    results[trial] = result.validation
+                if ending == "disk full":
+                    raise FileError(store.folder, "is on a disk that is full: make room, and the same command goes on")
+                if ending == "done" and (found := scores_of(trial, store, sweep)) is not None:
+                    results[trial] = found
                 elif ending == "busy":
                     submitted.discard(trial)
                     elsewhere[trial] = time.monotonic() + SECONDS_BETWEEN_VISITS
@@ -73,9 +72,43 @@ def run(make_plan: MakePlan, store: Store, executor: Executor, view: View) -> Pl
                     failed.add(trial)
 
 
-def stored(store: Store) -> dict[Configuration, Result]:
-    """The results so far; none where there is no store yet."""
-    return store.results() if store.folder.is_dir() else {}
+def record(sweep: Sweep, store: Store) -> None:
+    """Write the sweep into the store, where tables, figures and the report of it read it."""
+    try:
+        store.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(store.folder, f"cannot be made ({error.strerror}): keep trials in another folder") from error
+    sweep.write(store.folder / FOLDER / f"{sweep.file_name}-{sweep.identity}.toml")
+
+
+def recorded(store: Store) -> list[Sweep]:
+    """The sweeps of a store whose recipes and methods this installation knows."""
+    found = []
+    for path in sorted((store.folder / FOLDER).glob("*.toml")):
+        with suppress(FileError):
+            found.append(Sweep.read(path))
+    return found
+
+
+def validated(store: Store, sweep: Sweep) -> dict[Configuration, Validated]:
+    """Validation scores of all finished trials; none where there is no store yet."""
+    if not store.folder.is_dir():
+        return {}
+    base = sweep.base
+    found = {}
+    for trial in store.results():
+        # Others cannot be part of the sweep, and their scores may take long to compute.
+        if trial.recipe == base.recipe and (scores := scores_of(trial, store, sweep)) is not None:
+            found[trial] = scores
+    return found
+
+
+def scores_of(trial: Configuration, store: Store, sweep: Sweep) -> Validated | None:
+    """What a sweep chooses by, of a trial that is finished."""
+    result = store.result(trial)
+    if result is None:
+        return None
+    return Validated(result.validation["accuracy"], store.trial(trial).score("validation", sweep.select))
 
 
 @contextmanager

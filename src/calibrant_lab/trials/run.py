@@ -26,7 +26,7 @@ from calibrant_lab.trials.store import Result, Store, write_result
 from calibrant_lab.trials.watching import KeepLast
 
 SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is running
-Ending = Literal["done", "busy", "failed"]
+Ending = Literal["done", "busy", "failed", "disk full"]
 
 
 def run_trial(store: Store, configuration: Configuration, data: Path | None, accelerator: str = "auto") -> Ending:

@@ -36,11 +36,11 @@ def attempt(job: Job, configuration: Configuration) -> "tuple[Ending, str | None
     """Run a trial; say how it ended and, where the trial could not note it down itself, what went wrong."""
     try:
         # Here, since it takes seconds: a process that only hands trials out does without it.
-        from calibrant_lab.trials.run import run_trial
+        from calibrant_lab.trials.run import is_full, run_trial
 
         return run_trial(Store(job.store), configuration, job.data, job.accelerator), None
-    except Exception:  # such as a folder that cannot be written; the next trial may do better
-        return "failed", traceback.format_exc()
+    except Exception as error:  # such as a folder that cannot be written; the next trial may do better
+        return ("disk full", None) if is_full(error) else ("failed", traceback.format_exc())
 
 
 def work(handle: int) -> None:
