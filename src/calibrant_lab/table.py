@@ -1,49 +1,48 @@
-"""Outcomes as a table in the shape of the paper's Table 1."""
+"""Scores of networks as a table in the terminal."""
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
-from calibrant_lab.outcome import BINS, Outcome
+from calibrant_lab.columns import Column
+from calibrant_lab.trials.scores import BINS
 
-Column = tuple[str, Callable[[Outcome], float], int]
-COLUMNS: list[Column] = [
-    ("accuracy %", lambda outcome: 100 * outcome.accuracy, 1),
-    ("ECE %", lambda outcome: 100 * outcome.ece, -1),
-    ("ECE %\nafter TS", lambda outcome: 100 * outcome.ece_temperature, -1),
-    ("accuracy %\nafter VS", lambda outcome: 100 * outcome.accuracy_vector, 1),
-    ("ECE %\nafter VS", lambda outcome: 100 * outcome.ece_vector, -1),
-    ("T", lambda outcome: outcome.temperature, 0),
-]
 NOTE = (
-    f"ECE in {BINS} bins. TS and VS: temperature and vector scaling, fitted on the validation set; T: the temperature, "
-    "above 1 for an over-confident network, - if none fits."
+    f"ECE in {BINS} bins. TS and VS: temperature and vector scaling, fitted on the validation set; - where no "
+    "temperature fits."
 )
 
 
-def outcome_table(rows: Mapping[str, Sequence[Outcome]], *, title: str) -> Table:
-    """One row a method, mean ± standard deviation over its seeds; the best mean of each column in bold."""
+def score_table(
+    rows: Mapping[str, Sequence[Mapping[str, float]]], columns: Sequence[Column], *, title: str
+) -> Table:
+    """One row for each method, mean ± standard deviation over its seeds; the best mean of each column in bold.
+
+    Args:
+        rows: By name, the scores of each seed by the key of a column.
+        columns: What to show.
+        title: Over the table.
+    """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("", no_wrap=True)
-    for heading, _, _ in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
+    for one in columns:
+        table.add_column(one.heading, justify="right", no_wrap=True)
     means = {
-        name: [statistics.fmean(map(value, outcomes)) for _, value, _ in COLUMNS] for name, outcomes in rows.items()
+        name: {one.key: statistics.fmean(seed[one.key] for seed in scores) for one in columns}
+        for name, scores in rows.items()
     }
-    for name, outcomes in rows.items():
+    for name, scores in rows.items():
         cells = []
-        for place, (_, value, better) in enumerate(COLUMNS):
-            values = [value(outcome) for outcome in outcomes]
-            text = mean_and_spread(values) if better else mean_and_spread([statistics.fmean(values)])
-            best = better and means[name][place] * better == max(
-                (mean[place] * better for mean in means.values() if not math.isnan(mean[place])), default=None
-            )
-            cells.append(f"[bold]{text}[/]" if best and len(rows) > 1 else text)
+        for one in columns:
+            known = [mean[one.key] * one.better for mean in means.values() if not math.isnan(mean[one.key])]
+            text = mean_and_spread([one.factor * seed[one.key] for seed in scores], one.digits)
+            best = len(rows) > 1 and bool(known) and means[name][one.key] * one.better == max(known)
+            cells.append(f"[bold]{text}[/]" if best else text)
         table.add_row(name, *cells)
     return table
 
@@ -65,9 +64,9 @@ def print_whole(console: Console, content: RenderableType) -> None:
     console.print(Whole(content) if isinstance(content, Table) else content, crop=False)
 
 
-def mean_and_spread(values: Sequence[float]) -> str:
+def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
     """Mean ± standard deviation; a single value has no deviation, and what could not be fitted has no value."""
     if any(math.isnan(value) for value in values):
         return "-"
-    mean = f"{statistics.fmean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean}±{statistics.stdev(values):.2f}"  # as narrow as terminals are
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean}±{statistics.stdev(values):.{digits}f}"  # as narrow as terminals are

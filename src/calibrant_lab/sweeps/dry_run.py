@@ -8,7 +8,7 @@ from rich.table import Table
 
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.table import print_whole
-from calibrant_lab.trials.labels import SYMBOLS
+from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.sweeps.protocol import Plan, Row
 from calibrant_lab.trials.store import Result
 
@@ -48,24 +48,25 @@ def list_trials(rehearsed: Plan, known: Plan, results: dict[Configuration, Resul
 def _steps(row: Row, so_far: Row) -> list[tuple[str, Configuration, frozenset[str]]]:
     """What the search has chosen stands in the trials after it; what it has not, is unknown there."""
     found: list[tuple[str, Configuration, frozenset[str]]] = []
-    settings = [search.setting for search in row.searches]
+    settings = [search.option for search in row.searches]
     for place, search in enumerate(row.searches):
         known = place < len(so_far.searches)
         candidates = so_far.searches[place].candidates if known else search.candidates
         unknown = frozenset() if known else frozenset(settings[:place])
-        found += [(f"search {SYMBOLS[search.setting]}", trial, unknown) for trial in candidates]
+        found += [(f"search {SYMBOLS.get(search.option, search.option)}", trial, unknown) for trial in candidates]
     unknown = frozenset() if so_far.trials else frozenset(settings)
     found += [("seeds", trial, unknown) for trial in so_far.trials or row.trials]
     return found
 
 
 def _settings(trial: Configuration, row: Row, unknown: frozenset[str]) -> str:
-    shown = dict.fromkeys([search.setting for search in row.searches])
-    if trial.bandwidth is not None:
-        shown["bandwidth"] = None
-    if trial.softness is not None:
-        shown["softness"] = None
-    parts = [f"{SYMBOLS[name]} {'chosen' if name in unknown else format(getattr(trial, name), 'g')}" for name in shown]
+    options = dict(trial.options)
+    shown = [name for name in options if name in SYMBOLS or any(name == search.option for search in row.searches)]
+    parts = [
+        f"{SYMBOLS.get(name, name)} {'chosen' if name in unknown else format(options[name], 'g')}"
+        for name in sorted(shown, key=list(SYMBOLS).index)
+        if options[name] is not None
+    ]
     return ", ".join(parts)
 
 

@@ -14,8 +14,7 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.configuration import label
+from calibrant_lab.trials.configuration import Configuration, label
 from calibrant_lab.sweeps.protocol import Plan, Results, best_of, mean_scores
 from calibrant_lab.trials.quantities import duration, percent
 from calibrant_lab.trials.runs import DIGITS
@@ -121,23 +120,23 @@ def _running(running: dict[Configuration, Progress | None]) -> Table:
 
 
 def _best(plan: Plan, results: Results) -> Table | None:
-    """The lowest validation ECE of every method among accurate enough networks; failing these, the most accurate."""
-    first = plan.baselines[0]
+    """What every method would choose now: the best score among accurate enough networks, or the most accurate."""
+    first, select = plan.baselines[0], plan.sweep.select
     baseline = mean_scores(plan.baselines, results).get(first)
     if baseline is None:
         return None
-    table = _table("best so far, on the validation set", "tried", "accuracy %", "ECE %")
-    table.add_row(escape(label(first)), "", percent(baseline.accuracy), percent(baseline.ece))
+    table = _table("best so far, on the validation set", "tried", "accuracy %", select)
+    table.add_row(escape(label(first)), "", percent(baseline.accuracy), f"{baseline.score:.4f}")
     for searches in dict.fromkeys(row.searches for row in plan.rows if row.searches):
         candidates = dict.fromkeys(one for search in searches for one in search.candidates)
         tried = [one for one in candidates if one in results]
         scores = mean_scores(tried, results)
-        best, within = best_of(scores, baseline)
+        best, within = best_of(scores, baseline, plan.sweep.tolerance)
         if best is None:
             continue
         name = escape(label(best)) + ("" if within else ", not accurate enough")
         table.add_row(
-            name, f"{len(tried)} of {len(candidates)}", percent(scores[best].accuracy), percent(scores[best].ece)
+            name, f"{len(tried)} of {len(candidates)}", percent(scores[best].accuracy), f"{scores[best].score:.4f}"
         )
     return table
 

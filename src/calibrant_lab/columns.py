@@ -1,0 +1,42 @@
+"""Columns of tables: a metric, as trained or after post-hoc scaling, and how people read it."""
+
+from typing import NamedTuple
+
+from calibrant.metrics.verdicts import LABELS, MORE_IS_BETTER
+from calibrant_lab.trials.scores import ALIASES, check_column
+
+AFTER = {"temperature": "after TS", "vector": "after VS"}
+
+
+class Column(NamedTuple):
+    """A column.
+
+    Attributes:
+        key: Its name in a sweep.
+        heading: One or two lines.
+        factor: 100 where people read percent.
+        digits: Decimals shown.
+        better: Whether more of it (1) or less of it (-1) is better.
+    """
+
+    key: str
+    heading: str
+    factor: float
+    digits: int
+    better: int
+
+
+def column(key: str) -> Column:
+    """A column by its name.
+
+    Example:
+        >>> column("ece+temperature").heading, column("accuracy").better, column("log_loss").digits
+        ('ECE %\\nafter TS', 1, 4)
+    """
+    check_column(key)
+    metric, _, repair = key.partition("+")
+    name = ALIASES.get(metric, metric)
+    label, is_percent = LABELS.get(name, (metric.rpartition(":")[2], False))
+    heading = f"{label} %" if is_percent else label
+    heading += f"\n{AFTER[repair]}" if repair else ""
+    return Column(key, heading, 100 if is_percent else 1, 2 if is_percent else 4, 1 if name in MORE_IS_BETTER else -1)
