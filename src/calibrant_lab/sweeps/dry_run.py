@@ -6,10 +6,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.table import print_whole
 from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.sweeps.protocol import Plan, Row
+from calibrant_lab.table import print_whole
+from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Result
 
 

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from calibrant_lab.trials.configuration import Configuration, label
 from calibrant_lab.sweeps.protocol import Plan, Results, best_of, mean_scores
+from calibrant_lab.trials.configuration import Configuration, label
 from calibrant_lab.trials.quantities import duration, percent
 from calibrant_lab.trials.runs import DIGITS
 from calibrant_lab.trials.store import Progress, Store

@@ -1,11 +1,11 @@
-"""`calibrant runs`: what a store holds, what is known of one trial, what may go, and what to keep for good."""
+"""`calibrant runs`: what a store holds, what is known of one trial, and what may go."""
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -14,18 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrant.files import FileError
-from calibrant_lab.trials.configuration import Configuration, ObjectiveName
-from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.objectives import display_name
-from calibrant_lab.outcome import BINS
-from calibrant_lab.table import NOTE, outcome_table, print_whole
+from calibrant_lab import plugins
+from calibrant_lab.columns import column
+from calibrant_lab.methods import METHODS
+from calibrant_lab.table import NOTE, print_whole, score_table
 from calibrant_lab.trials import store as kept
-from calibrant_lab.trials.labels import changes_of, label
+from calibrant_lab.trials.configuration import Configuration, changes_of, label
+from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.quantities import duration, percent, size
-from calibrant_lab.trials.store import Result, Status, Store, Trial
+from calibrant_lab.trials.scores import BINS, KEPT
+from calibrant_lab.trials.store import Result, Status, Store, Trial, UnknownTrialError
 
-OBJECTIVES = get_args(ObjectiveName)
-COLOURS = {"done": "green", "running": "cyan", "failed": "red", "unfinished": "yellow", "damaged": "red"}
+COLOURS = {"done": "green", "running": "cyan", "failed": "red", "unfinished": "yellow", "unknown": "magenta", "damaged": "red"}
 DIGITS = 8  # of an identity, in lists
 
 
@@ -34,7 +34,7 @@ class Run:
     """A trial as far as it can be read."""
 
     trial: Trial
-    status: Status | Literal["damaged"]
+    status: Status | Literal["damaged", "unknown"]
     configuration: Configuration | None = None
     result: Result | None = None
     problem: str | None = None
@@ -46,6 +46,8 @@ def look(trial: Trial) -> Run:
     try:
         configuration = trial.configuration
         return Run(trial, status, configuration, trial.result() if status == "done" else None)
+    except UnknownTrialError as error:
+        return Run(trial, "unknown", problem=str(error))
     except FileError as error:
         return Run(trial, "damaged", problem=str(error))
 
@@ -56,40 +58,44 @@ def list_runs(store: Store, console: Console) -> None:
     readable = [(run.configuration, run) for run in runs if run.configuration is not None]
     readable.sort(key=lambda pair: order(pair[0]))
     for (recipe, model, epochs), group in groupby(readable, lambda pair: _group(pair[0])):
-        console.print(_listed(group, title=f"{recipe}, {model}, {epochs} epochs"))
+        parts = [recipe, model, f"{epochs} epochs"]
+        console.print(_listed(group, title=", ".join(part for part in parts if part)))
     for run in runs:
         if run.problem is not None:
-            console.print(f"[red]damaged[/] {escape(run.problem)}", highlight=False, soft_wrap=True)
+            colour = COLOURS[run.status]
+            console.print(f"[{colour}]{run.status}[/] {escape(run.problem)}", highlight=False, soft_wrap=True)
     console.print(_summary(runs), highlight=False, soft_wrap=True)
 
 
 def _group(configuration: Configuration) -> tuple[str, str, int]:
-    return configuration.recipe, configuration.model, configuration.epochs
+    model = getattr(configuration.settings, "model", "")
+    return plugins.short(configuration.recipe), str(model), configuration.settings.epochs
 
 
 def order(configuration: Configuration) -> tuple[Any, ...]:
-    """Which trial comes before which: those of one recipe and objective together, seeds last."""
+    """Which trial comes before which: those of one recipe and method together, seeds last."""
     c = configuration
-    inner = (c.bandwidth or 0.0, c.softness or 0.0)
-    place = OBJECTIVES.index(c.objective)
-    return *_group(c), place, not c.root, c.reduced_split, -c.batch_size, c.weight, *inner, label(c), c.seed
+    names = list(METHODS)
+    place = names.index(c.method) if c.method in names else len(names)
+    searched = tuple(c.option(name) or 0.0 for name in ("weight", "bandwidth", "softness"))
+    return *_group(c), place, c.settings.reduced_split, -c.settings.batch_size, *searched, label(c), c.seed
 
 
 def _listed(runs: Iterable[tuple[Configuration, Run]], *, title: str) -> Table:
     table = Table(
         title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=0, pad_edge=False
     )
-    for heading in ("trial", "objective", "seed", "status", "accuracy %", "ECE %", "time"):
-        is_text = heading in ("trial", "objective", "status")
+    for heading in ("trial", "method", "seed", "status", "accuracy %", "ECE %", "time"):
+        is_text = heading in ("trial", "method", "status")
         # What is long may take a second line where the terminal is narrow.
         table.add_column(
-            heading, justify="left" if is_text else "right", no_wrap=heading not in ("objective", "status")
+            heading, justify="left" if is_text else "right", no_wrap=heading not in ("method", "status")
         )
     for configuration, run in runs:
         scores = ["", "", _left(run)]
         if run.result is not None:
-            outcome, cost = run.result.outcome, run.result.cost
-            scores = [percent(outcome.accuracy), percent(outcome.ece), duration(cost.seconds)]
+            test, cost = run.result.test, run.result.cost
+            scores = [percent(test["accuracy"]), percent(test["ece"]), duration(cost.seconds)]
         table.add_row(
             run.trial.identity[:DIGITS], escape(label(configuration)), str(configuration.seed), _status(run), *scores
         )
@@ -133,14 +139,17 @@ def show_run(store: Store, prefix: str, console: Console) -> None:
     run = look(find(store, prefix))
     folder = escape(str(run.trial.folder))
     if run.configuration is None:
-        console.print(f"[red]damaged[/] {escape(str(run.problem))}", highlight=False, soft_wrap=True)
+        colour = COLOURS[run.status]
+        console.print(f"[{colour}]{run.status}[/] {escape(str(run.problem))}", highlight=False, soft_wrap=True)
         return
     c = run.configuration
-    head = f"[bold]{escape(label(c))}[/] on {c.recipe}, seed {c.seed}:"
+    head = f"[bold]{escape(label(c))}[/] on {escape(plugins.short(c.recipe))}, seed {c.seed}:"
     console.print(head, _status(run), highlight=False, end="\n\n")
     changes = changes_of(c)
-    _pairs(console, "settings other than the recipe's", {name: changes[name] for name in changes if name != "recipe"})
-    rest = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in c.to_dict().items() if name not in changes)
+    _pairs(console, "options of the method", dict(c.options))
+    _pairs(console, "settings other than the recipe's", changes)
+    settings = c.settings.to_dict().items()
+    rest = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in settings if name not in changes)
     console.print(f"[dim]the recipe's: {escape(rest)}[/]\n", highlight=False)
     if run.result is not None:
         _show_result(run.result, console)
@@ -153,11 +162,12 @@ def show_run(store: Store, prefix: str, console: Console) -> None:
 
 
 def _show_result(result: Result, console: Console) -> None:
-    name = display_name(result.configuration)
-    print_whole(console, outcome_table({escape(name): [result.outcome]}, title="test set"))
+    name = escape(result.configuration.of_method.label)
+    print_whole(console, score_table({name: [result.test]}, [column(key) for key in KEPT], title="test set"))
     console.print(f"[dim]{NOTE}[/]\n", highlight=False)
-    accuracy, ece, cost = result.validation.accuracy, result.validation.ece, result.cost
-    _pairs(console, "validation set", {"accuracy %": percent(accuracy), "ECE %": percent(ece)})
+    found, cost = result.validation, result.cost
+    scores = {"accuracy %": percent(found["accuracy"]), "ECE %": percent(found["ece"])}
+    _pairs(console, "validation set", scores | {"temperature": f"{found['temperature']:.3g}"})
     spent = {
         "time": duration(cost.seconds), "processor time": duration(cost.processor_seconds),
         "samples": f"{cost.images:,}", "peak memory": size(cost.peak_memory),
@@ -234,33 +244,3 @@ def _removed(run: Run, paths: list[Path]) -> bool:
             else:
                 path.unlink()
         return True
-
-
-def export(store: Store, path: Path) -> int:
-    """Write the finished trials to one JSON file, without networks, predictions and paths of this machine.
-
-    Args:
-        store: The trials. One that is damaged is an error: half of the results would pass for all of them.
-        path: Of the file.
-
-    Returns:
-        How many there are.
-    """
-    finished = [trial for trial in store.trials() if trial.status == "done"]
-    results = sorted(((trial, trial.result()) for trial in finished), key=lambda pair: order(pair[1].configuration))
-    write_json(path, {"trials": [_exported(trial, result) for trial, result in results]})
-    return len(results)
-
-
-def _exported(trial: Trial, result: Result) -> dict[str, Any]:
-    configuration = result.configuration.to_dict()
-    for name in ("initial_weights", "class_list"):
-        configuration[name] = configuration[name] and Path(configuration[name]).name
-    if Path(configuration["model"]).is_absolute():
-        configuration["model"] = Path(configuration["model"]).name
-    data = trial.folder / kept.DATA
-    return {
-        "trial": trial.identity, "configuration": configuration, "validation": asdict(result.validation),
-        "test": asdict(result.outcome), "cost": asdict(result.cost), "environment": result.environment,
-        "data": read_json(data) if data.exists() else None,
-    }  # fmt: skip

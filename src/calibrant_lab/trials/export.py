@@ -1,0 +1,98 @@
+"""Finished trials as one file, and as a table for programs."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibrant.files import FileError, whole_or_not_at_all
+from calibrant_lab import plugins
+from calibrant_lab.trials import store as kept
+from calibrant_lab.trials.json_files import read_json, write_json
+from calibrant_lab.trials.runs import look, order
+from calibrant_lab.trials.store import Result, Store, Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def export(store: Store, path: Path, *, predictions: bool = False) -> int:
+    """Write the finished trials to one JSON file, without networks and paths of this machine.
+
+    Args:
+        store: The trials. One that is damaged is an error: half of the results would pass for all of them. Those of
+            recipes and methods that this installation does not know are left out.
+        path: The file.
+        predictions: Write logits and targets of the test sets beside it, as float16, to an .npz file of the same name.
+
+    Returns:
+        How many there are.
+    """
+    found = _finished(store)
+    write_json(path, {"trials": [_exported(trial, result) for trial, result in found]})
+    if predictions:
+        _write_predictions(path.with_suffix(".npz"), [trial for trial, _ in found])
+    return len(found)
+
+
+def to_frame(store: Store) -> "pd.DataFrame":
+    """The finished trials as a table of pandas: one row for each, a column for every setting, option and score."""
+    import pandas as pd
+
+    rows = []
+    for trial, result in _finished(store):
+        exported = _exported(trial, result)
+        configuration = exported["configuration"]
+        rows.append(
+            {name: configuration[name] for name in ("recipe", "method", "seed")}
+            | configuration["settings"]
+            | configuration["options"]
+            | {f"validation_{name}": value for name, value in result.validation.items()}
+            | {f"test_{name}": value for name, value in result.test.items()}
+            | asdict(result.cost)
+            | {"trial": trial.identity}
+        )
+    return pd.DataFrame(rows)
+
+
+def _finished(store: Store) -> list[tuple[Trial, Result]]:
+    found = []
+    for trial in store.trials():
+        run = look(trial)
+        if run.status == "damaged":
+            raise FileError(trial.folder, f"cannot be exported: {run.problem}")
+        if run.result is not None:
+            found.append((trial, run.result))
+    return sorted(found, key=lambda pair: order(pair[1].configuration))
+
+
+def _exported(trial: Trial, result: Result) -> dict[str, Any]:
+    configuration = result.configuration.to_dict()
+    for name in ("recipe", "method"):
+        configuration[name] = plugins.short(configuration[name])
+    settings = configuration["settings"]
+    for name in (*configuration["files"], "model"):
+        if isinstance(settings.get(name), str):
+            settings[name] = Path(settings[name]).name if Path(settings[name]).is_absolute() else settings[name]
+    data = trial.folder / kept.DATA
+    return {
+        "trial": trial.identity, "configuration": configuration, "validation": result.validation, "test": result.test,
+        "cost": asdict(result.cost), "environment": result.environment,
+        "data": read_json(data) if data.exists() else None,
+    }  # fmt: skip
+
+
+def _write_predictions(path: Path, trials: list[Trial]) -> None:
+    """Logits of every trial by its identity, and the targets of each distinct test set once."""
+    arrays: dict[str, Any] = {}
+    for trial in trials:
+        logits, target = trial.predicted("test")
+        largest = float(logits.abs().max())
+        if not math.isfinite(largest) or largest > np.finfo(np.float16).max:
+            raise FileError(trial.folder, f"has logits up to {largest:.3g}, beyond float16: export it by itself")
+        arrays[f"{trial.identity}_logits"] = logits.numpy().astype(np.float16)
+        arrays[f"{trial.identity}_target"] = target.numpy().astype(np.int16 if int(target.max()) < 2**15 else np.int64)
+    with whole_or_not_at_all(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)
