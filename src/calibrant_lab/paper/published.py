@@ -6,8 +6,7 @@ Measure", ICLR 2023. Percent; mean and standard deviation of five trials. The we
 
 from typing import NamedTuple
 
-from calibrant_lab.configuration import RecipeName
-from calibrant_lab.names import TableName
+from calibrant_lab.sweeps.sweep import COLUMNS, Sweep
 
 
 class Printed(NamedTuple):
@@ -18,23 +17,29 @@ class Printed(NamedTuple):
     text: str
 
 
-def published(table: TableName, recipe: RecipeName) -> dict[str, tuple[Printed, ...]]:
-    """The paper's rows for a recipe, by the names that our rows have; none where the paper has none.
-
-    Columns are those of the table: accuracy, ECE, ECE after TS, accuracy after VS and ECE after VS, of which Table 3
-    has the first two.
+def published(sweep: Sweep) -> dict[str, dict[str, Printed]]:
+    """The paper's numbers beside a sweep, by row and column; none beside other data or another network.
 
     Example:
-        >>> published("table1", "mnist")["+ ESD"][1]
+        >>> published(Sweep(name="table1", recipe="mnist"))["+ ESD"]["ece"]
         Printed(mean=0.3, std=0.035, text='0.30±0.035')
-        >>> published("table1", "digits")
+        >>> published(Sweep(name="table1", recipe="digits"))
+        {}
+        >>> published(Sweep(name="table1", recipe="mnist", settings={"model": "resnet20"}))
         {}
     """
-    lines = _TABLES[table].get(recipe, "").strip().splitlines()
-    columns = 2 if table == "table3" else 5
+    if "model" in sweep.settings and sweep.base.settings != sweep.base.replaced({"model": _model(sweep)}).settings:
+        return {}
+    lines = _TABLES.get(sweep.name, {}).get(sweep.recipe, "").strip().splitlines()
+    columns = COLUMNS[:2] if sweep.name == "table3" else COLUMNS
     return {
-        name.strip(): tuple(map(_printed, cells)) for name, *cells in (line.rsplit(None, columns) for line in lines)
+        name.strip(): dict(zip(columns, map(_printed, cells), strict=True))
+        for name, *cells in (line.rsplit(None, len(columns)) for line in lines)
     }
+
+
+def _model(sweep: Sweep) -> str:
+    return str(sweep.base.of_recipe.settings.model_fields["model"].default)
 
 
 def _printed(text: str) -> Printed:
@@ -43,7 +48,7 @@ def _printed(text: str) -> Printed:
 
 
 # Columns: accuracy, ECE, ECE after TS, accuracy after VS, ECE after VS.
-_TABLE1: dict[RecipeName, str] = {
+_TABLE1: dict[str, str] = {
     "mnist": """
         NLL           98.8±0.034   0.91±0.080   0.31±0.044   98.7±0.058   0.43±0.123
         + MMCE        98.4±0.320   0.36±0.029   0.33±0.068   98.4±0.250   0.32±0.055
@@ -81,7 +86,7 @@ _TABLE1: dict[RecipeName, str] = {
         + ESD         48.0±0.451   28.8±0.543   3.49±0.373   47.1±0.429   4.42±1.010
     """,
 }
-_TABLE2: dict[RecipeName, str] = {
+_TABLE2: dict[str, str] = {
     "cifar10": """
         NLL (b512)    92.9±0.159   5.49±0.105   1.89±0.105   92.3±0.625   2.96±1.596
         + ESD (b512)  92.1±0.141   3.08±0.692   1.60±0.089   92.1±0.314   1.61±0.287
@@ -98,7 +103,7 @@ _TABLE2: dict[RecipeName, str] = {
     """,
 }
 # Accuracy and ECE. Its NLL row is not the one of Table 1.
-_TABLE3: dict[RecipeName, str] = {
+_TABLE3: dict[str, str] = {
     "cifar100": """
         NLL (b512)    68.6±0.034   22.4±0.105
         + ECE (b512)  68.2±0.025   14.6±0.252
@@ -106,4 +111,4 @@ _TABLE3: dict[RecipeName, str] = {
         + ECE (b128)  68.1±0.084   21.0±0.552
     """,
 }
-_TABLES: dict[TableName, dict[RecipeName, str]] = {"table1": _TABLE1, "table2": _TABLE2, "table3": _TABLE3}
+_TABLES: dict[str, dict[str, str]] = {"table1": _TABLE1, "table2": _TABLE2, "table3": _TABLE3}

@@ -35,12 +35,12 @@ def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = K
     Returns:
         Shares, not percent. NaN where no temperature could be fitted.
     """
-    scaled = {"": test.logits}
+    scaled: dict[str, Tensor | None] = {}
     found = {}
     for column in columns:
         metric, _, repair = column.partition("+")
         if repair not in scaled:
-            scaled[repair] = _repaired(repair, validation, test)
+            scaled[repair] = repaired(repair, validation, test)
         logits = scaled[repair]
         found[column] = math.nan if logits is None else score(metric, Predicted(logits, test.target))
     return found
@@ -73,7 +73,10 @@ def check_column(column: str) -> None:
         statistic(ALIASES.get(metric, metric), BINS, "paper")  # type: ignore[arg-type]
 
 
-def _repaired(repair: str, validation: Predicted, test: Predicted) -> Tensor | None:
+def repaired(repair: str, validation: Predicted, test: Predicted) -> Tensor | None:
+    """Logits of the test set after a post-hoc method, or as they are for ``""``; None where none could be fitted."""
+    if not repair:
+        return test.logits
     try:
         fitted = REPAIRS[repair]().fit(*validation)
     except ValueError:

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.names import TableName
-from calibrant_lab.objectives import ADDED
-from calibrant_lab.outcome import Outcome
-from calibrant_lab.paper.ensembles import ensemble_of, has_predictions, with_dropout
+from calibrant_lab.columns import Column, column
+from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.paper.published import Printed, published
-from calibrant_lab.paper.significance import Comparison, compare
-from calibrant_lab.trials.labels import SYMBOLS
-from calibrant_lab.trials.protocol import Plan, Row
+from calibrant_lab.paper.tables.ensembles import ensemble_of, has_predictions, with_dropout
+from calibrant_lab.paper.tables.significance import Comparison, compare
+from calibrant_lab.sweeps.protocol import Plan, Row
+from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Store
 
 Kind = Literal["network", "ensemble", "dropout"]
@@ -25,27 +24,8 @@ NOT_RUN, SEARCHING = "not run here", "search not ended"  # no problem, only not 
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A column: what is in it, and whether more of it (1) or less of it (-1) is better."""
-
-    key: str
-    heading: str
-    better: int
-
-
-MEASURES = (
-    Measure("accuracy", "accuracy %", 1),
-    Measure("ece", "ECE %", -1),
-    Measure("ece_temperature", "ECE %\nafter TS", -1),
-    Measure("accuracy_vector", "accuracy %\nafter VS", 1),
-    Measure("ece_vector", "ECE %\nafter VS", -1),
-)
-COMPARED = MEASURES[:3]  # in the test over seeds
-
-
-@dataclass(frozen=True)
 class Cell:
-    """Percent.
+    """Numbers as people read them, in percent where the column has percent.
 
     Attributes:
         values: One for each of the row's seeds, or one of them all; NaN where no temperature could be fitted.
@@ -80,11 +60,11 @@ class TableRow:
     Attributes:
         name: What the row of the plan is called.
         kind: Networks alone, all seeds as an ensemble, or networks with dropout on.
-        cells: By the key of the measure.
+        cells: By the key of the column.
         seeds: Those finished.
         planned: How many there will be.
-        chosen: The settings that were searched for: weight (λ), bandwidth (φ), softness (T).
-        within: False if the search had no candidate that gives up less than 1.5 points of accuracy.
+        chosen: The options that were searched for, such as weight (λ).
+        within: False if the search had no candidate that loses less accuracy than is tolerated.
         problem: Why it has no numbers, if it has none.
     """
 
@@ -103,26 +83,22 @@ class Tabulated:
     """A table.
 
     Attributes:
-        name: Which of the paper's.
-        profile: How it was searched and trained.
+        sweep: The request it answers.
         base: What all trials have in common.
-        measures: Its columns.
+        columns: Its columns.
         rows: Networks first, then ensembles, then dropout.
         comparisons: Between rows of networks, over seeds.
         failed: Trials that ended without a result: the row, and which of its seeds or candidates.
         unkept: Rows whose predictions were not kept, so that they have no ensemble.
-        search_seeds: Networks a candidate of the search.
     """
 
-    name: TableName
-    profile: str
+    sweep: Sweep
     base: Configuration
-    measures: tuple[Measure, ...]
+    columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     comparisons: tuple[Comparison, ...]
     failed: tuple[tuple[str, str], ...] = ()
     unkept: tuple[str, ...] = ()
-    search_seeds: int = 1
 
     @property
     def in_paper(self) -> bool:
@@ -130,26 +106,24 @@ class Tabulated:
         return any(cell.paper is not None for row in self.rows for cell in row.cells.values())
 
 
-def tabulate(name: TableName, plan: Plan, store: Store, *, profile: str, ensembles: bool | None = None) -> Tabulated:
+def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabulated:
     """Fill a table with what a store holds.
 
     Args:
-        name: Which of the paper's tables.
         plan: Its rows.
         store: Results so far; what it lacks is "not run here".
-        profile: Name of the profile that the plan was made with.
         ensembles: Add rows for the ensemble of a row's seeds, and for MC dropout where the network has any, from
-            stored predictions. By default in Table 1.
+            stored predictions. By default where all rows have one batch size.
     """
-    measures = MEASURES[:2] if name == "table3" else MEASURES
-    paper = published(name, plan.base.recipe)
+    columns = tuple(column(key) for key in plan.sweep.columns)
+    paper = published(plan.sweep)
     planned = max((len(row.trials) for row in plan.rows), default=0)
-    networks = [_networks(row, store, measures, paper.get(row.name), planned) for row in plan.rows]
-    rows = _with_best(networks, measures)
+    networks = [_networks(row, store, columns, paper.get(row.name), planned) for row in plan.rows]
+    rows = _with_best(networks, columns)
     unkept: list[str] = []
-    if ensembles or (ensembles is None and name == "table1"):
-        rows += _ensembles(plan.rows, store, measures, unkept)
-        rows += _dropouts(plan.rows, store, measures)
+    if ensembles or (ensembles is None and plan.sweep.batch_divisors == (1,)):
+        rows += _ensembles(plan.rows, store, columns, unkept)
+        rows += _dropouts(plan.rows, store, columns)
     named: dict[Configuration, tuple[str, str]] = {}
     for row in plan.rows:
         for trial, which in _named(row):
@@ -164,11 +138,9 @@ def tabulate(name: TableName, plan: Plan, store: Store, *, profile: str, ensembl
         for row in networks
         if row.seeds
     }
-    compared = {measure.key: measure.better for measure in COMPARED if measure in measures}
+    compared = {one.key: one.better for one in columns if "+vector" not in one.key}
     comparisons = compare(results, _pairs([row for row in plan.rows if row.name in results], plan.rows[0]), compared)
-    return Tabulated(
-        name, profile, plan.base, measures, tuple(rows), comparisons, tuple(failed), tuple(unkept), plan.search_seeds
-    )
+    return Tabulated(plan.sweep, plan.base, columns, tuple(rows), comparisons, tuple(failed), tuple(unkept))
 
 
 def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
@@ -179,49 +151,51 @@ def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
         for trial in search.candidates:
             if trial not in row.trials:
                 seed = f", seed {trial.seed}" if trial.seed else ""
-                yield trial, f"{SYMBOLS[search.setting]}={getattr(trial, search.setting):g} of the search{seed}"
+                symbol = SYMBOLS.get(search.option, search.option)
+                yield trial, f"{symbol}={trial.option(search.option):g} of the search{seed}"
 
 
 def _networks(
-    row: Row, store: Store, measures: Sequence[Measure], paper: Sequence[Printed] | None, planned: int
+    row: Row, store: Store, columns: Sequence[Column], paper: Mapping[str, Printed] | None, planned: int
 ) -> TableRow:
-    found = {trial.seed: result.outcome for trial in row.trials if (result := store.result(trial)) is not None}
+    found = {
+        trial.seed: {one.key: store.trial(trial).score("test", one.key) for one in columns}
+        for trial in row.trials
+        if store.result(trial) is not None
+    }
     begun = any(store.result(trial) is not None for search in row.searches for trial in search.candidates)
     problem = row.problem or (None if found else SEARCHING if begun and not row.trials else NOT_RUN)
     if not found and any(store.trial(trial).failure() is not None for trial in row.trials):
         problem = "every seed failed"
-    within = all(search.within for search in row.searches[-1:] if search.chosen is not None)
-    cells = _cells(found.values(), measures, paper)
-    return TableRow(row.name, "network", cells, tuple(found), planned, _chosen(row), within, problem)
+    cells = _cells(found.values(), columns, paper)
+    return TableRow(row.name, "network", cells, tuple(found), planned, _chosen(row), _within(row), problem)
 
 
 def _cells(
-    found: Iterable[Outcome], measures: Sequence[Measure], paper: Sequence[Printed] | None = None
+    found: Iterable[Mapping[str, float]], columns: Sequence[Column], paper: Mapping[str, Printed] | None = None
 ) -> dict[str, Cell]:
     found = tuple(found)
     return {
-        measure.key: Cell(
-            tuple(100 * getattr(outcome, measure.key) for outcome in found),
-            paper[place] if paper else None,
-        )
-        for place, measure in enumerate(measures)
+        one.key: Cell(tuple(one.factor * scores[one.key] for scores in found), (paper or {}).get(one.key))
+        for one in columns
     }
 
 
 def _chosen(row: Row) -> dict[str, float]:
     """Weight, and what else was searched, of a row whose trials are known."""
-    if not row.trials or row.trials[0].objective not in ADDED:
-        return {}
-    trial = row.trials[0]
-    return {search.setting: getattr(trial, search.setting) for search in row.searches}
+    return {search.option: row.trials[0].option(search.option) for search in row.searches} if row.trials else {}
 
 
-def _with_best(rows: Sequence[TableRow], measures: Sequence[Measure]) -> list[TableRow]:
+def _within(row: Row) -> bool:
+    return all(search.within for search in row.searches[-1:] if search.chosen is not None)
+
+
+def _with_best(rows: Sequence[TableRow], columns: Sequence[Column]) -> list[TableRow]:
     best: dict[str, float] = {}
-    for measure in measures:
-        means = [mean for row in rows if math.isfinite(mean := row.cells[measure.key].mean)]
+    for one in columns:
+        means = [mean for row in rows if math.isfinite(mean := row.cells[one.key].mean)]
         if len(means) > 1:
-            best[measure.key] = (max if measure.better > 0 else min)(means)
+            best[one.key] = (max if one.better > 0 else min)(means)
 
     def marked(key: str, cell: Cell) -> Cell:
         return dataclasses.replace(cell, best=math.isclose(cell.mean, best.get(key, math.nan), abs_tol=1e-9))
@@ -229,7 +203,7 @@ def _with_best(rows: Sequence[TableRow], measures: Sequence[Measure]) -> list[Ta
     return [dataclasses.replace(row, cells={key: marked(key, cell) for key, cell in row.cells.items()}) for row in rows]
 
 
-def _ensembles(rows: Iterable[Row], store: Store, measures: Sequence[Measure], unkept: list[str]) -> list[TableRow]:
+def _ensembles(rows: Iterable[Row], store: Store, columns: Sequence[Column], unkept: list[str]) -> list[TableRow]:
     added = []
     for row in rows:
         trials = {trial.seed: store.trial(trial) for trial in row.trials if store.result(trial) is not None}
@@ -238,15 +212,17 @@ def _ensembles(rows: Iterable[Row], store: Store, measures: Sequence[Measure], u
         try:
             if not all(map(has_predictions, trials.values())):
                 raise ValueError("predictions were not kept")
-            cells = _cells([ensemble_of(trials.values())], measures)
+            cells = _cells([ensemble_of(trials.values(), [one.key for one in columns])], columns)
         except ValueError:  # a damaged file, or other test data: no reason to lose the rest of the table
             unkept.append(row.name)
             continue
-        added.append(TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials)))
+        added.append(
+            TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials), _chosen(row), _within(row))
+        )
     return added
 
 
-def _dropouts(rows: Iterable[Row], store: Store, measures: Sequence[Measure]) -> list[TableRow]:
+def _dropouts(rows: Iterable[Row], store: Store, columns: Sequence[Column]) -> list[TableRow]:
     added = []
     for row in rows:
         trials = {trial.seed: store.trial(trial) for trial in row.trials if store.result(trial) is not None}
@@ -254,25 +230,24 @@ def _dropouts(rows: Iterable[Row], store: Store, measures: Sequence[Measure]) ->
         for seed, trial in trials.items():
             with suppress(ValueError):  # a damaged file: no reason to lose the rest of the table
                 if trial.has_dropout():
-                    found[seed] = with_dropout(trial)
+                    found[seed] = with_dropout(trial, [one.key for one in columns])
         if found:
-            cells = _cells(found.values(), measures)
-            added.append(TableRow(row.name, "dropout", cells, tuple(found), len(row.trials)))
+            cells = _cells(found.values(), columns)
+            added.append(
+                TableRow(row.name, "dropout", cells, tuple(found), len(row.trials), _chosen(row), _within(row))
+            )
     return added
 
 
 def _pairs(rows: Sequence[Row], baseline: Row) -> list[tuple[str, str]]:
     """Each row against the baseline, all of one batch size against each other, and each against its largest batch."""
-    first: dict[tuple[str, bool], Row] = {}
+    first: dict[str, Row] = {}
     for row in rows:
-        first.setdefault((row.trials[0].objective, row.trials[0].root), row)
+        first.setdefault(row.trials[0].method, row)
 
     def comparable(row: Row, other: Row) -> bool:
-        one = row.trials[0]
-        return (
-            other is baseline
-            or one.batch_size == other.trials[0].batch_size
-            or other is first[one.objective, one.root]
-        )  # fmt: skip
+        one, against = row.trials[0], other.trials[0]
+        same_size = one.settings.batch_size == against.settings.batch_size
+        return other is baseline or same_size or other is first[one.method]
 
     return [(row.name, other.name) for other, row in combinations(rows, 2) if comparable(row, other)]

@@ -1,0 +1,1 @@
+"""Tables of the paper, from what a store holds."""

@@ -1,0 +1,61 @@
+"""Deep ensembles and MC dropout, from the predictions that trials have kept."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from calibrant_lab.trials.scores import Predicted, repaired, score, scores_of
+from calibrant_lab.trials.store import Trial
+
+
+def ensemble(members: Iterable[tuple[Predicted, Predicted]], columns: Sequence[str]) -> dict[str, float]:
+    """Score networks that vote: the mean of their probabilities (Lakshminarayanan et al., NeurIPS 2017).
+
+    The validation set of a network is data that it has not seen, but others may have: each is scaled by its own, and
+    the scaled probabilities are averaged.
+
+    Args:
+        members: Validation and test predictions of each; the test set must be one and the same.
+        columns: Scores, as those of single networks.
+    """
+    repairs = list(dict.fromkeys(column.partition("+")[2] for column in columns))
+    totals: dict[str, Tensor | None] = {}
+    target, count = torch.empty(0), 0
+    for validation, test in members:
+        if count and not torch.equal(test.target, target):
+            raise ValueError(
+                "the networks of an ensemble need one test set in one order, but their targets differ: "
+                "use trials of the same data"
+            )
+        target = test.target
+        for repair in repairs:
+            logits = repaired(repair, validation, test)
+            voted = None if logits is None else logits.double().softmax(1)
+            before = totals.get(repair) if count else torch.zeros(())
+            totals[repair] = None if voted is None or before is None else before + voted
+        count += 1
+    if count < 2:
+        raise ValueError(f"an ensemble needs two or more networks, got {count}: run more seeds")
+    found = {}
+    for column in columns:
+        metric, _, repair = column.partition("+")
+        total = totals[repair]
+        found[column] = float("nan") if total is None else score(metric, Predicted((total / count).log(), target))
+    return found
+
+
+def ensemble_of(trials: Iterable[Trial], columns: Sequence[str]) -> dict[str, float]:
+    """The ensemble of finished trials."""
+    return ensemble(((trial.predicted("validation"), trial.predicted("test")) for trial in trials), columns)
+
+
+def has_predictions(trial: Trial) -> bool:
+    """Whether a trial kept its predictions: a store that was made small may hold the scores alone."""
+    return all((trial.folder / f"{part}.npz").exists() for part in ("validation", "test"))
+
+
+def with_dropout(trial: Trial, columns: Sequence[str]) -> dict[str, float]:
+    """One network, its probabilities averaged over passes with dropout on (Gal and Ghahramani, ICML 2016)."""
+    validation, test = (trial.predicted(part, sampled=True) for part in ("validation", "test"))
+    return scores_of(validation, test, columns)
