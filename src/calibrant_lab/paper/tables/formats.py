@@ -13,22 +13,22 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from calibrant_lab.names import Format
-from calibrant_lab.paper.footnotes import footnotes, footnotes_on_significance, title
-from calibrant_lab.paper.layout import (
-    ALIGNMENT,
+from calibrant_lab import plugins
+from calibrant_lab.paper.tables.build import TableRow, Tabulated
+from calibrant_lab.paper.tables.lines import (
     COMPARISON_ALIGNMENT,
     COMPARISON_COLUMNS,
     Line,
     Styled,
+    alignment,
     columns,
     comparison_lines,
     lines,
 )
-from calibrant_lab.paper.tabulated import TableRow, Tabulated
+from calibrant_lab.paper.tables.notes import footnotes, footnotes_on_significance, title
 from calibrant_lab.table import Whole
-from calibrant_lab.trials.labels import SYMBOLS
 
+Format = Literal["table", "markdown", "latex", "csv"]
 SIGNIFICANCE = "Which differences survive"
 
 
@@ -53,8 +53,8 @@ def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A00
 
 
 def _terminal(table: Tabulated) -> RenderableType:
-    headings = ["", *(measure.heading for measure in table.measures)]
-    parts = [_grid(title(table), headings, list(_narrow(table)), "l" + "r" * len(table.measures))]
+    headings = ["", *(one.heading for one in table.columns)]
+    parts = [_grid(title(table), headings, list(_narrow(table)), "l" + "r" * len(table.columns))]
     parts.append(_notes(footnotes(table)))
     if any(one.verdict in ("better", "worse") for one in table.comparisons):
         parts.append(_grid(SIGNIFICANCE, COMPARISON_COLUMNS, list(comparison_lines(table)), COMPARISON_ALIGNMENT))
@@ -114,7 +114,7 @@ def _notes(notes: Iterable[str]) -> RenderableType:
 
 
 def _markdown(table: Tabulated) -> str:
-    parts = [f"**{_markdown_text(title(table))}**", _markdown_grid(columns(table), lines(table), ALIGNMENT)]
+    parts = [f"**{_markdown_text(title(table))}**", _markdown_grid(columns(table), lines(table), alignment(table))]
     parts.append("\n".join(f"- {_markdown_text(note)}" for note in footnotes(table)))
     if table.comparisons:
         parts += [
@@ -144,10 +144,10 @@ def _markdown_text(text: str) -> str:
 
 def _latex(table: Tabulated) -> str:
     parts = ["% needs \\usepackage{booktabs}"]
-    parts.append(_latex_table(title(table), columns(table), lines(table), ALIGNMENT, footnotes(table)))
+    parts.append(_latex_table(title(table), columns(table), lines(table), alignment(table), footnotes(table)))
     if table.comparisons:
-        notes, alignment = footnotes_on_significance(table), COMPARISON_ALIGNMENT
-        parts.append(_latex_table(SIGNIFICANCE, COMPARISON_COLUMNS, comparison_lines(table), alignment, notes))
+        notes, compared = footnotes_on_significance(table), list(comparison_lines(table))
+        parts.append(_latex_table(SIGNIFICANCE, COMPARISON_COLUMNS, compared, COMPARISON_ALIGNMENT, notes))
     return "\n".join(parts) + "\n"
 
 
@@ -186,27 +186,33 @@ def _latex_text(text: str) -> str:
 
 
 def _csv(table: Tabulated) -> str:
-    """Scores in percent; empty where there is none."""
-    base = table.base
-    common = {
-        "table": table.name, "recipe": base.recipe, "model": base.model, "profile": table.profile,
-        "search_seeds": table.search_seeds, "epochs": base.epochs,
+    """Scores in percent where the name says so; empty where there is none."""
+    options = list(dict.fromkeys(option for row in table.rows for option in row.chosen))
+    return csv_of({**_common(table), **_csv_row(row, table, options)} for row in table.rows)
+
+
+def _common(table: Tabulated) -> dict[str, object]:
+    base, sweep = table.base, table.sweep
+    return {
+        "table": sweep.name, "recipe": plugins.short(base.recipe), "model": getattr(base.settings, "model", None),
+        "profile": sweep.profile, "search_seeds": sweep.search_seeds, "select": sweep.select,
+        "epochs": base.settings.epochs,
     }  # fmt: skip
-    return csv_of({**common, **_csv_row(row)} for row in table.rows)
 
 
-def _csv_row(row: TableRow) -> dict[str, object]:
+def _csv_row(row: TableRow, table: Tabulated, options: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {
         "row": _csv_name(row.name), "kind": row.kind, "seeds": len(row.seeds), "planned_seeds": row.planned,
-        **{setting: row.chosen.get(setting) for setting in SYMBOLS}, "within_1.5_points": str(row.within).lower(),
+        **{option: row.chosen.get(option) for option in options}, "within_tolerance": str(row.within).lower(),
         "problem": row.problem,
     }  # fmt: skip
-    for key, cell in row.cells.items():
-        paper = cell.paper
-        found |= {
-            f"{key}_percent_mean": _number(cell.mean), f"{key}_percent_std": _number(cell.std),
-            f"{key}_percent_paper_mean": paper and paper.mean, f"{key}_percent_paper_std": paper and paper.std,
-        }  # fmt: skip
+    for one in table.columns:
+        cell = row.cells[one.key]
+        name = one.key.replace("+", "_") + ("_percent" if one.factor == 100 else "")
+        found |= {f"{name}_mean": _number(cell.mean), f"{name}_std": _number(cell.std)}
+        if table.in_paper:
+            paper = cell.paper
+            found |= {f"{name}_paper_mean": paper and paper.mean, f"{name}_paper_std": paper and paper.std}
     return found
 
 
@@ -214,8 +220,7 @@ def significance_csv(table: Tabulated) -> str:
     """The comparisons over seeds, one a line; differences in percentage points."""
     return csv_of(
         {
-            "table": table.name, "recipe": table.base.recipe, "profile": table.profile,
-            "search_seeds": table.search_seeds, "row": _csv_name(one.method), "against": _csv_name(one.against),
+            **_common(table), "row": _csv_name(one.method), "against": _csv_name(one.against),
             "measure": one.measure, "seeds": one.paired.pairs, "difference": _number(one.paired.difference),
             "low": _number(one.paired.low), "high": _number(one.paired.high), "p_t": one.paired.p_t,
             "p_t_holm": one.p_holm, "p_permutation": one.paired.p_permutation, "verdict": one.verdict,

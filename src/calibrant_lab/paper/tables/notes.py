@@ -1,25 +1,30 @@
-"""What a reader of a table has to know, in sentences."""
+"""What a reader of a table has to know, in sentences that come from the sweep and its results."""
 
-import dataclasses
 import math
 from collections.abc import Iterator
 
-from calibrant_lab.outcome import BINS
-from calibrant_lab.paper.significance import LEVEL, least_p
-from calibrant_lab.paper.tabulated import NOT_RUN, SEARCHING, TableRow, Tabulated
-from calibrant_lab.recipes import RECIPES
-from calibrant_lab.trials.labels import SYMBOLS
-from calibrant_lab.trials.protocol import ACCURACY_GIVEN_UP, PROFILES
+from calibrant_lab import plugins
+from calibrant_lab.methods import SYMBOLS
+from calibrant_lab.paper.profiles import profile
+from calibrant_lab.paper.tables.build import NOT_RUN, SEARCHING, TableRow, Tabulated
+from calibrant_lab.paper.tables.significance import LEVEL, least_p
+from calibrant_lab.trials.configuration import changes_of
+from calibrant_lab.trials.scores import BINS
 from calibrant_lab.trials.store import DROPOUT_PASSES
 
 DIFFERS, NOT_WITHIN = "†", "‡"
+MEANINGS = {"weight": "weight beside the NLL", "bandwidth": "bandwidth of MMCE", "softness": "temperature of SB-ECE"}
 
 
 def title(table: Tabulated) -> str:
     """One line: which table, of what."""
-    number = table.name.removeprefix("table")
-    search = "" if table.search_seeds == 1 else f", {table.search_seeds} seeds a candidate"
-    return f"The paper's Table {number} on {table.base.recipe} ({table.base.model}), profile {table.profile}{search}"
+    sweep, model = table.sweep, getattr(table.base.settings, "model", None)
+    what = f"The paper's Table {sweep.name[5:]}" if sweep.name in ("table1", "table2", "table3") else sweep.name
+    on = plugins.short(table.base.recipe) + (f" ({model})" if model else "")
+    parts = [f"{what} on {on}"]
+    parts += [f"profile {sweep.profile}"] if sweep.profile else []
+    parts += [f"{sweep.search_seeds} seeds for each candidate"] if sweep.search_seeds > 1 else []
+    return ", ".join(parts)
 
 
 def footnotes(table: Tabulated) -> list[str]:
@@ -33,47 +38,47 @@ def footnotes_on_significance(table: Tabulated) -> list[str]:
     if not pairs:
         return []
     least = least_p(pairs[-1])
-    reach = f": not {LEVEL:.0%}, whatever the differences" if least >= LEVEL else ""
+    reach = f", so never below {LEVEL:.0%}" if least >= LEVEL else ""
     return [
-        "Differences in percentage points over the seeds that both have: the same seed gives the same validation split "
-        f"and initial weights. p: paired t-test, corrected by Holm for the {len(table.comparisons)} comparisons shown; "
-        f"better and worse are those below {LEVEL:.0%}.",
-        "p, flips: exact test over all changes of sign, not corrected; "
-        f"with {pairs[-1]} seeds it cannot be below {least:g}{reach}"
-        f"{'' if len(pairs) == 1 else ', and with fewer not even that'}.",
+        "Differences over the seeds that both rows have, in percentage points for columns in percent. The same seed gives "
+        "the same validation split and initial weights. p: paired t-test, corrected by Holm for the "
+        f"{len(table.comparisons)} comparisons shown; better and worse are those below {LEVEL:.0%}.",
+        f"p, flips: exact test over all changes of sign, not corrected. With {pairs[-1]} seeds it cannot go below "
+        f"{least:g}{reach}{'' if len(pairs) == 1 else '; with fewer seeds not even there'}.",
     ]
 
 
 def _how_it_was_made(table: Tabulated) -> Iterator[str]:
-    base, recipe = table.base, RECIPES[table.base.recipe]
+    base = table.base
+    defaults = base.of_recipe.settings()
     planned = max((row.planned for row in table.rows), default=0)
     changed = [
-        f"{field.name.replace('_', '-')} {getattr(base, field.name)} instead of {getattr(recipe, field.name)}"
-        for field in dataclasses.fields(base)
-        if getattr(base, field.name) != getattr(recipe, field.name)
+        f"{name.replace('_', '-')} {value} instead of {getattr(defaults, name)}"
+        for name, value in changes_of(base).items()
     ]
-    whose = "the paper's" if base.recipe != "digits" else "the recipe's own"
-    settings = f"unlike {whose} settings: {', '.join(changed)}" if changed else f"trained with {whose} settings"
-    yield f"Profile {table.profile}: {base.epochs} epochs, {planned} seed{'s' if planned != 1 else ''}; {settings}."
+    settings = f"Settings other than the recipe's: {', '.join(changed)}" if changed else "Settings are the recipe's"
+    yield f"{base.settings.epochs} epochs, {planned} seed{'s' if planned != 1 else ''}. {settings}."
     yield "Mean ± standard deviation over the seeds, of which n have finished. Bold: the best mean of single networks."
 
 
 def _columns(table: Tabulated) -> Iterator[str]:
-    scaling = (
-        " TS and VS: temperature and vector scaling, fitted on the validation set." if len(table.measures) > 2 else ""
-    )
-    yield f"ECE in {BINS} bins of equal width, right-closed.{scaling}"
+    keys = [one.key for one in table.columns]
+    notes = [f"ECE in {BINS} bins of equal width, right-closed."] if any(key.startswith("ece") for key in keys) else []
+    if any("+" in key for key in keys):
+        notes.append("TS and VS: temperature and vector scaling, fitted on the validation set.")
+    if notes:
+        yield " ".join(notes)
     if any(row.name == "NLL, reduced split" for row in table.rows):
-        yield "NLL, reduced split: trained without the part that the objectives hold out; the paper has no such row."
+        yield "NLL, reduced split: trained without the share of the data that other methods hold out."
 
 
 def _paper(table: Tabulated) -> Iterator[str]:
-    number = table.name.removeprefix("table")
     if not table.in_paper:
-        yield f"The paper's Table {number} has no numbers for {table.base.recipe}: there is nothing to compare with."
+        if table.sweep.name in ("table1", "table2", "table3"):
+            yield "The paper has no numbers for these data and this network."
         return
     yield "the paper: as published there, mean ± standard deviation of five trials."
-    names = {measure.key: measure.heading.replace(" %", "").replace("\n", " ") for measure in table.measures}
+    names = {one.key: one.heading.replace(" %", "").replace("\n", " ") for one in table.columns}
     found = [
         f"{row.name}: "
         + ", ".join(f"{names[key]} {cell.mean - cell.paper.mean:+.2f}" for key, cell in differing if cell.paper)
@@ -89,37 +94,34 @@ def _paper(table: Tabulated) -> Iterator[str]:
 
 
 def _search(table: Tabulated) -> Iterator[str]:
-    if any(row.chosen for row in table.rows):
-        inner = {"bandwidth": "φ: bandwidth of MMCE", "softness": "T: temperature of SB-ECE"}
-        names = [text for key, text in inner.items() if any(key in row.chosen for row in table.rows)]
-        kept = (
-            ""
-            if table.name == "table1"
-            else f" Searched at batch size {table.base.batch_size}, and kept for the others."
-        )
-        lowest = "validation ECE"
-        if table.search_seeds > 1:
-            lowest = f"mean validation ECE over {table.search_seeds} seeds"
+    sweep = table.sweep
+    options = list(dict.fromkeys(option for row in table.rows for option in row.chosen))
+    if options:
+        names = [f"{SYMBOLS.get(name, name)}: {MEANINGS.get(name, name)}" for name in options]
+        score = f"validation {sweep.select}"
+        lowest = f"mean {score} over {sweep.search_seeds} seeds" if sweep.search_seeds > 1 else score
         yield (
-            f"{'; '.join(['λ: weight beside the NLL', *names])}; chosen by the lowest {lowest} that gives up "
-            f"less than {100 * ACCURACY_GIVEN_UP:g} points of accuracy.{kept} The paper does not say what it chose."
+            f"{'; '.join(names)}. We choose the candidate with the lowest {lowest} among those that lose less than "
+            f"{100 * sweep.tolerance:g} points of accuracy."
         )
-        if lacking := list(_not_searched(table)):
-            yield f"Not searched, though by the paper: {'; '.join(lacking)}."
+        if sweep.batch_divisors != (1,):
+            yield f"Searched at batch size {table.base.settings.batch_size}, and kept for the others."
+        if table.in_paper:
+            yield "The paper does not say what it chose."
+            if lacking := list(_not_searched(table, options)):
+                yield f"Searched in the paper, but not here: {'; '.join(lacking)}."
     if any(not row.within for row in table.rows):
-        yield f"{NOT_WITHIN} no candidate gave up less than that: the most accurate was taken."
+        yield f"{NOT_WITHIN} no candidate lost less than that: the most accurate one was taken."
 
 
-def _not_searched(table: Tabulated) -> Iterator[str]:
-    """What the search of a smaller profile leaves out."""
-    if table.profile not in PROFILES or table.base.recipe == "digits":
-        return
-    ours, paper = PROFILES[table.profile], PROFILES["paper"]
-    grids = {"weight": "weights", "bandwidth": "bandwidths", "softness": "softnesses"}
-    for setting, grid in grids.items():
-        missing = [f"{value:g}" for value in getattr(paper, grid) if value not in getattr(ours, grid)]
-        if missing and any(setting in row.chosen for row in table.rows):
-            yield f"{SYMBOLS[setting]} {', '.join(missing)}"
+def _not_searched(table: Tabulated, options: list[str]) -> Iterator[str]:
+    """What a smaller search than the paper's leaves out."""
+    paper = profile("paper").grids
+    for option in options:
+        ours = table.sweep.grids.get(option, ())
+        missing = [f"{value:g}" for value in paper.get(option, ()) if value not in ours]
+        if missing:
+            yield f"{SYMBOLS.get(option, option)} {', '.join(missing)}"
 
 
 def _gaps(table: Tabulated) -> Iterator[str]:

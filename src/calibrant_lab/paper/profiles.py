@@ -1,0 +1,76 @@
+"""The paper's tables and searches as sweeps: files in ``paper/sweeps``."""
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from calibrant_lab.recipes import recipe
+from calibrant_lab.sweeps.sweep import Sweep
+
+PROFILES = ("paper", "cpu", "quick")
+TABLES = ("table1", "table2", "table3")
+
+
+class Profile(NamedTuple):
+    """How much of a search to do.
+
+    Attributes:
+        grids: Values to search, by option.
+        seeds: Networks in a row.
+        most_epochs: The most epochs to train for; None for the recipe's.
+    """
+
+    grids: dict[str, tuple[float, ...]]
+    seeds: int
+    most_epochs: int | None = None
+
+
+def profile(name: str) -> Profile:
+    """A profile by its name.
+
+    Example:
+        >>> profile("quick").grids["weight"], profile("paper").most_epochs
+        ((0.6, 2), None)
+    """
+    if name not in PROFILES:
+        raise ValueError(f"there is no profile {name!r}: there are {', '.join(PROFILES)}")
+    found = _read(f"{name}.toml")
+    return Profile(
+        {option: tuple(values) for option, values in found["grids"].items()}, found["seeds"], found.get("most_epochs")
+    )
+
+
+def paper_sweep(table: str, recipe_name: str, profile_name: str, changes: Mapping[str, Any] | None = None) -> Sweep:
+    """A table of the paper, for a recipe, searched as a profile says.
+
+    Args:
+        table: ``"table1"``, ``"table2"`` or ``"table3"``.
+        recipe_name: Name or import path of the recipe.
+        profile_name: ``"paper"``, ``"cpu"`` or ``"quick"``.
+        changes: Fields of the sweep that go before those of table and profile; ``settings`` and ``grids`` add to them.
+
+    Example:
+        >>> paper_sweep("table2", "mnist", "cpu").settings
+        {'epochs': 50}
+    """
+    tables = _read("tables.toml")
+    if table not in tables:
+        raise ValueError(f"there is no table {table!r}: there are {', '.join(tables)}")
+    found, given = profile(profile_name), dict(changes or {})
+    settings = {}
+    default = recipe(recipe_name).settings().epochs
+    if found.most_epochs is not None and default > found.most_epochs:
+        settings["epochs"] = found.most_epochs
+    settings |= given.pop("settings", {})
+    grids = found.grids | given.pop("grids", {})
+    return Sweep.checked(
+        {"name": table, "recipe": recipe_name, "profile": profile_name, "seeds": found.seeds}
+        | tables[table]
+        | given
+        | {"settings": settings, "grids": grids}
+    )
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("calibrant_lab.paper") / "sweeps" / name).read_text(encoding="utf-8"))
