@@ -9,11 +9,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
 from calibrant.report.figures import FAINT, MUTED, PAPER, house_style, legend_above
-from calibrant_lab.paper.figure_parts import NotRunError, label_of, line_key, look_of, percent_axis
+from calibrant_lab.paper.figures.parts import NotRunError, label_of, line_key, look_of, percent_axis
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.evaluation import ShiftResult
-from calibrant_lab.trials.protocol import Plan, Row
+from calibrant_lab.sweeps.protocol import Plan, Row
 
 PANELS = (("accuracy", "accuracy"), ("ece", "ECE, as trained"), ("ece_temperature", "ECE, with temperature"))
 SPREAD = 0.62  # of the distance between two severities, that the methods stand side by side in

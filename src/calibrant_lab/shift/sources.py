@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.files import FileError
-from calibrant_lab.configuration import Configuration, RecipeName
+from calibrant_lab.trials.configuration import Configuration, RecipeName
 from calibrant_lab.data import Images
 from calibrant_lab.loaders import load_images
 from calibrant_lab.names import SHIFTED

@@ -125,8 +125,7 @@ class _Planner:
             yield replace(row, name=f"{row.name} (b{size})", trials=trials)
 
     def _row(self, name: str) -> Row:
-        of_method = method(name)
-        label = f"+ {of_method.label}" if of_method.objective is not None else of_method.label
+        of_method, label = method(name), row_name(name)
         start = self.base.replaced({"method": name} | dict(of_method.searched))
         if of_method.objective is None:
             return Row(label, self._seeds(start))
@@ -167,6 +166,17 @@ class _Planner:
         baseline = mean_scores(self._baselines, self.results)[self.base]
         chosen, within = best_of(scores, baseline, self.sweep.tolerance)
         return Search(option, candidates, chosen, within)
+
+
+def row_name(method_name: str) -> str:
+    """What tables call the row of a method.
+
+    Example:
+        >>> row_name("nll"), row_name("esd"), row_name("focal")
+        ('NLL', '+ ESD', 'focal')
+    """
+    found = method(method_name)
+    return f"+ {found.label}" if found.objective is not None else found.label
 
 
 def _sized(name: str, configuration: Configuration) -> str:

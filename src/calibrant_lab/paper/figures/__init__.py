@@ -2,21 +2,22 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant.report.figures import house_style
-from calibrant_lab.names import FigureName
-from calibrant_lab.paper.figure_cost import figure3
-from calibrant_lab.paper.figure_cumulative import figure4
-from calibrant_lab.paper.figure_parts import NotRunError
-from calibrant_lab.paper.figure_search import figure2, figure5
-from calibrant_lab.paper.figure_training import figure1
-from calibrant_lab.trials.protocol import Plan
+from calibrant_lab.paper.figures.cost import figure3
+from calibrant_lab.paper.figures.cumulative import figure4
+from calibrant_lab.paper.figures.parts import NotRunError
+from calibrant_lab.paper.figures.search import figure2, figure5
+from calibrant_lab.paper.figures.training import figure1
+from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.store import Store
 
+FigureName = Literal["figure1", "figure2", "figure3", "figure4", "figure5", "figure6"]
 __all__ = [
     "CAPTIONS", "DRAWN", "NotRunError", "figure1", "figure2", "figure3", "figure4", "figure5",
     "write_figure",

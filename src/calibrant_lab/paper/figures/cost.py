@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from calibrant.report.figures import INK, MUTED, legend_above
-from calibrant_lab.configuration import Configuration, RecipeName
-from calibrant_lab.paper.figure_parts import (
+from calibrant_lab import plugins
+from calibrant_lab.paper.figures.parts import (
     HEIGHT,
     Look,
     finished,
@@ -25,12 +25,11 @@ from calibrant_lab.paper.figure_parts import (
     plain_numbers,
     wide_figure,
 )
-from calibrant_lab.trials.protocol import Plan, Row
+from calibrant_lab.sweeps.protocol import Plan, Row
+from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Cost, Store
 
 Array = npt.NDArray[np.float64]
-# From the smallest network of the paper to its largest.
-BY_COMPLEXITY: tuple[RecipeName, ...] = ("digits", "mnist", "imagenet100", "cifar100", "cifar10", "snli", "anli")
 _TITLES = ("one run", "one tuned network")
 
 
@@ -69,13 +68,15 @@ def figure3(plans: Sequence[Plan], store: Store) -> Figure:
     """Cost of one run (left) and of all the runs that one tuned network takes (right).
 
     Processor time, since wall-clock time depends on what else the machine does; a mark shows the latter. Several
-    plans stand side by side in the order of their networks' size, as in the paper.
+    plans stand side by side in the order of the cost of a run.
 
     Args:
         plans: Of Table 1, one for each recipe.
         store: Where their trials are.
     """
     costs = {name: found for name, plan in _named(plans).items() if (found := row_costs(plan, store))}
+    # From the cheapest to the most expensive run of the NLL.
+    costs = dict(sorted(costs.items(), key=lambda pair: _processor(pair[1][0].runs) / len(pair[1][0].runs)))
     if not costs:
         raise (
             not_run("Figure 3", "finished trials", plans[0]) if plans else ValueError("Figure 3 needs a plan, got none")
@@ -89,14 +90,13 @@ def _tuning(row: Row) -> tuple[Configuration, ...]:
 
 
 def _named(plans: Sequence[Plan]) -> dict[str, Plan]:
-    """Plans by recipe, from simple to complex; those that share a recipe by their epochs too."""
-    ordered = sorted(plans, key=lambda plan: (BY_COMPLEXITY.index(plan.base.recipe), plan.base.epochs))
+    """Plans by recipe; those that share a recipe by their epochs too."""
     of_recipe = Counter(plan.base.recipe for plan in plans)
     named: dict[str, Plan] = {}
-    for plan in ordered:
-        name = (
-            plan.base.recipe if of_recipe[plan.base.recipe] == 1 else f"{plan.base.recipe}\n{plan.base.epochs} epochs"
-        )
+    for plan in plans:
+        name = plugins.short(plan.base.recipe)
+        if of_recipe[plan.base.recipe] > 1:
+            name += f"\n{plan.base.settings.epochs} epochs"
         named[name if name not in named else f"{name} ({len(named)})"] = plan
     return named
 

@@ -19,8 +19,8 @@ from calibrant.report.figures import (
     percent_ticks,
     short_confidence,
 )
-from calibrant_lab.paper.figure_parts import finished, not_run, row_of, wide_figure
-from calibrant_lab.trials.protocol import Plan
+from calibrant_lab.paper.figures.parts import finished, not_run, row_of, wide_figure
+from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.store import Store
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

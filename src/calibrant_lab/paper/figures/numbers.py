@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from calibrant_lab.paper.formats import csv_of
+from calibrant_lab.paper.tables.formats import csv_of
 from calibrant_lab.shift.evaluation import ShiftResult, ShiftScore
-from calibrant_lab.trials.protocol import Plan
+from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.store import Store
 
 CURVES = ("train_accuracy", "train_ece", "test_accuracy", "test_ece")

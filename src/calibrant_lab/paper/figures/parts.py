@@ -13,9 +13,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from calibrant.report.figures import ACCENT, GAP, MUTED, PAPER, house_style, percent_ticks
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.names import MethodName
-from calibrant_lab.trials.protocol import Plan, Row, method_name
+from calibrant_lab import plugins
+from calibrant_lab.sweeps.protocol import Plan, Row, row_name
+from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Result, Store
 
 Array = npt.NDArray[np.float64]
@@ -60,10 +60,9 @@ def look_of(plan: Plan, row: Row) -> Look:
     return _LOOKS[name] if name in _LOOKS else _OTHERS[others.index(name) % len(_OTHERS)]
 
 
-def row_of(plan: Plan, method: MethodName) -> Row | None:
+def row_of(plan: Plan, name: str) -> Row | None:
     """The row of a method, if the plan has it."""
-    name = "NLL" if method == "nll" else method_name(method)
-    return next((row for row in plan.rows if row.name == name), None)
+    return next((row for row in plan.rows if row.name == row_name(name)), None)
 
 
 def finished(trials: Iterable[Configuration], store: Store) -> list[Result]:
@@ -75,7 +74,7 @@ def finished(trials: Iterable[Configuration], store: Store) -> list[Result]:
 def not_run(figure: str, needs: str, plan: Plan) -> NotRunError:
     """What to say when a figure cannot be drawn."""
     return NotRunError(
-        f"{figure} needs {needs}, which the store does not have for {plan.base.recipe}: reproduce table1 with such "
+        f"{figure} needs {needs}, which the store does not have for {plugins.short(plan.base.recipe)}: reproduce table1 with such "
         "trials first"
     )
 

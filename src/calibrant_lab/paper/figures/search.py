@@ -12,8 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from calibrant.report.figures import ACCENT, INK, legend_above
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.paper.figure_parts import (
+from calibrant_lab.paper.figures.parts import (
     BAND,
     Look,
     empty_panel,
@@ -28,7 +27,8 @@ from calibrant_lab.paper.figure_parts import (
     row_of,
     wide_figure,
 )
-from calibrant_lab.trials.protocol import ACCURACY_GIVEN_UP, Plan, Row, Search
+from calibrant_lab.sweeps.protocol import Plan, Row, Search
+from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Result, Store
 
 _INNER: dict[Literal["mmce", "sb-ece"], str] = {"mmce": "bandwidth φ", "sb-ece": "temperature T"}
@@ -47,7 +47,7 @@ def figure2(plan: Plan, store: Store) -> Figure:
     if not any(row and _inner(row, store) for row in rows.values()):
         raise not_run("Figure 2", "the search over φ of MMCE or T of SB-ECE", plan)
     esd = row_of(plan, "esd")
-    scores = [result.outcome.ece for result in finished(esd.trials, store)] if esd else []
+    scores = [result.test["ece"] for result in finished(esd.trials, store)] if esd else []
     with wide_figure() as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (method, row) in zip(panels, rows.items(), strict=True):
@@ -91,17 +91,17 @@ def figure5(plan: Plan, store: Store) -> Figure:
     rows = [row for row in plan.rows if row.searches and finished(row.searches[0].candidates, store)]
     if not baseline or not rows:
         raise not_run("Figure 5", "the first trial of the NLL and a trial of the search over λ", plan)
-    accuracy = fmean(result.validation.accuracy for result in baseline)
+    accuracy = fmean(result.validation["accuracy"] for result in baseline)
     with wide_figure() as figure:
         axes = figure.subplots()
         axes.axhline(accuracy, color=INK, linewidth=1.2)
-        axes.axhline(accuracy - ACCURACY_GIVEN_UP, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
+        axes.axhline(accuracy - plan.sweep.tolerance, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
         for place, row in enumerate(rows):
             # Accuracies often coincide: a line that lies under another shows at its sides.
             _draw_weights(axes, row, store, look_of(plan, row), width=1.6 + 0.8 * (len(rows) - 1 - place))
         axes.set(xscale="log", xlabel="weight λ of the objective", ylabel="validation accuracy")
         axes.xaxis.set_major_locator(
-            FixedLocator(_apart(trial.weight for row in rows for trial in row.searches[0].candidates))
+            FixedLocator(_apart(trial.option("weight") for row in rows for trial in row.searches[0].candidates))
         )
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(plain_numbers())
@@ -123,16 +123,16 @@ def _inner(row: Row, store: Store) -> bool:
 
 def _draw_inner(axes: Axes, row: Row, store: Store, look: Look) -> None:
     search = row.searches[1]
-    _plot(axes, _means(search, store, lambda result: result.outcome.ece), look)
-    seeds = [result.outcome.ece for result in finished(row.trials, store)]
+    _plot(axes, _means(search, store, lambda result: result.test["ece"]), look)
+    seeds = [result.test["ece"] for result in finished(row.trials, store)]
     if search.chosen is not None and seeds:
         mean, deviation = mean_and_deviation(seeds)
         error = float(deviation) if len(seeds) > 1 else None
-        _ring(axes, _setting(search.chosen, search.setting), float(mean), error, look)
-    axes.set_title(f"{label_of(row)} at λ = {search.candidates[0].weight:g}")
-    if search.setting == "softness":
+        _ring(axes, _setting(search.chosen, search.option), float(mean), error, look)
+    axes.set_title(f"{label_of(row)} at λ = {search.candidates[0].option("weight"):g}")
+    if search.option == "softness":
         axes.set_xscale("log")
-    ticks = sorted({_setting(one, search.setting) for one in search.candidates})
+    ticks = sorted({_setting(one, search.option) for one in search.candidates})
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(plain_numbers())
@@ -142,24 +142,25 @@ def _means(search: Search, store: Store, score: Callable[[Result], float]) -> di
     """By the value of the setting searched, in its order: the mean over the seeds that have finished."""
     found: dict[float, list[float]] = defaultdict(list)
     for result in finished(search.candidates, store):
-        found[_setting(result.configuration, search.setting)].append(score(result))
+        found[_setting(result.configuration, search.option)].append(score(result))
     return {value: fmean(found[value]) for value in sorted(found)}
 
 
 def _seeds(plan: Plan) -> str:
-    return "one seed" if plan.search_seeds == 1 else f"mean of {plan.search_seeds} seeds"
+    return "one seed" if plan.sweep.search_seeds == 1 else f"mean of {plan.sweep.search_seeds} seeds"
 
 
 def _setting(configuration: Configuration, name: str) -> float:
-    return float(getattr(configuration, name))
+    return float(configuration.option(name))
 
 
 def _draw_weights(axes: Axes, row: Row, store: Store, look: Look, width: float) -> None:
     search = row.searches[0]
-    means = _means(search, store, lambda result: result.validation.accuracy)
+    means = _means(search, store, lambda result: result.validation["accuracy"])
     _plot(axes, means, look, width)
-    if search.chosen is not None and search.chosen.weight in means:
-        _ring(axes, search.chosen.weight, means[search.chosen.weight], None, look, 7 + 1.5 * width)
+    chosen = None if search.chosen is None else search.chosen.option("weight")
+    if chosen in means:
+        _ring(axes, chosen, means[chosen], None, look, 7 + 1.5 * width)
 
 
 def _apart(values: Iterable[float]) -> list[float]:

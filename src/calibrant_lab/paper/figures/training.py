@@ -7,8 +7,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from calibrant.report.figures import ACCENT, GAP, legend_above
-from calibrant_lab.outcome import BINS
-from calibrant_lab.paper.figure_parts import (
+from calibrant_lab.paper.figures.parts import (
     BAND,
     HEIGHT,
     Array,
@@ -21,7 +20,8 @@ from calibrant_lab.paper.figure_parts import (
     row_of,
     wide_figure,
 )
-from calibrant_lab.trials.protocol import Plan, Row
+from calibrant_lab.sweeps.protocol import Plan, Row
+from calibrant_lab.trials.scores import BINS
 from calibrant_lab.trials.store import Store
 
 History = list[dict[str, float]]
