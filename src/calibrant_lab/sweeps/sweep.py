@@ -70,7 +70,8 @@ class Sweep(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.search_seeds > self.seeds:
-            raise ValueError(f"search-seeds must be from 1 to {self.seeds}, the seeds of a row, got {self.search_seeds}")
+            most = f"{self.seeds}, the seeds of a row"
+            raise ValueError(f"search-seeds must be from 1 to {most}, got {self.search_seeds}")
         _ = self.base  # checks the settings
         return self
 

@@ -25,7 +25,9 @@ from calibrant_lab.trials.quantities import duration, percent, size
 from calibrant_lab.trials.scores import BINS, KEPT
 from calibrant_lab.trials.store import Result, Status, Store, Trial, UnknownTrialError
 
-COLOURS = {"done": "green", "running": "cyan", "failed": "red", "unfinished": "yellow", "unknown": "magenta", "damaged": "red"}
+COLOURS = {
+    "done": "green", "running": "cyan", "failed": "red", "unfinished": "yellow", "unknown": "magenta", "damaged": "red",
+}  # fmt: skip
 DIGITS = 8  # of an identity, in lists
 
 

@@ -73,9 +73,9 @@ def finished(trials: Iterable[Configuration], store: Store) -> list[Result]:
 
 def not_run(figure: str, needs: str, plan: Plan) -> NotRunError:
     """What to say when a figure cannot be drawn."""
+    recipe = plugins.short(plan.base.recipe)
     return NotRunError(
-        f"{figure} needs {needs}, which the store does not have for {plugins.short(plan.base.recipe)}: reproduce table1 with such "
-        "trials first"
+        f"{figure} needs {needs}, which the store does not have for {recipe}: reproduce table1 with such trials first"
     )
 
 

@@ -129,7 +129,7 @@ def _draw_inner(axes: Axes, row: Row, store: Store, look: Look) -> None:
         mean, deviation = mean_and_deviation(seeds)
         error = float(deviation) if len(seeds) > 1 else None
         _ring(axes, _setting(search.chosen, search.option), float(mean), error, look)
-    axes.set_title(f"{label_of(row)} at λ = {search.candidates[0].option("weight"):g}")
+    axes.set_title(f"{label_of(row)} at λ = {search.candidates[0].option('weight'):g}")
     if search.option == "softness":
         axes.set_xscale("log")
     ticks = sorted({_setting(one, search.option) for one in search.candidates})

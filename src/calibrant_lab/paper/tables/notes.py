@@ -40,8 +40,8 @@ def footnotes_on_significance(table: Tabulated) -> list[str]:
     least = least_p(pairs[-1])
     reach = f", so never below {LEVEL:.0%}" if least >= LEVEL else ""
     return [
-        "Differences over the seeds that both rows have, in percentage points for columns in percent. The same seed gives "
-        "the same validation split and initial weights. p: paired t-test, corrected by Holm for the "
+        "Differences over the seeds that both rows have, in percentage points for columns in percent. The same seed "
+        "gives the same validation split and initial weights. p: paired t-test, corrected by Holm for the "
         f"{len(table.comparisons)} comparisons shown; better and worse are those below {LEVEL:.0%}.",
         f"p, flips: exact test over all changes of sign, not corrected. With {pairs[-1]} seeds it cannot go below "
         f"{least:g}{reach}{'' if len(pairs) == 1 else '; with fewer seeds not even there'}.",
