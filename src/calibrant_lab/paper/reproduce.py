@@ -1,190 +1,110 @@
-"""`calibrant reproduce`: from a table or figure of the paper to the trials it needs, and back to the table."""
+"""`calibrant reproduce`: from a sweep to the trials it needs, and back to its tables and figures."""
 
 import gc
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
 from calibrant.files import FileError, whole_or_not_at_all
-from calibrant_lab.configuration import Configuration, Overrides, RecipeName
-from calibrant_lab.fit import check_accelerator, prepare
-from calibrant_lab.json_files import read_json
-from calibrant_lab.names import (
-    FIGURES,
-    SHIFTED,
-    TABLES,
-    FigureName,
-    Format,
-    MethodName,
-    ProfileName,
-    Running,
-    Shift,
-    TableName,
-    Target,
-)
-from calibrant_lab.paper.figure_numbers import curves_csv, shift_csv
-from calibrant_lab.paper.figures import DRAWN, write_figure
-from calibrant_lab.paper.formats import render, significance_csv
-from calibrant_lab.paper.tabulated import Tabulated, tabulate
-from calibrant_lab.recipes import resolve
+from calibrant_lab import plugins
+from calibrant_lab.paper.figures import CAPTIONS, DRAWN, FigureName, write_figure
+from calibrant_lab.paper.figures.numbers import numbers_of, shift_csv
+from calibrant_lab.paper.tables.build import Tabulated, tabulate
+from calibrant_lab.paper.tables.formats import Format, render, significance_csv
+from calibrant_lab.sweeps.dry_run import list_trials
+from calibrant_lab.sweeps.live import LiveView
+from calibrant_lab.sweeps.protocol import Plan, plan, rehearse
+from calibrant_lab.sweeps.run import run, validated
+from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import print_whole
-from calibrant_lab.trials.executors import Executor, LocalExecutor
-from calibrant_lab.trials.live import LiveView
-from calibrant_lab.trials.protocol import PROFILES, Plan, Profile, Protocol, Results, rehearse, with_profile
-from calibrant_lab.trials.rehearsal import list_trials
-from calibrant_lab.trials.runner import run, stored
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.fit import check_accelerator, prepare
+from calibrant_lab.trials.json_files import read_json
+from calibrant_lab.trials.local_executor import Executor, LocalExecutor
 from calibrant_lab.trials.store import DATA, Store
 
-# Of rows, not of a recipe: searched, or as published.
-OF_THE_PROTOCOL = (
-    "objective", "weight", "seed", "bandwidth", "softness", "root", "gamma", "smoothing", "reduced_split", "method",
-)  # fmt: skip
-
-
-class OptionError(ValueError):
-    """An option that is wrong for all recipes."""
+FIGURES: tuple[FigureName, ...] = ("figure1", "figure2", "figure3", "figure4", "figure5", "figure6")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The command line."""
+class Running:
+    """Where trials run: executor, number in parallel, resources for each trial.
 
-    target: Target
-    recipes: tuple[RecipeName, ...]
-    profile: ProfileName
-    search_seeds: int
-    methods: tuple[MethodName, ...]
-    settings: Overrides
-    data: Path | None
-    runs: Path
-    format: Format
-    out: Path | None
+    Args:
+        executor: local runs trials on this machine; ray on a cluster, or in Ray's way on this machine.
+        parallel: Trials at a time on this machine; by default one for each GPU or core.
+        ray_address: Address of the cluster, such as auto; by default Ray is started on this machine.
+        gpus_per_trial: GPUs of a trial on the cluster; may be a fraction.
+        cpus_per_trial: CPUs of a trial on the cluster; also its threads.
+        accelerator: cpu, gpu, mps or auto.
+    """
+
+    executor: Literal["local", "ray"] = "local"
+    parallel: int | None = None
+    ray_address: str | None = None
+    gpus_per_trial: float = 0.0
+    cpus_per_trial: int = 1
+    accelerator: str = "auto"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to reproduce, and how much of it.
+    """What to run and show.
 
     Attributes:
-        target: A table or a figure of the paper, or all of them.
-        base: The recipe, with the changes of profile and command line.
-        profile: How much to search.
-        search_seeds: Networks a candidate of the search.
-        methods: Rows of Table 1 besides the NLL; the figures show the same.
+        sweeps: Tables, all of one recipe and settings; figures are drawn of the first.
+        figures: Figures to draw.
+        shows_tables: Whether to print and write the tables.
         data: Folder of the data.
         corrupted: Folder with the official files of the corrupted test set, for Figure 6.
-        limit: Test images a corruption, for Figure 6.
+        limit: Test images for each corruption, for Figure 6.
     """
 
-    target: Target
-    base: Configuration
-    profile: ProfileName
-    search_seeds: int
-    methods: tuple[MethodName, ...]
+    sweeps: tuple[Sweep, ...]
+    figures: tuple[FigureName, ...] = ()
+    shows_tables: bool = True
     data: Path | None = None
     corrupted: Path | None = None
     limit: int | None = None
 
     @property
-    def tables(self) -> tuple[TableName, ...]:
-        """The tables whose trials are needed: the figures are drawn from those of Table 1."""
-        if self.target == "all":
-            return TABLES
-        return tuple(name for name in TABLES if name == self.target) or ("table1",)
-
-    @property
-    def figures(self) -> tuple[FigureName, ...]:
-        """The figures to draw; of some recipes there are no corrupted images, and so no Figure 6."""
-        wanted = FIGURES if self.target == "all" else tuple(name for name in FIGURES if name == self.target)
-        return tuple(name for name in wanted if self.target == name or self.base.recipe in SHIFTED or name != "figure6")
-
-    def file_name(self, made: TableName | FigureName) -> str:
-        """Without an ending; with profile and seeds, so that a quick look does not overwrite what took days."""
-        search = "" if self.search_seeds == 1 else f"-{self.search_seeds}seeds"
-        return f"{self.base.recipe}-{self.profile}{search}-{made}"
-
-    def plan(self, results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
-        """All rows of all tables asked for, each trial once."""
-        plans = [self.table(name, results, failed) for name in self.tables]
-        return replace(plans[0], rows=tuple(row for plan in plans for row in plan.rows))
-
-    def table(self, name: TableName, results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
-        """One of the tables."""
-        profile = searched(self.profile, self.search_seeds)
-        return Protocol(self.base, profile, results, failed).table(name, self.methods)
-
-
-def searched(profile: ProfileName, seeds: int) -> Profile:
-    """A profile with so many networks a candidate."""
-    return replace(PROFILES[profile], search_seeds=seeds)
-
-
-def reproduce_all(asked: Asked, running: Running, shift: Shift, *, dry_run: bool) -> bool:
-    """Reproduce for one recipe after the other; return whether every trial ended well.
-
-    One after the other: on a cluster with room for more, give several commands the same folder of trials. A recipe
-    that cannot be run, say for want of its data, does not stop those after it.
-    """
-    searched(asked.profile, asked.search_seeds)
-    console, store, well = Console(), Store(asked.runs), True
-    for base in [_base(recipe, asked) for recipe in asked.recipes]:
-        data = asked.data
-        if data is not None and len(asked.recipes) > 1:
-            data = None if base.recipe == "digits" else data / base.recipe
-        request = Request(
-            asked.target, base, asked.profile, asked.search_seeds, asked.methods, data, shift.corrupted_dir,
-            shift.shift_images,
-        )  # fmt: skip
-        try:
-            if asked.target == "figure6" or shift.corrupted_dir is not None:
-                _check_shift(request)
-            if dry_run:
-                _list(request, store, console)
-                _print_tables(request, store, asked.format, console)
-                continue
-            run_missing(request, store, running)
-            well &= show(request, store, asked.format, asked.out, console)
-        except (ValueError, OSError, ImportError) as error:
-            if len(asked.recipes) == 1 or isinstance(error, OptionError):
-                raise
-            well = False
-            Console(stderr=True).print(
-                f"error: {base.recipe}: {error}", style="red", highlight=False, markup=False, soft_wrap=True
-            )
-    return well
+    def base(self) -> Configuration:
+        """What all trials have in common."""
+        return self.sweeps[0].base
 
 
 def run_missing(request: Request, store: Store, running: Running) -> None:
     """Run the trials that the store lacks, if there are any."""
-    results = _validated(store)
-    if not request.plan(results).missing(results.keys()):
-        return
-    executor = _executor(request, store, running)
-    # Every trial would fail for the same reason: find out now, once.
-    if running.executor == "local":
-        try:
+    if "figure6" in request.figures:
+        check_figure6(request)
+    for sweep in request.sweeps:
+        results = validated(store, sweep)
+        current = plan(sweep, results)
+        if not current.missing(results.keys()):
+            continue
+        executor = _executor(request, store, running)
+        # Every trial would fail for the same reason: find out now, once.
+        if running.executor == "local":
             check_accelerator(running.accelerator)
-        except ValueError as error:
-            raise OptionError(str(error)) from error
-    prepared = prepare(request.base.replaced({"objective": "esd"}), request.data)
-    _check_data(prepared.loaders.description["fingerprint"], request.plan(results).needed, store)
-    del prepared
-    gc.collect()
-    with LiveView(store, Console(stderr=True), total=len(rehearse(request.plan).needed)) as view:
-        run(request.plan, store, executor, view)
+        prepared = prepare(request.base.replaced({"method": "esd"}), request.data)
+        _check_data(prepared.loaders.description["fingerprint"], current.needed, store)
+        del prepared
+        gc.collect()
+        total = len(rehearse(lambda found, sweep=sweep: plan(sweep, found)).needed)
+        with LiveView(store, Console(stderr=True), total=total) as view:
+            run(sweep, store, executor, view)
 
 
-def _check_shift(request: Request) -> None:
+def check_figure6(request: Request) -> None:
     """Before days of training rather than after them: whether Figure 6 can be drawn at all."""
-    recipe = request.base.recipe
-    if request.target == "figure6" and recipe not in SHIFTED:
-        raise ValueError(f"there are no corrupted images of {recipe}: figure6 is for {', '.join(SHIFTED)}")
-    if request.corrupted is not None and "figure6" in request.figures:
-        from calibrant_lab.shift.sources import official
+    from calibrant_lab.shift.sources import check_shift, official
 
-        official(request.corrupted, recipe)
+    check_shift(request.base)
+    if request.corrupted is not None:
+        official(request.corrupted, request.base.recipe)
 
 
 def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
@@ -204,73 +124,74 @@ def show(request: Request, store: Store, format: Format, out: Path | None, conso
     Args:
         request: What is wanted.
         store: Where trials are kept.
-        format: Of printed tables.
+        format: Format of printed tables.
         out: Folder for tables in every format, and for figures; figures go beside the trials without it.
         console: Where to print.
     """
-    results = _validated(store)
-    failed = _without_result(request, results)
-    for name, table in _print_tables(request, store, format, console, failed).items():
-        if out is not None:
-            write_table(out, request.file_name(name), table)
-    plan = request.table("table1", results, failed)
+    complete = True
+    for sweep in request.sweeps:
+        results = validated(store, sweep)
+        failed = _without_result(sweep, results.keys(), store)
+        complete &= not failed
+        if request.shows_tables:
+            table = print_table(plan(sweep, results, failed), store, format, console)
+            if out is not None:
+                write_table(out, sweep, table)
+    first = request.sweeps[0]
+    results = validated(store, first)
+    of_figures = plan(first, results, _without_result(first, results.keys(), store))
     for figure in request.figures:
         try:
-            made = str(_draw(figure, plan, request, store, out or store.folder / "figures"))
+            made = str(_draw(figure, of_figures, request, store, out or store.folder / "figures"))
         except ValueError as error:  # not run, not kept, or without a temperature
-            if request.target != "all":
+            if len(request.figures) == 1:
                 raise
             made = f"not drawn: {error}"
         console.print(f"{figure}: {made}", highlight=False, markup=False, soft_wrap=True)
-    return not failed
+    return complete
 
 
-def _print_tables(
-    request: Request,
-    store: Store,
-    format: Format,  # noqa: A002
-    console: Console,
-    failed: Set[Configuration] = frozenset(),
-) -> dict[TableName, Tabulated]:
-    """The tables asked for, as they stand."""
-    results, found = _validated(store), {}
-    for name in request.tables:
-        if request.target in (name, "all"):
-            found[name] = tabulate(name, request.table(name, results, failed), store, profile=request.profile)
-            rendered = render(found[name], format)
-            print_whole(console, rendered) if format == "table" else console.out(rendered, highlight=False)
-    return found
+def print_table(current: Plan, store: Store, format: Format, console: Console) -> Tabulated:  # noqa: A002
+    """Print a table as it stands."""
+    table = tabulate(current, store)
+    if format == "table":
+        print_whole(console, render(table, "table"))
+    else:
+        console.out(render(table, format), highlight=False)
+    return table
 
 
-def write_table(folder: Path, name: str, table: Tabulated) -> None:
-    """A table in every format that is a file."""
+def write_table(folder: Path, sweep: Sweep, table: Tabulated) -> None:
+    """Write a table in every format that is a file, with its sweep beside it; refuse to overwrite another's."""
+    path = folder / f"{sweep.file_name}.toml"
+    if path.exists() and path.read_text(encoding="utf-8") != sweep.to_toml():
+        raise FileError(path, "is of another sweep, whose table stands beside it: choose another --out, or remove it")
+    sweep.write(path)
     for ending, text in (
         ("md", render(table, "markdown")), ("tex", render(table, "latex")), ("csv", render(table, "csv")),
         ("significance.csv", significance_csv(table)),
     ):  # fmt: skip
-        with whole_or_not_at_all(folder / f"{name}.{ending}") as temporary:
+        with whole_or_not_at_all(folder / f"{sweep.file_name}.{ending}") as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
-def _base(recipe: RecipeName, asked: Asked) -> Configuration:
-    """Options go before the profile, and the profile before the recipe."""
-    for name in OF_THE_PROTOCOL:
-        if getattr(asked.settings, name) is not None:
-            raise ValueError(f"{name.replace('_', '-')} is the protocol's to choose: leave it out")
-    # Some rows have an objective: its settings are welcome.
-    base = replace(resolve(recipe, replace(asked.settings, objective="esd"), None), objective="nll")
-    return base if asked.settings.epochs is not None else with_profile(base, PROFILES[asked.profile])
-
-
-def _validated(store: Store) -> Results:
-    return {configuration: result.validation for configuration, result in stored(store).items()}
+def dry_run(request: Request, store: Store, console: Console) -> None:
+    """List the trials of every sweep, and what is known of their cost."""
+    for sweep in request.sweeps:
+        results = validated(store, sweep)
+        finished = {trial: result for trial in results if (result := store.result(trial)) is not None}
+        console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
+        list_trials(
+            rehearse(lambda found, sweep=sweep: plan(sweep, found)), plan(sweep, results), finished, console
+        )  # fmt: skip
+        console.print()
 
 
 def _executor(request: Request, store: Store, running: Running) -> Executor:
     if running.executor == "local" and (running.ray_address is not None or running.gpus_per_trial):
-        raise OptionError("--ray-address and --gpus-per-trial are for --executor ray: give it, or leave them out")
+        raise ValueError("--ray-address and --gpus-per-trial are for --executor ray: give it, or leave them out")
     if running.executor == "ray" and running.parallel is not None:
-        raise OptionError("--parallel is for --executor local: a cluster runs as many trials as it has room for")
+        raise ValueError("--parallel is for --executor local: a cluster runs as many trials as it has room for")
     if running.executor == "local":
         return LocalExecutor(store.folder, request.data, workers=running.parallel, accelerator=running.accelerator)
     from calibrant_lab.trials.ray_executor import RayExecutor
@@ -281,39 +202,38 @@ def _executor(request: Request, store: Store, running: Running) -> Executor:
     )  # fmt: skip
 
 
-def _list(request: Request, store: Store, console: Console) -> None:
-    found = stored(store)
-    known = request.plan({configuration: result.validation for configuration, result in found.items()})
-    base, search = request.base, "" if known.search_seeds == 1 else f", {known.search_seeds} seeds a candidate"
-    console.print(f"{base.recipe}, {base.model}, {base.epochs} epochs, profile {request.profile}{search}", style="bold")
-    list_trials(rehearse(request.plan), known, found, console)
-    console.print()
-
-
-def _without_result(request: Request, results: Results) -> frozenset[Configuration]:
+def _without_result(sweep: Sweep, known: Set[Configuration], store: Store) -> frozenset[Configuration]:
     """What was asked for and has no result, after all has been run."""
+    results = validated(store, sweep)
     failed: frozenset[Configuration] = frozenset()
-    while missing := request.plan(results, failed).missing(results.keys() | failed):
+    while missing := plan(sweep, results, failed).missing(known | failed):
         failed |= frozenset(missing)
     return failed
 
 
-def _draw(name: FigureName, plan: Plan, request: Request, store: Store, folder: Path) -> Path:
-    numbers: str | None
+def _draw(name: FigureName, current: Plan, request: Request, store: Store, folder: Path) -> Path:
     if name == "figure6":
+        from calibrant_lab.paper.figures.shift import figure6
         from calibrant_lab.shift.evaluation import shift_of
-        from calibrant_lab.shift.figure import figure6
 
         shifted = shift_of(
-            plan, store, request.data, corrupted=request.corrupted, limit=request.limit, console=Console(stderr=True)
-        )
+            current, store, request.data, corrupted=request.corrupted, limit=request.limit,
+            console=Console(stderr=True),
+        )  # fmt: skip
         figure, numbers = figure6(shifted), shift_csv(shifted)
     else:
-        figure, numbers = DRAWN[name](plan, store), curves_csv(plan, store) if name == "figure1" else None
-    path = folder / f"{request.file_name(name)}.svg"
-    for ending in (".svg", ".png"):
+        figure, numbers = DRAWN[name](current, store), numbers_of(name, current, store)
+    path = folder / f"{replace_name(current.sweep, name)}.svg"
+    for ending in (".svg", ".png", ".pdf"):
         write_figure(path.with_suffix(ending), figure)
-    if numbers is not None:
-        with whole_or_not_at_all(path.with_suffix(".csv")) as temporary:
-            temporary.write_text(numbers, encoding="utf-8")
+    with whole_or_not_at_all(path.with_suffix(".csv")) as temporary:
+        temporary.write_text(numbers, encoding="utf-8")
     return path
+
+
+def replace_name(sweep: Sweep, name: str) -> str:
+    """What a figure of a sweep is called."""
+    return sweep.model_copy(update={"name": name}).file_name
+
+
+__all__ = ["CAPTIONS", "FIGURES", "Request", "Running", "dry_run", "replace", "run_missing", "show"]

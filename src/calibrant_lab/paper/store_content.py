@@ -6,20 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.files import FileError
 from calibrant.report.names import clean
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.objectives import ADDED, display_name
-from calibrant_lab.recipes import RECIPES
-from calibrant_lab.trials.labels import SYMBOLS
+from calibrant_lab import plugins
+from calibrant_lab.methods import SYMBOLS
+from calibrant_lab.trials.configuration import Configuration, changes_of
 from calibrant_lab.trials.quantities import duration
-from calibrant_lab.trials.runs import order
+from calibrant_lab.trials.runs import look, order
 from calibrant_lab.trials.store import Result, Store
 
-STATUSES = ("done", "running", "failed", "unfinished", "damaged")
+STATUSES = ("done", "running", "failed", "unfinished", "unknown", "damaged")
 _WORDS = {"done": "finished", "unfinished": "interrupted"}
-# Shown where they differ from the recipe's: the rest has columns of its own.
-_IN_COLUMNS = {"recipe", "objective", "weight", "seed", "epochs", "reduced_split"}
 
 
 @dataclass(frozen=True)
@@ -38,15 +34,9 @@ def entries(store: Store) -> list[Entry]:
     """Every trial of a store, those that belong together side by side."""
     found = []
     for trial in store.trials():
-        try:
-            configuration = trial.configuration
-            status: str = trial.status
-            result = trial.result() if status == "done" else None
-            failure = trial.failure() if status == "failed" else None
-        except FileError as error:
-            found.append(Entry(trial.folder.name, trial.identity, "damaged", None, None, str(error)))
-        else:
-            found.append(Entry(trial.folder.name, trial.identity, status, configuration, result, failure))
+        run = look(trial)
+        failure = trial.failure() if run.status == "failed" else run.problem
+        found.append(Entry(trial.folder.name, trial.identity, run.status, run.configuration, run.result, failure))
     return sorted(found, key=_place)
 
 
@@ -102,7 +92,9 @@ def failures(found: Iterable[Entry]) -> list[dict[str, Any]]:
 
 def heading(base: Configuration) -> str:
     """What a group of trials has in common, in a line."""
-    return f"{base.recipe}: {clean(base.model)}, {base.epochs} epoch{'s' if base.epochs != 1 else ''}"
+    epochs, model = base.settings.epochs, getattr(base.settings, "model", None)
+    parts = [*([clean(model)] if model else []), f"{epochs} epoch{'s' if epochs != 1 else ''}"]
+    return f"{clean(plugins.short(base.recipe))}: {', '.join(parts)}"
 
 
 def _place(entry: Entry) -> tuple[Any, ...]:
@@ -115,14 +107,14 @@ def _trial_row(entry: Entry) -> dict[str, Any]:
     return {
         "identity": clean(entry.identity),
         "status": _WORDS.get(entry.status, entry.status),
-        "recipe": clean(one.recipe) if one else clean(entry.name),
-        "method": (display_name(one).partition(" (weight")[0] + ", reduced split" * one.reduced_split) if one else "",
-        "weight": f"{one.weight:g}" if one and one.objective in ADDED else "",
+        "recipe": clean(plugins.short(one.recipe)) if one else clean(entry.name),
+        "method": (clean(one.of_method.label) + ", reduced split" * one.settings.reduced_split) if one else "",
+        "weight": f"{one.option('weight'):g}" if one and one.option("weight") is not None else "",
         "settings": _settings(one) if one else "",
         "seed": one.seed if one else "",
         "scores": (
-            [result.validation.accuracy, result.validation.ece, result.outcome.accuracy, result.outcome.ece,
-             result.outcome.ece_temperature]
+            [result.validation["accuracy"], result.validation["ece"], result.test["accuracy"], result.test["ece"],
+             result.test["ece+temperature"]]
             if result else [math.nan] * 5
         ),
         "cost": duration(result.cost.processor_seconds) if result else "",
@@ -130,10 +122,11 @@ def _trial_row(entry: Entry) -> dict[str, Any]:
 
 
 def _settings(one: Configuration) -> str:
-    """Epochs, and what differs from the recipe."""
-    usual = RECIPES[one.recipe].to_dict() if one.recipe in RECIPES else {}
-    changed = {key: value for key, value in one.to_dict().items() if key not in _IN_COLUMNS and usual.get(key) != value}
-    parts = [f"{one.epochs} epochs"]
+    """Epochs, and what differs from the recipe and the method."""
+    defaults = one.of_method.defaults
+    changed = {name: value for name, value in one.options if name != "weight" and value != defaults[name]}
+    changed |= {name: value for name, value in changes_of(one).items() if name not in ("epochs", "reduced_split")}
+    parts = [f"{one.settings.epochs} epochs"]
     parts += [f"{SYMBOLS.get(key, key.replace('_', ' '))} {_plain(value)}" for key, value in changed.items()]
     return clean(", ".join(parts))
 

@@ -1,4 +1,4 @@
-"""One HTML page for a whole store: its tables, figures, trials and failures, with everything inside."""
+"""One HTML page for a whole store: the tables and figures of its sweeps, its trials and failures."""
 
 from collections.abc import Sequence
 from importlib import metadata, resources
@@ -8,21 +8,21 @@ from typing import Any
 from calibrant.files import whole_or_not_at_all
 from calibrant.report.names import clean
 from calibrant.report.packages import require_report_packages
-from calibrant_lab.names import SHIFTED, TABLES, TableName
+from calibrant_lab import plugins
 from calibrant_lab.paper import store_content as content
-from calibrant_lab.paper.footnotes import footnotes, footnotes_on_significance, title
-from calibrant_lab.paper.formats import SIGNIFICANCE
-from calibrant_lab.paper.inferred import Inferred, inferred
-from calibrant_lab.paper.layout import (
-    ALIGNMENT,
+from calibrant_lab.paper.tables.build import Tabulated, tabulate
+from calibrant_lab.paper.tables.formats import SIGNIFICANCE
+from calibrant_lab.paper.tables.lines import (
     COMPARISON_ALIGNMENT,
     COMPARISON_COLUMNS,
+    alignment,
     columns,
     comparison_lines,
     lines,
 )
-from calibrant_lab.paper.tabulated import Tabulated, tabulate
-from calibrant_lab.trials.protocol import Plan
+from calibrant_lab.paper.tables.notes import footnotes, footnotes_on_significance, title
+from calibrant_lab.sweeps.protocol import Plan, plan
+from calibrant_lab.sweeps.run import recorded, validated
 from calibrant_lab.trials.store import Store
 
 
@@ -41,8 +41,7 @@ def write_store_report(path: Path, store: Store) -> None:
 def render_store(store: Store) -> str:
     """Return one HTML page: no script, nothing to load, the same bytes for the same trials.
 
-    What belongs together, and which profile it was run with, is found from the trials themselves. What was not run is
-    left out, or said to be missing.
+    Tables and figures are those of the sweeps that the store has recorded. What was not run is said to be missing.
 
     Args:
         store: Trials of any number of recipes, finished or not.
@@ -56,7 +55,7 @@ def render_store(store: Store) -> str:
 
     from calibrant.report.content import percent
 
-    groups = inferred(store)
+    groups = _groups([plan(sweep, validated(store, sweep)) for sweep in recorded(store)])
     css = resources.files("calibrant.report").joinpath("page.css").read_text(encoding="utf-8")
     template = resources.files("calibrant_lab.paper").joinpath("store.html.jinja").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -75,42 +74,49 @@ def render_store(store: Store) -> str:
     )
 
 
-def _title(groups: Sequence[Inferred], trials: int) -> str:
-    names = list(dict.fromkeys(group.protocol.base.recipe for group in groups))
+def _title(groups: Sequence[list[Plan]], trials: int) -> str:
+    names = list(dict.fromkeys(plugins.short(group[0].base.recipe) for group in groups))
     if not names:
-        return f"{trials} trial{'s' if trials != 1 else ''}, none of them finished"
+        return f"{trials} trial{'s' if trials != 1 else ''} without a sweep"
     return f"Experiments on {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]}"
 
 
-def _group(group: Inferred, store: Store, name: str) -> dict[str, Any]:
+def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
+    """Plans whose trials have recipe and settings in common, those of one batch size first: figures are drawn of them."""
+    groups: dict[Any, list[Plan]] = {}
+    for one in sorted(plans, key=lambda one: one.sweep.batch_divisors != (1,)):
+        groups.setdefault(one.base, []).append(one)
+    return list(groups.values())
+
+
+def _group(group: list[Plan], store: Store, name: str) -> dict[str, Any]:
     from calibrant.report.svg import inline_svg
     from calibrant_lab.paper.figures import CAPTIONS, DRAWN
 
-    plan = group.begun("table1") or group.table("table1")
+    first = group[0]
     missing: list[str] = []
-    profile = group.profile_name
-    tables = [_table(tabulate(table, one, store, profile=profile)) for table, one in _tables(group, plan).items()]
+    tables = [_table(tabulate(one, store)) for one in group]
     drawn = []
-    drawings = DRAWN if plan.base.recipe not in SHIFTED else {**DRAWN, "figure6": _figure6}
+    drawings = {**DRAWN, "figure6": _figure6} if first.base.of_recipe.shift else DRAWN
     for key, draw in drawings.items():
         heading, caption = CAPTIONS[key]
         try:
-            svg = inline_svg(draw(plan, store), f"{name}{key}", f"{heading}. {caption}")
+            svg = inline_svg(draw(first, store), f"{name}{key}", f"{heading}. {caption}")
         except ValueError as error:  # not run, or its files were not kept: the page says which
             missing.append(clean(str(error)))
         else:
             drawn.append({"number": key.removeprefix("figure"), "heading": heading, "caption": caption, "svg": svg})
     return {
-        "id": name, "heading": content.heading(plan.base), "profile": profile, "tables": tables,
-        "figures": drawn, "missing": missing,
+        "id": name, "heading": content.heading(first.base), "profile": first.sweep.profile or first.sweep.name,
+        "tables": tables, "figures": drawn, "missing": missing,
     }  # fmt: skip
 
 
 def _figure6(plan: Plan, store: Store) -> Any:
     """From what `reproduce figure6` has kept: nothing is evaluated here."""
     from calibrant_lab.paper.figures import NotRunError
+    from calibrant_lab.paper.figures.shift import figure6
     from calibrant_lab.shift.evaluation import kept_shifts
-    from calibrant_lab.shift.figure import figure6
 
     kept = kept_shifts(plan, store)
     if not any(kept.values()):
@@ -118,19 +124,8 @@ def _figure6(plan: Plan, store: Store) -> Any:
     return figure6(kept)
 
 
-def _tables(group: Inferred, first: Plan) -> dict[TableName, Plan]:
-    """Table 1, and each later one if it has trials that those before it do not have."""
-    found: dict[TableName, Plan] = {"table1": first}
-    for name in TABLES[1:]:
-        known = {trial for plan in found.values() for trial in plan.needed}
-        plan = group.begun(name)
-        if plan and any(trial in group.protocol.results and trial not in known for trial in plan.needed):
-            found[name] = plan
-    return found
-
-
 def _table(table: Tabulated) -> dict[str, Any]:
-    parts = [(title(table), columns(table), list(lines(table)), ALIGNMENT, footnotes(table))]
+    parts = [(title(table), columns(table), list(lines(table)), alignment(table), footnotes(table))]
     if table.comparisons:
         compared = list(comparison_lines(table))
         notes = footnotes_on_significance(table)
@@ -140,15 +135,14 @@ def _table(table: Tabulated) -> dict[str, Any]:
     return {**first, "significance": others}
 
 
-def _cost(groups: Sequence[Inferred], store: Store) -> Any:
+def _cost(groups: Sequence[list[Plan]], store: Store) -> Any:
     """Figure 3 of all recipes at once, where there are several."""
     from calibrant.report.svg import inline_svg
     from calibrant_lab.paper.figures import CAPTIONS, NotRunError, figure3
 
     if len(groups) < 2:
         return None
-    plans = [group.table("table1") for group in groups]
     try:
-        return inline_svg(figure3(plans, store), "cost", ". ".join(CAPTIONS["figure3"]))
+        return inline_svg(figure3([group[0] for group in groups], store), "cost", ". ".join(CAPTIONS["figure3"]))
     except NotRunError:
         return None

@@ -15,17 +15,16 @@ from torch import nn
 
 import calibrant as cal
 from calibrant.files import FileError
-from calibrant_lab.data import ImageBatches, Images
+from calibrant_lab.data import Images, ImageSamples
 from calibrant_lab.trials.fit import predict
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.loaders import EVALUATION_BATCH
 from calibrant_lab.models import build_image_model
 from calibrant_lab.models.weights import load_weights
-from calibrant_lab.outcome import BINS, Outcome, Predicted
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.sources import ShiftedImages, SourceName, shifted_images
 from calibrant_lab.sweeps.protocol import Plan
-from calibrant_lab.trials.store import WEIGHTS, Store, Trial
+from calibrant_lab.trials.scores import BINS, Predicted
+from calibrant_lab.trials.store import WEIGHTS, Result, Store, Trial
 
 SHIFT = "shift.json"
 # Another processor rounds otherwise; another network or other data differ far more.
@@ -131,16 +130,16 @@ def kept_shifts(plan: Plan, store: Store) -> dict[str, list[ShiftResult]]:
 
 def _complete(trial: Trial) -> dict[tuple[str, tuple[str, ...], int], ShiftResult]:
     """By source, corruptions and number of images; of the present training, should the trial have been run twice."""
-    outcome = trial.result().outcome
+    trained = _trained(trial.result())
     return {
         (result.request.source, result.request.corruptions, result.images): result
         for result in _kept(trial)
-        if _trained(outcome) in result.request.fingerprint and set(result.corrupted) == set(result.request.corruptions)
+        if trained in result.request.fingerprint and set(result.corrupted) == set(result.request.corruptions)
     }
 
 
-def _trained(outcome: Outcome) -> str:
-    return f"accuracy {outcome.accuracy:.9g}, nll {outcome.nll:.9g}"
+def _trained(result: Result) -> str:
+    return f"accuracy {result.test['accuracy']:.9g}, nll {result.test['nll']:.9g}"
 
 
 def evaluate_shifts(
@@ -165,7 +164,7 @@ def evaluate_shifts(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 image, got {limit}")
-    temperatures = temperatures or [trial.result().outcome.temperature for trial in trials]
+    temperatures = temperatures or [trial.result().validation["temperature"] for trial in trials]
     results = [_begun(trial, source, limit, own) for trial, own in zip(trials, temperatures, strict=True)]
     lacking = [[name for name in source.corruptions if name not in result.corrupted] for result in results]
     checked: set[int] = set()
@@ -191,11 +190,11 @@ def evaluate_shifts(
 
 def _begun(trial: Trial, source: ShiftedImages, limit: int | None, temperature: float) -> ShiftResult:
     """What is there of a result, which begins with the clean test set."""
-    outcome, test = trial.result().outcome, trial.predicted("test")
+    trained, test = _trained(trial.result()), trial.predicted("test")
     images = len(test.target) if limit is None else min(limit, len(test.target))
     asked = ShiftRequest(
         source.source, source.corruptions, images if images < len(test.target) else None,
-        f"{source.fingerprint}, {_trained(outcome)}, T {temperature:.9g}",
+        f"{source.fingerprint}, {trained}, T {temperature:.9g}",
     )  # fmt: skip
     if (found := next((result for result in _kept(trial) if result.request == asked), None)) is not None:
         return found
@@ -208,16 +207,17 @@ def _network(trial: Trial, images: Images) -> nn.Module:
     if not path.is_file():
         raise FileError(path, "is not there, and new images need the network: run the trial again, or copy it there")
     classes = trial.predicted("test").logits.shape[1]
-    network = build_image_model(trial.configuration.model, classes=classes, channels=images.pixels.shape[1])
+    settings: Any = trial.configuration.settings
+    network = build_image_model(settings.model, classes=classes, channels=images.pixels.shape[1])
     load_weights(network, path)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return network.to(device or "cpu").to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def _predicted(trial: Trial, network: nn.Module, images: Images, count: int) -> Predicted:
-    c = trial.configuration
+    settings: Any = trial.configuration.settings
     given = Images(images.pixels[:count], images.labels[:count])
-    return predict(network, ImageBatches(given, EVALUATION_BATCH, mean=c.mean, std=c.std))
+    return predict(network, ImageSamples(given, mean=settings.mean, std=settings.std).batches(len(given.labels)))
 
 
 def _check_images(trial: Trial, network: nn.Module, source: ShiftedImages, count: int) -> None:

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from calibrant.files import FileError
-from calibrant_lab.trials.configuration import Configuration, RecipeName
+from calibrant_lab import plugins
 from calibrant_lab.data import Images
-from calibrant_lab.loaders import load_images
-from calibrant_lab.names import SHIFTED
 from calibrant_lab.shift.corruptions import CORRUPTIONS, NOT_GENERATED, SEVERITIES, corrupt
+from calibrant_lab.trials.configuration import Configuration
 
 SourceName = Literal["official", "generated"]
-OFFICIAL_NAMES: dict[RecipeName, str] = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
+OFFICIAL_NAMES: dict[str, str] = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
 SITES = {"CIFAR-10-C": "https://zenodo.org/records/2535967", "CIFAR-100-C": "https://zenodo.org/records/3555552"}
 IMAGES, SIDE = 10_000, 32  # of CIFAR's test set
 GENERATION = 1  # raised when generated images change, so that what was found with others is not taken for theirs
@@ -105,7 +104,9 @@ class Generated:
     @cached_property
     def clean(self) -> Images:
         """The test set, read when first needed."""
-        return load_images(self.configuration, self.folder).test
+        configuration = self.configuration
+        images: Images = configuration.of_recipe.load(configuration.settings, self.folder).test.images
+        return images
 
     @property
     def labels(self) -> Tensor:
@@ -117,6 +118,15 @@ class Generated:
         return Images(corrupt(self.clean.pixels[:count], name, severity), self.clean.labels[:count])
 
 
+def check_shift(configuration: Configuration) -> None:
+    """Complain about a recipe whose samples are not images that can be corrupted."""
+    if not configuration.of_recipe.shift:
+        raise ValueError(
+            f"there are no corrupted images of {plugins.short(configuration.recipe)}: figure6 is for recipes of images "
+            "in memory, made with shift=True"
+        )
+
+
 def shifted_images(configuration: Configuration, data: Path | None, corrupted: Path | None) -> ShiftedImages:
     """The published files if they are there, and else corruptions of the clean test set.
 
@@ -126,8 +136,7 @@ def shifted_images(configuration: Configuration, data: Path | None, corrupted: P
         corrupted: Folder of the published files.
     """
     recipe = configuration.recipe
-    if recipe not in SHIFTED:
-        raise ValueError(f"distribution shift is for the recipes {', '.join(SHIFTED)}, not for {recipe}")
+    check_shift(configuration)
     if corrupted is not None:
         return official(corrupted, recipe)
     if data is not None and recipe in OFFICIAL_NAMES and (data / OFFICIAL_NAMES[recipe] / "labels.npy").is_file():
@@ -135,7 +144,7 @@ def shifted_images(configuration: Configuration, data: Path | None, corrupted: P
     return Generated(configuration, data)
 
 
-def official(folder: Path, recipe: RecipeName, *, images: int = IMAGES) -> Official:
+def official(folder: Path, recipe: str, *, images: int = IMAGES) -> Official:
     """Find and check the published files of CIFAR-10-C or CIFAR-100-C; nothing in them is unpickled.
 
     Args:
