@@ -2,35 +2,20 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from calibrant_lab.configuration import Overrides, RecipeName
-from calibrant_lab.names import (
-    PAPER,
-    PUBLISHED,
-    Format,
-    MethodName,
-    ProfileName,
-    Running,
-    Shift,
-    Target,
-)
+from calibrant_lab.packages import require_training_packages
 
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
-Settings = Annotated[
-    Overrides, Parameter(name="*", consume_multiple=True, group="Settings (by default those of the recipe)")
-]
+Flag = Annotated[bool, Parameter(negative="")]
+Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+Settings = Annotated[str, Parameter(help="Settings of the recipe, and options of the method: calibrant recipes lists them.")]
 
 
-def demo(
-    *,
-    seeds: Positive = 5,
-    epochs: Positive = 60,
-    out: Path = Path("demo"),
-) -> None:
+def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")) -> None:
     """Train small networks on made data with NLL, ESD and CalibratedLoss, and compare them with the known truth.
 
     Needs no data and no download; takes about a minute on two cores.
@@ -50,193 +35,240 @@ def demo(
     run_demo(seeds=seeds, epochs=epochs, out=out, console=Console())
 
 
+def recipes(name: str | None = None) -> None:
+    """List recipes and methods, or the settings of one recipe.
+
+    Args:
+        name: Name or import path of a recipe.
+    """
+    require_training_packages()
+    from rich.console import Console
+
+    from calibrant_lab.catalogue import list_recipes, show_recipe
+
+    list_recipes(Console()) if name is None else show_recipe(name, Console())
+
+
 def train(
     *,
-    recipe: RecipeName | None = None,
+    recipe: str | None = None,
+    method: str = "nll",
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     data_dir: Path | None = None,
-    out: Path | None = None,
+    runs: Path = Path("runs"),
     config: Path | None = None,
     wandb: str | None = None,
     accelerator: str = "auto",
-    settings: Settings = Overrides(),  # type: ignore[call-arg]  # noqa: B008 (frozen; all are optional)
+    **settings: Settings,
 ) -> None:
-    """Train a classifier with the NLL and a calibration objective, by one of the paper's recipes.
+    """Train one network by a recipe and a method, and keep it as a trial.
 
-    Leaves weights, predictions, curves, an HTML report and the configuration in one folder. The same command again
-    goes on with an interrupted run, to the result it would have had, and shows a finished one.
+    A trial holds weights, predictions, curves, an HTML report and the configuration. The same command again goes on
+    with an interrupted trial, to the result it would have had, and shows a finished one.
 
     Args:
-        recipe: Data, model and the paper's settings for them; digits needs no data.
+        recipe: Name of a recipe, package.module:name or ./file.py:name; digits needs no data.
+        method: Name of a method, package.module:name or ./file.py:name.
+        seed: Seed of split, initialisation, order and augmentation.
         data_dir: Folder with the official files of the data; without it they are fetched from the Hugging Face hub.
-        out: Folder of the run; by default runs/RECIPE-OBJECTIVE-seedSEED.
-        config: TOML or JSON file of settings, such as the config.json of an earlier run. Options go before it.
+        runs: Folder that trials are kept in.
+        config: TOML or JSON file with recipe, method, seed, options and settings, such as the config.json of a trial.
+            Options of the command line go before it.
         wandb: Project of Weights & Biases to log to, besides TensorBoard.
         accelerator: cpu, gpu, mps or auto.
-        settings: Of the run.
+        settings: Settings of the recipe and options of the method, such as --epochs 5 --weight 2.
     """
-    from calibrant_lab.packages import require_training_packages
-    from calibrant_lab.recipes import resolve
-
-    configuration = resolve(recipe, settings, config)
-    if out is None:
-        out = Path("runs", f"{configuration.recipe}-{configuration.objective}-seed{configuration.seed}")
     require_training_packages()
-    from calibrant_lab import train
+    from calibrant_lab.train import resolve
+    from calibrant_lab.train import train as run
 
-    train.train(configuration, data_dir, out, wandb=wandb, accelerator=accelerator)
+    configuration = resolve(recipe, method, seed, config, settings)
+    run(configuration, data_dir, runs, wandb=wandb, accelerator=accelerator)
 
 
 def reproduce(
-    target: Target,
+    target: str,
     *,
-    recipe: Annotated[tuple[RecipeName, ...], Parameter(consume_multiple=True, negative="")] = PAPER,
-    profile: ProfileName = "paper",
-    search_seeds: int = 1,
+    recipe: Several = ("mnist", "cifar10", "cifar100", "imagenet100", "snli", "anli"),
+    profile: str = "paper",
+    methods: Several = (),
+    weights: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (),
+    seeds: Positive | None = None,
+    search_seeds: Positive | None = None,
+    select: str | None = None,
+    columns: Several = (),
     data_dir: Path | None = None,
     runs: Path = Path("runs"),
-    methods: Annotated[tuple[MethodName, ...], Parameter(consume_multiple=True, negative="")] = PUBLISHED,
-    format: Format = "table",  # noqa: A002 (what users call it)
+    format: str = "table",  # noqa: A002 (what users call it)
     out: Path | None = None,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
-    running: Annotated[Running, Parameter(name="*", group="Who runs the trials")] = Running(),  # noqa: B008 (frozen)
-    shift: Annotated[Shift, Parameter(name="*", group="Figure 6")] = Shift(),  # noqa: B008 (frozen)
-    settings: Settings = Overrides(),  # type: ignore[call-arg]  # noqa: B008 (frozen; all are optional)
+    dry_run: Flag = False,
+    executor: str = "local",
+    parallel: Positive | None = None,
+    ray_address: str | None = None,
+    gpus_per_trial: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
+    cpus_per_trial: Positive = 1,
+    accelerator: str = "auto",
+    corrupted_dir: Path | None = None,
+    shift_images: Positive | None = None,
+    **settings: Settings,
 ) -> None:
-    """Run the paper's protocol, and show a table or a figure of it, with the paper's numbers beside ours.
+    """Run a sweep, and show its tables and figures, with the paper's numbers beside ours.
 
-    For each method it searches the weight λ, then φ of MMCE and T of SB-ECE, and chooses by validation scores; then
-    five seeds are trained. Trials are kept in a folder and none is run twice: the same command again, after whatever
+    For each method a sweep searches the weight λ, then the options of the objective, and chooses by validation scores;
+    then all seeds are trained. Trials are kept in a folder and none is run twice: the same command again, after any
     interruption, goes on with what is missing.
 
     Args:
-        target: table1, table2, table3, figure1 to figure6, or all.
-        recipe: One or several; by default the six of the paper. digits needs no data.
+        target: table1, table2, table3, figure1 to figure6, all, or a sweep of your own as a TOML file.
+        recipe: Recipes, by default the six of the paper; package.module:name or ./file.py:name for your own.
         profile: paper is the search as published; cpu a smaller one of 50 epochs; quick one of seconds, for digits.
-        search_seeds: Networks a candidate of the search; what is compared is their mean. With one, chance has a say.
+        methods: Rows beside the NLL, by default the paper's; package.module:name or ./file.py:name for your own.
+        weights: Values of λ to search, by default the profile's.
+        seeds: Networks in a row.
+        search_seeds: Networks for each candidate of the search; their mean is compared. With one, chance has a say.
+        select: Validation score by which a candidate is chosen, by default ece.
+        columns: Scores to show, such as accuracy ece smooth_ece log_loss ece+temperature.
         data_dir: Folder with the official files of the data; for several recipes, of a folder for each, named like
             it. Without it they are fetched from the Hugging Face hub.
         runs: Folder that trials are kept in.
-        methods: Rows of Table 1 beside the NLL; esd-raw is ESD without the root, and loop the temperature in
-            the loop.
-        format: Of printed tables.
+        format: Format of printed tables: table, markdown, latex or csv.
         out: Folder to write tables to, in every format, and figures; without it figures go to RUNS/figures.
         dry_run: Only list the trials, and show the table as it stands.
-        running: Where and how.
-        shift: Images.
-        settings: Changes of the recipe, for all trials.
+        executor: local runs trials on this machine; ray on a cluster, or in Ray's way on this machine.
+        parallel: Trials at a time on this machine; by default one for each GPU or core.
+        ray_address: Address of the cluster, such as auto; by default Ray is started on this machine.
+        gpus_per_trial: GPUs of a trial on the cluster; may be a fraction.
+        cpus_per_trial: CPUs of a trial on the cluster; also its threads.
+        accelerator: cpu, gpu, mps or auto.
+        corrupted_dir: Folder with the official CIFAR-10-C or CIFAR-100-C, for figure6; generated without it.
+        shift_images: Use the first so many test images only, for figure6.
+        settings: Settings of the recipe for all trials, such as --epochs 5.
     """
-    from calibrant_lab.packages import require_training_packages
-
     require_training_packages()
-    from calibrant_lab.paper.reproduce import Asked, reproduce_all
+    from calibrant_lab.paper.asked import Asked, reproduce_all
+    from calibrant_lab.paper.reproduce import Running
 
-    asked = Asked(target, recipe, profile, search_seeds, methods, settings, data_dir, runs, format, out)
+    changes: dict[str, Any] = {
+        "methods": methods, "seeds": seeds, "search_seeds": search_seeds, "select": select, "columns": columns,
+    }  # fmt: skip
+    asked = Asked(
+        target, recipe, profile, {name: value for name, value in changes.items() if value}, weights, settings, data_dir,
+        runs, format, out, corrupted_dir, shift_images,
+    )  # fmt: skip
+    running = Running(executor, parallel, ray_address, gpus_per_trial, cpus_per_trial, accelerator)  # type: ignore[arg-type]
     try:
-        well = reproduce_all(asked, running, shift, dry_run=dry_run)
+        complete = reproduce_all(asked, running, only_list=dry_run)
     except KeyboardInterrupt:
         sys.stderr.write("calibrant: interrupted: finished trials are kept, and the same command goes on\n")
         raise
-    if not well:
+    if not complete:
         sys.exit(1)
 
 
 runs = App(name="runs", help="Look into a folder of trials, and tidy it.")
+Runs = Annotated[Path, Parameter(name="--runs")]
 
 
 @runs.command(name="list")
-def list_runs(*, runs: Path = Path("runs")) -> None:
+def list_trials(*, folder: Runs = Path("runs")) -> None:
     """List all trials: settings, status, scores, cost.
 
     Args:
-        runs: Folder that trials are kept in.
+        folder: Folder that trials are kept in.
     """
+    require_training_packages()
     from rich.console import Console
 
-    from calibrant_lab.packages import require_training_packages
-
-    require_training_packages()
-    from calibrant_lab.trials import runs as commands
+    from calibrant_lab.trials.runs import list_runs
     from calibrant_lab.trials.store import Store
 
-    commands.list_runs(Store(runs), Console())
+    list_runs(Store(folder), Console())
 
 
 @runs.command
-def show(trial: str, *, runs: Path = Path("runs")) -> None:
+def show(trial: str, *, folder: Runs = Path("runs")) -> None:
     """Show one trial: configuration, scores, cost, environment, and what went wrong.
 
     Args:
         trial: The first digits of its identity.
-        runs: Folder that trials are kept in.
+        folder: Folder that trials are kept in.
     """
+    require_training_packages()
     from rich.console import Console
 
-    from calibrant_lab.packages import require_training_packages
-
-    require_training_packages()
-    from calibrant_lab.trials import runs as commands
+    from calibrant_lab.trials.runs import show_run
     from calibrant_lab.trials.store import Store
 
-    commands.show_run(Store(runs), trial, Console())
+    show_run(Store(folder), trial, Console())
 
 
 @runs.command
 def prune(
     *,
-    runs: Path = Path("runs"),
-    failed: Annotated[bool, Parameter(negative="")] = False,
-    unfinished: Annotated[bool, Parameter(negative="")] = False,
-    weights: Annotated[bool, Parameter(negative="")] = False,
-    apply: Annotated[bool, Parameter(negative="")] = False,
+    folder: Runs = Path("runs"),
+    failed: Flag = False,
+    unfinished: Flag = False,
+    weights: Flag = False,
+    apply: Flag = False,
 ) -> None:
     """Say what could be removed from a folder of trials, and with --apply remove it. What is running is left alone.
 
     Args:
-        runs: Folder that trials are kept in.
+        folder: Folder that trials are kept in.
         failed: Trials that failed.
         unfinished: Trials that were begun and not ended, with their checkpoints.
         weights: The networks of finished trials; figure6 needs them, nothing else does.
         apply: Remove, instead of only saying what.
     """
+    require_training_packages()
     from rich.console import Console
 
-    from calibrant_lab.packages import require_training_packages
-
-    require_training_packages()
-    from calibrant_lab.trials import runs as commands
+    from calibrant_lab.trials.runs import prune
     from calibrant_lab.trials.store import Store
 
-    commands.prune(Store(runs), failed=failed, unfinished=unfinished, weights=weights, apply=apply, console=Console())
+    prune(Store(folder), failed=failed, unfinished=unfinished, weights=weights, apply=apply, console=Console())
 
 
 @runs.command
-def export(out: Path, *, runs: Path = Path("runs")) -> None:
+def export(out: Path, *, folder: Runs = Path("runs"), predictions: Flag = False) -> None:
     """Write configuration, scores, cost and environment of every finished trial to one JSON file.
 
     Args:
         out: The file.
-        runs: Folder that trials are kept in.
+        folder: Folder that trials are kept in.
+        predictions: Write the logits of the test sets too, as float16, to an .npz file of the same name.
     """
-    from calibrant_lab.packages import require_training_packages
-
     require_training_packages()
-    from calibrant_lab.trials import runs as commands
+    from calibrant_lab.trials.export import export
     from calibrant_lab.trials.store import Store
 
-    commands.export(Store(runs), out)
+    export(Store(folder), out, predictions=predictions)
 
 
-def report(runs: Path = Path("runs"), *, out: Path = Path("report.html")) -> None:
+@runs.command
+def convert(folder: Path) -> None:
+    """Bring a folder of trials from Calibrant 0.1 up to date, in place.
+
+    Args:
+        folder: Folder that trials are kept in.
+    """
+    require_training_packages()
+    from rich.console import Console
+
+    from calibrant_lab.trials.convert import convert
+
+    convert(folder, Console())
+
+
+def report(folder: Annotated[Path, Parameter(name="runs")] = Path("runs"), *, out: Path = Path("report.html")) -> None:
     """Write one HTML page about a whole folder of trials: tables, figures, every trial, failures.
 
     Args:
-        runs: Folder that trials are kept in.
+        folder: Folder that trials are kept in.
         out: The page.
     """
-    from calibrant_lab.packages import require_training_packages
-
     require_training_packages()
     from calibrant_lab.paper.store_report import write_store_report
     from calibrant_lab.trials.store import Store
 
-    write_store_report(out, Store(runs))
+    write_store_report(out, Store(folder))

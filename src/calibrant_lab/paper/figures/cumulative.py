@@ -36,22 +36,7 @@ def figure4(plan: Plan, store: Store) -> Figure:
         plan: Of Table 1.
         store: Where its trials are, with their predictions.
     """
-    baseline = row_of(plan, "nll")
-    found = finished(baseline.trials[:1], store) if baseline else []
-    if not found:
-        raise not_run("Figure 4", "the first trial of the NLL", plan)
-    trial = store.trial(found[0].configuration)
-    validation, test = trial.predicted("validation"), trial.predicted("test")
-    try:
-        scaling = TemperatureScaling().fit(*validation)
-    except ValueError as error:
-        raise ValueError(f"Figure 4 needs a temperature, and none fits the validation set: {error}") from error
-    given = {
-        "as trained": predictions(logits=test.logits, target=test.target),
-        f"temperature {float(scaling.temperature_):.2f}": predictions(
-            logits=scaling(test.logits).detach(), target=test.target
-        ),
-    }
+    given = as_trained_and_scaled(plan, store)
     with wide_figure(4.6) as figure:
         top, bottom = figure.subplots(
             2, 2, sharex="col", sharey="row", height_ratios=(5, 2.6), gridspec_kw={"wspace": 0.1}
@@ -73,6 +58,26 @@ def figure4(plan: Plan, store: Store) -> Figure:
             Patch(color=MUTED, alpha=0.2, linewidth=0, label="chance (95 %)"),
         )
     return figure
+
+
+def as_trained_and_scaled(plan: Plan, store: Store) -> dict[str, Predictions]:
+    """Test predictions of the first NLL network, as trained and after a temperature from its validation set."""
+    baseline = row_of(plan, "nll")
+    found = finished(baseline.trials[:1], store) if baseline else []
+    if not found:
+        raise not_run("Figure 4", "the first trial of the NLL", plan)
+    trial = store.trial(found[0].configuration)
+    validation, test = trial.predicted("validation"), trial.predicted("test")
+    try:
+        scaling = TemperatureScaling().fit(*validation)
+    except ValueError as error:
+        raise ValueError(f"Figure 4 needs a temperature, and none fits the validation set: {error}") from error
+    return {
+        "as trained": predictions(logits=test.logits, target=test.target),
+        f"temperature {float(scaling.temperature_):.2f}": predictions(
+            logits=scaling(test.logits).detach(), target=test.target
+        ),
+    }
 
 
 def _draw(curves: Axes, difference: Axes, predicted: Predictions) -> None:
