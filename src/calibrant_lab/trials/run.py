@@ -7,10 +7,13 @@ import os
 import platform
 import traceback
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
 from torch import nn
 
 import calibrant as cal
@@ -29,17 +32,28 @@ SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is 
 Ending = Literal["done", "busy", "failed", "disk full"]
 
 
-def run_trial(store: Store, configuration: Configuration, data: Path | None, accelerator: str = "auto") -> Ending:
+def run_trial(
+    store: Store,
+    configuration: Configuration,
+    data: Path | None,
+    accelerator: str = "auto",
+    *,
+    loggers: Sequence[Logger] = (),
+    callbacks: Sequence[Callback] = (),
+    raises: bool = False,
+) -> Ending:
     """Train, from the last checkpoint if there is one, and keep what is left of it.
 
-    What goes wrong is kept with the trial, not raised: the others go on. A trial that another process is at is left
-    to it.
+    What goes wrong is kept with the trial: the others go on. A trial that another process is at is left to it.
 
     Args:
         store: Where to keep it.
         configuration: The trial.
-        data: Folder with the official files; None for digits or those of the hub.
+        data: Folder of the data.
         accelerator: As Lightning names them.
+        loggers: Loggers of Lightning.
+        callbacks: Callbacks of Lightning.
+        raises: Raise what goes wrong instead, for someone who has asked for this trial alone.
     """
     trial = store.trial(configuration)
     trial.folder.mkdir(parents=True, exist_ok=True)
@@ -52,9 +66,9 @@ def run_trial(store: Store, configuration: Configuration, data: Path | None, acc
                 return "done"
             _clear(trial.folder)
             write_json(trial.folder / kept.CONFIGURATION, configuration.to_dict())
-            _run(trial.folder, configuration, data, accelerator)
+            _run(trial.folder, configuration, data, accelerator, loggers, callbacks)
         except Exception as error:  # reported by the caller that asked for the trial
-            if is_full(error):
+            if raises or is_full(error):
                 raise
             write_json(trial.folder / kept.FAILURE, {"traceback": traceback.format_exc()})
             return "failed"
@@ -81,15 +95,22 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def _run(folder: Path, configuration: Configuration, data: Path | None, accelerator: str) -> None:
+def _run(
+    folder: Path,
+    configuration: Configuration,
+    data: Path | None,
+    accelerator: str,
+    loggers: Sequence[Logger],
+    callbacks: Sequence[Callback],
+) -> None:
     checkpoint = folder / kept.CHECKPOINT
     prepared = prepare(configuration, data)
     resumes = checkpoint.exists()
     _check_data(folder, prepared, resumes=resumes)
     meter = Meter(prepared, folder / kept.PROGRESS)
     trained = fit(
-        prepared, callbacks=[meter, KeepLast(checkpoint)], resume_from=checkpoint if resumes else None,
-        accelerator=accelerator,
+        prepared, loggers=loggers, callbacks=[meter, KeepLast(checkpoint), *callbacks],
+        resume_from=checkpoint if resumes else None, accelerator=accelerator,
     )  # fmt: skip
     write_json(folder / kept.HISTORY, meter.history(trained))
     _write_predictions(folder, prepared, trained)

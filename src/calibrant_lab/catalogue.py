@@ -1,0 +1,54 @@
+"""`calibrant recipes`: what can be trained, how, and with which settings."""
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from calibrant_lab.methods import METHODS
+from calibrant_lab.recipes import RECIPES, recipe
+from calibrant_lab.settings import Settings
+
+
+def list_recipes(console: Console) -> None:
+    """Show the built-in recipes and methods."""
+    table = _table("recipe", "network", "epochs", "batch")
+    for name, one in RECIPES.items():
+        defaults = one.settings()
+        table.add_row(name, str(getattr(defaults, "model", "")), str(defaults.epochs), str(defaults.batch_size))
+    console.print(table)
+    table = _table("method", "", "options")
+    for name, method in METHODS.items():
+        kind = "beside the NLL, on held-out data" if method.objective else "in place of the NLL" if method.loss else ""
+        options = ", ".join(
+            option if value is None else f"{option} {value:g}" for option, value in method.defaults.items()
+        )
+        table.add_row(name, f"{escape(method.label)}{', ' if kind else ''}{kind}", options)
+    console.print(table)
+    console.print(
+        "Your own: --recipe and --method take package.module:name and ./file.py:name. Settings of a recipe: calibrant "
+        "recipes NAME.",
+        highlight=False,
+    )
+
+
+def show_recipe(name: str, console: Console) -> None:
+    """Show the settings of a recipe, its own first."""
+    kind = recipe(name).settings
+    table = _table("setting", "default", "")
+    own = [one for one in kind.model_fields if one not in Settings.model_fields]
+    for setting in (*own, *Settings.model_fields):
+        field = kind.model_fields[setting]
+        default = field.default
+        shown = ",".join(f"{one:g}" for one in default) if isinstance(default, tuple) else default
+        table.add_row(
+            f"--{setting.replace('_', '-')}", "" if shown is None else escape(str(shown)), escape(field.description or "")
+        )
+    console.print(table)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for place, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=place == 0)
+    return table
