@@ -1,1 +1,8 @@
-"""Experiments: data, models and protocols that put the objectives to work."""
+"""The laboratory: recipes, methods and sweeps of training runs, and the ESD paper's tables and figures."""
+
+from calibrant_lab.data.samples import Data, DatasetSamples, Samples, TensorSamples
+from calibrant_lab.methods import Method
+from calibrant_lab.recipes.base import Recipe
+from calibrant_lab.settings import Settings
+
+__all__ = ["Data", "DatasetSamples", "Method", "Recipe", "Samples", "Settings", "TensorSamples"]

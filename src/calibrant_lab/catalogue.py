@@ -32,18 +32,17 @@ def list_recipes(console: Console) -> None:
     )
 
 
-def show_recipe(name: str, console: Console) -> None:
+def show_recipe(reference: str, console: Console) -> None:
     """Show the settings of a recipe, its own first."""
-    kind = recipe(name).settings
+    kind = recipe(reference).settings
     table = _table("setting", "default", "")
     own = [one for one in kind.model_fields if one not in Settings.model_fields]
     for setting in (*own, *Settings.model_fields):
         field = kind.model_fields[setting]
         default = field.default
         shown = ",".join(f"{one:g}" for one in default) if isinstance(default, tuple) else default
-        table.add_row(
-            f"--{setting.replace('_', '-')}", "" if shown is None else escape(str(shown)), escape(field.description or "")
-        )
+        name = f"--{setting.replace('_', '-')}"
+        table.add_row(name, "" if shown is None else escape(str(shown)), escape(field.description or ""))
     console.print(table)
 
 

@@ -12,7 +12,7 @@ from calibrant_lab.packages import require_training_packages
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 Flag = Annotated[bool, Parameter(negative="")]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
-Settings = Annotated[str, Parameter(help="Settings of the recipe, and options of the method: calibrant recipes lists them.")]
+Settings = Annotated[str, Parameter(help="Settings of the recipe and options of the method, see calibrant recipes.")]
 
 
 def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")) -> None:

@@ -27,11 +27,11 @@ class Column(NamedTuple):
 
 
 def column(key: str) -> Column:
-    """A column by its name.
+    r"""A column by its name.
 
     Example:
         >>> column("ece+temperature").heading, column("accuracy").better, column("log_loss").digits
-        ('ECE %\\nafter TS', 1, 4)
+        ('ECE %\nafter TS', 1, 4)
     """
     check_column(key)
     metric, _, repair = key.partition("+")

@@ -111,8 +111,8 @@ def _weights_and_biases(project: str, out: Path, name: str, configuration: Confi
     # The same run goes on after an interruption.
     identity = hashlib.sha256(f"{out.resolve()}{configuration.identity}".encode()).hexdigest()[:16]
     return WandbLogger(
-        project=project, name=f"{plugins.short(configuration.recipe)} {name}", save_dir=out, id=identity, resume="allow",
-        config=configuration.to_dict(),
+        project=project, name=f"{plugins.short(configuration.recipe)} {name}", save_dir=out, id=identity,
+        resume="allow", config=configuration.to_dict(),
     )  # fmt: skip
 
 

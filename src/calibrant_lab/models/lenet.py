@@ -3,17 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant_lab.models import lenet_cpu
-
 
 class LeNet5(nn.Sequential):
     """Two convolutions with max-pooling and three linear layers; returns logits.
 
     Takes ``(N, channels, 32, 32)``. ReLU and max-pooling stand in for the sigmoid and subsampling of the
     original, as is usual today. Pooling comes before ReLU, which is the same function, gradients included, of a
-    quarter of the values; the weights are laid out channels-last, which a CPU is faster with. Where there is a C
-    compiler, batches of 16 or more images in float32 on a CPU go through convolutions compiled for this network:
-    see :mod:`calibrant_lab.models.lenet_cpu`.
+    quarter of the values; the weights are laid out channels-last, which a CPU is faster with.
 
     References:
         LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition",
@@ -42,9 +38,5 @@ class LeNet5(nn.Sequential):
                 f"LeNet5 takes images of shape (N, channels, 32, 32), got {tuple(x.shape)}: resize them to 32 x 32 "
                 "pixels, or choose a residual network, which takes other sizes too"
             )
-        layers = list(self)
-        if lenet_cpu.applies(layers[:7], x):
-            x, layers = lenet_cpu.features(layers[:7], x), layers[7:]
-        for layer in layers:
-            x = layer(x)
-        return x
+        logits: Tensor = super().forward(x)
+        return logits

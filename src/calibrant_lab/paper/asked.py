@@ -93,9 +93,8 @@ def _requests(asked: Asked) -> list[Request]:
         sweep = Sweep.checked(sweep.model_dump() | changes)
         return [Request((sweep,), data=asked.data)]
     if asked.target not in (*TABLES, *FIGURES, "all"):
-        raise ValueError(
-            f"there is no target {asked.target!r}: there are {', '.join((*TABLES, *FIGURES))}, all, and sweeps in .toml files"
-        )
+        names = ", ".join((*TABLES, *FIGURES))
+        raise ValueError(f"there is no target {asked.target!r}: there are {names}, all, and sweeps in .toml files")
     return [_request(asked, name) for name in asked.recipes]
 
 

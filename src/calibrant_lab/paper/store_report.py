@@ -82,7 +82,7 @@ def _title(groups: Sequence[list[Plan]], trials: int) -> str:
 
 
 def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
-    """Plans whose trials have recipe and settings in common, those of one batch size first: figures are drawn of them."""
+    """Plans with recipe and settings in common, those of one batch size first: figures are drawn of them."""
     groups: dict[Any, list[Plan]] = {}
     for one in sorted(plans, key=lambda one: one.sweep.batch_divisors != (1,)):
         groups.setdefault(one.base, []).append(one)

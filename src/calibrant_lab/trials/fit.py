@@ -59,7 +59,8 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
     loaders = make_loaders(configuration, data, minimum_samples=minimum_samples)
     network = first_network(configuration, data)
     classifier = CalibratedClassifier(
-        network, objective, 1.0 if weight is None else weight, method=method.training, loss=loss, optimizer=lambda parameters: torch.optim.AdamW(
+        network, objective, 1.0 if weight is None else weight, method=method.training, loss=loss,
+        optimizer=lambda parameters: torch.optim.AdamW(
             parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
         ),
         batchnorm=None if method.training == "head" else settings.batchnorm,

@@ -1,0 +1,42 @@
+"""A recipe, a method and a metric of one's own: scikit-learn's wine (178 rows of 13 numbers) with a small network."""
+
+import torch
+from sklearn.datasets import load_wine
+from torch import Tensor, nn
+
+from calibrant.metrics import Predictions
+from calibrant_lab import Data, Recipe
+from calibrant_lab.settings import Settings
+
+
+def load() -> Data:
+    """Two thirds to train with, one third to test on; validation and held-out rows are split off the first."""
+    found = load_wine()
+    x, y = torch.tensor(found.data, dtype=torch.float32), torch.tensor(found.target)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    train, test = order[:118], order[118:]
+    x = (x - x[train].mean(0)) / x[train].std(0)
+    return Data((x[train], y[train]), (x[test], y[test]))
+
+
+def build(data: Data, settings: Settings) -> nn.Module:
+    """An MLP, as wide as the setting `hidden` of this recipe says."""
+    hidden: int = settings.hidden  # type: ignore[attr-defined]  # declared below
+    return nn.Sequential(nn.Linear(13, hidden), nn.ReLU(), nn.Linear(hidden, data.classes))
+
+
+wine = Recipe(load, build, epochs=30, batch_size=32, validation_fraction=0.3, calibration_fraction=0.3, hidden=64)
+
+
+class SquaredGap(nn.Module):
+    """An objective of one's own: the square of mean confidence less accuracy on a held-out batch."""
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the objective."""
+        confidence, predicted = logits.softmax(1).max(1)
+        return (confidence.mean() - (predicted == target).float().mean()) ** 2
+
+
+def surest_error(predictions: Predictions) -> float:
+    """A metric of one's own: the highest confidence of a wrong prediction."""
+    return float((predictions.confidence * (1 - predictions.correct)).max())
