@@ -18,9 +18,7 @@ NOTE = (
 )
 
 
-def score_table(
-    rows: Mapping[str, Sequence[Mapping[str, float]]], columns: Sequence[Column], *, title: str
-) -> Table:
+def score_table(rows: Mapping[str, Sequence[Mapping[str, float]]], columns: Sequence[Column], *, title: str) -> Table:
     """One row for each method, mean ± standard deviation over its seeds; the best mean of each column in bold.
 
     Args:

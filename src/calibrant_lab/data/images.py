@@ -52,12 +52,12 @@ class ImageSamples:
     ) -> None:
         self.images = images
         self.labels = images.labels
-        self._pixels = {"mean": mean, "std": std}
-        self._augmentation = {"crop_padding": crop_padding, "flip": flip}
+        self._pixels: dict[str, Any] = {"mean": mean, "std": std}
+        self._augmentation: dict[str, Any] = {"crop_padding": crop_padding, "flip": flip}
 
     def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "ImageBatches":
         """Batches of the rows, for training shuffled, cropped and flipped."""
-        augmentation: dict[str, Any] = self._augmentation if training else {}
+        augmentation = self._augmentation if training else {}
         # Without augmentation nothing but memory limits the size: the larger, the fewer calls.
         size = size if training else EVALUATION_BATCH
         return ImageBatches(self.images, size, indices=rows, shuffle=training, **self._pixels, **augmentation)

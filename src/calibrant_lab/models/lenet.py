@@ -38,5 +38,5 @@ class LeNet5(nn.Sequential):
                 f"LeNet5 takes images of shape (N, channels, 32, 32), got {tuple(x.shape)}: resize them to 32 x 32 "
                 "pixels, or choose a residual network, which takes other sizes too"
             )
-        logits: Tensor = super().forward(x)
+        logits: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return logits

@@ -93,7 +93,7 @@ def run_missing(request: Request, store: Store, running: Running) -> None:
         _check_data(prepared.loaders.description["fingerprint"], current.needed, store)
         del prepared
         gc.collect()
-        total = len(rehearse(lambda found, sweep=sweep: plan(sweep, found)).needed)
+        total = len(rehearse(sweep).needed)
         with LiveView(store, Console(stderr=True), total=total) as view:
             run(sweep, store, executor, view)
 
@@ -181,9 +181,7 @@ def dry_run(request: Request, store: Store, console: Console) -> None:
         results = validated(store, sweep)
         finished = {trial: result for trial in results if (result := store.result(trial)) is not None}
         console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
-        list_trials(
-            rehearse(lambda found, sweep=sweep: plan(sweep, found)), plan(sweep, results), finished, console
-        )  # fmt: skip
+        list_trials(rehearse(sweep), plan(sweep, results), finished, console)
         console.print()
 
 

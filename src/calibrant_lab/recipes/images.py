@@ -1,6 +1,6 @@
 """What recipes of images have in common."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -28,7 +28,7 @@ class ImageSettings(Settings):
 
 def image_data(found: ImageData, settings: ImageSettings) -> Data:
     """Images in memory, cropped and flipped for training as the settings say."""
-    pixels = {"mean": settings.mean, "std": settings.std}
+    pixels: dict[str, Any] = {"mean": settings.mean, "std": settings.std}
     train = ImageSamples(found.train, **pixels, crop_padding=settings.crop_padding, flip=settings.flip)
     return Data(train, ImageSamples(found.test, **pixels), classes=found.classes)
 

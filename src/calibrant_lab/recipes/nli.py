@@ -45,7 +45,7 @@ def _load(read: Any, settings: PairSettings, folder: Path | None) -> Data:
     return pair_data(read(folder), settings)
 
 
-_AS_PUBLISHED = {"epochs": 15, "learning_rate": 1e-5}
+_AS_PUBLISHED: dict[str, Any] = {"epochs": 15, "learning_rate": 1e-5}
 snli = Recipe(
     partial(_load, load_snli), build_classifier, settings=PairSettings, max_length=158, **_AS_PUBLISHED
 )  # fmt: skip

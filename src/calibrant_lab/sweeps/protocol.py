@@ -1,6 +1,6 @@
 """The paper's search and selection: a pure function from the results there are to the trials still missing."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import NamedTuple
@@ -226,9 +226,9 @@ def qualifies(accuracy: float, baseline: float, tolerance: float = 0.015) -> boo
     return baseline - accuracy < tolerance - 1e-9
 
 
-def rehearse(make_plan: Callable[[Results], Plan]) -> Plan:
+def rehearse(sweep: Sweep) -> Plan:
     """The plan as it will be in the end, with made-up results: the number of its trials does not depend on them."""
     results: dict[Configuration, Validated] = {}
-    while missing := (found := make_plan(results)).missing(results.keys()):
+    while missing := (found := plan(sweep, results)).missing(results.keys()):
         results |= dict.fromkeys(missing, Validated(1.0, 0.0))
     return found

@@ -34,7 +34,7 @@ class Sweep(BaseModel):
         ("mmce", "sb-ece", "esd"), description="Rows beside the NLL: names or import paths of methods."
     )
     grids: dict[str, tuple[float, ...]] = Field(
-        default_factory=lambda: {"weight": (1.0,)},
+        {"weight": (1.0,)},
         description="Values to search, by option, or by method.option for one method alone.",
     )
     seeds: int = Field(5, ge=1, description="Networks in a row.")

@@ -218,7 +218,9 @@ def _digest(name: str, path: str) -> str:
     try:
         return plugins.digest_of(Path(path))
     except OSError as error:
-        raise FileError(path, f"cannot be read ({error.strerror}): give {name.replace('_', '-')} a file") from error
+        raise FileError(
+            Path(path), f"cannot be read ({error.strerror}): give {name.replace('_', '-')} a file"
+        ) from error
 
 
 def _canonical(value: Any) -> Any:

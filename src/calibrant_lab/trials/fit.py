@@ -80,7 +80,7 @@ def first_network(configuration: Configuration, data: Data) -> nn.Module:
     np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator that transforms of others draw from)
     network = configuration.of_recipe.build(data, configuration.settings)
     if configuration.settings.compile:
-        network.compile()  # type: ignore[no-untyped-call]
+        network.compile()
     return network
 
 

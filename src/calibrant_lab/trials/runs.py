@@ -90,9 +90,7 @@ def _listed(runs: Iterable[tuple[Configuration, Run]], *, title: str) -> Table:
     for heading in ("trial", "method", "seed", "status", "accuracy %", "ECE %", "time"):
         is_text = heading in ("trial", "method", "status")
         # What is long may take a second line where the terminal is narrow.
-        table.add_column(
-            heading, justify="left" if is_text else "right", no_wrap=heading not in ("method", "status")
-        )
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=heading not in ("method", "status"))
     for configuration, run in runs:
         scores = ["", "", _left(run)]
         if run.result is not None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -49,7 +49,7 @@ def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = K
 def score(metric: str, predicted: Predicted) -> float:
     """One metric of predictions; ECE in the paper's 20 right-closed bins."""
     name = ALIASES.get(metric, metric)
-    chosen = plugins.find(metric, "metric", {}) if ":" in metric else name
+    chosen: Any = plugins.find(metric, "metric", {}) if ":" in metric else name
     data = cal.metrics.predictions(logits=predicted.logits, target=predicted.target)
     return statistic(chosen, BINS, "paper").value(data)
 

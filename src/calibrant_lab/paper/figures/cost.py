@@ -60,7 +60,7 @@ def row_costs(plan: Plan, store: Store) -> list[RowCost]:
         runs = [result.cost for result in finished((*tuning, *row.trials), store)]
         if runs:
             done = tuple(result.cost for result in finished(tuning, store))
-            found.append(RowCost(label_of(row), look_of(plan, row), tuple(runs), done, len(tuning)))
+            found.append(RowCost(label_of(row), look_of(plan.rows, row), tuple(runs), done, len(tuning)))
     return found
 
 

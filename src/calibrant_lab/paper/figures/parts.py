@@ -53,9 +53,9 @@ def label_of(row: Row) -> str:
     return row.name.removeprefix("+ ")
 
 
-def look_of(plan: Plan, row: Row) -> Look:
-    """The same in every figure of a plan."""
-    others = [label_of(one) for one in plan.rows if label_of(one) not in _LOOKS]
+def look_of(rows: Sequence[Row], row: Row) -> Look:
+    """The same in every figure of a plan with these rows."""
+    others = [label_of(one) for one in rows if label_of(one) not in _LOOKS]
     name = label_of(row)
     return _LOOKS[name] if name in _LOOKS else _OTHERS[others.index(name) % len(_OTHERS)]
 

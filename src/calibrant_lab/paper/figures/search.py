@@ -54,7 +54,7 @@ def figure2(plan: Plan, store: Store) -> Figure:
             if row is None or not _inner(row, store):
                 empty_panel(axes, "SB-ECE" if method == "sb-ece" else "MMCE")
                 continue
-            _draw_inner(axes, row, store, look_of(plan, row))
+            _draw_inner(axes, row, store, look_of(plan.rows, row))
             axes.set_xlabel(_INNER[method])
             if scores:
                 _draw_line(axes, scores)
@@ -98,7 +98,7 @@ def figure5(plan: Plan, store: Store) -> Figure:
         axes.axhline(accuracy - plan.sweep.tolerance, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
         for place, row in enumerate(rows):
             # Accuracies often coincide: a line that lies under another shows at its sides.
-            _draw_weights(axes, row, store, look_of(plan, row), width=1.6 + 0.8 * (len(rows) - 1 - place))
+            _draw_weights(axes, row, store, look_of(plan.rows, row), width=1.6 + 0.8 * (len(rows) - 1 - place))
         axes.set(xscale="log", xlabel="weight λ of the objective", ylabel="validation accuracy")
         axes.xaxis.set_major_locator(
             FixedLocator(_apart(trial.option("weight") for row in rows for trial in row.searches[0].candidates))
@@ -109,7 +109,7 @@ def figure5(plan: Plan, store: Store) -> Figure:
         legend_above(
             figure,
             None,
-            *(line_key(look_of(plan, row), label_of(row)) for row in rows),
+            *(line_key(look_of(plan.rows, row), label_of(row)) for row in rows),
             _ring_key("chosen"),
             Line2D([], [], color=INK, linewidth=1.2, label="NLL"),
             Line2D([], [], color=INK, linewidth=1.2, linestyle=(0, (3, 1.5)), label="threshold"),

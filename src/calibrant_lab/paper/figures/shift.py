@@ -10,10 +10,9 @@ from matplotlib.ticker import FixedLocator
 
 from calibrant.report.figures import FAINT, MUTED, PAPER, house_style, legend_above
 from calibrant_lab.paper.figures.parts import NotRunError, label_of, line_key, look_of, percent_axis
-from calibrant_lab.recipes import RECIPES
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.evaluation import ShiftResult
-from calibrant_lab.sweeps.protocol import Plan, Row
+from calibrant_lab.sweeps.protocol import Row
 
 PANELS = (("accuracy", "accuracy"), ("ece", "ECE, as trained"), ("ece_temperature", "ECE, with temperature"))
 SPREAD = 0.62  # of the distance between two severities, that the methods stand side by side in
@@ -34,8 +33,8 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]]) -> Figure:
         raise NotRunError("the figure of distribution shift needs finished trials, and there are none")
     _check_comparable([result for results in shown.values() for result in results])
     # Who has which colour depends on the rows of the whole plan, drawn or not.
-    plan = Plan(RECIPES["digits"], tuple(Row(name, ()) for name in rows))
-    looks = {row.name: (look_of(plan, row), label_of(row)) for row in plan.rows if row.name in shown}
+    every = [Row(name, ()) for name in rows]
+    looks = {row.name: (look_of(every, row), label_of(row)) for row in every if row.name in shown}
     places = (np.arange(len(shown)) - (len(shown) - 1) / 2) * min(STEP, SPREAD / len(shown))
     severities = np.arange(len(SEVERITIES) + 1)
     with house_style():

@@ -216,9 +216,7 @@ def _ensembles(rows: Iterable[Row], store: Store, columns: Sequence[Column], unk
         except ValueError:  # a damaged file, or other test data: no reason to lose the rest of the table
             unkept.append(row.name)
             continue
-        added.append(
-            TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials), _chosen(row), _within(row))
-        )
+        added.append(TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials), _chosen(row), _within(row)))
     return added
 
 
