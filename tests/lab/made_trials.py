@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 
 from calibrant.files import write_predictions
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.json_files import write_json
-from calibrant_lab.outcome import Outcome
-from calibrant_lab.recipes import RECIPES
 from calibrant_lab.trials import store as kept
-from calibrant_lab.trials.store import Cost, Progress, Result, Store, Trial, Validated, write_result
+from calibrant_lab.trials.configuration import Configuration, configure
+from calibrant_lab.trials.json_files import write_json
+from calibrant_lab.trials.store import Cost, Progress, Result, Store, Trial, write_result
 
 ENVIRONMENT = {"calibrant": "0.1.0", "torch": "2.13.0", "device": "cpu: Processor", "threads": 1, "cores": 2}
 
 
-def of(objective: str, **changes: Any) -> Configuration:
+def of(method: str, **changes: Any) -> Configuration:
     """A configuration of the recipe digits."""
-    return RECIPES["digits"].replaced({"objective": objective, "epochs": 12, **changes})
+    return configure("digits", method).replaced({"epochs": 12, **changes})
 
 
 def begun(store: Store, configuration: Configuration) -> Trial:
@@ -43,9 +41,13 @@ def finished(
     for part in ("validation", "test"):
         write_predictions(trial.folder / f"{part}.npz", np.eye(3), np.arange(3), kind="logits")
     (trial.folder / kept.WEIGHTS).write_bytes(b"w" * 2000)
-    outcome = Outcome(accuracy - 0.01, ece + 0.01, 0.3, 1.2, 0.02, accuracy - 0.01, 0.03)
+    validation = {"accuracy": accuracy, "ece": ece, "nll": 0.25, "temperature": 1.2}
+    test = {
+        "accuracy": accuracy - 0.01, "ece": ece + 0.01, "nll": 0.3, "ece+temperature": 0.02,
+        "accuracy+vector": accuracy - 0.01, "ece+vector": 0.03,
+    }  # fmt: skip
     cost = Cost(seconds, seconds, 12000, 300_000_000)
-    write_result(trial.folder, Result(configuration, Validated(accuracy, ece), outcome, cost, ENVIRONMENT))
+    write_result(trial.folder, Result(configuration, validation, test, cost, ENVIRONMENT))
     return trial
 
 
@@ -60,7 +62,7 @@ def halfway(store: Store, configuration: Configuration, epochs: float, accuracy:
     """A trial that has come so far, ten seconds an epoch; running only while someone holds its lock."""
     trial = begun(store, configuration)
     (trial.folder / kept.CHECKPOINT).write_bytes(b"c" * 5000)
-    progress = Progress(epochs, configuration.epochs, 10 * epochs, accuracy, ece)
+    progress = Progress(epochs, configuration.settings.epochs, 10 * epochs, accuracy, ece)
     write_json(trial.folder / kept.PROGRESS, asdict(progress))
     return trial
 

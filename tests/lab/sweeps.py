@@ -15,15 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.recipes import RECIPES
-from calibrant_lab.trials.executors import Ended, Executor, LocalExecutor
-from calibrant_lab.trials.protocol import Plan, Profile, Protocol, Results, with_profile
-from calibrant_lab.trials.runner import run
+from calibrant_lab.sweeps.protocol import Plan, Results
+from calibrant_lab.sweeps.run import run
+from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
 from calibrant_lab.trials.store import Store, Trial
 
-PROFILE = Profile(weights=(1.0,), bandwidths=(), softnesses=(), seeds=2, epochs=8)
-BASE = with_profile(RECIPES["digits"].replaced({"batch_size": 256}), PROFILE)
+SWEEP = Sweep(
+    recipe="digits", methods=("esd",), seeds=2, grids={"weight": (1.0,)}, settings={"batch_size": 256, "epochs": 8}
+)
 TRIALS = 6  # two networks for each of NLL, NLL on the reduced split, and ESD
 PATIENCE = 600.0  # seconds, on a busy machine
 
@@ -33,12 +34,8 @@ class Unseen:
         pass
 
 
-def plan(results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
-    return Protocol(BASE, PROFILE, results, failed).table1(("esd",))
-
-
 def sweep(folder: Path, executor: Executor) -> Plan:
-    return run(plan, Store(folder), executor, Unseen())
+    return run(SWEEP, Store(folder), executor, Unseen())
 
 
 def collect(executor: Executor, number: int = 1) -> list[Ended]:
@@ -156,7 +153,7 @@ def left_by(folder: Path) -> dict[str, object]:
         predictions = [np.load(trial.folder / f"{part}.npz") for part in ("validation", "test")]
         arrays = {name: part[name].tobytes() for part in predictions for name in part.files}
         found[trial.folder.name] = (
-            result["validation"], result["outcome"], result["cost"]["images"], trial.history(), arrays,
+            result["validation"], result["test"], result["cost"]["images"], trial.history(), arrays,
             sorted(path.name for path in trial.folder.iterdir()),
         )  # fmt: skip
     return found

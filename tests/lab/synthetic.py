@@ -1,36 +1,47 @@
 """Stores made by hand: trials with the results one gives them, and nothing trained."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
 from calibrant.files import write_predictions
-from calibrant_lab.configuration import Configuration, RecipeName
-from calibrant_lab.json_files import write_json
-from calibrant_lab.names import ProfileName, TableName
-from calibrant_lab.outcome import Outcome, Predicted
-from calibrant_lab.recipes import RECIPES
-from calibrant_lab.trials.protocol import PROFILES, Plan, Protocol, rehearse, with_profile
-from calibrant_lab.trials.store import CONFIGURATION, FAILURE, Cost, Result, Store, Validated, write_result
+from calibrant_lab.paper.profiles import paper_sweep
+from calibrant_lab.sweeps.protocol import Plan, rehearse
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.json_files import write_json
+from calibrant_lab.trials.scores import Predicted
+from calibrant_lab.trials.store import CONFIGURATION, FAILURE, Cost, Result, Store, write_result
+
+Scores = Mapping[str, float]
 
 
-def finished_plan(name: TableName, recipe: RecipeName, profile: ProfileName = "cpu", **changes: object) -> Plan:
+def scores(
+    accuracy: float, ece: float, nll: float, ece_temperature: float, accuracy_vector: float, ece_vector: float
+) -> dict[str, float]:
+    """Scores on a test set, by column."""
+    return {
+        "accuracy": accuracy, "ece": ece, "nll": nll, "ece+temperature": ece_temperature,
+        "accuracy+vector": accuracy_vector, "ece+vector": ece_vector,
+    }  # fmt: skip
+
+
+def finished_plan(name: str, recipe: str, profile: str = "cpu", **settings: object) -> Plan:
     """A plan whose searches have ended."""
-    base = with_profile(RECIPES[recipe], PROFILES[profile]).replaced(changes)
-    return rehearse(lambda results: Protocol(base, PROFILES[profile], results).table(name))
+    return rehearse(paper_sweep(name, recipe, profile, {"settings": settings}))
 
 
-def finish(store: Store, trial: Configuration, outcome: Outcome) -> Path:
+def finish(store: Store, trial: Configuration, test: Scores) -> Path:
     """A finished trial without predictions."""
     folder = store.trial(trial).folder
     folder.mkdir(parents=True)
     write_json(folder / CONFIGURATION, trial.to_dict())
-    write_result(folder, Result(trial, Validated(0.9, 0.01), outcome, Cost(1.0, 1.0, 10, 10), {}))
+    validation = {"accuracy": 0.9, "ece": 0.01, "nll": 0.3, "temperature": 1.2}
+    write_result(folder, Result(trial, validation, dict(test), Cost(1.0, 1.0, 10, 10), {}))
     return folder
 
 
-def finish_all(store: Store, plan: Plan, outcome: Callable[[int, int], Outcome]) -> Store:
+def finish_all(store: Store, plan: Plan, outcome: Callable[[int, int], Scores]) -> Store:
     """Every trial of a plan's rows, with the outcome for the row's place and the seed."""
     for place, row in enumerate(plan.rows):
         for trial in row.trials:
