@@ -101,7 +101,7 @@ def _as(default: Any, value: Any, option: str) -> Any:
         if found is None:
             raise ValueError(f"{option} must be true or false, got {value!r}")
         return found
-    if option == "loss":
+    if option == "loss" or (value is None and default is None):
         return value
     try:
         number = float(value)
