@@ -209,9 +209,7 @@ def test_with_several_seeds_their_mean_is_compared(
     assert search.within == within
     assert values(row.trials, "weight", "seed") == [(chosen, 0), (chosen, 1)]
     for trial in results:
-        waiting = planned(
-            {one: score for one, score in results.items() if one != trial}, methods=("esd",), **TWICE
-        )
+        waiting = planned({one: score for one, score in results.items() if one != trial}, methods=("esd",), **TWICE)
         assert (waiting["+ ESD"].trials, waiting["+ ESD"].problem) == ((), None)
 
 

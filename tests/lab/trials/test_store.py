@@ -12,24 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.files import FileError
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.json_files import read_json, write_json
 from calibrant_lab.recipes import RECIPES
+from calibrant_lab.settings import Settings
 from calibrant_lab.trials import store as kept
-from calibrant_lab.trials.identity import FIRST_SETTINGS, identity
-from calibrant_lab.trials.store import Progress, Store, Trial
-from tests.lab.made_trials import begun, failed, finished, halfway, held_by_another_process, of
+from calibrant_lab.trials.configuration import configure
+from calibrant_lab.trials.json_files import read_json, write_json
+from calibrant_lab.trials.store import Progress, Store, Trial, UnknownTrialError
+from tests.lab.made_trials import failed, finished, halfway, held_by_another_process, of
 
-# Taken once, from the first release: trials that are stored must be found again by later ones.
+# Taken once: trials that are stored must be found again by later versions.
 GOLDEN = {
-    "376cd65c3816fe7a": RECIPES["mnist"],
-    "5983a26cf88636b1": of("esd", weight=0.6, seed=1),
+    "8157fbfe6a7c45a4": configure("mnist"),
 }
 OTHER_VALUES: dict[str, Any] = {
-    "recipe": "cifar10", "model": "resnet20", "objective": "esd", "batchnorm": "freeze", "mean": (0.5,), "std": (0.5,),
-    "initial_weights": "weights.pt", "class_list": "classes.txt", "bandwidth": 0.4, "softness": 0.01, "gamma": 3.0,
-    "smoothing": 0.1, "calibration_batch_size": 64, "calibration_fraction": 0.2, "validation_fraction": 0.2,
-    "method": "temperature",
+    "model": "resnet20", "batchnorm": "freeze", "mean": (0.5,), "std": (0.5,), "precision": "bf16-mixed",
+    "max_steps": 7, "calibration_batch_size": 64, "calibration_fraction": 0.2, "validation_fraction": 0.2,
 }  # fmt: skip
 
 
@@ -40,51 +37,62 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.mark.parametrize("digits", GOLDEN)
 def test_an_identity_stays_what_it_was(digits: str) -> None:
-    assert identity(GOLDEN[digits]) == digits
-    assert Store(Path("runs")).trial(GOLDEN[digits]).identity == digits
+    assert GOLDEN[digits].identity == digits
+    assert Store("runs").trial(GOLDEN[digits]).identity == digits
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Configuration)])
+@pytest.mark.parametrize("name", [name for name in RECIPES["mnist"].settings.model_fields if name != "initial_weights"])
 def test_every_setting_makes_another_trial(name: str) -> None:
-    value = getattr(RECIPES["mnist"], name)
-    other = OTHER_VALUES.get(
-        name, not value if isinstance(value, bool) else value + 1 if name not in OTHER_VALUES else 0
+    value = getattr(configure("mnist").settings, name)
+    other = OTHER_VALUES.get(name, not value if isinstance(value, bool) else (value or 0) + 1)
+    assert configure("mnist", settings={name: other}).identity != configure("mnist").identity
+
+
+def test_recipe_method_options_and_seed_make_another_trial() -> None:
+    found = [
+        configure("mnist"), configure("cifar10"), configure("mnist", "focal"), configure("mnist", "esd"),
+        configure("mnist", "esd", options={"weight": 2}), configure("mnist", seed=1),
+    ]  # fmt: skip
+    assert len({one.identity for one in found}) == len(found)
+
+
+def test_a_file_counts_by_its_content(tmp_path: Path) -> None:
+    for folder, content in (("a", b"1"), ("b", b"1"), ("c", b"2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "weights.pt").write_bytes(content)
+    one, same, other = (
+        configure("mnist", settings={"initial_weights": str(tmp_path / folder / "weights.pt")}).identity
+        for folder in "abc"
     )
-    changed = dataclasses.replace(RECIPES["mnist"], **{name: other})
-    assert identity(changed) != identity(RECIPES["mnist"])
-
-
-computed = identity.__wrapped__  # as in a process that has not yet met its equal
+    assert one == same != other
 
 
 @given(st.integers(0, 100), st.sampled_from(["weight", "noise", "weight_decay", "bandwidth"]))
 def test_equal_configurations_are_one_trial(number: int, name: str) -> None:
     one, other = (of("mmce").replaced({name: value}) for value in (number, float(number) * -1 * -1))
     assert one == other
-    assert computed(one) == computed(other)
+    assert one.identity == other.identity
 
 
 def test_zero_has_no_sign() -> None:
-    assert computed(of("esd", weight=-0.0)) == computed(of("esd", weight=0.0))
-    assert computed(of("esd", mean=[-0.0])) == computed(of("esd", mean=[0]))
+    assert of("esd", weight=-0.0).identity == of("esd", weight=0.0).identity
+    assert of("esd", mean=[-0.0]).identity == of("esd", mean=[0]).identity
 
 
-def test_a_setting_of_a_later_version_leaves_stored_trials_their_identity() -> None:
-    later = dataclasses.make_dataclass(
-        "Later", [("warmup", int, dataclasses.field(default=0))], bases=(Configuration,), frozen=True
-    )
-    assert identity(later("mnist", "lenet5")) == "376cd65c3816fe7a"
-    assert identity(later("mnist", "lenet5", warmup=5)) != "376cd65c3816fe7a"
-    assert {field.name for field in dataclasses.fields(Configuration)} >= FIRST_SETTINGS
+def test_a_setting_of_a_later_version_leaves_stored_trials_their_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that all recipes have count only where they are not at their default."""
+    counted = set(configure("mnist").to_dict()["settings"]) - set(Settings.model_fields)
+    assert "epochs" not in counted
+    assert configure("mnist", settings={"epochs": 250}).identity == configure("mnist").identity
 
 
-def test_a_stored_configuration_without_a_later_setting_had_its_default(store: Store) -> None:
-    configuration = RECIPES["cifar10"].replaced({"crop_padding": 0})  # the recipe's is 4
-    trial = begun(store, configuration)
-    content = configuration.to_dict()
-    del content["crop_padding"]
-    write_json(trial.folder / kept.CONFIGURATION, content)
-    assert trial.configuration == configuration
+def test_a_trial_of_something_unknown_is_intact(store: Store) -> None:
+    trial = finished(store, of("esd"))
+    content = read_json(trial.folder / kept.CONFIGURATION)
+    write_json(trial.folder / kept.CONFIGURATION, content | {"recipe": "/somewhere/else.py:mine"})
+    with pytest.raises(UnknownTrialError, match="cannot be loaded"):
+        _ = Trial(trial.folder).configuration
+    assert Store(store.folder).results() == {}
 
 
 def test_histories_with_the_earlier_names_of_scores_are_read(store: Store) -> None:
@@ -98,7 +106,7 @@ def test_what_is_written_is_read(store: Store) -> None:
     result = trial.result()
     assert trial.folder.name == f"digits-esd-{trial.identity}"
     assert result.configuration == of("esd", weight=2.0)
-    assert (result.validation.accuracy, result.outcome.accuracy, result.cost.seconds) == (0.9, 0.89, 3.5)
+    assert (result.validation["accuracy"], result.test["accuracy"], result.cost.seconds) == (0.9, 0.89, 3.5)
     assert math.isnan(trial.history()[0]["test_ece"])
     assert trial.predicted("test").logits.shape == (3, 3)
     assert trial.size() == sum(path.stat().st_size for path in trial.folder.iterdir())
@@ -109,9 +117,9 @@ def test_what_is_written_is_read(store: Store) -> None:
 def test_a_temperature_that_could_not_be_fitted_comes_back_as_such(store: Store) -> None:
     trial = finished(store, of("esd"))
     result = trial.result()
-    outcome = dataclasses.replace(result.outcome, temperature=math.nan)
-    kept.write_result(trial.folder, dataclasses.replace(result, outcome=outcome))
-    assert math.isnan(trial.result().outcome.temperature)
+    validation = result.validation | {"temperature": math.nan}
+    kept.write_result(trial.folder, dataclasses.replace(result, validation=validation))
+    assert math.isnan(trial.result().validation["temperature"])
 
 
 def test_a_folder_without_a_result_is_no_result(store: Store) -> None:
@@ -165,14 +173,15 @@ def rewritten(**changes: Any) -> Any:
         (kept.RESULT, lambda text: text[:40], "is not valid JSON"),
         (kept.RESULT, lambda text: "", "is not valid JSON"),
         (kept.RESULT, lambda text: "[]", "list indices"),
-        (kept.RESULT, lambda text: '{"validation": {}}', "it lacks 'accuracy'"),
+        (kept.RESULT, lambda text: '{"validation": {}}', "it lacks 'test'"),
         (kept.RESULT, rewritten(validation={"accuracy": "high", "ece": 0}), "accuracy must be a number, got 'high'"),
         (kept.RESULT, rewritten(validation={"accuracy": True, "ece": 0}), "accuracy must be a number, got True"),
         (kept.CONFIGURATION, lambda text: "{", "is not valid JSON"),
         (kept.CONFIGURATION, lambda text: "{}", "it lacks 'recipe'"),
-        (kept.CONFIGURATION, rewritten(weight="2"), "weight must be a number, got '2'"),
-        (kept.CONFIGURATION, rewritten(warmup=5), "there is no setting 'warmup'"),
-        (kept.CONFIGURATION, rewritten(weight=7.0), "not those its folder is named by"),
+        (kept.CONFIGURATION, rewritten(options={"weight": "much"}), "weight must be a number, got 'much'"),
+        (kept.CONFIGURATION, rewritten(settings={"warmup": 5}), "there is no setting 'warmup'"),
+        (kept.CONFIGURATION, rewritten(options={"weight": 7.0}), "not those its folder is named by"),
+        (kept.CONFIGURATION, rewritten(objective="esd"), "is from Calibrant 0.1: bring its folder up to date"),
     ],
 )
 def test_a_damaged_trial_is_named_and_the_others_are_read(
