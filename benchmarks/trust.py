@@ -63,6 +63,7 @@ CALIBRATED: dict[str, dict[str, Any]] = {
     "loop-damping1": {"damping": 1.0},
     "loop-patience0": {"patience": 0.0},
     "loop-dropout": {"dropout": True},
+    "loop-smoothing": {"loss": cal.LabelSmoothingLoss()},
 }
 MAIN = ["nll", "loop", "nll-all", "nll-stopped", "esd-1", *REPLACING, "loop-esd", "head", *SEARCHED]
 ABLATIONS = [name for name in CALIBRATED if name.startswith("loop-") and name != "loop-esd"] + [

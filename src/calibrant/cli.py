@@ -91,7 +91,7 @@ def train(
     Args:
         recipe: Data, model and the paper's settings for them; digits needs no data.
         data_dir: Folder with the official files of the data; without it they are fetched from the Hugging Face hub.
-        out: Folder of the run; by default runs/RECIPE-OBJECTIVE-seedSEED.
+        out: Folder of the run; by default runs/RECIPE-OBJECTIVE-METHOD-seedSEED.
         config: TOML or JSON file of settings, such as the config.json of an earlier run. Options go before it.
         wandb: Project of Weights & Biases to log to, besides TensorBoard.
         accelerator: cpu, gpu, mps or auto.
@@ -102,7 +102,8 @@ def train(
 
     configuration = resolve(recipe, settings, config)
     if out is None:
-        out = Path("runs", f"{configuration.recipe}-{configuration.objective}-seed{configuration.seed}")
+        way = "" if configuration.method is None else f"-{configuration.method}"
+        out = Path("runs", f"{configuration.recipe}-{configuration.objective}{way}-seed{configuration.seed}")
     require_training_packages()
     from calibrant.experiments import train
 

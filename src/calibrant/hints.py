@@ -31,7 +31,10 @@ def of_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
     if not ((labels == 0) | (labels == 1)).all():
         return ""
     if (labels.sum(1) != 1).any():
-        return 'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles'
+        return (
+            'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles, and '
+            "multi_label=True of CalibratedLoss"
+        )
     return "" if target.is_floating_point() else "it looks one-hot, pass target.argmax(dim=1)"
 
 

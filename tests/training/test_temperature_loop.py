@@ -175,7 +175,3 @@ def test_shrinking_stays_between_the_estimate_and_the_other_value(estimate: floa
         assert result == pytest.approx(toward)
     if error == 0:
         assert result == pytest.approx(estimate)
-
-
-def test_shrinking_toward_a_training_set_that_is_fitted_perfectly_changes_nothing() -> None:
-    assert shrunk(1.3, -math.inf, 0.2) == 1.3

@@ -98,6 +98,11 @@ class TemperatureLoop:
         """T now."""
         return math.exp(self.log_temperature)
 
+    @property
+    def best(self) -> float:
+        """The temperature that is best for the latest held-out logits, whether or not T has moved."""
+        return math.exp(self._best)
+
     @torch.no_grad()
     def observe(self, data: Classification, step: int, weight: Tensor | None = None) -> None:
         """Take in a batch of held-out logits, not yet divided by T, and move T.
@@ -222,8 +227,6 @@ def shrunk(log_temperature: float, toward: float, error: float) -> float:
     An estimate several standard errors away stays; one within a standard error becomes the other value.
     """
     distance = log_temperature - toward
-    if not math.isfinite(distance):
-        return log_temperature
     if error >= abs(distance):
         return toward
     return toward + distance * (1 - (error / distance) ** 2)
