@@ -1,5 +1,6 @@
 """Mistakes that a newcomer makes with calibrated training: each is told in one line, with a remedy."""
 
+import copy
 import gc
 import warnings
 from collections import namedtuple
@@ -149,8 +150,8 @@ def test_what_is_not_a_batch_of_tensors_is_explained() -> None:
         CalibratedLoss(nn.LSTM(10, 4))(x, y)
 
 
-def test_the_temperature_that_stays_where_data_do_not_tell_is_that_of_the_training() -> None:
-    """A handful of held-out samples, by which the best temperature is far from 1, leave a sound network alone."""
+def test_few_held_out_samples_change_a_sound_network_less_than_they_would_alone() -> None:
+    """The temperature is shrunk toward 1, at which the network was trained, and the log loss on new data is lower."""
     x, y = samples(10_000, 3)
     model = nn.Linear(10, 4)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=100)
@@ -162,16 +163,14 @@ def test_the_temperature_that_stays_where_data_do_not_tell_is_that_of_the_traini
         return loss
 
     optimizer.step(closure)
-    changes = []
-    for seed in range(20):
-        held_out = samples(60, 100 + seed)
-        found = CalibratedLoss(nn.Sequential(model), guard=False)
+    logits = model(x).detach()
+    losses = []
+    for seed in range(30):
+        held_out = samples(40, 100 + seed)
         with torch.no_grad():
             best = cal.posthoc.TemperatureScaling().fit(model(held_out[0]), held_out[1]).temperature_
-            weight = model.weight.clone(), model.bias.clone()
-            finished = found.finish([held_out]).temperature
-            model.weight.copy_(weight[0])
-            model.bias.copy_(weight[1])
-        assert min(1, best) - 1e-6 <= finished <= max(1, best) + 1e-6
-        changes.append(abs(np.log(finished)) <= abs(np.log(best)) + 1e-6 and abs(np.log(finished)) < 0.05)
-    assert sum(changes) >= 10
+        finished = CalibratedLoss(copy.deepcopy(model), guard=False).finish([held_out]).temperature
+        assert min(1, best) < finished < max(1, best)
+        losses.append([nn.functional.cross_entropy(logits / t, y).item() for t in (finished, best)])
+    shrunk, alone = np.mean(losses, 0) - nn.functional.cross_entropy(logits, y).item()
+    assert 0 < shrunk < 0.8 * alone

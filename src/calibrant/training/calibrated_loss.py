@@ -57,11 +57,12 @@ class CalibratedLoss:
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
     With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
-    at the best temperature falls the training loss is as ever. Once it has ceased to fall, the network over-fits: from then on the training
-    loss is computed on logits divided by a temperature T, which is solved for on the latest held-out logits, again and
-    again, so that the network is as sure as held-out data justify. No gradient comes from held-out data: they can be
-    neither learned nor un-learned nor memorised, and there is no weight to choose. :meth:`finish` solves for T once
-    more and divides the last layer by it. ``docs/science.md`` derives the method and measures it.
+    at the best temperature falls the training loss is as ever. Once it has ceased to fall, the network over-fits: from
+    then on the training loss is computed on logits divided by a temperature T, which is solved for on the latest
+    held-out logits, again and again, so that the network is as sure as held-out data justify. No gradient comes from
+    held-out data: they can be neither learned nor un-learned nor memorised, and there is no weight to choose.
+    :meth:`finish` solves for T once more and divides the last layer by it. ``docs/science.md`` derives the method and
+    measures it.
 
     Args:
         model: Returns logits, or an object with ``.logits``.
