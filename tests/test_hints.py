@@ -64,7 +64,9 @@ def test_a_one_hot_target_is_recognised(dtype: torch.dtype) -> None:
 def test_a_multi_label_target_is_recognised(ignored: bool) -> None:
     labels = LABELS.clone()
     labels[4, 1] = -100 if ignored else 0
-    hint = 'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles, and multi_label=True'
+    hint = (
+        'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles, and multi_label=True'
+    )
     with pytest.raises(ValueError, match=rf"got \(16, 3\): {hint}"):
         cal.MMCELoss()(LOGITS, labels)
     with pytest.raises(TypeError, match=f"got torch.float32: {hint}"):
