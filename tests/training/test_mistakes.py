@@ -59,21 +59,23 @@ def test_a_compiled_model_is_finished_and_so_is_the_one_within(last: tuple[nn.Mo
             torch.testing.assert_close(one(held_out[0]), raw / finished.temperature, rtol=1e-4, atol=1e-5)
 
 
-def test_a_forgotten_finish_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["folds", "does not fold", "fails", "is forgotten"])
+def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reminder, "tell", TELL)
     told: list[str] = []
     monkeypatch.setattr("calibrant.training.warning.warn", told.append)
-    for finishes in (True, False):
-        model = knowing(nn.Linear(10, 4))
-        calibrated = CalibratedLoss(model, patience=0, damping=1.0)
-        train(calibrated, model, 3, samples(300, 0), samples(300, 1))
-        assert calibrated.temperature > 1
-        if finishes:
-            calibrated.finish([samples(300, 1)])
-        del calibrated
-        gc.collect()
-        assert len(told) == (0 if finishes else 1)
-    assert "without finish()" in told[0]
+    model = knowing(nn.Linear(10, 4))
+    calibrated = CalibratedLoss(model, patience=0, damping=1.0)
+    train(calibrated, model, 3, samples(300, 0), samples(300, 1))
+    assert calibrated.temperature > 1
+    if how == "fails":
+        with pytest.raises(ValueError, match="gave no batch"):
+            calibrated.finish([])
+    elif how != "is forgotten":
+        calibrated.finish([samples(300, 1)], fold=how == "folds")
+    del calibrated
+    gc.collect()
+    assert ["without finish()" in text for text in told] == ([] if how == "folds" else [True])
 
 
 def test_held_out_samples_that_are_trained_on_too_are_told() -> None:

@@ -372,7 +372,6 @@ class CalibratedLoss:
                 these are left out, with a warning.
         """
         self.guard.close_window()
-        self._reminder.temperature = 1.0
         folds = (self.method == "temperature") if fold is None else fold
         model = unwrapped(self._model)
         predict = Predictor(model, self._flattened_finite, self._layer, self.guard)
@@ -393,6 +392,7 @@ class CalibratedLoss:
                 torch.compiler.reset()  # what is compiled does not see a new hook
             self.loop, largest = self.loop.anew(), self.loop.largest_logit
             self.loop.largest_logit = largest
+            self._reminder.temperature = 1.0
         return Finished(temperature, error, on_held_out, on_new)
 
     def state_dict(self) -> dict[str, Any]:
