@@ -63,9 +63,10 @@ CALIBRATED: dict[str, dict[str, Any]] = {
     "loop-damping1": {"damping": 1.0},
     "loop-patience0": {"patience": 0.0},
     "loop-dropout": {"dropout": True},
+    "loop-smoothing": {"loss": cal.LabelSmoothingLoss()},
 }
-MAIN = ["nll", "loop", "nll-all", "nll-stopped", "esd-1", *REPLACING, "loop-esd", "head", *SEARCHED]
-ABLATIONS = [name for name in CALIBRATED if name.startswith("loop-") and name != "loop-esd"] + [
+MAIN = ["nll", "loop", "nll-all", "nll-stopped", "esd-1", *REPLACING, "loop-smoothing", "loop-esd", "head", *SEARCHED]
+ABLATIONS = [name for name in CALIBRATED if name.startswith("loop-") and name not in MAIN] + [
     "fixed-t",
     "esd-corrected",
 ]

@@ -24,12 +24,13 @@ NAMES = {
     "label-smoothing": "label smoothing 0.05",
     "loop": "**CalibratedLoss**",
     "loop-esd": 'CalibratedLoss, criterion="esd"',
+    "loop-smoothing": "CalibratedLoss, label smoothing 0.05",
     "head": 'CalibratedLoss, method="head"',
     "fixed-t": "fixed T = e⁶, no loop",
     "esd-corrected": "ESD with finite-set correction and running root, λ = 1",
 }
 ORDER = ["nll-all", "nll", "nll-stopped", "esd-1", *SEARCHED, "bsce-gra", "dual-focal", "label-smoothing", "loop",
-         "loop-esd", "head"]  # fmt: skip
+         "loop-smoothing", "loop-esd", "head"]  # fmt: skip
 HEADING = [
     "", "n", "accuracy %", "ECE %", "log loss", "Brier", "ECE % after T", "log loss after T", "held-out - new accuracy",
     "processor time",

@@ -64,7 +64,9 @@ def test_a_one_hot_target_is_recognised(dtype: torch.dtype) -> None:
 def test_a_multi_label_target_is_recognised(ignored: bool) -> None:
     labels = LABELS.clone()
     labels[4, 1] = -100 if ignored else 0
-    hint = 'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles$'
+    hint = (
+        'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles, and multi_label=True'
+    )
     with pytest.raises(ValueError, match=rf"got \(16, 3\): {hint}"):
         cal.MMCELoss()(LOGITS, labels)
     with pytest.raises(TypeError, match=f"got torch.float32: {hint}"):
@@ -118,3 +120,8 @@ def test_what_need_not_be_probabilities_is_not_warned_of() -> None:
     cal.ESDLoss()(torch.ones(16), TARGET % 2)  # binary logits have no rows to sum
     cal.ESDLoss(view="multi-label")(PROBABILITIES, LABELS)
     torch.vmap(cal.ESDLoss())(PROBABILITIES[None], TARGET[None])
+
+
+def test_a_column_of_labels_is_to_be_squeezed() -> None:
+    with pytest.raises(ValueError, match=r"got \(4, 1\): pass target.squeeze\(1\)"):
+        cal.ESDLoss()(torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.long))

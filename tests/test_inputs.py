@@ -20,7 +20,12 @@ NAN[2, 1], INF[5, 0] = torch.nan, -torch.inf
 BAD_BATCHES: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "NaN logits": (NAN, TARGET, ValueError, "logits must be finite, got NaN or infinity in 1 of 8 samples: lower"),
     "infinite logits": (INF, TARGET, ValueError, "logits must be finite"),
-    "label too large": (LOGITS, TARGET + 1, ValueError, r"0\.\.2 for 3 classes, got labels from 1 to 3: set ignore"),
+    "label too large": (
+        LOGITS,
+        TARGET + 1,
+        ValueError,
+        r"0\.\.2 for 3 classes, got labels from 1 to 3: number the classes",
+    ),
     "negative label": (LOGITS, TARGET - 1, ValueError, "got labels from -1 to 1"),
     "binary label 2": (LOGITS[:, 0], TARGET, ValueError, r"0\.\.1 for 2 classes, got labels from 0 to 2"),
     "target too short": (LOGITS, TARGET[:-1], ValueError, r"shape \(8,\) for logits of shape \(8, 3\), got \(7,\)"),

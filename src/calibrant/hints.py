@@ -24,14 +24,19 @@ def of_logits(logits: object) -> str:
 
 
 def of_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
-    """What a target of the shape of the logits probably is, multi-label or one-hot; nothing where it cannot be read."""
+    """What a target of another shape probably is, a column, multi-label or one-hot; nothing where it cannot be read."""
+    if target.numel() == len(logits) and target.dim() == 2:
+        return "pass target.squeeze(1)"
     if target.shape != logits.shape or logits.dim() < 2 or logits.shape[1] < 2 or not readable(target):
         return ""
     labels = target if ignore_index is None else torch.where(target == ignore_index, 0, target)
     if not ((labels == 0) | (labels == 1)).all():
         return ""
     if (labels.sum(1) != 1).any():
-        return 'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles'
+        return (
+            'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles, and '
+            "multi_label=True of CalibratedLoss"
+        )
     return "" if target.is_floating_point() else "it looks one-hot, pass target.argmax(dim=1)"
 
 

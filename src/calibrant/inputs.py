@@ -346,7 +346,7 @@ def _check_labels(target: Tensor, classes: int, ignore_index: int | None) -> Non
         target, 0, classes - 1,
         lambda found: (
             f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}: "
-            f"set ignore_index to leave a label out (now {ignore_index})"
+            f"number the classes from 0, or set ignore_index to leave a label out (now {ignore_index})"
         ),
     )  # fmt: skip
 

@@ -3,9 +3,16 @@
 import pytest
 
 from calibrant.training.temperature_loop import TemperatureLoop
+from calibrant.training.warning import Reminder
 
 
 @pytest.fixture
 def over_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the temperature move from the start, where a test has no time to over-fit."""
     monkeypatch.setattr(TemperatureLoop, "_judge", lambda loop, *_: setattr(loop, "over_fits", True))
+
+
+@pytest.fixture(autouse=True)
+def unreminded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests have no use for finish()."""
+    monkeypatch.setattr(Reminder, "tell", lambda _: None)

@@ -226,8 +226,8 @@ def test_weights_count_in_finish(criterion: Any) -> None:
     for batches in ([(x[:150], y[:150], weight[:150]), (x[150:], y[150:], weight[150:])], [repeated]):
         model = knowing(nn.Linear(10, 4))
         found.append(CalibratedLoss(model, criterion=criterion).finish(batches).temperature)
-    # A repeated sample counts as its own neighbour, and a weight does not.
-    assert found[0] == pytest.approx(found[1], rel=1e-5 if criterion == "nll" else 0.1)
+    # Repeated samples have another standard error; and one counts as its own neighbour in ESD, a weight does not.
+    assert found[0] == pytest.approx(found[1], rel=0.01 if criterion == "nll" else 0.1)
     with pytest.raises(ValueError, match="1 of 2 batches have weights"):
         CalibratedLoss(knowing(nn.Linear(10, 4))).finish([(x, y, weight), (x, y)])
     with pytest.raises(ValueError, match="every weight is 0"):

@@ -300,4 +300,4 @@ def test_the_state_of_the_random_numbers_comes_back() -> None:
 def test_a_handful_of_held_out_samples_is_warned_about() -> None:
     data = TensorDataset(torch.arange(40.0))
     with pytest.warns(CalibrationWarning, match="3 held-out samples say nothing"):
-        interleave(DataLoader(data, 10), DataLoader(Subset(data, [0, 1, 2]), 3))
+        interleave(DataLoader(Subset(data, range(3, 40)), 10), DataLoader(Subset(data, [0, 1, 2]), 3))

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -171,11 +172,6 @@ def test_state_goes_on_to_the_bit() -> None:
 def test_shrinking_stays_between_the_estimate_and_the_other_value(estimate: float, toward: float, error: float) -> None:
     result = shrunk(estimate, toward, error)
     assert min(estimate, toward) - 1e-9 <= result <= max(estimate, toward) + 1e-9
-    if error >= abs(estimate - toward) > 0:
-        assert result == pytest.approx(toward)
-    if error == 0:
-        assert result == pytest.approx(estimate)
-
-
-def test_shrinking_toward_a_training_set_that_is_fitted_perfectly_changes_nothing() -> None:
-    assert shrunk(1.3, -math.inf, 0.2) == 1.3
+    # Two independent normal estimates of one number, weighted by their precision.
+    expected = np.average([estimate, toward], weights=[1 / max(error, 1e-9) ** 2, 1 / 0.5**2])
+    assert result == pytest.approx(expected, abs=1e-9)

@@ -1,6 +1,7 @@
 """One line for a training loop: a loss that leaves the network calibrated."""
 
 import math
+import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
@@ -16,8 +17,21 @@ from calibrant.training.finishing import Finished, Predictor, divide, final_temp
 from calibrant.training.guard import Guard
 from calibrant.training.ignored import Loss, loss_or_zero, objective_or_zero
 from calibrant.training.last_layer import find_layer, named_layer
-from calibrant.training.outputs import cross_entropy, evaluating, finite, flattened, logits_of, mean_nll, spread
+from calibrant.training.outputs import (
+    PROBABILITIES,
+    binary_labels,
+    cross_entropy,
+    evaluating,
+    finite,
+    flattened,
+    logits_of,
+    looks_like_probabilities,
+    mean_nll,
+    spread,
+    unwrapped,
+)
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
+from calibrant.training.warning import Reminder
 
 Method = Literal["temperature", "head", "published"]
 # Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
@@ -43,11 +57,12 @@ class CalibratedLoss:
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
     With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
-    falls the training loss is as ever. Once it has ceased to fall, the network over-fits: from then on the training
-    loss is computed on logits divided by a temperature T, which is solved for on the latest held-out logits, again and
-    again, so that the network is as sure as held-out data justify. No gradient comes from held-out data: they can be
-    neither learned nor un-learned nor memorised, and there is no weight to choose. :meth:`finish` solves for T once
-    more and divides the last layer by it. ``docs/science.md`` derives the method and measures it.
+    at the best temperature falls the training loss is as ever. Once it has ceased to fall, the network over-fits: from
+    then on the training loss is computed on logits divided by a temperature T, which is solved for on the latest
+    held-out logits, again and again, so that the network is as sure as held-out data justify. No gradient comes from
+    held-out data: they can be neither learned nor un-learned nor memorised, and there is no weight to choose.
+    :meth:`finish` solves for T once more and divides the last layer by it. ``docs/science.md`` derives the method and
+    measures it.
 
     Args:
         model: Returns logits, or an object with ``.logits``.
@@ -143,11 +158,12 @@ class CalibratedLoss:
 
             self.objective = ESDLoss(view="multi-label" if multi_label else "top-label", ignore_index=ignore_index)
         self._model = model
-        self._layer = None if layer is None else named_layer(model, layer)
+        self._layer = None if layer is None else named_layer(unwrapped(model), layer)
         self._output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output
         self._step = 0
         self._due = 0.0
-        self._training: list[Classification] = []
+        self._reminder = Reminder(guard)
+        weakref.finalize(self, self._reminder.tell)
 
     @property
     def temperature(self) -> float:
@@ -193,6 +209,8 @@ class CalibratedLoss:
         held_out_weight: Tensor | None = None,
     ) -> Step:
         """Return the parts of the loss; for arguments see :meth:`__call__`."""
+        if x_held_out is not None and y_held_out is None:
+            raise ValueError("x_held_out came without y_held_out: pass both")
         due = self._is_due(x_held_out is not None)
         if due and self.method == "temperature":
             self._observe(x_held_out, y_held_out, held_out_weight)
@@ -221,13 +239,13 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _scaled(self, logits: Tensor) -> Tensor:
+        self._reminder.temperature = self.temperature
         return logits / self.temperature
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _watch_training(self, logits: Tensor, y: Tensor) -> None:
         data = self._flattened(*self._finite(logits.detach(), y), checked=self._step > 1)
         self.guard.add_training(data)
-        self._keep(data)
 
     def _loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
         if self.loss is not None:
@@ -243,8 +261,9 @@ class CalibratedLoss:
         self, logits: Tensor, target: Tensor | None, ignore_index: int | None = None, *, checked: bool = False
     ) -> Classification:
         """Bring a batch to ``(N, C)``. Batches like those that were checked before take a shorter way."""
-        if target is None:
-            raise ValueError("x_held_out came without y_held_out: pass both")
+        assert target is not None  # noqa: S101 (checked with the batch)
+        if not self.multi_label and target.is_floating_point() and target.numel() == logits.numel() == len(logits):
+            target = binary_labels(target)  # as torch.nn.BCEWithLogitsLoss takes them
         plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
         if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
             return Classification(at_least_float32(logits), target.long())
@@ -283,19 +302,8 @@ class CalibratedLoss:
     def _check_logits(self, data: Classification) -> None:
         if self._due > self.every:
             return
-        sums = data.logits.sum(1)
-        if len(sums) >= 8 and bool(((data.logits >= 0).all(1) & ((sums - 1).abs() < 1e-3)).all()):
-            self.guard.warn(
-                "softmax",
-                "the model's outputs look like probabilities (rows sum to 1): remove the softmax at its end, since the "
-                "loss takes logits",
-            )
-
-    def _keep(self, data: Classification) -> None:
-        """Remember the latest training logits, as the loss saw them, as many as held-out ones."""
-        self._training.append(Classification(data.logits.detach(), data.target, data.mask))
-        while sum(kept.target.shape[0] for kept in self._training[1:]) >= self.loop.samples:
-            self._training.pop(0)
+        if looks_like_probabilities(data.logits):
+            self.guard.warn("softmax", PROBABILITIES)
 
     def _held_out_objective(self, x: Any, y: Tensor | None, weight: Tensor | None) -> Tensor:
         frozen = freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext()
@@ -333,8 +341,9 @@ class CalibratedLoss:
 
     def _last_layer(self, x: Any) -> nn.Module | None:
         if self._layer is None:
-            with evaluating(self._model):
-                self._layer = find_layer(self._model, lambda: logits_of(self._model, x))
+            model = unwrapped(self._model)
+            with evaluating(model):
+                self._layer = find_layer(model, lambda: logits_of(model, x))
         return self._layer
 
     def log(self) -> dict[str, float]:
@@ -364,11 +373,12 @@ class CalibratedLoss:
         """
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
-        predict = Predictor(self._model, self._flattened_finite, self._layer, self.guard)
+        model = unwrapped(self._model)
+        predict = Predictor(model, self._flattened_finite, self._layer, self.guard)
         logits, target, weight = predict(held_out)
         log_t = error = 0.0
         if folds:
-            log_t, error = final_temperature(logits, target, self.loop, self._training, self.guard, weight)
+            log_t, error = final_temperature(logits, target, self.loop, self.guard, weight)
         temperature = math.exp(log_t)
         on_held_out = scores_of(logits / temperature, target)
         on_new = None
@@ -377,10 +387,12 @@ class CalibratedLoss:
             on_new = scores_of(logits / temperature, target)
             self.guard.compare(on_new, on_held_out, learns=self.method != "temperature")
         if folds:
-            divide(self._model, predict.layer, temperature, self._output)
+            divide(model, predict.layer, temperature, self._output)
+            if model is not self._model:
+                torch.compiler.reset()  # what is compiled does not see a new hook
             self.loop, largest = self.loop.anew(), self.loop.largest_logit
             self.loop.largest_logit = largest
-            self._training.clear()
+            self._reminder.temperature = 1.0
         return Finished(temperature, error, on_held_out, on_new)
 
     def state_dict(self) -> dict[str, Any]:
@@ -390,7 +402,6 @@ class CalibratedLoss:
             "due": self._due,
             "loop": self.loop.state_dict(),
             "guard": self.guard.state_dict(),
-            "training": [tuple(data) for data in self._training],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -398,4 +409,3 @@ class CalibratedLoss:
         self._step, self._due = state["step"], state["due"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
-        self._training = [Classification(*data) for data in state["training"]]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -12,12 +13,18 @@ from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.divided_logits import DividedLogits, find_maker
 from calibrant.training.finishing import Finished
 from calibrant.training.guard import Sums
-from calibrant.training.interleave import SAME, gives_ranks_the_same, warn_of_few
+from calibrant.training.guarded import GuardedModule
+from calibrant.training.held_out import warn_of_loaders
+from calibrant.training.interleave import SAME, gives_ranks_the_same
 from calibrant.training.last_layer import named_layer
 from calibrant.training.outputs import evaluating, logits_of
 from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.recorded import loader_states, restore_loader
 from calibrant.training.stream import Stream
 from calibrant.training.temperature_loop import Criterion
+from calibrant.training.warning import warn
+
+LOADERS = "calibrant_loaders"
 
 
 class TemperatureInTheLoop(Callback):
@@ -78,7 +85,6 @@ class TemperatureInTheLoop(Callback):
         if isinstance(held_out, Iterator) or not isinstance(held_out, Iterable):
             raise TypeError(f"the held-out loader must be iterable again and again, got {type(held_out).__name__}")
         inputs.check_count("every", every)
-        warn_of_few(getattr(held_out, "dataset", None))
         self.held_out = held_out
         self.layer = layer
         self.seed = seed
@@ -93,6 +99,7 @@ class TemperatureInTheLoop(Callback):
         self._saved: dict[str, Any] | None = None
         self._is_finished = False
         self._is_due = False
+        self._loaders: list[dict[str, Any]] = []
         self._validation = Sums()
         self._validation_accuracy = 0.0  # of the last validation
 
@@ -105,6 +112,11 @@ class TemperatureInTheLoop(Callback):
         """Begin anew, or go on from a checkpoint."""
         if trainer.world_size > 1 and gives_ranks_the_same(self.held_out):
             raise ValueError(SAME.format("held-out"))
+        if isinstance(pl_module, GuardedModule) and pl_module.temperature_is_in_the_loop:
+            raise ValueError("the module has a temperature of its own, method='temperature': leave out this callback")
+        warn_of_loaders(self.held_out, getattr(trainer.train_dataloader, "train_loader", trainer.train_dataloader))
+        loaders, self._loaders = self._loaders, []
+        restore_loader(trainer, loaders)
         self._begin(trainer, pl_module)
         self._is_finished = False
 
@@ -244,6 +256,29 @@ class TemperatureInTheLoop(Callback):
         if self._divided is not None:
             self._divided.remove()
         self._divided = None
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn of weights from before the end of ``fit``, which are not divided by T."""
+        del pl_module
+        path = trainer.ckpt_path
+        if path is None:
+            return
+        saved = torch.load(path, map_location="cpu", weights_only=True).get("callbacks", {}).get(self.state_key, {})
+        if saved and not saved["is_finished"]:
+            warn(
+                f"the weights of {path} are from before the end of fit, and not divided by the temperature: for "
+                "calibrated ones call calibrant.training.CalibratedLoss(module).finish(held_out_loader) after loading"
+            )
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add where the train loader is."""
+        del pl_module
+        checkpoint[LOADERS] = loader_states(trainer)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Remember where the train loader was."""
+        del trainer, pl_module
+        self._loaders = checkpoint.get(LOADERS, [])
 
     def state_dict(self) -> dict[str, Any]:
         """The temperature, and everything that decides what comes next."""

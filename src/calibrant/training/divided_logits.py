@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from calibrant.training.last_layer import find_layer
-from calibrant.training.outputs import logits_of
+from calibrant.training.outputs import logits_in, with_logits
 
 
 class DividedLogits:
@@ -61,12 +61,9 @@ class DividedLogits:
         del module, given
         if not self._is_on:
             return output
-        logits = logits_of(lambda _: output, None) / self._temperature
+        logits = logits_in(output) / self._temperature
         self.latest = logits.detach()
-        if isinstance(output, Tensor):
-            return logits
-        output.logits = logits
-        return output
+        return with_logits(output, logits)
 
 
 def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:

@@ -1,7 +1,6 @@
 """Recalibrate an existing network on fresh data: no more than its last layer changes."""
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -12,9 +11,9 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.training.finishing import moved
-from calibrant.training.guard import FEWEST_SEEN, SEEN, CalibrationWarning
+from calibrant.training.guard import FEWEST_SEEN, SEEN
 from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
-from calibrant.training.outputs import evaluating, flattened, logits_of
+from calibrant.training.outputs import PROBABILITIES, evaluating, flattened, logits_of, looks_like_probabilities
 from calibrant.training.recalibrations import (
     PENALTIES,
     Head,
@@ -25,6 +24,7 @@ from calibrant.training.recalibrations import (
     fit_scale,
     fit_scale_and_bias,
 )
+from calibrant.training.warning import warn
 
 Method = Literal["nothing", "temperature", "vector", "head"]
 FOLDS = 5
@@ -161,7 +161,7 @@ def calibrate(
         chosen = "nothing"
     temperature = 1.0
     if chosen == "nothing":
-        _warn(
+        warn(
             f"no change lowers the cross-validated log loss on {len(samples.target)} samples beyond chance, and the "
             "model is left as it is: it is calibrated as far as these data show, or they are too few"
         )
@@ -232,12 +232,14 @@ def _warn_of_data(samples: Samples) -> None:
     count = len(samples.target)
     accuracy = float((samples.logits.argmax(1) == samples.target).double().mean())
     if count >= FEWEST_SEEN and accuracy >= SEEN:
-        _warn(
+        warn(
             f"the network is right on {accuracy:.1%} of these {count} samples: it has probably seen them in training, "
             "and on data it has seen it looks better than it is. Pass fresh data"
         )
+    if looks_like_probabilities(samples.logits):
+        warn(PROBABILITIES)
     if count < FEW:
-        _warn(f"{count} samples are few: pass {FEW} or more, and check the standard errors of the result")
+        warn(f"{count} samples are few: pass {FEW} or more, and check the standard errors of the result")
 
 
 def _cross_validate(
@@ -307,7 +309,3 @@ def _measured(method: Method, losses: dict[Method, Tensor], right: dict[Method, 
 
 def _standard_error(values: Tensor) -> float:
     return float(values.std()) / math.sqrt(len(values))
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, CalibrationWarning, stacklevel=3)

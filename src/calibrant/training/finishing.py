@@ -4,14 +4,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from calibrant import distributed
 from calibrant.inputs import Classification
-from calibrant.training.guard import Guard, Scores, Sums, joined
+from calibrant.training.guard import FEWEST_SEEN, Guard, Scores, Sums, joined
 from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, scale_output
-from calibrant.training.outputs import evaluating, logits_of, spread
+from calibrant.training.outputs import PROBABILITIES, evaluating, in_unit_interval, logits_of, spread
 from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, error_of, gathered, shrunk, solution
 
 # A standard error of log T above this is a temperature that is right to a quarter of itself, at best.
@@ -63,6 +65,8 @@ class Predictor:
         parts: list[Classification] = []
         weights: list[Tensor] = []
         left_out = 0
+        if isinstance(batches, Dataset):
+            raise TypeError("finish() takes batches, got a data set: pass a DataLoader of it")
         device = next((weights.device for weights in self._model.parameters()), torch.device("cpu"))
         with evaluating(self._model):
             for batch in batches:
@@ -107,20 +111,18 @@ def final_temperature(
     logits: Tensor,
     target: Tensor,
     loop: TemperatureLoop,
-    training: list[Classification],
     guard: Guard,
     weight: Tensor | None = None,
 ) -> tuple[float, float]:
     """Log of the temperature for held-out logits of the final network, and its standard error.
 
-    It is shrunk by that error toward the temperature that is best for the latest training batches, which is what a
-    network that does not over-fit would have.
+    It is shrunk by that error toward the temperature that the network was trained at, which is 1 if it was never seen
+    to over-fit: what held-out data do not determine stays as it is.
 
     Args:
         logits: Held-out logits, ``(N, C)``.
         target: Their target.
         loop: The loop the network was trained with.
-        training: The latest training batches, divided by the loop's temperature.
         guard: Is told when the data do not determine the temperature.
         weight: ``(N,)`` weights of the held-out samples.
     """
@@ -128,12 +130,17 @@ def final_temperature(
     if best is None:
         right = (logits.argmax(1) == target).double().mean().item()
         reason = "every prediction is right" if right == 1 else "predictions are no better than chance"
+        remedy = "hold out more data"
         if len(target) < FEWEST:
             reason = f"{FEWEST} are the fewest"
+        elif right == 1 and len(target) >= FEWEST_SEEN:
+            remedy = "check that the network was not trained on them too; if not, hold out more or harder data"
+        elif in_unit_interval(logits):
+            remedy = PROBABILITIES
         guard.warn(
             "unsolved",
             f"{len(target)} held-out samples do not determine a temperature ({reason}), and that of the training "
-            f"loop, {loop.temperature:.3g}, stays: hold out more data",
+            f"loop, {loop.temperature:.3g}, stays: {remedy}",
         )
         return loop.log_temperature, math.inf
     error = error_of(logits, target, best, weight)
@@ -143,12 +150,7 @@ def final_temperature(
             f"the temperature from {len(target)} held-out samples has a standard error of {error:.0%}: hold out more "
             "data",
         )
-    if not training:
-        return best, error
-    whole = joined(training)
-    raw, labels, _ = gathered(whole._replace(logits=whole.logits * loop.temperature), None)
-    fitted = solution(raw, labels, best)
-    return shrunk(best, -math.inf if fitted is None else min(fitted, best), error), error
+    return shrunk(best, loop.log_temperature, error), error
 
 
 def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
@@ -178,6 +180,11 @@ def moved(batch: Any, device: torch.device) -> tuple[Any, Tensor]:
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         raise TypeError(f"a batch must be (inputs, target), got {type(batch).__name__}: make such pairs of it")
     x, y = batch
+    if not isinstance(y, Tensor) or isinstance(x, np.ndarray):
+        raise TypeError(
+            f"a batch must hold tensors, got {type(x).__name__} and {type(y).__name__}: pass a DataLoader, which makes "
+            "batches of tensors"
+        )
     if isinstance(x, Mapping):
         x = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in x.items()}
     return x.to(device) if isinstance(x, Tensor) else x, y.to(device)

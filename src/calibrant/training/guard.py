@@ -1,7 +1,6 @@
 """A guard over calibrated training: measures as batches pass, and warns when the objective no longer does its work."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sized
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from torch import Tensor
 from calibrant import distributed
 from calibrant.inputs import Classification
 from calibrant.numerics import accumulation_dtype
+from calibrant.training.warning import warn
 
 # Steps that are judged together where nobody tells the guard when an epoch ends.
 WINDOW = 50
@@ -32,10 +32,6 @@ FEWEST_PULLS = 10
 FEWEST_OBJECTIVES = 25
 # Points of training accuracy below the best window that are a collapse.
 COLLAPSE = 0.05
-
-
-class CalibrationWarning(UserWarning):
-    """Calibrated training does something other than what it is for."""
 
 
 class Scores(NamedTuple):
@@ -343,7 +339,7 @@ class Guard:
         if kind not in self.warnings_:
             self.warnings_[kind] = message
             if self.on:
-                warnings.warn(message, CalibrationWarning, stacklevel=3)
+                warn(message)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what is warned about next."""

@@ -1,7 +1,7 @@
 """A LightningModule that owns a CalibratedLoss: its epochs, its guard, its checkpoint and its end."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from torch import nn
@@ -13,7 +13,8 @@ from calibrant.training.ignored import Loss
 from calibrant.training.interleave import InterleavedLoader
 from calibrant.training.outputs import has_dropout
 from calibrant.training.randomness import random_state, set_random_state
-from calibrant.training.recorded import KEY, RecordedModule
+from calibrant.training.recorded import KEY, RecordedModule, of_ranks
+from calibrant.training.warning import warn
 
 
 class GuardedModule(RecordedModule):
@@ -46,6 +47,7 @@ class GuardedModule(RecordedModule):
         self.objective = objective
         self.batchnorm = batchnorm
         self._is_finished = True
+        self._of_checkpoint: float | None = None  # best temperature for the held-out data, in an unfinished checkpoint
         if method is None:
             return
         if method == "temperature" and weight != 1:
@@ -55,17 +57,25 @@ class GuardedModule(RecordedModule):
             batchnorm=batchnorm, ignore_index=ignore_index, guard=guard,
         )  # fmt: skip
         self.calibrated_loss.guard.told_of_epochs = True
+        self.calibrated_loss._reminder.on = False  # fit does it
         self.objective = self.calibrated_loss.objective
         self.batchnorm = self.calibrated_loss.batchnorm
 
     @property
+    def temperature_is_in_the_loop(self) -> bool:
+        """Whether held-out data set a temperature."""
+        return self.calibrated_loss is not None and self.method == "temperature"
+
+    @property
     def temperature(self) -> float:
         """What logits are divided by now: 1 without the method ``"temperature"``, and again after ``fit``."""
-        return 1.0 if self.calibrated_loss is None else self.calibrated_loss.temperature
+        if self.calibrated_loss is None:
+            return 1.0
+        return self._of_checkpoint or self.calibrated_loss.temperature
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Note that there will be something to finish."""
-        self._is_finished = False
+        self._is_finished, self._of_checkpoint = False, None
         super().on_train_batch_start(batch, batch_idx)
 
     def _window_scores(self) -> dict[str, float]:
@@ -91,6 +101,19 @@ class GuardedModule(RecordedModule):
             previous.get("accuracy", 0.0), getattr(self.trainer.train_dataloader, "calibration_loader", None),
             learns=learns, dropout=learns and has_dropout(self.model),
         )  # fmt: skip
+
+    def finish(self, held_out: Iterable[Any], new: Iterable[Any] | None = None) -> Finished:
+        """Make the model of an unfinished checkpoint return calibrated logits; ``fit`` does so by itself.
+
+        Args:
+            held_out: Batches ``(inputs, target)`` of the held-out data.
+            new: Batches of data that took no part in the training, to compare with.
+        """
+        if self.calibrated_loss is None:
+            raise ValueError("there is no method, and so nothing to finish: give the classifier one")
+        self._is_finished, self._of_checkpoint = True, None
+        self.finished = self.calibrated_loss.finish(held_out, new)
+        return self.finished
 
     def on_fit_end(self) -> None:
         """Judge the last epoch; with the method ``"temperature"``, make the model itself return calibrated logits.
@@ -121,7 +144,7 @@ class GuardedModule(RecordedModule):
         """Add the state of the loss, of every rank."""
         super().on_save_checkpoint(checkpoint)
         if self.calibrated_loss is not None:
-            states = self._of_ranks(self.calibrated_loss.state_dict())
+            states = of_ranks(self.trainer, self.calibrated_loss.state_dict())
             checkpoint[KEY]["calibrated_loss"] = {"ranks": states, "is_finished": self._is_finished}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -133,3 +156,12 @@ class GuardedModule(RecordedModule):
         rank = 0 if self._trainer is None else self.global_rank
         self.calibrated_loss.load_state_dict(saved["ranks"][rank % len(saved["ranks"])])
         self._is_finished = saved["is_finished"]
+        trains = self._trainer is not None and self.trainer.state.fn == "fit"
+        self._of_checkpoint = None
+        if self.temperature_is_in_the_loop and not self._is_finished and not trains:
+            self._of_checkpoint = self.calibrated_loss.loop.best
+            warn(
+                "this checkpoint is from before the end of fit: the classifier divides its logits by the temperature "
+                f"that was best then, {self.temperature:.3g}, and classifier.model does not. To make it final call "
+                "classifier.finish(held_out_loader)"
+            )

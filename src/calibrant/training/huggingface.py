@@ -14,8 +14,8 @@ from calibrant import ESDLoss
 from calibrant.inputs import check_choice, check_count, check_objective
 from calibrant.training.calibrated_loss import CalibratedLoss, Method
 from calibrant.training.finishing import Finished
+from calibrant.training.held_out import warn_of_data
 from calibrant.training.ignored import zero_of
-from calibrant.training.interleave import warn_of_few
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 from calibrant.training.stream import Stream
@@ -161,7 +161,7 @@ class CalibratedTrainer(Trainer):
                 f"calibration_dataset has {len(self.calibration_dataset)} samples, and {minimum} are the fewest: hold "
                 "out more data"
             )
-        warn_of_few(self.calibration_dataset, stacklevel=4)
+        warn_of_data(self.calibration_dataset, self.train_dataset)
         if self._samples_of_a_batch() < minimum:
             raise ValueError(
                 f"a calibration batch of {self._samples_of_a_batch()} samples is too small, {minimum} are the fewest: "

@@ -1,6 +1,5 @@
 """Training batches and calibration batches, side by side."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, NamedTuple
@@ -11,11 +10,9 @@ from torch.utils.data import IterableDataset
 
 from calibrant import inputs
 from calibrant.distributed import is_distributed
-from calibrant.training.guard import CalibrationWarning
+from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.randomness import RandomState, random_state, set_random_state
 
-# Held-out samples below which a user is warned at once.
-FEWEST = 5
 SAME = "the {} loader would give every process the same samples: give it a torch.utils.data.DistributedSampler"
 
 
@@ -95,7 +92,7 @@ class InterleavedLoader:
                 raise TypeError(f"the {name} loader must be iterable again and again, got {type(loader).__name__}")
             if isinstance(loader, Sized) and _known_length(loader) == 0:
                 raise ValueError(f"the {name} loader has no batches: give it more data or set drop_last=False")
-        warn_of_few(getattr(calibration_loader, "dataset", None), stacklevel=4)
+        warn_of_loaders(calibration_loader, train_loader)
         self.train_loader = train_loader
         self.calibration_loader = calibration_loader
         self.calibration_every = calibration_every
@@ -261,13 +258,6 @@ def gives_ranks_the_same(loader: Any) -> bool:
         return False
     # num_replicas is what torch's samplers have, num_processes those of accelerate.
     return not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes"))
-
-
-def warn_of_few(held_out: Any, *, stacklevel: int = 3) -> None:
-    """Warn of a held-out data set that is too small to say anything, where its size is known."""
-    if isinstance(held_out, Sized) and len(held_out) < FEWEST:
-        message = f"{len(held_out)} held-out samples say nothing about calibration: hold out hundreds"
-        warnings.warn(message, CalibrationWarning, stacklevel=stacklevel)
 
 
 def _known_length(loader: Iterable[Any]) -> int | None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from calibrant.training.outputs import logits_of
+from calibrant.training.outputs import logits_in, with_logits
 
 Layer = nn.Linear | nn.modules.conv._ConvNd
 BUFFER = "calibrant_temperature"
@@ -97,9 +97,5 @@ def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
 
 
 def _divide(module: nn.Module, _: Any, output: Any) -> Any:
-    temperature = getattr(module, BUFFER)
-    if isinstance(output, Tensor):
-        return output / temperature.to(output.dtype)
-    scaled = logits_of(lambda _: output, None) / temperature.to(output.logits.dtype)
-    output.logits = scaled
-    return output
+    logits = logits_in(output)
+    return with_logits(output, logits / getattr(module, BUFFER).to(logits.dtype))

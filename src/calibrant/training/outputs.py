@@ -1,10 +1,12 @@
 """From a batch to the logits of any model, and the loss of logits."""
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,11 +24,53 @@ def logits_of(model: Callable[..., Any], batch: Any) -> Tensor:
         model: Returns logits, or an object or mapping with ``logits``, as models of Hugging Face do.
         batch: A tensor, or a mapping of keyword arguments of the model.
     """
-    output = model(**batch) if isinstance(batch, Mapping) else model(batch)
+    if isinstance(batch, np.ndarray):
+        raise TypeError("the inputs are a NumPy array: pass torch.as_tensor(x)")
+    return logits_in(model(**batch) if isinstance(batch, Mapping) else model(batch))
+
+
+def logits_in(output: Any) -> Tensor:
+    """Logits in what a model returned."""
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
-        raise TypeError(f"the model must return logits, or an object with .logits, got {type(output).__name__}")
+        raise TypeError(
+            f"the model must return logits, or an object or mapping with logits, got {type(output).__name__}: wrap it "
+            "in a module that returns the logits alone"
+        )
     return logits
+
+
+def with_logits(output: Any, logits: Tensor) -> Any:
+    """What a model returned, with other logits."""
+    if isinstance(output, Tensor):
+        return logits
+    if isinstance(output, tuple) and hasattr(output, "_replace"):
+        return output._replace(logits=logits)
+    changed = copy.copy(output)
+    if isinstance(output, MutableMapping):
+        changed["logits"] = logits  # a ModelOutput of transformers sets its attribute with it
+    else:
+        changed.logits = logits
+    return changed
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module that ``torch.compile`` has wrapped, or the model itself."""
+    return getattr(model, "_orig_mod", model)
+
+
+PROBABILITIES = (
+    "the model's outputs look like probabilities, or their logarithms: remove the softmax, sigmoid or log-softmax at "
+    "its end, since the loss takes logits"
+)
+
+
+def looks_like_probabilities(logits: Tensor) -> bool:
+    """Whether ``(N, C)`` logits, 8 or more, sum to 1, or their exponentials do."""
+    if len(logits) < 8:
+        return False
+    sums = logits.sum(1) if bool((logits >= 0).all()) else logits.logsumexp(1) + 1
+    return bool(((sums - 1).abs() < 1e-3).all())
 
 
 @contextmanager
@@ -64,6 +108,20 @@ def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, igno
             f"a multi-label target must have the shape of the logits, {tuple(logits.shape)}, got {tuple(target.shape)}"
         )
     return inputs.classification(logits.reshape(-1), target.reshape(-1).long(), None, ignore_index)
+
+
+def in_unit_interval(logits: Tensor) -> bool:
+    """Whether ``(N, 2)`` logits are those of binary outputs in [0, 1], as a sigmoid makes them."""
+    return logits.shape[1] == 2 and bool(
+        (logits[:, 0] == 0).all() and ((logits[:, 1] >= 0) & (logits[:, 1] <= 1)).all()
+    )
+
+
+def binary_labels(target: Tensor) -> Tensor:
+    """Targets 0.0 and 1.0 of a binary loss as class indices."""
+    if readable(target) and not bool(((target == 0) | (target == 1)).all()):
+        raise ValueError("a floating-point target of binary logits must be 0 or 1: round it, or pass class indices")
+    return target.long()
 
 
 def finite(

@@ -1,6 +1,6 @@
 """A LightningModule whose record of scores is the same whether or not its run was interrupted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning
@@ -56,15 +56,7 @@ class RecordedModule(lightning.LightningModule):
         resumed, self._resumed = self._resumed, None
         if resumed is None:
             return
-        loader = self.trainer.train_dataloader
-        if isinstance(loader, InterleavedLoader) and resumed["loaders"]:
-            if self.trainer.num_training_batches == float("inf"):
-                raise ValueError(
-                    "a train loader without a length cannot be picked up again, since Lightning reads it a batch "
-                    "ahead: give it a length"
-                )
-            # Lightning does so itself, but not after a checkpoint from the end of an epoch.
-            loader.load_state_dict(resumed["loaders"][self.global_rank % len(resumed["loaders"])])
+        restore_loader(self.trainer, resumed["loaders"])
         if self.global_rank == 0:
             self.training_scores.restore(resumed["scores"])
         self._epoch, self._validation = resumed["epoch"], with_current_names(resumed["validation"])
@@ -213,7 +205,7 @@ class RecordedModule(lightning.LightningModule):
             "latest_validation": dict(self._latest_validation),
             "validation_is_due": self._validation_is_due(),
             "epoch_is_over": self.trainer.is_last_batch,
-            "loaders": self._loader_states(),
+            "loaders": loader_states(self.trainer),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -225,19 +217,35 @@ class RecordedModule(lightning.LightningModule):
         trains = self._trainer is not None and self.trainer.state.fn == "fit"
         self._resumed = saved if trains else None
 
-    def _loader_states(self) -> list[dict[str, Any]]:
-        """Where the loader of each rank is: their random numbers differ."""
-        loader = self.trainer.train_dataloader
-        if not isinstance(loader, InterleavedLoader):
-            return []
-        state = loader.state_dict()
-        # Lightning may end an epoch before the loader does, and never asks a loader for one batch too many.
-        state["train"]["ended"] |= self.trainer.is_last_batch
-        return self._of_ranks(state)
 
-    def _of_ranks(self, state: dict[str, Any]) -> list[dict[str, Any]]:
-        if self.trainer.world_size == 1:
-            return [state]
-        states: list[Any] = [None] * self.trainer.world_size
-        dist.all_gather_object(states, state)
-        return states
+def loader_states(trainer: Any) -> list[dict[str, Any]]:
+    """Where the train loader of each rank is, if it can be picked up again: their random numbers differ."""
+    loader = trainer.train_dataloader
+    if not isinstance(loader, InterleavedLoader):
+        return []
+    state = loader.state_dict()
+    # Lightning may end an epoch before the loader does, and never asks a loader for one batch too many.
+    state["train"]["ended"] |= trainer.is_last_batch
+    return of_ranks(trainer, state)
+
+
+def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
+    """Go on where a loader was: Lightning does so itself, but not after a checkpoint from the end of an epoch."""
+    loader = trainer.train_dataloader
+    if not isinstance(loader, InterleavedLoader) or not states:
+        return
+    if trainer.num_training_batches == float("inf"):
+        raise ValueError(
+            "a train loader without a length cannot be picked up again, since Lightning reads it a batch "
+            "ahead: give it a length"
+        )
+    loader.load_state_dict(states[trainer.global_rank % len(states)])
+
+
+def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The states of all ranks."""
+    if trainer.world_size == 1:
+        return [state]
+    states: list[Any] = [None] * trainer.world_size
+    dist.all_gather_object(states, state)
+    return states

@@ -17,6 +17,8 @@ Criterion = Literal["nll", "esd"]
 FARTHEST = 40.0
 # Samples below which T is not solved for: a handful says nothing yet.
 FEWEST = 16
+# How far, before any data, the right log T may be from that of the training: a factor of 1.6 up or down is usual.
+SPREAD = 0.5
 # The last Newton step while training, where T moves on anyway: it leaves an error of about its square.
 NEAR = 0.03
 # What the latest value counts for in the running mean of the held-out log loss, and steps before it is judged.
@@ -97,6 +99,11 @@ class TemperatureLoop:
     def temperature(self) -> float:
         """T now."""
         return math.exp(self.log_temperature)
+
+    @property
+    def best(self) -> float:
+        """The temperature that is best for the latest held-out logits, whether or not T has moved."""
+        return math.exp(self._best)
 
     @torch.no_grad()
     def observe(self, data: Classification, step: int, weight: Tensor | None = None) -> None:
@@ -217,16 +224,12 @@ def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Ten
 
 
 def shrunk(log_temperature: float, toward: float, error: float) -> float:
-    """Move an estimate toward another value by as much as its standard error leaves open (James and Stein).
+    """Move an estimate toward another value by as much as its standard error leaves open.
 
-    An estimate several standard errors away stays; one within a standard error becomes the other value.
+    The posterior mean, where the estimate has a normal error and the true value is normal around the other value, with
+    standard deviation SPREAD.
     """
-    distance = log_temperature - toward
-    if not math.isfinite(distance):
-        return log_temperature
-    if error >= abs(distance):
-        return toward
-    return toward + distance * (1 - (error / distance) ** 2)
+    return toward + (log_temperature - toward) * SPREAD**2 / (SPREAD**2 + error**2)
 
 
 def _least_esd(logits: Tensor, target: Tensor, start: float, weight: Tensor | None) -> float:

@@ -1,0 +1,178 @@
+"""Mistakes that a newcomer makes with calibrated training: each is told in one line, with a remedy."""
+
+import copy
+import gc
+import warnings
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+import calibrant as cal
+from calibrant.training import CalibratedLoss, CalibrationWarning, calibrate, interleave
+from calibrant.training.warning import Reminder
+from tests.training.test_calibrated_loss import knowing, samples, train
+
+TELL = Reminder.tell
+Output = namedtuple("Output", ["logits", "hidden"])
+
+
+class Answering(nn.Module):
+    """Returns logits, which no linear layer makes, in an answer of some kind."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.linear = knowing(nn.Linear(10, 4))
+
+    def forward(self, x: Tensor) -> Any:
+        logits = 3 * self.linear(x)
+        return {"logits": logits, "hidden": x} if self.kind == "dict" else Output(logits, x)
+
+
+@pytest.mark.parametrize("kind", ["dict", "namedtuple"])
+def test_a_model_that_returns_more_than_logits_can_be_finished(kind: str) -> None:
+    model, held_out = Answering(kind), samples(500, 1)
+    before = model(held_out[0])
+    finished = CalibratedLoss(model).finish([held_out])
+    after = model(held_out[0])
+    read = dict if kind == "dict" else Output._asdict
+    torch.testing.assert_close(read(after)["logits"], read(before)["logits"] / finished.temperature)
+    assert finished.temperature > 1.5
+    assert torch.equal(read(after)["hidden"], held_out[0])
+
+
+@pytest.mark.parametrize("last", [(), (nn.Hardtanh(-50, 50),)])
+def test_a_compiled_model_is_finished_and_so_is_the_one_within(last: tuple[nn.Module, ...]) -> None:
+    model, held_out = knowing(nn.Sequential(nn.Linear(10, 4), *last)), samples(500, 1)
+    compiled: Any = torch.compile(model, backend="aot_eager")
+    calibrated = CalibratedLoss(compiled, patience=0)
+    train(calibrated, compiled, 3, samples(300, 0), held_out)
+    with torch.no_grad():
+        raw = model(held_out[0])
+        finished = calibrated.finish([held_out])
+        for one in (model, compiled):
+            torch.testing.assert_close(one(held_out[0]), raw / finished.temperature, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["folds", "does not fold", "fails", "is forgotten"])
+def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reminder, "tell", TELL)
+    told: list[str] = []
+    monkeypatch.setattr("calibrant.training.warning.warn", told.append)
+    model = knowing(nn.Linear(10, 4))
+    calibrated = CalibratedLoss(model, patience=0, damping=1.0)
+    train(calibrated, model, 3, samples(300, 0), samples(300, 1))
+    assert calibrated.temperature > 1
+    if how == "fails":
+        with pytest.raises(ValueError, match="gave no batch"):
+            calibrated.finish([])
+    elif how != "is forgotten":
+        calibrated.finish([samples(300, 1)], fold=how == "folds")
+    del calibrated
+    gc.collect()
+    assert ["without finish()" in text for text in told] == ([] if how == "folds" else [True])
+
+
+def test_held_out_samples_that_are_trained_on_too_are_told() -> None:
+    data = TensorDataset(*samples(100, 0))
+    parts = [Subset(data, range(60)), Subset(data, range(50, 100))]
+    with pytest.warns(CalibrationWarning, match="100 held-out samples are trained on too") as caught:
+        interleave(DataLoader(data, 10), DataLoader(data, 10))
+    assert caught[0].filename == __file__
+    with pytest.warns(CalibrationWarning, match="10 held-out samples are trained on too"):
+        interleave(DataLoader(parts[0], 10), DataLoader(parts[1], 10))
+    with pytest.warns(CalibrationWarning, match="50 held-out samples are trained on too"):
+        interleave(DataLoader(data, 10), DataLoader(parts[1], 10))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        interleave(DataLoader(Subset(data, range(50)), 10), DataLoader(parts[1], 10))
+        half = torch.utils.data.SubsetRandomSampler(range(50))
+        other = torch.utils.data.SubsetRandomSampler(range(50, 100))
+        interleave(DataLoader(data, 10, sampler=half), DataLoader(data, 10, sampler=other))
+
+
+@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])
+def test_a_model_that_ends_in_a_softmax_is_told(last: nn.Module) -> None:
+    model, (x, y) = nn.Sequential(knowing(nn.Linear(10, 4)), last), samples(300, 0)
+    with pytest.warns(CalibrationWarning, match="log-softmax at its end"):
+        CalibratedLoss(model)(x, y, x, y)
+    with pytest.warns(CalibrationWarning, match="log-softmax at its end"):
+        calibrate(model, [(x, y)])
+
+
+def test_a_binary_model_that_ends_in_a_sigmoid_is_told() -> None:
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(2, (400,), generator=torch.Generator().manual_seed(1))
+    model = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid(), nn.Flatten(0))
+    with pytest.warns(CalibrationWarning, match="remove the softmax, sigmoid"):
+        CalibratedLoss(model).finish([(x, y)])
+
+
+def test_samples_that_are_all_right_are_probably_trained_on() -> None:
+    x, y = samples(400, 0, noise=0.0)
+    with pytest.warns(CalibrationWarning, match="check that the network was not trained on them too"):
+        CalibratedLoss(knowing(nn.Linear(10, 4))).finish([(x, y)])
+
+
+def test_a_binary_loss_takes_its_own_kind_of_target() -> None:
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] + torch.randn(200, generator=torch.Generator().manual_seed(1)) > 0).float()
+    model = knowing(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)))
+    calibrated = CalibratedLoss(model, loss=nn.BCEWithLogitsLoss(), patience=0)
+    loss = calibrated(x, y, x, y)
+    expected = nn.functional.binary_cross_entropy_with_logits(model(x) / calibrated.temperature, y)
+    torch.testing.assert_close(loss, expected)
+    calibrated.finish([(x, y)])
+    with pytest.raises(ValueError, match="must be 0 or 1"):
+        CalibratedLoss(model, loss=nn.BCEWithLogitsLoss())(x, y, x, 0.5 * y)
+
+
+def test_what_is_not_a_batch_of_tensors_is_explained() -> None:
+    x, y = samples(50, 0)
+    model = knowing(nn.Linear(10, 4))
+    with pytest.raises(TypeError, match="pass a DataLoader of it"):
+        CalibratedLoss(model).finish(TensorDataset(x, y))  # type: ignore[arg-type]
+    for function in (CalibratedLoss(model).finish, lambda batches: calibrate(model, batches)):
+        with pytest.raises(TypeError, match="must hold tensors, got ndarray"):
+            function([(x.numpy(), y.numpy())])
+    with pytest.raises(TypeError, match=r"pass torch.as_tensor\(x\)"):
+        CalibratedLoss(model)(np.zeros((8, 10)), y)
+    with pytest.raises(ValueError, match="without y_held_out: pass both"):
+        CalibratedLoss(model)(x, y, (x, y))
+    with pytest.raises(ValueError, match="multi_label=True of CalibratedLoss"):
+        CalibratedLoss(model)(x, y, x, torch.randint(2, (50, 4)))
+    with pytest.raises(ValueError, match="number the classes from 0"):
+        CalibratedLoss(model)(x, y, x, y + 1)
+    with pytest.raises(TypeError, match="wrap it in a module that returns the logits alone"):
+        CalibratedLoss(nn.LSTM(10, 4))(x, y)
+
+
+def test_few_held_out_samples_change_a_sound_network_less_than_they_would_alone() -> None:
+    """The temperature is shrunk toward 1, at which the network was trained, and the log loss on new data is lower."""
+    x, y = samples(10_000, 3)
+    model = nn.Linear(10, 4)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=100)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    logits = model(x).detach()
+    losses = []
+    for seed in range(30):
+        held_out = samples(40, 100 + seed)
+        with torch.no_grad():
+            best = cal.posthoc.TemperatureScaling().fit(model(held_out[0]), held_out[1]).temperature_
+        finished = CalibratedLoss(copy.deepcopy(model), guard=False).finish([held_out]).temperature
+        assert min(1, best) < finished < max(1, best)
+        losses.append([nn.functional.cross_entropy(logits / t, y).item() for t in (finished, best)])
+    shrunk, alone = np.mean(losses, 0) - nn.functional.cross_entropy(logits, y).item()
+    assert 0 < shrunk < 0.8 * alone
