@@ -7,15 +7,8 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
+from calibrant.arrays import Array, Marks, laplace_sums_of_array
 from calibrant.inputs import Pairs
-from calibrant.known_gradient import (
-    Array,
-    ClosedForm,
-    Marks,
-    laplace_sums_of_array,
-    wants_known_gradient,
-    with_known_gradient,
-)
 from calibrant.numerics import (
     exponential_is_safe,
     laplace_quadratic_form,
@@ -23,8 +16,8 @@ from calibrant.numerics import (
     safe_divide,
     sum_over_distinct,
 )
-from calibrant.objectives.base import PairObjective, View, mean_over_rows
-from calibrant.objectives.viewed import ViewedObjective
+from calibrant.objectives.known_gradient import ClosedForm, value_of_row
+from calibrant.objectives.pairs import PairObjective, View, ViewedObjective
 
 Normalisation = Literal["paper", "legacy"]
 
@@ -78,22 +71,14 @@ def mmce(
         0.1091
     """
     _check_bandwidth(bandwidth)
-    minimum = 2 if unbiased else 1
+    minimum = _fewest(unbiased)
     pairs = inputs.pairs(confidence, correct, mask, name="MMCE", minimum=minimum, sample_weight=sample_weight)
     return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
 
 
 def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
     closed_form = _closed_form(bandwidth, unbiased)
-    single_row = pairs.mask is None and pairs.weight is None and pairs.confidence.dim() == 1
-    if closed_form and single_row and wants_known_gradient(pairs.confidence):
-        correct = pairs.correct.clone()  # the gradient may be differentiated after the caller's changes
-        return with_known_gradient(
-            pairs.confidence,
-            lambda confidence: closed_form(confidence, correct.numpy()),
-            lambda confidence: _differentiable_mmce(Pairs(confidence, correct), bandwidth, unbiased),
-        )
-    return _differentiable_mmce(pairs, bandwidth, unbiased)
+    return value_of_row(pairs, closed_form, lambda given: _differentiable_mmce(given, bandwidth, unbiased))
 
 
 def _differentiable_mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
@@ -182,6 +167,10 @@ def _mmce_weighted(pairs: Pairs, bandwidth: float, normalisation: Normalisation)
     return laplace_quadratic_form(confidence, torch.where(both_present, residual * share, 0.0), bandwidth)
 
 
+def _fewest(unbiased: bool) -> int:
+    return 2 if unbiased else 1
+
+
 def _check_bandwidth(bandwidth: float) -> None:
     inputs.check_range("bandwidth", bandwidth, low=1e-12)
 
@@ -230,11 +219,11 @@ class MMCELoss(ViewedObjective):
 
     def minimum_samples(self) -> int:
         """One for the V-statistic, two for the U-statistic."""
-        return 2 if self.unbiased else 1
+        return _fewest(self.unbiased)
 
-    def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """MMCE squared, averaged over classes or labels."""
-        return mean_over_rows(_mmce(pairs, self.bandwidth, self.unbiased), pairs, self.minimum_samples())
+    def value_of_rows(self, pairs: Pairs) -> Tensor:
+        """MMCE squared of each class or label."""
+        return _mmce(pairs, self.bandwidth, self.unbiased)
 
     def closed_form(self) -> ClosedForm | None:
         """MMCE squared and its gradient."""

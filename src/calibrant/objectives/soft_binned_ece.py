@@ -8,7 +8,7 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.inputs import Pairs
 from calibrant.numerics import bounded_power, safe_divide, safe_root
-from calibrant.objectives.base import PairObjective
+from calibrant.objectives.pairs import PairObjective
 
 Form = Literal["label-binned", "binned"]
 
