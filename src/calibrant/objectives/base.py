@@ -25,8 +25,7 @@ class Objective(nn.Module, ABC):
 
     def __init__(self, *, ignore_index: int | None = -100) -> None:
         super().__init__()
-        inputs.check_ignore_index(ignore_index)
-        self.ignore_index = None if ignore_index is None else int(ignore_index)
+        self.ignore_index = inputs.check_ignore_index(ignore_index)
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; 0, with zero gradient, if all of its samples are ignored.

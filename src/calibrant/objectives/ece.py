@@ -94,8 +94,7 @@ class ECELoss(ViewedObjective):
         self, bins: int = 15, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(view, ignore_index=ignore_index, sync=sync)
-        inputs.check_count("bins", bins)
-        self.bins = int(bins)
+        self.bins = inputs.check_count("bins", bins)
 
     def value_of_rows(self, pairs: Pairs) -> Tensor:
         """ECE of each class or label."""

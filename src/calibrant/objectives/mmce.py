@@ -70,7 +70,7 @@ def mmce(
         >>> round(cal.functional.mmce(confidence, correct).item(), 4)
         0.1091
     """
-    _check_bandwidth(bandwidth)
+    bandwidth = _checked_bandwidth(bandwidth)
     minimum = _fewest(unbiased)
     pairs = inputs.pairs(confidence, correct, mask, name="MMCE", minimum=minimum, sample_weight=sample_weight)
     return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
@@ -150,7 +150,7 @@ def mmce_weighted(
         >>> round(cal.functional.mmce_weighted(confidence, correct).item(), 4)
         0.4366
     """
-    _check_bandwidth(bandwidth)
+    bandwidth = _checked_bandwidth(bandwidth)
     inputs.check_choice("normalisation", normalisation, ("paper", "legacy"))
     pairs = inputs.pairs(confidence, correct, mask, name="weighted MMCE")
     return _mmce_weighted(pairs, bandwidth, normalisation).to(pairs.confidence.dtype)
@@ -171,8 +171,8 @@ def _fewest(unbiased: bool) -> int:
     return 2 if unbiased else 1
 
 
-def _check_bandwidth(bandwidth: float) -> None:
-    inputs.check_range("bandwidth", bandwidth, low=1e-12)
+def _checked_bandwidth(bandwidth: float) -> float:
+    return inputs.check_range("bandwidth", bandwidth, low=1e-12)
 
 
 class MMCELoss(ViewedObjective):
@@ -212,8 +212,7 @@ class MMCELoss(ViewedObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(view, ignore_index=ignore_index, sync=sync)
-        _check_bandwidth(bandwidth)
-        self.bandwidth = float(bandwidth)
+        self.bandwidth = _checked_bandwidth(bandwidth)
         self.unbiased = unbiased
         self.root = root
 
@@ -263,9 +262,8 @@ class WeightedMMCELoss(PairObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        _check_bandwidth(bandwidth)
+        self.bandwidth = _checked_bandwidth(bandwidth)
         inputs.check_choice("normalisation", normalisation, ("paper", "legacy"))
-        self.bandwidth = float(bandwidth)
         self.normalisation = normalisation
         self.root = root
 
