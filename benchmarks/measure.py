@@ -20,7 +20,9 @@ class Timing(NamedTuple):
     ratios: list[float]
 
 
-def take_turns(jobs: Sequence[Job], *, seconds: float, turn: float = 0.05) -> Timing:
+def take_turns(
+    jobs: Sequence[Job], *, seconds: float, turn: float = 0.05, clock: Callable[[], float] = time.perf_counter
+) -> Timing:
     """Time jobs against each other on a machine that others use too.
 
     The jobs take turns, and ratios are formed turn by turn before their median is taken: a neighbour who
@@ -30,25 +32,27 @@ def take_turns(jobs: Sequence[Job], *, seconds: float, turn: float = 0.05) -> Ti
         jobs: What to time.
         seconds: How long to go on taking turns; three turns each at the least.
         turn: How long a job goes on in its turn before the next one has the caches. At 0 it runs once.
+        clock: What is measured: wall time, or with ``time.process_time`` the processor time of all threads, to which
+            neighbours add little.
     """
     for job in jobs:
         job()
     turns: list[list[float]] = []
     deadline = time.perf_counter() + seconds
     while len(turns) < 3 or time.perf_counter() < deadline:
-        turns.append([statistics.median(_one_turn(job, turn)) for job in jobs])
+        turns.append([statistics.median(_one_turn(job, turn, clock)) for job in jobs])
     medians = [statistics.median(taken) for taken in zip(*turns, strict=True)]
     ratios = [statistics.median(taken[k] / taken[0] for taken in turns) for k in range(1, len(jobs))]
     return Timing(medians, ratios)
 
 
-def _one_turn(job: Job, turn: float) -> list[float]:
+def _one_turn(job: Job, turn: float, clock: Callable[[], float]) -> list[float]:
     times = []
-    turn_ends = time.perf_counter() + turn
+    turn_ends = clock() + turn
     while True:
-        start = time.perf_counter()
+        start = clock()
         job()
-        end = time.perf_counter()
+        end = clock()
         times.append(end - start)
         if end >= turn_ends:
             return times

@@ -12,15 +12,13 @@ from torch import Tensor
 
 
 def esd(z: Tensor, c: Tensor) -> Tensor:
-    """The estimator of the paper: mean over i of gbar_i^2 - S_i^2 / (N - 1)."""
+    """The estimator of the paper: mean over i of gbar_i^2 - S_i^2 / (N - 1), with g_ij = 1(z_j <= z_i) (c_j - z_j)."""
     n = len(z)
-    total = z.new_zeros(())
-    for i in range(n):
-        g = [c[j] - z[j] if z[j] <= z[i] else z.new_zeros(()) for j in range(n) if j != i]
-        mean = sum(g, z.new_zeros(())) / (n - 1)
-        variance = sum(((x - mean) ** 2 for x in g), z.new_zeros(())) / (n - 2)
-        total = total + mean**2 - variance / (n - 1)
-    return total / n
+    g = torch.where(z[None, :] <= z[:, None], (c - z)[None, :], 0.0)
+    g = g[~torch.eye(n, dtype=torch.bool)].reshape(n, n - 1)  # row i holds all j but i
+    mean = g.sum(1) / (n - 1)
+    variance = ((g - mean[:, None]) ** 2).sum(1) / (n - 2)
+    return (mean**2 - variance / (n - 1)).sum() / n
 
 
 def laplace_kernel(z: Tensor, bandwidth: float) -> Tensor:

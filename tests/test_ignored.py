@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import calibrant as cal
 import calibrant.functional as F
-from calibrant import inputs, known_gradient
+from calibrant import inputs
+from calibrant.objectives import known_gradient
 from tests.cases import MODULES, random_logits
 
 LOGITS, TARGET = random_logits(8, 3, seed=0)

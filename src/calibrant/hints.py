@@ -63,6 +63,6 @@ def warn_of_probabilities(logits: Tensor, mask: Tensor | None) -> bool:
             "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "
             "or pass probabilities.log()",
             UserWarning,
-            stacklevel=5,
+            stacklevel=6,  # the line that calls the module
         )
     return True

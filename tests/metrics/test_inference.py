@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant import metrics
-from calibrant.known_gradient import Array, Marks
+from calibrant.arrays import Array, Marks
 from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, resampling, rows
 from calibrant.metrics.inference import MetricName, calibration_test, compare, confidence_interval
 from calibrant.metrics.named import statistic

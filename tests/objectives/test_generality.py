@@ -144,3 +144,13 @@ def test_avuc_threshold_comes_from_data_and_survives_a_checkpoint(tmp_path_facto
 
 def test_modules_show_their_options() -> None:
     assert repr(cal.ESDLoss(root=False)) == "ESDLoss(ignore_index=-100, root=False, sync=True, view='top-label')"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_minimum_samples_is_the_fewest_that_are_accepted(name: str) -> None:
+    module = MODULES[name]()
+    minimum = module.minimum_samples()  # type: ignore[operator]
+    logits, target = random_logits(minimum, 4, seed=0)
+    assert module(logits, target).isfinite()
+    with pytest.raises(ValueError, match=f"at least {minimum} sample"):
+        module(logits[1:], target[1:])

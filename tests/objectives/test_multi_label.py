@@ -9,8 +9,7 @@ from torch import Tensor
 
 import calibrant as cal
 import calibrant.functional as F
-from calibrant.objectives.base import View
-from calibrant.objectives.viewed import ViewedObjective
+from calibrant.objectives.pairs import View, ViewedObjective
 from tests import reference
 from tests.cases import value_and_gradient
 

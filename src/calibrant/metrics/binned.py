@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from calibrant import inputs
-from calibrant.known_gradient import Array, IndexArray
+from calibrant.arrays import Array, IndexArray
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.sorting import BLOCK
 

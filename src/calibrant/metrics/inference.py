@@ -8,7 +8,7 @@ from typing import Unpack
 import numpy as np
 
 from calibrant import inputs
-from calibrant.known_gradient import Array
+from calibrant.arrays import Array
 from calibrant.metrics import jackknife, resampling
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.jackknife import Difference, normal_difference

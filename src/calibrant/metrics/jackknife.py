@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.known_gradient import Array, IndexArray, laplace_sums_of_array, tie_bounds_of_array
+from calibrant.arrays import Array, IndexArray, laplace_sums_of_array, tie_bounds_of_array
 from calibrant.metrics.predictions import Predictions
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from calibrant import inputs
-from calibrant.known_gradient import laplace_sums_of_array
+from calibrant.arrays import laplace_sums_of_array
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.numerics import exponential_is_safe, laplace_quadratic_form
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
-from calibrant.known_gradient import Array, IndexArray, Marks
+from calibrant.arrays import Array, IndexArray, Marks
 from calibrant.metrics.sorting import Keys, TieGroups, pack, tie_groups
 from calibrant.numerics import at_least_float32
 

@@ -4,7 +4,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant.known_gradient import Array
+from calibrant.arrays import Array
 from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from calibrant.known_gradient import Array, IndexArray
+from calibrant.arrays import Array, IndexArray
 from calibrant.metrics.predictions import ROWS, Predictions
 from calibrant.metrics.sorting import TieGroups
 

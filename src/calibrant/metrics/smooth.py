@@ -4,7 +4,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant.known_gradient import Array
+from calibrant.arrays import Array
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 
 # Cells of [0, 1]. Halving their width changes the golden values by less than 1e-6.

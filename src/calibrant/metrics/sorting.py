@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.known_gradient import Array, Marks
+from calibrant.arrays import Array, Marks
 
 # uint32 for float32 confidences, uint64 for float64.
 Keys = np.ndarray[tuple[int, ...], np.dtype[np.unsignedinteger[Any]]]

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from calibrant import distributed, inputs
 from calibrant.inputs import Classification, Pairs
-from calibrant.numerics import accumulation_dtype, log_softmax
-from calibrant.objectives.base import HeldOutObjective, mean_over_samples
+from calibrant.numerics import accumulation_dtype
+from calibrant.objectives.base import HeldOutObjective, log_likelihood, mean_over_samples
 
 
 def adafocal(
@@ -61,7 +61,7 @@ def adafocal(
 
 
 def _adafocal(data: Classification, gamma: Tensor, edges: Tensor) -> Tensor:
-    log_p = log_softmax(data.logits).gather(1, data.target.unsqueeze(1)).squeeze(1)
+    log_p = log_likelihood(data)
     strength = gamma.to(log_p)[torch.bucketize(log_p.detach().exp(), edges.to(log_p))]
     # 1 - p from log p keeps its precision as p nears 1, where a small power has an infinite slope.
     miss = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).eps)
@@ -142,18 +142,13 @@ class AdaFocalLoss(HeldOutObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        inputs.check_count("bins", bins)
-        inputs.check_range("rate", rate, low=0, high=100)
-        inputs.check_range("lowest", lowest, low=-100, high=0)
-        inputs.check_range("highest", highest, low=0, high=100)
-        inputs.check_range("gamma", gamma, low=lowest, high=highest)
-        inputs.check_range("switch", switch, low=0, high=100)
-        self.bins = int(bins)
-        self.rate = float(rate)
-        self.lowest = float(lowest)
-        self.highest = float(highest)
-        self.switch = float(switch)
-        self.register_buffer("strength", torch.full((self.bins,), float(gamma)))
+        self.bins = inputs.check_count("bins", bins)
+        self.rate = inputs.check_range("rate", rate, low=0, high=100)
+        self.lowest = inputs.check_range("lowest", lowest, low=-100, high=0)
+        self.highest = inputs.check_range("highest", highest, low=0, high=100)
+        self.switch = inputs.check_range("switch", switch, low=0, high=100)
+        gamma = inputs.check_range("gamma", gamma, low=lowest, high=highest)
+        self.register_buffer("strength", torch.full((self.bins,), gamma))
         self.register_buffer("edges", torch.arange(1, self.bins) / self.bins)
 
     @torch.no_grad()

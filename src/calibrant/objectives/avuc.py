@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant import distributed, inputs
 from calibrant.inputs import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, at_least_float32, entropy
-from calibrant.objectives.base import Objective
+from calibrant.objectives.base import SyncedObjective
 
 
 def avuc(
@@ -95,8 +95,7 @@ def soft_avuc(
         >>> round(cal.functional.soft_avuc(probabilities, torch.tensor([1, 0, 1, 0])).item(), 4)
         0.27
     """
-    _check_soft_threshold(threshold)
-    _check_soft_temperature(temperature)
+    threshold, temperature = _checked_soft_threshold(threshold), _checked_soft_temperature(temperature)
     data = _uncertain_predictions(probabilities, correct, None, mask, "S-AvUC")
     classes = probabilities.shape[-1]
     return _soft_avuc(*data, classes, threshold, temperature).to(at_least_float32(probabilities).dtype)
@@ -146,12 +145,7 @@ def _midpoint(sums: Tensor) -> float:
 
 
 def _uncertain_predictions(
-    probabilities: Tensor,
-    correct: Tensor,
-    confidence: Tensor | None,
-    mask: Tensor | None,
-    name: str,
-    minimum: int = 1,
+    probabilities: Tensor, correct: Tensor, confidence: Tensor | None, mask: Tensor | None, name: str, minimum: int = 1
 ) -> tuple[Pairs, Tensor]:
     inputs.check_probabilities(probabilities, mask)
     if mask is not None:
@@ -165,14 +159,8 @@ def _uncertain_predictions(
     return pairs, entropy(probabilities.to(accumulation_dtype(probabilities)))
 
 
-def _batch(data: Classification, gathers: bool) -> tuple[Pairs, Tensor]:
-    pairs = inputs.top_label_pairs(data)
-    uncertainty = entropy(data.logits.softmax(1).to(accumulation_dtype(data.logits)))
-    if gathers:
-        columns = (uncertainty, pairs.confidence, pairs.correct)
-        (uncertainty, confidence, correct), mask = distributed.gather_samples(columns, pairs.mask)
-        pairs = Pairs(confidence, correct, mask)
-    return pairs, uncertainty
+def _entropy_of_logits(data: Classification) -> Tensor:
+    return entropy(data.logits.softmax(1).to(accumulation_dtype(data.logits)))
 
 
 def _right_and_wrong(pairs: Pairs) -> tuple[Tensor, Tensor]:
@@ -204,15 +192,15 @@ def _log_ratio(right: Tensor, wrong: Tensor, uncertain: Tensor, uncertainty: Ten
     return torch.log1p(bad / (good + 1e-10))
 
 
-def _check_soft_threshold(threshold: float) -> None:
-    inputs.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
+def _checked_soft_threshold(threshold: float) -> float:
+    return inputs.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
 
 
-def _check_soft_temperature(temperature: float) -> None:
-    inputs.check_range("temperature", temperature, low=1e-4)
+def _checked_soft_temperature(temperature: float) -> float:
+    return inputs.check_range("temperature", temperature, low=1e-4)
 
 
-class AvUCLoss(Objective):
+class AvUCLoss(SyncedObjective):
     """Accuracy-versus-uncertainty calibration loss (AvUC) of a batch of logits, to be added to the NLL.
 
     Args:
@@ -238,10 +226,8 @@ class AvUCLoss(Objective):
     name = "AvUC"
 
     def __init__(self, threshold: float = 1.0, *, ignore_index: int | None = -100, sync: bool = True) -> None:
-        super().__init__(ignore_index=ignore_index)
-        self._check_threshold(threshold)
-        self.threshold = float(threshold)
-        self.sync = sync
+        super().__init__(ignore_index=ignore_index, sync=sync)
+        self.threshold = self._checked_threshold(threshold)
 
     @torch.no_grad()
     def fit_threshold(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
@@ -250,8 +236,7 @@ class AvUCLoss(Objective):
         With ``sync`` on, of those of all ranks.
         """
         data = self.classification(logits, target, mask)
-        pairs = inputs.top_label_pairs(data)
-        sums = _entropy_sums(pairs, entropy(data.logits.softmax(1).to(accumulation_dtype(data.logits))))
+        sums = _entropy_sums(inputs.top_label_pairs(data), _entropy_of_logits(data))
         if self.gathers():
             sums = distributed.sum_across_ranks(sums)
         self.threshold = self._on_its_scale(_midpoint(sums), data.logits.shape[1])
@@ -259,15 +244,23 @@ class AvUCLoss(Objective):
 
     def value(self, data: Classification) -> Tensor:
         """Return the loss, of the global batch when ``sync`` is on."""
-        pairs, uncertainty = _batch(data, self.gathers())
+        pairs = inputs.top_label_pairs(data)
+        uncertainty = _entropy_of_logits(data)
+        if self.gathers():
+            columns = (uncertainty, pairs.confidence, pairs.correct)
+            (uncertainty, confidence, correct), mask = distributed.gather_samples(columns, pairs.mask)
+            pairs = Pairs(confidence, correct, mask)
         self.lacks_samples(pairs)
+        return self._loss(pairs, uncertainty, data.logits.shape[1])
+
+    def _loss(self, pairs: Pairs, uncertainty: Tensor, classes: int) -> Tensor:  # noqa: ARG002 (S-AvUC needs it)
         return _avuc(pairs, uncertainty, self.threshold)
 
     def _on_its_scale(self, midpoint: float, classes: int) -> float:  # noqa: ARG002 (S-AvUC's scale needs it)
         return midpoint
 
-    def _check_threshold(self, threshold: float) -> None:
-        inputs.check_range("threshold", threshold, low=0)
+    def _checked_threshold(self, threshold: float) -> float:
+        return inputs.check_range("threshold", threshold, low=0)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Keep the threshold, which may come from data, in the ``state_dict``."""
@@ -277,8 +270,7 @@ class AvUCLoss(Objective):
         """Take the threshold from a ``state_dict`` of the same objective."""
         if state["objective"] != self.name:
             raise ValueError(f"this is the state of {state['objective']}, whose threshold means nothing to {self.name}")
-        self._check_threshold(state["threshold"])
-        self.threshold = float(state["threshold"])
+        self.threshold = self._checked_threshold(state["threshold"])
 
 
 class SoftAvUCLoss(AvUCLoss):
@@ -306,26 +298,17 @@ class SoftAvUCLoss(AvUCLoss):
     name = "S-AvUC"
 
     def __init__(
-        self,
-        threshold: float = 0.5,
-        temperature: float = 0.1,
-        *,
-        ignore_index: int | None = -100,
-        sync: bool = True,
+        self, threshold: float = 0.5, temperature: float = 0.1, *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(threshold, ignore_index=ignore_index, sync=sync)
-        _check_soft_temperature(temperature)
-        self.temperature = float(temperature)
+        self.temperature = _checked_soft_temperature(temperature)
 
     def _on_its_scale(self, midpoint: float, classes: int) -> float:
         # Saturated or undecided predictions put the midpoint on the border, where the logit is infinite.
         return min(max(midpoint / math.log(classes), 1e-6), 1 - 1e-6)
 
-    def _check_threshold(self, threshold: float) -> None:
-        _check_soft_threshold(threshold)
+    def _checked_threshold(self, threshold: float) -> float:
+        return _checked_soft_threshold(threshold)
 
-    def value(self, data: Classification) -> Tensor:
-        """Return the loss, of the global batch when ``sync`` is on."""
-        pairs, uncertainty = _batch(data, self.gathers())
-        self.lacks_samples(pairs)
-        return _soft_avuc(pairs, uncertainty, data.logits.shape[1], self.threshold, self.temperature)
+    def _loss(self, pairs: Pairs, uncertainty: Tensor, classes: int) -> Tensor:
+        return _soft_avuc(pairs, uncertainty, classes, self.threshold, self.temperature)

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Classification
-from calibrant.numerics import accumulation_dtype, log_softmax
-from calibrant.objectives.base import Objective, mean_over_samples
+from calibrant.numerics import accumulation_dtype
+from calibrant.objectives.base import Objective, log_likelihood, mean_over_samples
 
 
 def bsce_gra(
@@ -46,22 +46,21 @@ def bsce_gra(
         >>> round(cal.functional.bsce_gra(logits, torch.tensor([0, 0])).item(), 4)
         0.7037
     """
-    _check_options(gamma, norm)
+    gamma, norm = _checked(gamma, norm)
     data = inputs.classification(logits, target, mask, ignore_index)
     return _bsce_gra(data, gamma, norm).to(data.logits.dtype)
 
 
 def _bsce_gra(data: Classification, gamma: float, norm: float) -> Tensor:
-    log_p = log_softmax(data.logits).gather(1, data.target.unsqueeze(1)).squeeze(1)
+    log_p = log_likelihood(data)
     wide = accumulation_dtype(log_p)
     gap = data.logits.detach().to(wide).softmax(1) - inputs.one_hot(data).to(wide)
     weight = torch.linalg.vector_norm(gap, norm, dim=1).pow(gamma)
     return mean_over_samples(-weight * log_p.to(wide), data, "BSCE-GRA")
 
 
-def _check_options(gamma: float, norm: float) -> None:
-    inputs.check_range("gamma", gamma, low=0, high=100)
-    inputs.check_range("norm", norm, low=1, high=16)
+def _checked(gamma: float, norm: float) -> tuple[float, float]:
+    return inputs.check_range("gamma", gamma, low=0, high=100), inputs.check_range("norm", norm, low=1, high=16)
 
 
 class BSCEGRALoss(Objective):
@@ -84,9 +83,7 @@ class BSCEGRALoss(Objective):
 
     def __init__(self, gamma: float = 2.0, norm: float = 2.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        _check_options(gamma, norm)
-        self.gamma = float(gamma)
-        self.norm = float(norm)
+        self.gamma, self.norm = _checked(gamma, norm)
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean weighted cross entropy."""

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from calibrant import distributed, inputs
 from calibrant.inputs import Classification
-from calibrant.numerics import accumulation_dtype, log_softmax
-from calibrant.objectives.base import HeldOutObjective, mean_over_samples
+from calibrant.numerics import accumulation_dtype
+from calibrant.objectives.base import HeldOutObjective, log_likelihood, mean_over_samples
 
 LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-6, 1e6
 # In margins. Beyond, the penalty goes on as a straight line, so that a square cannot overflow.
@@ -58,14 +58,14 @@ def cals(
         >>> round(cal.functional.cals(logits, torch.tensor([0, 0]), multiplier=0.5).item(), 4)
         0.5929
     """
-    _check_margin(margin)
+    margin = _checked_margin(margin)
     data = inputs.classification(logits, target, mask, ignore_index)
     multiplier, rho = torch.as_tensor(multiplier).detach(), torch.as_tensor(rho).detach()
     return _cals(data, multiplier, rho, margin).to(data.logits.dtype)
 
 
 def _cals(data: Classification, multiplier: Tensor, rho: Tensor, margin: float) -> Tensor:
-    nll = -log_softmax(data.logits).gather(1, data.target.unsqueeze(1)).squeeze(1)
+    nll = -log_likelihood(data)
     excess = _excess(data.logits, margin)
     multiplier, rho = _of_classes("multiplier", multiplier, excess), _of_classes("rho", rho, excess)
     near = excess.clamp_max(MOST_EXCESS)
@@ -92,8 +92,8 @@ def _of_classes(name: str, value: Tensor, excess: Tensor) -> Tensor:
     return value.to(excess)
 
 
-def _check_margin(margin: float) -> None:
-    inputs.check_range("margin", margin, low=0.1, high=1e6)
+def _checked_margin(margin: float) -> float:
+    return inputs.check_range("margin", margin, low=0.1, high=1e6)
 
 
 class CALSLoss(HeldOutObjective):
@@ -148,20 +148,15 @@ class CALSLoss(HeldOutObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        _check_margin(margin)
-        inputs.check_range("rho", rho, low=1e-6, high=1e6)
-        inputs.check_range("rho_max", rho_max, low=rho, high=1e6)
-        inputs.check_range("rho_growth", rho_growth, low=1, high=1e6)
-        inputs.check_count("rho_every", rho_every)
-        inputs.check_range("progress", progress, low=0, high=1e6)
-        self.margin = float(margin)
-        self.rho_max = float(rho_max)
-        self.rho_growth = float(rho_growth)
-        self.rho_every = int(rho_every)
-        self.progress = float(progress)
+        self.margin = _checked_margin(margin)
+        rho = inputs.check_range("rho", rho, low=1e-6, high=1e6)
+        self.rho_max = inputs.check_range("rho_max", rho_max, low=rho, high=1e6)
+        self.rho_growth = inputs.check_range("rho_growth", rho_growth, low=1, high=1e6)
+        self.rho_every = inputs.check_count("rho_every", rho_every)
+        self.progress = inputs.check_range("progress", progress, low=0, high=1e6)
         # One number until the first update knows how many classes there are.
         self.register_buffer("multiplier", torch.tensor(LEAST_MULTIPLIER))
-        self.register_buffer("rho", torch.tensor(float(rho)))
+        self.register_buffer("rho", torch.tensor(rho))
         self.register_buffer("excess", torch.tensor(0.0))
         self.register_buffer("updates", torch.tensor(0))
 

@@ -6,7 +6,8 @@ from torch import Tensor
 from calibrant import distributed, inputs
 from calibrant.inputs import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, safe_divide
-from calibrant.objectives.base import Objective, PairObjective
+from calibrant.objectives.base import SyncedObjective
+from calibrant.objectives.pairs import PairObjective
 
 
 def dca(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -96,15 +97,12 @@ class DCALoss(PairObjective):
 
     name = "DCA"
 
-    def __init__(self, *, ignore_index: int | None = -100, sync: bool = True) -> None:
-        super().__init__(ignore_index=ignore_index, sync=sync)
-
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
         """Return the difference of the means."""
         return _dca(pairs)
 
 
-class MDCALoss(Objective):
+class MDCALoss(SyncedObjective):
     """Multi-class difference between confidence and accuracy (MDCA), to be added to the NLL or a focal loss.
 
     Args:
@@ -122,10 +120,6 @@ class MDCALoss(Objective):
     """
 
     name = "MDCA"
-
-    def __init__(self, *, ignore_index: int | None = -100, sync: bool = True) -> None:
-        super().__init__(ignore_index=ignore_index)
-        self.sync = sync
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean over classes of the difference of the means."""

@@ -6,8 +6,7 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.inputs import Pairs
 from calibrant.numerics import safe_divide
-from calibrant.objectives.base import View, mean_over_rows
-from calibrant.objectives.viewed import ViewedObjective
+from calibrant.objectives.pairs import View, ViewedObjective
 
 
 def ece(
@@ -95,9 +94,8 @@ class ECELoss(ViewedObjective):
         self, bins: int = 15, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(view, ignore_index=ignore_index, sync=sync)
-        inputs.check_count("bins", bins)
-        self.bins = int(bins)
+        self.bins = inputs.check_count("bins", bins)
 
-    def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """ECE, averaged over classes or labels."""
-        return mean_over_rows(_ece(pairs, self.bins), pairs, 1)
+    def value_of_rows(self, pairs: Pairs) -> Tensor:
+        """ECE of each class or label."""
+        return _ece(pairs, self.bins)

@@ -9,12 +9,14 @@ from torch import Tensor
 from calibrant import distributed, inputs
 from calibrant.inputs import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, bounded_power, log_softmax
-from calibrant.objectives.base import Objective, unlabelled
+from calibrant.objectives.base import SyncedObjective, unlabelled
 
 KernelView = Literal["canonical", "top-label"]
 VIEWS = ("canonical", "top-label")
 # The candidates of the authors' search.
 BANDWIDTHS = (*(10 ** (-5 + 4 * step / 14) for step in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
+# A sample is compared with the others.
+FEWEST = 2
 # Log-probabilities are held above this: no sum of exponents then overflows.
 LOWEST_LOG = -700.0
 
@@ -65,7 +67,7 @@ def ece_kde(
         >>> round(cal.functional.ece_kde(logits, torch.tensor([1, 1, 0, 0]), 0.1).item(), 4)
         1.4583
     """
-    _check_options(bandwidth, norm, view)
+    bandwidth, norm = _checked(bandwidth, norm, view)
     data = inputs.classification(logits, target, mask, ignore_index)
     _require_two(data.logits, data.mask, "ECE-KDE")
     hot = inputs.one_hot(data)
@@ -108,7 +110,7 @@ def _ece_kde(
         return error.mean()
     weight = mask.to(error.dtype)
     # A single sample has no others to compare it with, and none has no mean.
-    return torch.where(weight.sum() < 2, 0.0, (error * weight).sum() / weight.sum().clamp_min(1))
+    return torch.where(weight.sum() < FEWEST, 0.0, (error * weight).sum() / weight.sum().clamp_min(1))
 
 
 def _predictions(logits: Tensor, hot: Tensor, view: KernelView) -> tuple[Tensor, Tensor]:
@@ -143,16 +145,16 @@ def _best_bandwidth(logits: Tensor, mask: Tensor | None, view: KernelView) -> fl
 
 
 def _require_two(logits: Tensor, mask: Tensor | None, name: str) -> None:
-    inputs.require_samples(Pairs(logits[:, 0], logits[:, 0], mask), 2, name)
+    inputs.require_samples(Pairs(logits[:, 0], logits[:, 0], mask), FEWEST, name)
 
 
-def _check_options(bandwidth: float, norm: float, view: KernelView) -> None:
-    inputs.check_range("bandwidth", bandwidth, low=1e-6, high=100)
-    inputs.check_range("norm", norm, low=1, high=16)
+def _checked(bandwidth: float, norm: float, view: KernelView) -> tuple[float, float]:
     inputs.check_choice("view", view, VIEWS)
+    bandwidth = inputs.check_range("bandwidth", bandwidth, low=1e-6, high=100)
+    return bandwidth, inputs.check_range("norm", norm, low=1, high=16)
 
 
-class ECEKDELoss(Objective):
+class ECEKDELoss(SyncedObjective):
     """Kernel estimate of the canonical calibration error (ECE-KDE) of a batch of logits, to be added to the NLL.
 
     Args:
@@ -185,12 +187,13 @@ class ECEKDELoss(Objective):
         ignore_index: int | None = -100,
         sync: bool = True,
     ) -> None:
-        super().__init__(ignore_index=ignore_index)
-        _check_options(bandwidth, norm, view)
-        self.bandwidth = float(bandwidth)
-        self.norm = float(norm)
+        super().__init__(ignore_index=ignore_index, sync=sync)
+        self.bandwidth, self.norm = _checked(bandwidth, norm, view)
         self.view = view
-        self.sync = sync
+
+    def minimum_samples(self) -> int:
+        """Two: each sample is compared with the others."""
+        return FEWEST
 
     @torch.no_grad()
     def fit_bandwidth(self, logits: Tensor, target: Tensor | None = None, mask: Tensor | None = None) -> Self:
@@ -227,5 +230,4 @@ class ECEKDELoss(Objective):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take the bandwidth from a ``state_dict``."""
-        _check_options(float(state), self.norm, self.view)
-        self.bandwidth = float(state)
+        self.bandwidth, _ = _checked(float(state), self.norm, self.view)

@@ -4,18 +4,14 @@ import numpy as np
 from torch import Tensor
 
 from calibrant import inputs
+from calibrant.arrays import Array, Marks, tie_bounds_of_array
 from calibrant.inputs import Pairs
-from calibrant.known_gradient import (
-    Array,
-    ClosedForm,
-    Marks,
-    tie_bounds_of_array,
-    wants_known_gradient,
-    with_known_gradient,
-)
 from calibrant.numerics import exclusive_cumsum, safe_divide, sum_over_distinct, tie_bounds
-from calibrant.objectives.base import View, mean_over_rows
-from calibrant.objectives.viewed import ViewedObjective
+from calibrant.objectives.known_gradient import ClosedForm, value_of_row
+from calibrant.objectives.pairs import View, ViewedObjective
+
+# ESD is a U-statistic over triples.
+FEWEST = 3
 
 
 def esd(
@@ -78,20 +74,12 @@ def esd(
         >>> value.backward(); confidence.grad[confidence.argmin()].item() != 0
         True
     """
-    pairs = inputs.pairs(confidence, correct, mask, name="ESD", minimum=3, sample_weight=sample_weight)
+    pairs = inputs.pairs(confidence, correct, mask, name="ESD", minimum=FEWEST, sample_weight=sample_weight)
     return _esd(pairs).to(pairs.confidence.dtype)
 
 
 def _esd(pairs: Pairs) -> Tensor:
-    single_row = pairs.mask is None and pairs.weight is None and pairs.confidence.dim() == 1
-    if single_row and wants_known_gradient(pairs.confidence):
-        correct = pairs.correct.clone()  # the gradient may be differentiated after the caller's changes
-        return with_known_gradient(
-            pairs.confidence,
-            lambda confidence: _esd_and_gradient(confidence, correct.numpy()),
-            lambda confidence: _differentiable_esd(Pairs(confidence, correct)),
-        )
-    return _differentiable_esd(pairs)
+    return value_of_row(pairs, _esd_and_gradient, _differentiable_esd)
 
 
 def _differentiable_esd(pairs: Pairs) -> Tensor:
@@ -189,11 +177,11 @@ class ESDLoss(ViewedObjective):
 
     def minimum_samples(self) -> int:
         """Three: ESD is a U-statistic over triples."""
-        return 3
+        return FEWEST
 
-    def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """ESD, averaged over classes or labels."""
-        return mean_over_rows(_esd(pairs), pairs, 3)
+    def value_of_rows(self, pairs: Pairs) -> Tensor:
+        """ESD of each class or label."""
+        return _esd(pairs)
 
     def closed_form(self) -> ClosedForm:
         """ESD and its gradient."""

@@ -8,18 +8,13 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.inputs import Classification
 from calibrant.numerics import bounded_power, log_softmax
-from calibrant.objectives.base import Objective, mean_over_samples
+from calibrant.objectives.base import Objective, log_likelihood, mean_over_samples, of_target
 
 Gamma = float | Literal["flsd-53"]
 
 
 def focal(
-    logits: Tensor,
-    target: Tensor,
-    gamma: Gamma = 3.0,
-    *,
-    mask: Tensor | None = None,
-    ignore_index: int | None = -100,
+    logits: Tensor, target: Tensor, gamma: Gamma = 3.0, *, mask: Tensor | None = None, ignore_index: int | None = -100
 ) -> Tensor:
     r"""Focal loss, :math:`-(1 - p_y)^\gamma \ln p_y`, averaged over samples.
 
@@ -42,18 +37,13 @@ def focal(
         >>> round(cal.functional.focal(logits, torch.tensor([0, 0])).item(), 4)
         0.2567
     """
-    _check_gamma(gamma)
+    gamma = _checked_gamma(gamma)
     data = inputs.classification(logits, target, mask, ignore_index)
     return _focal(data, gamma).to(data.logits.dtype)
 
 
 def dual_focal(
-    logits: Tensor,
-    target: Tensor,
-    gamma: float = 5.0,
-    *,
-    mask: Tensor | None = None,
-    ignore_index: int | None = -100,
+    logits: Tensor, target: Tensor, gamma: float = 5.0, *, mask: Tensor | None = None, ignore_index: int | None = -100
 ) -> Tensor:
     r"""Dual focal loss, :math:`-(1 - p_y + p_j)^\gamma \ln p_y`, averaged over samples.
 
@@ -83,31 +73,30 @@ def dual_focal(
 
 
 def _focal(data: Classification, gamma: Gamma) -> Tensor:
-    log_p = log_softmax(data.logits).gather(1, data.target.unsqueeze(1)).squeeze(1)
+    log_p = log_likelihood(data)
     # 1 - p from log p keeps its precision as p nears 1.
     miss = -torch.expm1(log_p)
     if gamma == "flsd-53":
-        exponent = torch.where(log_p.detach().exp() < 0.2, 5.0, 3.0)
-        return mean_over_samples(-miss.pow(exponent) * log_p, data, "the focal loss")
-    return mean_over_samples(-bounded_power(miss, gamma) * log_p, data, "the focal loss")
+        factor = miss.pow(torch.where(log_p.detach().exp() < 0.2, 5.0, 3.0))
+    else:
+        factor = bounded_power(miss, gamma)
+    return mean_over_samples(-factor * log_p, data, "the focal loss")
 
 
 def _dual_focal(data: Classification, gamma: float) -> Tensor:
     log_probabilities = log_softmax(data.logits)
     probabilities = log_probabilities.exp()
-    index = data.target.unsqueeze(1)
-    p = probabilities.gather(1, index)
-    runner_up = torch.where(probabilities < p, probabilities, 0.0).amax(1)
-    log_p = log_probabilities.gather(1, index).squeeze(1)
+    p, log_p = of_target(probabilities, data), of_target(log_probabilities, data)
+    runner_up = torch.where(probabilities < p.unsqueeze(1), probabilities, 0.0).amax(1)
     miss = -torch.expm1(log_p) + runner_up
     return mean_over_samples(-bounded_power(miss, gamma) * log_p, data, "the dual focal loss")
 
 
-def _check_gamma(gamma: Gamma) -> None:
-    if isinstance(gamma, str):
-        inputs.check_choice("gamma", gamma, ("flsd-53",))
-    else:
-        inputs.check_range("gamma", gamma, low=0, high=100)
+def _checked_gamma(gamma: Gamma) -> Gamma:
+    if not isinstance(gamma, str):
+        return inputs.check_range("gamma", gamma, low=0, high=100)
+    inputs.check_choice("gamma", gamma, ("flsd-53",))
+    return gamma
 
 
 class FocalLoss(Objective):
@@ -129,8 +118,7 @@ class FocalLoss(Objective):
 
     def __init__(self, gamma: Gamma = 3.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        _check_gamma(gamma)
-        self.gamma: Gamma = "flsd-53" if gamma == "flsd-53" else float(gamma)
+        self.gamma = _checked_gamma(gamma)
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean focal loss."""
@@ -156,8 +144,7 @@ class DualFocalLoss(Objective):
 
     def __init__(self, gamma: float = 5.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        inputs.check_range("gamma", gamma, low=0, high=100)
-        self.gamma = float(gamma)
+        self.gamma = inputs.check_range("gamma", gamma, low=0, high=100)
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean dual focal loss."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.inputs import Classification
 from calibrant.numerics import accumulation_dtype, log_softmax
-from calibrant.objectives.base import Objective, mean_over_samples
+from calibrant.objectives.base import Objective, log_likelihood, mean_over_samples, of_target
 
 Spread = Literal["all", "others"]
 
@@ -46,7 +46,7 @@ def label_smoothing(
         >>> round(cal.functional.label_smoothing(logits, torch.tensor([0, 0]), 0.1).item(), 4)
         0.7451
     """
-    _check_smoothing(smoothing, spread)
+    smoothing = _checked_smoothing(smoothing, spread)
     data = inputs.classification(logits, target, mask, ignore_index)
     return _label_smoothing(data, smoothing, spread).to(data.logits.dtype)
 
@@ -83,7 +83,7 @@ def margin_label_smoothing(
         >>> round(cal.functional.margin_label_smoothing(logits, torch.tensor([0, 0])).item(), 4)
         0.7066
     """
-    _check_margin(margin, weight)
+    margin, weight = _checked_margin(margin, weight)
     data = inputs.classification(logits, target, mask, ignore_index)
     return _margin_label_smoothing(data, margin, weight).to(data.logits.dtype)
 
@@ -94,27 +94,26 @@ def _label_smoothing(data: Classification, smoothing: float, spread: Spread) -> 
     # Moving alpha onto the C - 1 others equals spreading alpha * C / (C - 1) over all C.
     share = smoothing if spread == "all" else smoothing * classes / (classes - 1)
     wide = accumulation_dtype(log_probabilities)
-    hit = log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1).to(wide)
+    hit = of_target(log_probabilities, data).to(wide)
     everywhere = log_probabilities.mean(1, dtype=wide)
     return mean_over_samples(-(1 - share) * hit - share * everywhere, data, "label smoothing")
 
 
 def _margin_label_smoothing(data: Classification, margin: float, weight: float) -> Tensor:
-    nll = -log_softmax(data.logits).gather(1, data.target.unsqueeze(1)).squeeze(1)
+    nll = -log_likelihood(data)
     distance = data.logits.amax(1, keepdim=True) - data.logits
     wide = accumulation_dtype(nll)
     penalty = torch.relu(distance - margin).mean(1, dtype=wide)
     return mean_over_samples(nll.to(wide) + weight * penalty, data, "margin label smoothing")
 
 
-def _check_smoothing(smoothing: float, spread: Spread) -> None:
-    inputs.check_range("smoothing", smoothing, low=0, high=1, open_high=True)
+def _checked_smoothing(smoothing: float, spread: Spread) -> float:
     inputs.check_choice("spread", spread, ("all", "others"))
+    return inputs.check_range("smoothing", smoothing, low=0, high=1, open_high=True)
 
 
-def _check_margin(margin: float, weight: float) -> None:
-    inputs.check_range("margin", margin, low=0, high=1e6)
-    inputs.check_range("weight", weight, low=0, high=1e6)
+def _checked_margin(margin: float, weight: float) -> tuple[float, float]:
+    return inputs.check_range("margin", margin, low=0, high=1e6), inputs.check_range("weight", weight, low=0, high=1e6)
 
 
 class LabelSmoothingLoss(Objective):
@@ -137,8 +136,7 @@ class LabelSmoothingLoss(Objective):
 
     def __init__(self, smoothing: float = 0.05, spread: Spread = "all", *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        _check_smoothing(smoothing, spread)
-        self.smoothing = float(smoothing)
+        self.smoothing = _checked_smoothing(smoothing, spread)
         self.spread = spread
 
     def value(self, data: Classification) -> Tensor:
@@ -166,9 +164,7 @@ class MarginLabelSmoothingLoss(Objective):
 
     def __init__(self, margin: float = 10.0, weight: float = 0.1, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        _check_margin(margin, weight)
-        self.margin = float(margin)
-        self.weight = float(weight)
+        self.margin, self.weight = _checked_margin(margin, weight)
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean NLL plus the weighted penalty."""

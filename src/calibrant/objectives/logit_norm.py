@@ -5,8 +5,7 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.inputs import Classification
-from calibrant.numerics import log_softmax
-from calibrant.objectives.base import Objective, mean_over_samples
+from calibrant.objectives.base import Objective, log_likelihood, mean_over_samples
 
 # Keeps the quotient finite where all logits are 0.
 EPSILON = 1e-7
@@ -45,7 +44,7 @@ def logit_norm(
         >>> round(cal.functional.logit_norm(logits, torch.tensor([0, 1]), 1.0).item(), 4)
         0.8152
     """
-    _check_temperature(temperature)
+    temperature = _checked_temperature(temperature)
     data = inputs.classification(logits, target, mask, ignore_index)
     return _logit_norm(data, temperature).to(data.logits.dtype)
 
@@ -55,12 +54,12 @@ def _logit_norm(data: Classification, temperature: float) -> Tensor:
     scale = data.logits.detach().abs().amax(1, keepdim=True).clamp_min(1.0)
     scaled = data.logits / scale
     length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True) + EPSILON / scale
-    log_p = log_softmax(scaled / (temperature * length)).gather(1, data.target.unsqueeze(1)).squeeze(1)
+    log_p = log_likelihood(data._replace(logits=scaled / (temperature * length)))
     return mean_over_samples(-log_p, data, "LogitNorm")
 
 
-def _check_temperature(temperature: float) -> None:
-    inputs.check_range("temperature", temperature, low=1e-4)
+def _checked_temperature(temperature: float) -> float:
+    return inputs.check_range("temperature", temperature, low=1e-4)
 
 
 class LogitNormLoss(Objective):
@@ -82,8 +81,7 @@ class LogitNormLoss(Objective):
 
     def __init__(self, temperature: float = 0.04, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        _check_temperature(temperature)
-        self.temperature = float(temperature)
+        self.temperature = _checked_temperature(temperature)
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean cross entropy of the normalised logits."""

@@ -7,15 +7,8 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
+from calibrant.arrays import Array, Marks, laplace_sums_of_array
 from calibrant.inputs import Pairs
-from calibrant.known_gradient import (
-    Array,
-    ClosedForm,
-    Marks,
-    laplace_sums_of_array,
-    wants_known_gradient,
-    with_known_gradient,
-)
 from calibrant.numerics import (
     exponential_is_safe,
     laplace_quadratic_form,
@@ -23,8 +16,8 @@ from calibrant.numerics import (
     safe_divide,
     sum_over_distinct,
 )
-from calibrant.objectives.base import PairObjective, View, mean_over_rows
-from calibrant.objectives.viewed import ViewedObjective
+from calibrant.objectives.known_gradient import ClosedForm, value_of_row
+from calibrant.objectives.pairs import PairObjective, View, ViewedObjective
 
 Normalisation = Literal["paper", "legacy"]
 
@@ -77,23 +70,15 @@ def mmce(
         >>> round(cal.functional.mmce(confidence, correct).item(), 4)
         0.1091
     """
-    _check_bandwidth(bandwidth)
-    minimum = 2 if unbiased else 1
+    bandwidth = _checked_bandwidth(bandwidth)
+    minimum = _fewest(unbiased)
     pairs = inputs.pairs(confidence, correct, mask, name="MMCE", minimum=minimum, sample_weight=sample_weight)
     return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
 
 
 def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
     closed_form = _closed_form(bandwidth, unbiased)
-    single_row = pairs.mask is None and pairs.weight is None and pairs.confidence.dim() == 1
-    if closed_form and single_row and wants_known_gradient(pairs.confidence):
-        correct = pairs.correct.clone()  # the gradient may be differentiated after the caller's changes
-        return with_known_gradient(
-            pairs.confidence,
-            lambda confidence: closed_form(confidence, correct.numpy()),
-            lambda confidence: _differentiable_mmce(Pairs(confidence, correct), bandwidth, unbiased),
-        )
-    return _differentiable_mmce(pairs, bandwidth, unbiased)
+    return value_of_row(pairs, closed_form, lambda given: _differentiable_mmce(given, bandwidth, unbiased))
 
 
 def _differentiable_mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
@@ -165,7 +150,7 @@ def mmce_weighted(
         >>> round(cal.functional.mmce_weighted(confidence, correct).item(), 4)
         0.4366
     """
-    _check_bandwidth(bandwidth)
+    bandwidth = _checked_bandwidth(bandwidth)
     inputs.check_choice("normalisation", normalisation, ("paper", "legacy"))
     pairs = inputs.pairs(confidence, correct, mask, name="weighted MMCE")
     return _mmce_weighted(pairs, bandwidth, normalisation).to(pairs.confidence.dtype)
@@ -182,8 +167,12 @@ def _mmce_weighted(pairs: Pairs, bandwidth: float, normalisation: Normalisation)
     return laplace_quadratic_form(confidence, torch.where(both_present, residual * share, 0.0), bandwidth)
 
 
-def _check_bandwidth(bandwidth: float) -> None:
-    inputs.check_range("bandwidth", bandwidth, low=1e-12)
+def _fewest(unbiased: bool) -> int:
+    return 2 if unbiased else 1
+
+
+def _checked_bandwidth(bandwidth: float) -> float:
+    return inputs.check_range("bandwidth", bandwidth, low=1e-12)
 
 
 class MMCELoss(ViewedObjective):
@@ -223,18 +212,17 @@ class MMCELoss(ViewedObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(view, ignore_index=ignore_index, sync=sync)
-        _check_bandwidth(bandwidth)
-        self.bandwidth = float(bandwidth)
+        self.bandwidth = _checked_bandwidth(bandwidth)
         self.unbiased = unbiased
         self.root = root
 
     def minimum_samples(self) -> int:
         """One for the V-statistic, two for the U-statistic."""
-        return 2 if self.unbiased else 1
+        return _fewest(self.unbiased)
 
-    def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """MMCE squared, averaged over classes or labels."""
-        return mean_over_rows(_mmce(pairs, self.bandwidth, self.unbiased), pairs, self.minimum_samples())
+    def value_of_rows(self, pairs: Pairs) -> Tensor:
+        """MMCE squared of each class or label."""
+        return _mmce(pairs, self.bandwidth, self.unbiased)
 
     def closed_form(self) -> ClosedForm | None:
         """MMCE squared and its gradient."""
@@ -274,9 +262,8 @@ class WeightedMMCELoss(PairObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        _check_bandwidth(bandwidth)
+        self.bandwidth = _checked_bandwidth(bandwidth)
         inputs.check_choice("normalisation", normalisation, ("paper", "legacy"))
-        self.bandwidth = float(bandwidth)
         self.normalisation = normalisation
         self.root = root
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.inputs import Pairs
 from calibrant.numerics import bounded_power, safe_divide, safe_root
-from calibrant.objectives.base import PairObjective
+from calibrant.objectives.pairs import PairObjective
 
 Form = Literal["label-binned", "binned"]
 
@@ -58,7 +58,7 @@ def soft_binned_ece(
         >>> round(cal.functional.soft_binned_ece(confidence, correct).item(), 4)
         0.4735
     """
-    _check_options(bins, temperature, norm, form)
+    bins, temperature, norm = _checked(bins, temperature, norm, form)
     pairs = inputs.pairs(confidence, correct, mask, name="SB-ECE")
     return _soft_binned_ece(pairs, bins, temperature, norm, form).to(pairs.confidence.dtype)
 
@@ -81,11 +81,10 @@ def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, f
     return safe_root(safe_divide(total, samples), norm)
 
 
-def _check_options(bins: int, temperature: float, norm: float, form: Form) -> None:
-    inputs.check_count("bins", bins)
-    inputs.check_range("temperature", temperature, low=1e-8)
-    inputs.check_range("norm", norm, low=1, high=16)
+def _checked(bins: int, temperature: float, norm: float, form: Form) -> tuple[int, float, float]:
     inputs.check_choice("form", form, ("label-binned", "binned"))
+    temperature = inputs.check_range("temperature", temperature, low=1e-8)
+    return inputs.check_count("bins", bins), temperature, inputs.check_range("norm", norm, low=1, high=16)
 
 
 class SoftBinnedECELoss(PairObjective):
@@ -123,10 +122,7 @@ class SoftBinnedECELoss(PairObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        _check_options(bins, temperature, norm, form)
-        self.bins = int(bins)
-        self.temperature = float(temperature)
-        self.norm = float(norm)
+        self.bins, self.temperature, self.norm = _checked(bins, temperature, norm, form)
         self.form = form
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from calibrant import metrics
-from calibrant.known_gradient import Array, IndexArray, Marks
+from calibrant.arrays import Array, IndexArray, Marks
 from calibrant.metrics.predictions import Predictions
 from calibrant.posthoc import TemperatureScaling, logits_from_probabilities
 from calibrant.report.chance import chance_accuracy

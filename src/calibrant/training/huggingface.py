@@ -15,7 +15,7 @@ from calibrant.inputs import check_choice, check_count, check_objective
 from calibrant.training.calibrated_loss import CalibratedLoss, Method
 from calibrant.training.finishing import Finished
 from calibrant.training.held_out import warn_of_data
-from calibrant.training.ignored import zero_of
+from calibrant.training.ignored import minimum_samples_of, zero_of
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 from calibrant.training.stream import Stream
@@ -322,8 +322,7 @@ class CalibratedTrainer(Trainer):
         return self._train_batch_size if self.calibration_batch_size is None else self.calibration_batch_size
 
     def _minimum_samples(self) -> int:
-        minimum = getattr(self.calibration_objective, "minimum_samples", None)
-        return int(minimum()) if callable(minimum) else 1
+        return minimum_samples_of(self.calibration_objective)
 
     def _data_seed(self) -> int:
         return int(self.args.seed if self.args.data_seed is None else self.args.data_seed)

@@ -47,8 +47,13 @@ def objective_or_zero(objective: Loss, logits: Tensor, target: Tensor) -> Tensor
     """
     if is_distributed():
         return objective(logits, target)
+    return loss_or_zero(objective, logits, target, minimum=minimum_samples_of(objective))
+
+
+def minimum_samples_of(objective: object) -> int:
+    """Return the fewest samples an objective is defined for: what it says itself, 1 if it says nothing."""
     minimum = getattr(objective, "minimum_samples", None)
-    return loss_or_zero(objective, logits, target, minimum=int(minimum()) if callable(minimum) else 1)
+    return int(minimum()) if callable(minimum) else 1
 
 
 def zero_of(logits: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from calibrant.training import InterleavedLoader, interleave
+from calibrant.training.ignored import minimum_samples_of
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant_lab.data.samples import Data
@@ -54,8 +55,7 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
     loss, objective = method.build(dict(configuration.options))
     weight = configuration.option("weight")
     data = configuration.of_recipe.load(settings, folder, configuration.seed)
-    minimum = getattr(objective, "minimum_samples", None)
-    minimum_samples = int(minimum()) if callable(minimum) else 1
+    minimum_samples = minimum_samples_of(objective)
     loaders = make_loaders(configuration, data, minimum_samples=minimum_samples)
     network = first_network(configuration, data)
     classifier = CalibratedClassifier(

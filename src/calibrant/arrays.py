@@ -1,0 +1,36 @@
+"""NumPy: the types of arrays, and the sums over sorted samples that :mod:`calibrant.numerics` has for tensors."""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.floating[Any]]]
+IndexArray = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
+# 0 and 1 in any type.
+Marks = np.ndarray[tuple[int, ...], Any]
+
+
+def tie_bounds_of_array(ascending: Array) -> tuple[IndexArray, IndexArray]:
+    """Return what :func:`calibrant.numerics.tie_bounds` does, for a NumPy array of one dimension."""
+    differs = ascending[1:] != ascending[:-1]
+    if differs.all():
+        each_alone = np.arange(len(ascending))
+        return each_alone, each_alone
+    edges = np.concatenate(([0], np.flatnonzero(differs) + 1, [len(ascending)]))
+    sizes = np.diff(edges)
+    return np.repeat(edges[:-1], sizes), np.repeat(edges[1:] - 1, sizes)
+
+
+def laplace_sums_of_array(position: Array, weight: Array, bandwidth: float) -> tuple[Array, Array, Array]:
+    """Kernel-weighted sums over the samples below, tied with and above each one, positions ascending."""
+    first, last = tie_bounds_of_array(position)
+    up = np.exp((position - 0.5) / bandwidth)
+    down = 1 / up
+    growing, shrinking = np.zeros((2, len(position) + 1))
+    np.cumsum(weight * up, out=growing[1:])
+    shrinking[:-1] = (weight * down)[::-1].cumsum()[::-1]
+    if first is last:  # nobody is tied but with themselves
+        return down * growing[:-1], weight, up * shrinking[1:]
+    prefix = np.zeros(len(position) + 1)
+    np.cumsum(weight, out=prefix[1:])
+    return down * growing[first], prefix[last + 1] - prefix[first], up * shrinking[last + 1]

@@ -1,0 +1,122 @@
+"""Value and gradient at once: the short way on a CPU, for ESD and MMCE.
+
+On a batch of hundreds, torch spends more on bookkeeping than on arithmetic. NumPy has less of it. The closed forms
+repeat what :mod:`calibrant.numerics` says in differentiable torch; tests hold the two together, and
+``benchmarks/objectives.py`` measures what they gain. Which of the two runs never depends on whether a gradient is
+wanted, so that training and evaluation see the same number.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.arrays import Array, Marks
+from calibrant.inputs import Classification, Pairs
+from calibrant.numerics import SMALLEST_ROOT, accumulation_dtype, readable, safe_root, softmax_parts
+
+# (confidence, correct) of one row to value and gradient with respect to the confidence, in float64.
+ClosedForm = Callable[[Array, Marks], tuple[float, Array]]
+
+
+def value_of_row(pairs: Pairs, closed_form: ClosedForm | None, plain: Callable[[Pairs], Tensor]) -> Tensor:
+    """Return the objective of pairs, by its closed form if they are one row without mask and weights.
+
+    Args:
+        pairs: Samples along the last dimension.
+        closed_form: The objective and its gradient, if there is such a form.
+        plain: The same function in differentiable torch: for all other pairs, and for second derivatives.
+    """
+    lone = pairs.mask is None and pairs.weight is None and pairs.confidence.dim() == 1
+    if closed_form is None or not lone or not readable(pairs.confidence):
+        return plain(pairs)
+    correct = pairs.correct.clone()  # the gradient may be differentiated after the caller's changes
+    return _known(
+        pairs.confidence,
+        lambda confidence: closed_form(confidence.numpy(), correct.numpy()),
+        lambda confidence: plain(Pairs(confidence, correct)),
+    )
+
+
+def known_gradient_pays(data: Classification) -> bool:
+    """Whether :func:`value_of_logits` is the short way: a small batch on a CPU, without mask and weights.
+
+    In a large one torch's threads outweigh its bookkeeping.
+    """
+    lone = data.mask is None and data.weight is None
+    return lone and data.logits.numel() <= 2**16 and readable(data.logits)
+
+
+def value_of_logits(
+    data: Classification, closed_form: ClosedForm, plain: Callable[[Pairs], Tensor], *, root: bool
+) -> Tensor:
+    """Return the objective of the top-label pairs of logits, or its :func:`safe_root`."""
+    target = data.target.clone()  # the gradient may be differentiated after the caller's changes
+    return _known(
+        data.logits,
+        lambda logits: _through_softmax(logits, target, closed_form),
+        lambda logits: plain(inputs.top_label_pairs(Classification(logits, target))),
+        root=root,
+    )
+
+
+def _known(
+    variable: Tensor,
+    closed_form: Callable[[Tensor], tuple[float, Array]],
+    plain: Callable[[Tensor], Tensor],
+    *,
+    root: bool = False,
+) -> Tensor:
+    value: Tensor = _KnownGradient.apply(variable, closed_form, plain, root)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _KnownGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        variable: Tensor,
+        closed_form: Callable[[Tensor], tuple[float, Array]],
+        plain: Callable[[Tensor], Tensor],
+        root: bool,
+    ) -> Tensor:
+        # The power of a vast negative logit is 0, whatever the caller has told NumPy to say to that.
+        with np.errstate(over="ignore", under="ignore"):
+            value, gradient = closed_form(variable.detach())
+            if root:
+                value = math.sqrt(value) if value > SMALLEST_ROOT**2 else 0.0
+                gradient *= 0.5 / value if value else 0.0
+            known = torch.from_numpy(gradient).to(variable.dtype)
+        ctx.save_for_backward(variable, known)
+        ctx.plain, ctx.root = plain, root
+        return torch.tensor(value, dtype=accumulation_dtype(variable), device=variable.device)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        variable, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # as in backward(create_graph=True)
+            alias = variable.view_as(variable)  # so that hooks on the variable run once, outside
+            value = safe_root(ctx.plain(alias)) if ctx.root else ctx.plain(alias)
+            (gradient,) = torch.autograd.grad(value, alias, create_graph=True)
+        return upstream[0].to(gradient.dtype) * gradient, None, None, None
+
+
+def _through_softmax(logits: Tensor, target: Tensor, closed_form: ClosedForm) -> tuple[float, Array]:
+    """Value and gradient with respect to ``(N, C)`` logits of a closed form of (confidence, correct) pairs.
+
+    The exponentials are torch's, as in plain torch: NumPy's differ in the last bit, which is enough to tie or part two
+    confidences near 1, and ESD jumps where that happens.
+    """
+    predicted = logits.argmax(1)
+    powers, total = (part.numpy() for part in softmax_parts(logits))
+    confidence = (1 / total[:, 0]).astype(powers.dtype)
+    value, slope = closed_form(confidence, (predicted == target).numpy())
+    # d confidence / d logit k = confidence (1[k is predicted] - p_k), with p = powers * confidence.
+    slope = slope * confidence
+    gradient = powers * (-slope * confidence)[:, np.newaxis]
+    gradient[np.arange(len(logits)), predicted.numpy()] += slope
+    return value, gradient
