@@ -52,8 +52,8 @@ def recipes(name: str | None = None) -> None:
 def train(
     *,
     recipe: str | None = None,
-    method: str = "nll",
-    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    method: str | None = None,
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] | None = None,
     data_dir: Path | None = None,
     runs: Path = Path("runs"),
     config: Path | None = None,
@@ -68,8 +68,8 @@ def train(
 
     Args:
         recipe: Name of a recipe, package.module:name or ./file.py:name; digits needs no data.
-        method: Name of a method, package.module:name or ./file.py:name.
-        seed: Seed of split, initialisation, order and augmentation.
+        method: Name of a method, package.module:name or ./file.py:name; by default nll.
+        seed: Seed of split, initialisation, order and augmentation; by default 0.
         data_dir: Folder with the official files of the data; without it they are fetched from the Hugging Face hub.
         runs: Folder that trials are kept in.
         config: TOML or JSON file with recipe, method, seed, options and settings, such as the config.json of a trial.

@@ -76,7 +76,7 @@ def _with_defaults(settings: type[Settings], defaults: dict[str, Any]) -> type[S
     for name, default in defaults.items():
         known = settings.model_fields.get(name)
         fields[name] = (
-            (type(default), Field(default))
+            (Any if default is None else type(default), Field(default))
             if known is None
             else (known.annotation, Field(default, description=known.description, json_schema_extra=None))
         )
