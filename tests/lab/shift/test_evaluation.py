@@ -174,7 +174,7 @@ def test_without_weights_there_is_a_word_of_advice(tmp_path: Path) -> None:
     (trial.folder / WEIGHTS).unlink()
     with pytest.raises(FileError, match=r"model\.pt: is not there, and new images need the network"):
         evaluate_shifts(
-            [trial], official(make_published(tmp_path / "c", torch.arange(IMAGES) % 10), "cifar10", images=30)
+            [trial], official(make_published(tmp_path / "c", torch.arange(IMAGES) % 10), "CIFAR-10-C", images=30)
         )
 
 
@@ -213,7 +213,7 @@ def test_published_files_are_read_by_severity(tmp_path: Path) -> None:
     labels = torch.arange(IMAGES) % 10
     folder = make_published(tmp_path / "CIFAR-10-C", labels)
     for given in (folder, tmp_path):
-        found = official(given, "cifar10", images=IMAGES)
+        found = official(given, "CIFAR-10-C", images=IMAGES)
         assert found.corruptions == ("fog", "frost")
         pixels, target = found.corrupted("frost", 3, 4)
         assert (tuple(pixels.shape), pixels[:, 0, 0, 0].tolist()) == ((4, 3, 32, 32), [60, 61, 62, 63])
@@ -224,7 +224,7 @@ def test_published_files_are_read_by_severity(tmp_path: Path) -> None:
     assert math.isnan(result.corrupted["fog"][0].ece_temperature)
     again = evaluate_shifts([trial], found, limit=20)[0]
     assert str(again) == str(result)  # NaN is not equal to itself
-    other = official(make_published(tmp_path / "other", labels.flip(0)), "cifar10", images=IMAGES)
+    other = official(make_published(tmp_path / "other", labels.flip(0)), "CIFAR-10-C", images=IMAGES)
     assert other.fingerprint != found.fingerprint
     with pytest.raises(FileError, match="was tested on other images"):
         evaluate_shifts([trial], other)
@@ -247,7 +247,7 @@ def test_files_that_are_not_the_published_ones_are_refused(
     folder = make_published(tmp_path / "c", torch.arange(IMAGES) % 10)
     np.save(folder / f"{name}.npy", content, allow_pickle=True)
     with pytest.raises(FileError, match=f"{name}.npy.*{message}"):
-        official(folder, "cifar10", images=IMAGES)
+        official(folder, "CIFAR-10-C", images=IMAGES)
 
 
 def test_where_the_images_come_from(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_where_the_images_come_from(tmp_path: Path) -> None:
     found = shifted_images(CIFAR, tmp_path, None)
     assert isinstance(found, Official)
     assert found.corruptions == ("snow",)
-    with pytest.raises(ValueError, match="published corruptions exist for cifar10 and cifar100, not for mnist"):
+    with pytest.raises(ValueError, match="published corruptions exist for CIFAR-10-C and CIFAR-100-C, not for mnist"):
         shifted_images(configure("mnist"), None, tmp_path)
     with pytest.raises(ValueError, match="no corrupted images of snli: figure6 is for recipes of images in memory"):
         shifted_images(configure("snli"), None, None)
