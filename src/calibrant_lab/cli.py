@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -102,7 +102,7 @@ def reproduce(
     format: str = "table",  # noqa: A002 (what users call it)
     out: Path | None = None,
     dry_run: Flag = False,
-    executor: str = "local",
+    executor: Literal["local", "ray"] = "local",
     parallel: Positive | None = None,
     ray_address: str | None = None,
     gpus_per_trial: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
@@ -155,7 +155,7 @@ def reproduce(
         target, recipe, profile, {name: value for name, value in changes.items() if value}, weights, settings, data_dir,
         runs, format, out, corrupted_dir, shift_images,
     )  # fmt: skip
-    running = Running(executor, parallel, ray_address, gpus_per_trial, cpus_per_trial, accelerator)  # type: ignore[arg-type]
+    running = Running(executor, parallel, ray_address, gpus_per_trial, cpus_per_trial, accelerator)
     try:
         complete = reproduce_all(asked, running, only_list=dry_run)
     except KeyboardInterrupt:
