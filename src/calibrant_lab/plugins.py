@@ -33,8 +33,8 @@ def find(reference: str, kind: str, built_in: Mapping[str, Any]) -> Any:
     place, colon, name = reference.rpartition(":")
     if not colon:
         raise UnknownNameError(
-            f"there is no {kind} {reference!r}{meant(reference, built_in)}: there are {', '.join(built_in)}, and package.module:name or "
-            "./file.py:name for your own"
+            f"there is no {kind} {reference!r}{meant(reference, built_in)}: there are {', '.join(built_in)}, "
+            "and package.module:name or ./file.py:name for your own"
         )
     module = _module(place, kind, reference)
     if not hasattr(module, name):
@@ -111,7 +111,8 @@ def _module(place: str, kind: str, reference: str) -> ModuleType:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f", line {lines[-1]}" if lines else ""
         raise UnknownNameError(
-            f"{kind} {reference!r} cannot be loaded ({type(error).__name__}: {error}{where}): check the path and the file"
+            f"{kind} {reference!r} cannot be loaded ({type(error).__name__}: {error}{where}): check "
+            "the path and the file"
         ) from error
 
 

@@ -95,7 +95,8 @@ def main_without_exit(command: list[str]) -> None:
 def test_a_killed_command_goes_on_to_the_identical_result(finished: Trial, tmp_path: Path) -> None:
     command = [*COMMAND, "--runs", str(tmp_path)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "calibrant", *command], env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
+        [sys.executable, "-m", "calibrant", *command],
+        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     checkpoint = Store(tmp_path).trial(TINY).folder / "last.ckpt"
@@ -305,7 +306,8 @@ def test_what_is_wrong_is_said_in_one_line(
 def test_options_go_before_the_file_and_the_file_before_the_recipe(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text(
-        'recipe = "mnist"\nmethod = "mmce"\nseed = 4\n[options]\nweight = 2\n[settings]\nbatch_size = 64\nmean = [0.1]\n'
+        'recipe = "mnist"\nmethod = "mmce"\nseed = 4\n[options]\nweight = 2\n'
+        "[settings]\nbatch_size = 64\nmean = [0.1]\n"
     )
     found: Any = resolve(None, None, None, path, {"weight": "3", "std": "0.2,0.3"})
     assert (found.recipe, found.method, found.seed, found.option("weight")) == ("mnist", "mmce", 4, 3.0)
