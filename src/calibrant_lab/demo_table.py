@@ -10,8 +10,8 @@ from torch import Tensor
 
 import calibrant as cal
 from calibrant_lab.made_data import Rows
-from calibrant_lab.paper.tables.significance import holm, paired_test
 from calibrant_lab.trials.scores import BINS
+from calibrant_lab.paper.tables.significance import holm, paired_test
 
 
 @dataclass(frozen=True)
