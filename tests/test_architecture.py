@@ -1,92 +1,162 @@
-"""The imports are the architecture: who may import whom, and what `import calibrant` may cost."""
+"""The imports are the architecture: who may import whom, inside both packages, and what an import may cost."""
 
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import calibrant
 
-PACKAGE = Path(calibrant.__file__).parent
+SOURCE = Path(calibrant.__file__).parents[1]
 
-# Room -> rooms it may import. A file at the top of the package is a room of its own.
-ALLOWED: dict[str, set[str]] = {
-    "numerics": set(),
-    "options": set(),
-    "distributed": set(),
-    "arrays": set(),
-    "hints": {"numerics"},
-    "inputs": {"numerics", "options", "hints"},
-    "multi_label": {"numerics", "inputs"},
-    "objectives": {"numerics", "arrays", "hints", "inputs", "multi_label", "distributed"},
-    "functional": {"objectives"},
-    "__init__": {"functional", "objectives", "metrics", "posthoc", "report", "training"},
-    "metrics": {"numerics", "arrays", "inputs"},
-    "posthoc": {"numerics", "inputs"},
-    "report": {"arrays", "files", "metrics", "posthoc"},
-    "files": {"metrics", "inputs"},
-    "training": {
-        "__init__",
-        "numerics",
-        "inputs",
-        "distributed",
-        "functional",
-        "objectives",
-        "metrics",
-        "posthoc",
-        "files",
-        "report",
+# Package -> folder, or file at its top -> those that it may import.
+ALLOWED: dict[str, dict[str, set[str]]] = {
+    "calibrant": {
+        "numerics": set(),
+        "options": set(),
+        "distributed": set(),
+        "arrays": set(),
+        "hints": {"numerics"},
+        "inputs": {"numerics", "options", "hints"},
+        "multi_label": {"numerics", "inputs"},
+        "objectives": {"numerics", "arrays", "hints", "inputs", "multi_label", "distributed"},
+        "functional": {"objectives"},
+        "metrics": {"numerics", "arrays", "inputs"},
+        "posthoc": {"numerics", "inputs"},
+        "files": {"metrics"},
+        "report": {"files", "arrays", "metrics", "posthoc"},
+        "training": {
+            "__init__", "numerics", "inputs", "distributed", "functional", "objectives", "metrics", "posthoc",
+            "files", "report",
+        },
+        "__init__": {"functional", "objectives"},  # the rest is loaded when first used
+        "commands": {"files", "metrics", "posthoc", "report"},
+        "cli": {"__init__", "commands", "metrics"},
+        "__main__": {"cli"},
     },
-    "commands": {"files", "metrics", "posthoc", "report"},
-    "cli": {"__init__", "commands", "metrics"},
-    "__main__": {"cli"},
+    "calibrant_lab": {
+        "plugins": set(),
+        "packages": set(),
+        "progress": set(),
+        "curves": set(),
+        "settings": {"plugins"},
+        "methods": {"plugins"},
+        "data": set(),
+        "models": set(),
+        "recipes": {"data", "models", "plugins", "settings"},
+        "__init__": {"data", "methods", "recipes", "settings"},
+        "catalogue": {"methods", "recipes", "settings"},
+        "columns": {"trials"},  # its scores
+        "table": {"columns", "trials"},
+        "trials": {"columns", "data", "methods", "plugins", "recipes", "settings", "table"},
+        "sweeps": {"methods", "plugins", "recipes", "settings", "table", "trials"},
+        "shift": {"data", "models", "plugins", "sweeps", "trials"},
+        "paper": {"columns", "methods", "plugins", "recipes", "shift", "sweeps", "table", "trials"},
+        "train": {"columns", "curves", "plugins", "progress", "table", "trials"},
+        "demo": {"columns", "paper", "recipes", "sweeps", "table", "trials"},
+        "cli": {"catalogue", "demo", "packages", "paper", "train", "trials"},
+    },
+}  # fmt: skip
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in ALLOWED
+    for path in sorted((SOURCE / package).rglob("*.py"))
 }
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def imported_rooms(path: Path) -> set[str]:
-    """Rooms of ours that a file imports, at the top or inside a function."""
-    rooms = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def imported(module: str) -> set[str]:
+    """Modules of ours that a module imports, at the top or inside a function; not those for types alone."""
+    tree = ast.parse(MODULES[module].read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide the arrows"
+            assert node.level == 0, f"{module}: relative imports hide the arrows"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
             continue
-        for name in names:
-            package, room, *_ = [*name.split("."), ""]
-            assert package != "calibrant_lab", f"{path}: the library never imports the laboratory"
-            if package == "calibrant":
-                rooms.add(room if room in ALLOWED else "__init__")
-    return rooms
+        if id(node) not in for_types:
+            found |= {owner for name in names if (owner := owner_of(name)) is not None}
+    return found - {module}
 
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+def owner_of(name: str) -> str | None:
+    """The module of ours that a dotted name is, or is in."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_follow_the_arrows(path: Path) -> None:
-    room = room_of(path)
-    assert room in ALLOWED, f"{room} is not in the plan: add it with the rooms it may import"
-    assert imported_rooms(path) - {room} <= ALLOWED[room]
+def place_of(module: str) -> tuple[str, str]:
+    """Package, and folder or file at its top."""
+    package, _, rest = module.partition(".")
+    return package, rest.partition(".")[0] or "__init__"
 
 
-def test_every_room_in_the_plan_exists() -> None:
-    assert {room_of(path) for path in FILES} == set(ALLOWED)
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_follow_the_arrows(module: str) -> None:
+    package, place = place_of(module)
+    assert place in ALLOWED[package], f"{place} is not in the plan: add it with what it may import"
+    for other in imported(module):
+        other_package, other_place = place_of(other)
+        if other_package == package:
+            assert other_place in ALLOWED[package][place] | {place}, f"{module} imports {other}"
+        else:
+            assert package == "calibrant_lab", f"{module} imports {other}: the library never imports the laboratory"
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_everything_in_the_plan_exists_and_every_arrow_is_used(package: str) -> None:
+    used: dict[str, set[str]] = {}
+    for module in MODULES:
+        if place_of(module)[0] == package:
+            place = place_of(module)[1]
+            others = {place_of(other) for other in imported(module)}
+            used.setdefault(place, set()).update(name for of, name in others if of == package and name != place)
+    assert set(used) == set(ALLOWED[package])
+    unused = {place: ALLOWED[package][place] - used[place] for place in used}
+    assert not {place: names for place, names in unused.items() if names}
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_no_module_imports_itself_by_way_of_others(package: str) -> None:
+    # The package itself is left out: whoever imports a part of it has imported it already.
+    graph = {
+        module: {other for other in imported(module) if place_of(other)[0] == package and other != package}
+        for module in MODULES
+        if place_of(module)[0] == package and module != package
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a cycle: {' <- '.join(error.args[1])}")
+
+
+def loaded_by(code: str, before: str = "") -> set[str]:
+    """Modules that a fresh process loads for some code; not those it has loaded before."""
+    script = f"import sys\n{before}\nbefore = set(sys.modules)\n{code}\nprint('\\n', *set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
 
 
 def test_importing_calibrant_loads_nothing_but_torch_and_itself() -> None:
     # `make bench` shows the seconds; what is loaded is what they depend on, and does not vary by machine.
-    code = (
-        "import sys, torch; before = set(sys.modules); import calibrant; "
-        "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('calibrant')))"
-    )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert loaded == []
+    loaded = loaded_by("import calibrant", before="import torch")
+    assert {name for name in loaded if name.split(".")[0] != "calibrant"} == set()
+
+
+def test_a_command_of_the_library_loads_nothing_of_the_laboratory() -> None:
+    code = "from calibrant.cli import app\napp(['evaluate', '--help'], result_action='return_value')"
+    loaded = {name.split(".")[0] for name in loaded_by(code)}
+    assert "calibrant" in loaded
+    assert not loaded & {"calibrant_lab", "pydantic", "lightning", "matplotlib", "transformers"}

@@ -1,12 +1,13 @@
 """A recipe, a method and a metric of one's own: scikit-learn's wine (178 rows of 13 numbers) with a small network."""
 
+from typing import Any
+
 import torch
 from sklearn.datasets import load_wine
 from torch import Tensor, nn
 
 from calibrant.metrics import Predictions
 from calibrant_lab import Data, Recipe
-from calibrant_lab.settings import Settings
 
 
 def load() -> Data:
@@ -19,10 +20,9 @@ def load() -> Data:
     return Data((x[train], y[train]), (x[test], y[test]))
 
 
-def build(data: Data, settings: Settings) -> nn.Module:
+def build(data: Data, settings: Any) -> nn.Module:
     """An MLP, as wide as the setting `hidden` of this recipe says."""
-    hidden: int = settings.hidden  # type: ignore[attr-defined]  # declared below
-    return nn.Sequential(nn.Linear(13, hidden), nn.ReLU(), nn.Linear(hidden, data.classes))
+    return nn.Sequential(nn.Linear(13, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, data.classes))
 
 
 wine = Recipe(load, build, epochs=30, batch_size=32, validation_fraction=0.3, calibration_fraction=0.3, hidden=64)

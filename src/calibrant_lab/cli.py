@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -50,8 +50,8 @@ def recipes(name: str | None = None) -> None:
 def train(
     *,
     recipe: str | None = None,
-    method: str = "nll",
-    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    method: str | None = None,
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] | None = None,
     data_dir: Path | None = None,
     runs: Path = Path("runs"),
     config: Path | None = None,
@@ -66,8 +66,8 @@ def train(
 
     Args:
         recipe: Name of a recipe, package.module:name or ./file.py:name; digits needs no data.
-        method: Name of a method, package.module:name or ./file.py:name.
-        seed: Seed of split, initialisation, order and augmentation.
+        method: Name of a method, package.module:name or ./file.py:name; by default nll.
+        seed: Seed of split, initialisation, order and augmentation; by default 0.
         data_dir: Folder with the official files of the data; without it they are fetched from the Hugging Face hub.
         runs: Folder that trials are kept in.
         config: TOML or JSON file with recipe, method, seed, options and settings, such as the config.json of a trial.
@@ -100,7 +100,7 @@ def reproduce(
     format: str = "table",  # noqa: A002 (what users call it)
     out: Path | None = None,
     dry_run: Flag = False,
-    executor: str = "local",
+    executor: Literal["local", "ray"] = "local",
     parallel: Positive | None = None,
     ray_address: str | None = None,
     gpus_per_trial: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
@@ -153,7 +153,7 @@ def reproduce(
         target, recipe, profile, {name: value for name, value in changes.items() if value}, weights, settings, data_dir,
         runs, format, out, corrupted_dir, shift_images,
     )  # fmt: skip
-    running = Running(executor, parallel, ray_address, gpus_per_trial, cpus_per_trial, accelerator)  # type: ignore[arg-type]
+    running = Running(executor, parallel, ray_address, gpus_per_trial, cpus_per_trial, accelerator)
     try:
         complete = reproduce_all(asked, running, only_list=dry_run)
     except KeyboardInterrupt:

@@ -4,7 +4,8 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -31,27 +32,41 @@ def find(reference: str, kind: str, built_in: Mapping[str, Any]) -> Any:
         return built_in[reference]
     place, colon, name = reference.rpartition(":")
     if not colon:
-        close = get_close_matches(reference, built_in, n=1)
-        meant = f", did you mean {close[0]}" if close else ""
         raise UnknownNameError(
-            f"there is no {kind} {reference!r}{meant}: there are {', '.join(built_in)}, and package.module:name or "
-            "./file.py:name for your own"
+            f"there is no {kind} {reference!r}{meant(reference, built_in)}: there are {', '.join(built_in)}, "
+            "and package.module:name or ./file.py:name for your own"
         )
     module = _module(place, kind, reference)
     if not hasattr(module, name):
-        raise UnknownNameError(f"{place} has no {kind} {name!r}: define it at the top level of that file")
+        near = meant(name, vars(module))
+        raise UnknownNameError(f"{place} has no {kind} {name!r}{near}: define it at the top level of that file")
     return getattr(module, name)
 
 
-def absolute(reference: str) -> str:
+def meant(name: str, known: Iterable[str]) -> str:
+    """The known name that is nearest to a wrong one, as part of an error message; empty if none is near.
+
+    Example:
+        >>> meant("epoch", ["epochs", "batch-size"])
+        ', did you mean epochs'
+    """
+    close = get_close_matches(name, list(known), n=1)
+    return f", did you mean {close[0]}" if close else ""
+
+
+def absolute(reference: str, folder: Path = Path()) -> str:
     """A reference that means the same in any working directory.
+
+    Args:
+        reference: A name, ``package.module:name`` or ``path/to/file.py:name``.
+        folder: What a relative path is relative to.
 
     Example:
         >>> absolute("esd"), absolute("package.module:name")
         ('esd', 'package.module:name')
     """
     place, _, name = reference.rpartition(":")
-    return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else reference
+    return f"{(folder / place).resolve()}:{name}" if place.endswith(".py") else reference
 
 
 def short(reference: str) -> str:
@@ -85,10 +100,20 @@ def digest_of(path: Path) -> str:
 
 
 def _module(place: str, kind: str, reference: str) -> ModuleType:
+    path = Path(place).resolve()
+    # As from a script, its neighbours can be imported, by functions that run later too. Last, to hide nothing.
+    folder = str(path.parent if place.endswith(".py") else Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
     try:
-        return _from_file(Path(place).resolve()) if place.endswith(".py") else importlib.import_module(place)
-    except (ModuleNotFoundError, FileNotFoundError) as error:
-        raise UnknownNameError(f"{kind} {reference!r} cannot be loaded ({error}): check the path") from error
+        return _from_file(path) if place.endswith(".py") else importlib.import_module(place)
+    except Exception as error:  # what is in the file is someone else's and may raise anything
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f", line {lines[-1]}" if lines else ""
+        raise UnknownNameError(
+            f"{kind} {reference!r} cannot be loaded ({type(error).__name__}: {error}{where}): check "
+            "the path and the file"
+        ) from error
 
 
 @cache
@@ -102,12 +127,9 @@ def _from_file(path: Path) -> ModuleType:
     assert spec.loader is not None  # noqa: S101
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))  # its neighbours can be imported, as from a script
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
-    finally:
-        sys.path.remove(str(path.parent))
     return module

@@ -1,10 +1,11 @@
 """Settings of a training run, checked by pydantic; recipes add their own."""
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from calibrant_lab.plugins import meant
 
 # A file whose content, not whose name, decides the result.
 FilePath = Annotated[str, "content"]
@@ -59,15 +60,23 @@ class Settings(BaseModel):
         return self.model_dump(mode="json")
 
 
+def no_such_setting(name: str, known: Iterable[str]) -> str:
+    """What to say about an unknown name.
+
+    Example:
+        >>> no_such_setting("epoch", ["epochs", "batch_size"])
+        "there is no setting 'epoch', did you mean epochs: there are epochs, batch-size"
+    """
+    name, names = name.replace("_", "-"), [one.replace("_", "-") for one in known]
+    return f"there is no setting {name!r}{meant(name, names)}: there are {', '.join(names)}"
+
+
 def one_line(error: ValidationError, known: Iterable[str] = ()) -> str:
     """The first problem of a failed validation, in words for the command line."""
     problem = error.errors()[0]
     name = str(problem["loc"][0]).replace("_", "-") if problem["loc"] else "the value"
     if problem["type"] == "extra_forbidden":
-        names = [one.replace("_", "-") for one in known]
-        close = get_close_matches(name, names, n=1)
-        meant = f", did you mean {close[0]}" if close else ""
-        return f"there is no setting {name!r}{meant}: there are {', '.join(names)}"
+        return no_such_setting(name, known)
     message = problem["msg"].removeprefix("Value error, ")
     message = message.replace("Input", name) if message.startswith("Input") else f"{name}: {message}"
     return f"{message}, got {problem['input']!r}" if problem["type"] != "value_error" else message

@@ -21,7 +21,7 @@ from calibrant_lab.columns import column
 from calibrant_lab.curves import write_curves
 from calibrant_lab.progress import training_progress
 from calibrant_lab.table import NOTE, print_whole, score_table
-from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration, read_settings
+from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
 from calibrant_lab.trials.fit import check_accelerator
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.scores import KEPT
@@ -30,24 +30,22 @@ from calibrant_lab.trials.watching import Bar
 
 
 def resolve(
-    recipe: str | None, method: str, seed: int, config: Path | None, changes: Mapping[str, Any]
+    recipe: str | None, method: str | None, seed: int | None, config: Path | None, changes: Mapping[str, Any]
 ) -> Configuration:
-    """The configuration that a recipe, a file and options of the command line come to."""
+    """The configuration that a recipe, a file and options of the command line come to; the latter go first."""
     given = {
         name.replace("-", "_"): value.split(",") if "," in str(value) else value for name, value in changes.items()
     }
     if config is None:
         if recipe is None:
             raise ValueError("give a --recipe: calibrant recipes lists them")
-        return configure(recipe, method, seed=seed).replaced(given)
-    found = read_settings(config)
-    if "method" in found and "recipe" in found:
-        base = read_configuration(config)
+        base = configure(recipe)
     else:
-        raise FileError(config, "must hold recipe and method, as the config.json of a trial does")
-    if recipe is not None and recipe != base.recipe:
-        raise FileError(config, f"is of the recipe {base.recipe}: leave out --recipe, or the file")
-    return base.replaced(({"method": method} if method != "nll" else {}) | ({"seed": seed} if seed else {}) | given)
+        base = read_configuration(config)
+        if recipe is not None and plugins.absolute(recipe) != base.recipe:
+            raise FileError(config, f"is of the recipe {base.recipe}: leave out --recipe, or the file")
+    asked = {"method": method, "seed": seed}
+    return base.replaced({name: value for name, value in asked.items() if value is not None} | given)
 
 
 def train(

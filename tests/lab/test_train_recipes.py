@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from calibrant.cli import main
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.recipes import RECIPES
-from calibrant_lab.train import train
-from calibrant_lab.watching import KeepLast
+from calibrant_lab.trials.configuration import Configuration, configure
+from calibrant_lab.trials.run import run_trial
+from calibrant_lab.trials.store import Store, Trial
+from calibrant_lab.trials.watching import KeepLast
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -21,8 +21,9 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "runs"
 LABELS = ["entailment", "neutral", "contradiction"]
 
 
-def text_folder(folder: Path) -> Configuration:
+def text_folder(folder: Path) -> dict[str, Any]:
     """Forty pairs of sentences in SNLI's files, and a small random BERT."""
+    folder.mkdir()
     generator = np.random.default_rng(0)
     for part, count in (("train", 40), ("dev", 24), ("test", 24)):
         rows = [
@@ -40,10 +41,10 @@ def text_folder(folder: Path) -> Configuration:
     )
     transformers.BertModel(small).save_pretrained(folder / "bert")
     (folder / "bert/vocab.txt").write_text("\n".join(WORDS))
-    return RECIPES["snli"].replaced({"model": str(folder / "bert"), "batch_size": 12, "max_length": 16})
+    return {"model": str(folder / "bert"), "batch_size": 12, "max_length": 16}
 
 
-def picture_folder(folder: Path) -> Configuration:
+def picture_folder(folder: Path) -> dict[str, Any]:
     """Three classes with ten pictures each to train on, and three to test on."""
     generator = np.random.default_rng(0)
     for label, name in enumerate(["ant", "bee", "cat"]):
@@ -52,27 +53,30 @@ def picture_folder(folder: Path) -> Configuration:
             for k in range(count):
                 pixels = generator.integers(0, 200, (40, 40, 3), dtype=np.uint8) + 25 * label
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / part / name / f"{k}.png")
-    small = {"image_size": 32, "batch_size": 10, "workers": 0, "validation_fraction": 0.2}
-    return RECIPES["imagenet100"].replaced(small)
+    return {"image_size": 32, "batch_size": 10, "workers": 0, "validation_fraction": 0.2}
 
 
 MADE = {"snli": text_folder, "imagenet100": picture_folder}
+
+
+def trained(configuration: Configuration, data: Path, runs: Path) -> Trial:
+    assert run_trial(Store(runs), configuration, data, "cpu", raises=True) == "done"
+    return Store(runs).trial(configuration)
 
 
 class StoppedError(Exception):
     pass
 
 
-@pytest.mark.parametrize(("recipe", "workers"), [("snli", None), ("imagenet100", 0), ("imagenet100", 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "more"), [("snli", {}), ("imagenet100", {}), ("imagenet100", {"workers": 2})])
 def test_a_recipe_trains_and_goes_on_after_an_interruption(
-    recipe: str, workers: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, more: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    changes: dict[str, Any] = {"objective": "esd", "epochs": 2, "calibration_fraction": 0.3}
-    configuration = MADE[recipe](folder).replaced(changes if workers is None else changes | {"workers": workers})
-    outcome = train(configuration, folder, tmp_path / "whole", accelerator="cpu")
-    assert 0 <= outcome.accuracy <= 1
+    settings = MADE[recipe](tmp_path / "data") | {"epochs": 2, "calibration_fraction": 0.3} | more
+    configuration = configure(recipe, "esd", settings=settings)
+    whole = trained(configuration, tmp_path / "data", tmp_path / "whole")
+    assert 0 <= whole.result().test["accuracy"] <= 1
 
     def stop(self: KeepLast, trainer: Any, *_: object) -> None:
         self._save(trainer)
@@ -82,18 +86,23 @@ def test_a_recipe_trains_and_goes_on_after_an_interruption(
     with monkeypatch.context() as patched:
         patched.setattr(KeepLast, "on_train_batch_end", stop)
         with pytest.raises(StoppedError):
-            train(configuration, folder, tmp_path / "run", accelerator="cpu")
-    train(configuration, folder, tmp_path / "run", accelerator="cpu")
-    for name in ("history.json", "summary.json", "data.json"):
-        assert (tmp_path / "run" / name).read_text() == (tmp_path / "whole" / name).read_text()
+            trained(configuration, tmp_path / "data", tmp_path / "runs")
+    resumed = trained(configuration, tmp_path / "data", tmp_path / "runs")
+    for name in ("history.json", "data.json", "model.pt"):
+        assert (resumed.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    assert resumed.result().test == whole.result().test
 
 
-def test_a_list_of_classes_is_used(tmp_path: Path) -> None:
-    configuration = picture_folder(tmp_path / "data")
-    (tmp_path / "classes.txt").write_text("ant\ncat\n")
-    chosen = configuration.replaced({"class_list": str(tmp_path / "classes.txt"), "epochs": 1})
-    train(chosen, tmp_path / "data", tmp_path / "run", accelerator="cpu")
-    assert torch.load(tmp_path / "run/model.pt", weights_only=True)["fc.bias"].shape == (2,)
+def test_a_list_of_classes_is_used_and_its_content_is_part_of_the_identity(tmp_path: Path) -> None:
+    settings = picture_folder(tmp_path / "data") | {"class_list": str(tmp_path / "classes.txt"), "epochs": 1}
+    identities = []
+    for names in ("ant\nbee\n", "ant\ncat\n"):
+        (tmp_path / "classes.txt").write_text(names)
+        configuration = configure("imagenet100", settings=settings)
+        identities.append(configuration.identity)
+    trial = trained(configuration, tmp_path / "data", tmp_path / "runs")
+    assert torch.load(trial.folder / "model.pt", weights_only=True)["fc.bias"].shape == (2,)
+    assert identities[0] != identities[1]
 
 
 def test_a_damaged_picture_is_one_line_also_from_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,19 +110,9 @@ def test_a_damaged_picture_is_one_line_also_from_a_worker(tmp_path: Path, capsys
     for path in (tmp_path / "data/train/bee").iterdir():
         path.write_bytes(path.read_bytes()[:200])
     options = ["--image-size", "32", "--batch-size", "10", "--epochs", "1", "--workers", "2", "--accelerator", "cpu"]
+    folders = ["--data-dir", str(tmp_path / "data"), "--runs", str(tmp_path / "runs")]
     with pytest.raises(SystemExit) as exit_:
-        main(
-            [
-                "train",
-                "--recipe",
-                "imagenet100",
-                "--data-dir",
-                str(tmp_path / "data"),
-                "--out",
-                str(tmp_path / "r"),
-                *options,
-            ]
-        )
+        main(["train", "--recipe", "imagenet100", *folders, *options])
     assert exit_.value.code == 2
     screen = capsys.readouterr().err
     assert screen.count("\n") == 1
@@ -125,6 +124,6 @@ def test_a_damaged_picture_is_one_line_also_from_a_worker(tmp_path: Path, capsys
     [({"max_length": 600}, "512"), ({"model": "/no/such/folder"}, "/no/such/folder")],
 )
 def test_a_text_model_that_does_not_fit_says_so(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    configuration = text_folder(tmp_path)
+    configuration = configure("snli", settings=text_folder(tmp_path / "data") | changes)
     with pytest.raises((ValueError, OSError), match=message):
-        train(configuration.replaced(changes), tmp_path, tmp_path / "run", accelerator="cpu")
+        trained(configuration, tmp_path / "data", tmp_path / "runs")

@@ -1,7 +1,10 @@
 """ECE and accuracy against the weight of the objective: the figure of a search."""
 
+from __future__ import annotations
+
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +14,9 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from calibrant.files import whole_or_not_at_all
 from calibrant.report.figures import ACCENT, GAP, INK, MUTED, PAPER, house_style, legend_above, percent_ticks
-from calibrant.training.search import SearchResult, WeightScores
+
+if TYPE_CHECKING:
+    from calibrant.training.search import SearchResult, WeightScores
 
 BAND = 0.16
 FORMATS = (".png", ".svg", ".pdf")

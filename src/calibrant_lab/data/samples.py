@@ -143,11 +143,13 @@ class Data:
             given = getattr(self, part)
             if given is not None:
                 object.__setattr__(self, part, _samples(given, part))
-        largest = max(int(part.labels.max()) for part in (self.train, self.test, self.validation) if part is not None)
+        labels = torch.cat([part.labels for part in (self.train, self.test, self.validation) if part is not None])
+        smallest, largest = int(labels.min()), int(labels.max())
         if not self.classes:
             object.__setattr__(self, "classes", largest + 1)
-        elif largest >= self.classes:
-            raise ValueError(f"label {largest} is not one of {self.classes} classes: number them from 0")
+        if smallest < 0 or largest >= self.classes:
+            wrong = smallest if smallest < 0 else largest
+            raise ValueError(f"label {wrong} is not one of {self.classes} classes: number them from 0")
 
 
 def _samples(given: Any, part: str) -> Samples:

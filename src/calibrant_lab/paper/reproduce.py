@@ -100,11 +100,9 @@ def run_missing(request: Request, store: Store, running: Running) -> None:
 
 def check_figure6(request: Request) -> None:
     """Before days of training rather than after them: whether Figure 6 can be drawn at all."""
-    from calibrant_lab.shift.sources import check_shift, official
+    from calibrant_lab.shift.sources import shifted_images
 
-    check_shift(request.base)
-    if request.corrupted is not None:
-        official(request.corrupted, request.base.recipe)
+    shifted_images(request.base, request.data, request.corrupted)
 
 
 def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:

@@ -23,7 +23,8 @@ class Recipe:
         build: Returns a network that maps a batch of inputs to logits. May take ``data``, which ``load`` returned, and
             ``settings``.
         settings: Settings of the recipe, a subclass of :class:`Settings`.
-        shift: Whether the samples are images that can be corrupted for Figure 6.
+        shift: Whether the samples are images that can be corrupted for Figure 6; the name of the published set of
+            corrupted images, such as ``"CIFAR-10-C"``, where there is one.
         **defaults: Defaults other than those of ``settings``. A name that is not there becomes a setting of its own,
             of the type of its default.
 
@@ -48,7 +49,7 @@ class Recipe:
         build: Callable[..., nn.Module],
         *,
         settings: type[Settings] = Settings,
-        shift: bool = False,
+        shift: bool | str = False,
         **defaults: Any,
     ) -> None:
         self._load = load
@@ -76,7 +77,7 @@ def _with_defaults(settings: type[Settings], defaults: dict[str, Any]) -> type[S
     for name, default in defaults.items():
         known = settings.model_fields.get(name)
         fields[name] = (
-            (type(default), Field(default))
+            (Any if default is None else type(default), Field(default))
             if known is None
             else (known.annotation, Field(default, description=known.description, json_schema_extra=None))
         )

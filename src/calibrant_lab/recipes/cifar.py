@@ -8,9 +8,9 @@ _DEFAULTS = {"crop_padding": 4, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 
 cifar10 = Recipe(
     lambda settings, folder: image_data(load_cifar10(folder), settings), build_network,
-    settings=ImageSettings, shift=True, model="resnet50-cifar", **_DEFAULTS,
+    settings=ImageSettings, shift="CIFAR-10-C", model="resnet50-cifar", **_DEFAULTS,
 )  # fmt: skip
 cifar100 = Recipe(
     lambda settings, folder: image_data(load_cifar100(folder), settings), build_network,
-    settings=ImageSettings, shift=True, model="resnet34-cifar", **_DEFAULTS,
+    settings=ImageSettings, shift="CIFAR-100-C", model="resnet34-cifar", **_DEFAULTS,
 )  # fmt: skip

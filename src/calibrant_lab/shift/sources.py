@@ -18,7 +18,6 @@ from calibrant_lab.shift.corruptions import CORRUPTIONS, NOT_GENERATED, SEVERITI
 from calibrant_lab.trials.configuration import Configuration
 
 SourceName = Literal["official", "generated"]
-OFFICIAL_NAMES: dict[str, str] = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
 SITES = {"CIFAR-10-C": "https://zenodo.org/records/2535967", "CIFAR-100-C": "https://zenodo.org/records/3555552"}
 IMAGES, SIDE = 10_000, 32  # of CIFAR's test set
 GENERATION = 1  # raised when generated images change, so that what was found with others is not taken for theirs
@@ -135,29 +134,29 @@ def shifted_images(configuration: Configuration, data: Path | None, corrupted: P
         data: Folder of the clean data; the published files are looked for in its folder ``CIFAR-10-C`` too.
         corrupted: Folder of the published files.
     """
-    recipe = configuration.recipe
     check_shift(configuration)
-    if corrupted is not None:
-        return official(corrupted, recipe)
-    if data is not None and recipe in OFFICIAL_NAMES and (data / OFFICIAL_NAMES[recipe] / "labels.npy").is_file():
-        return official(data, recipe)
+    published = configuration.of_recipe.shift
+    if isinstance(published, str):
+        if corrupted is not None:
+            return official(corrupted, published)
+        if data is not None and (data / published / "labels.npy").is_file():
+            return official(data, published)
+    elif corrupted is not None:
+        raise ValueError(
+            f"published corruptions exist for {' and '.join(SITES)}, not for {plugins.short(configuration.recipe)}: "
+            "leave them out to have them generated"
+        )
     return Generated(configuration, data)
 
 
-def official(folder: Path, recipe: str, *, images: int = IMAGES) -> Official:
+def official(folder: Path, name: str, *, images: int = IMAGES) -> Official:
     """Find and check the published files of CIFAR-10-C or CIFAR-100-C; nothing in them is unpickled.
 
     Args:
         folder: ``CIFAR-10-C`` or ``CIFAR-100-C``, or the folder above it: ``labels.npy`` and a file a corruption.
-        recipe: cifar10 or cifar100.
+        name: Which of the two.
         images: In the test set; the files have five times as many.
     """
-    if recipe not in OFFICIAL_NAMES:
-        raise ValueError(
-            f"published corruptions exist for {' and '.join(OFFICIAL_NAMES)}, not for {recipe}: leave them out to have "
-            "them generated"
-        )
-    name = OFFICIAL_NAMES[recipe]
     get = f"get {name} from {SITES[name]} and unpack it there"
     where = next((place for place in (folder, folder / name) if (place / "labels.npy").is_file()), None)
     if where is None:

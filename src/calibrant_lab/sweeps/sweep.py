@@ -14,6 +14,7 @@ from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
 from calibrant_lab.settings import one_line
 from calibrant_lab.trials.configuration import Configuration, configure, read_settings
+from calibrant_lab.trials.scores import check_column, check_metric
 
 COLUMNS = ("accuracy", "ece", "ece+temperature", "accuracy+vector", "ece+vector")
 FOLDER = "sweeps"
@@ -61,6 +62,17 @@ class Sweep(BaseModel):
             method(one)
         return tuple(dict.fromkeys(plugins.absolute(one) for one in given if one != "nll"))
 
+    @field_validator("columns", "select")
+    @classmethod
+    def _columns(cls, given: Any) -> Any:
+        """Before anything is trained."""
+        if isinstance(given, str):
+            check_metric(given)
+        else:
+            for one in given:
+                check_column(one)
+        return given
+
     @field_validator("recipe")
     @classmethod
     def _recipe(cls, given: str) -> str:
@@ -99,8 +111,11 @@ class Sweep(BaseModel):
         with naming(path):
             found = read_settings(path)
             for key in ("recipe", "methods", "select", "columns"):
-                if key in found:
-                    found[key] = _relative_to(path.parent, found[key])
+                given = found.get(key)
+                if isinstance(given, str):
+                    found[key] = plugins.absolute(given, path.parent)
+                elif isinstance(given, list):
+                    found[key] = [plugins.absolute(str(one), path.parent) for one in given]
             return cls.checked(found)
 
     def write(self, path: Path) -> None:
@@ -128,10 +143,3 @@ class Sweep(BaseModel):
         place = plugins.short(self.recipe).rpartition(":")[2]
         parts = [place, self.profile, f"{self.search_seeds}seeds" if self.search_seeds > 1 else None, self.name]
         return "-".join(part for part in parts if part)
-
-
-def _relative_to(folder: Path, given: Any) -> Any:
-    if isinstance(given, list):
-        return [_relative_to(folder, one) for one in given]
-    place, _, name = str(given).rpartition(":")
-    return f"{folder / place}:{name}" if place.endswith(".py") else given

@@ -11,10 +11,10 @@ from typing import Any, Self, get_args
 
 from calibrant.files import FileError, naming
 from calibrant_lab import plugins
-from calibrant_lab.methods import SYMBOLS, Method, method
+from calibrant_lab.methods import METHODS, SYMBOLS, Method, method
 from calibrant_lab.recipes import recipe
 from calibrant_lab.recipes.base import Recipe
-from calibrant_lab.settings import FilePath, Settings
+from calibrant_lab.settings import FilePath, Settings, no_such_setting
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,12 @@ def _changed(configuration: Configuration, changes: Mapping[str, Any]) -> Config
     seed = given.pop("seed", configuration.seed)
     known = method(name).defaults
     options = dict(configuration.options) if name == configuration.method else {}
-    options |= {option: given.pop(option) for option in list(given) if option in known}
+    fields = type(configuration.settings).model_fields
+    # An option of other methods only is refused by this one, in words of its own.
+    of_others = {option for one in METHODS.values() for option in one.defaults} - fields.keys()
+    options |= {option: given.pop(option) for option in list(given) if option in known or option in of_others}
+    if unknown := next((one for one in given if one not in fields), None):
+        raise ValueError(no_such_setting(unknown, [*known, *fields]))
     settings = configuration.settings.replaced(given)
     kept = {one: digest for one, digest in configuration.files if one not in given}
     return configure(
@@ -175,9 +180,17 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_configuration(path: Path) -> Configuration:
-    """The configuration in a file, such as ``config.json`` of a trial."""
+    """The configuration in a file, such as ``config.json`` of a trial; all but the recipe may be left out."""
     with naming(path):
-        return from_dict(read_settings(path))
+        found = {"method": "nll", "options": {}, "settings": {}, "seed": 0} | read_settings(path)
+        known = ("recipe", "method", "seed", "options", "settings", "files")
+        unknown = next((name for name in found if name not in known), None)
+        if unknown is not None and "objective" not in found:
+            raise ValueError(f"{no_such_setting(unknown, known)}; settings of the recipe stand below [settings]")
+        if not isinstance(found.get("recipe"), str):
+            raise ValueError("must name its recipe")
+        found |= {name: plugins.absolute(found[name], path.parent) for name in ("recipe", "method")}
+        return from_dict(found)
 
 
 def label(configuration: Configuration) -> str:

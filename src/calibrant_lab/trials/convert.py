@@ -30,6 +30,8 @@ def convert(folder: Path, console: Console) -> int:
         folder: The store.
         console: Where to say what was done.
     """
+    if not folder.is_dir():
+        raise FileError(folder, "is not a folder: give the --runs of an earlier command")
     store, count = Store(folder), 0
     for path in sorted(folder.glob(f"*/{kept.CONFIGURATION}")):
         found = read_json(path)

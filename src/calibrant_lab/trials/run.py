@@ -53,7 +53,7 @@ def run_trial(
         accelerator: As Lightning names them.
         loggers: Loggers of Lightning.
         callbacks: Callbacks of Lightning.
-        raises: Raise what goes wrong instead, for someone who has asked for this trial alone.
+        raises: Raise what goes wrong too, for someone who has asked for this trial alone.
     """
     trial = store.trial(configuration)
     trial.folder.mkdir(parents=True, exist_ok=True)
@@ -68,9 +68,11 @@ def run_trial(
             write_json(trial.folder / kept.CONFIGURATION, configuration.to_dict())
             _run(trial.folder, configuration, data, accelerator, loggers, callbacks)
         except Exception as error:  # reported by the caller that asked for the trial
-            if raises or is_full(error):
+            if is_full(error):
                 raise
             write_json(trial.folder / kept.FAILURE, {"traceback": traceback.format_exc()})
+            if raises:
+                raise
             return "failed"
         return "done"
 

@@ -67,8 +67,15 @@ def check_column(column: str) -> None:
     metric, plus, repair = column.partition("+")
     if plus and repair not in REPAIRS:
         raise ValueError(f"there is no post-hoc method {repair!r} for {column!r}: there are {', '.join(REPAIRS)}")
+    check_metric(metric)
+
+
+def check_metric(metric: str) -> None:
+    """Complain about a metric that there is not."""
     if ":" in metric:
-        plugins.find(metric, "metric", {})
+        found = plugins.find(metric, "metric", {})
+        if not callable(found):
+            raise ValueError(f"{metric} must be a function of Predictions, got {type(found).__name__}")
     else:
         statistic(ALIASES.get(metric, metric), BINS, "paper")  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import pickle
 import threading
 import traceback
 from dataclasses import dataclass
@@ -51,17 +52,24 @@ def work(handle: int) -> None:
     """
     faulthandler.enable()
     pipe: Connection[Any, Any] = Connection(handle)
-    trials: SimpleQueue[Configuration] = SimpleQueue()
+    trials: SimpleQueue[bytes] = SimpleQueue()
     job = pipe.recv()
     threading.Thread(target=_listen, args=(pipe, trials), daemon=True).start()
     while True:
-        pipe.send(attempt(job, trials.get()))
+        content = trials.get()
+        try:
+            # Loads recipe and method, whose file someone may have changed since the sweep began.
+            configuration = pickle.loads(content)  # noqa: S301 (from the process that started this one)
+        except Exception:
+            pipe.send(("failed", traceback.format_exc()))
+        else:
+            pipe.send(attempt(job, configuration))
 
 
-def _listen(pipe: "Connection[Any, Any]", trials: "SimpleQueue[Configuration]") -> None:
+def _listen(pipe: "Connection[Any, Any]", trials: "SimpleQueue[bytes]") -> None:
     """Take in trials while one is running; leave at once when nobody is left to ask for more."""
     try:
         while True:
-            trials.put(pipe.recv())
+            trials.put(pipe.recv_bytes())
     except (EOFError, OSError):
         os._exit(0)

@@ -14,32 +14,24 @@ from rich.console import Console
 import calibrant as cal
 from calibrant.files import FileError, write_predictions
 from calibrant_lab.data import ImageBatches, Images, load_digits
-from calibrant_lab.fit import predict
-from calibrant_lab.json_files import write_json
 from calibrant_lab.models import build_image_model
-from calibrant_lab.outcome import Predicted, judge
-from calibrant_lab.paper.figure_parts import NotRunError
-from calibrant_lab.recipes import RECIPES
+from calibrant_lab.paper.figures.parts import NotRunError
+from calibrant_lab.paper.figures.shift import figure6
 from calibrant_lab.shift import evaluation
 from calibrant_lab.shift.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from calibrant_lab.shift.evaluation import ShiftResult, evaluate_shifts, kept_shifts, shift_of
-from calibrant_lab.shift.figure import figure6
 from calibrant_lab.shift.sources import Generated, Official, official, shifted_images
-from calibrant_lab.trials.protocol import Plan, Row
-from calibrant_lab.trials.store import (
-    CONFIGURATION,
-    WEIGHTS,
-    Cost,
-    Result,
-    Store,
-    Trial,
-    Validated,
-    write_result,
-)
-from calibrant_lab.trials.trial import run_trial
+from calibrant_lab.sweeps.protocol import Plan, Row
+from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.trials.configuration import configure
+from calibrant_lab.trials.fit import predict
+from calibrant_lab.trials.json_files import write_json
+from calibrant_lab.trials.run import run_trial
+from calibrant_lab.trials.scores import Predicted, scores_of
+from calibrant_lab.trials.store import CONFIGURATION, WEIGHTS, Cost, Result, Store, Trial, write_result
 
-DIGITS = RECIPES["digits"].replaced({"epochs": 1})
-CIFAR = RECIPES["cifar10"].replaced({"model": "resnet20"})
+DIGITS = configure("digits", settings={"epochs": 1})
+CIFAR = configure("cifar10", settings={"model": "resnet20"})
 FEW = ("fog", "contrast")
 IMAGES = 30
 
@@ -59,25 +51,30 @@ def trial(store: Store) -> Trial:
     return found
 
 
+def plan_of(*rows: Row) -> Plan:
+    return Plan(Sweep(recipe="digits"), DIGITS, rows)
+
+
 def few(names: tuple[str, ...] = FEW) -> Generated:
     return Generated(DIGITS, None, corruptions=names)
 
 
 def test_severity_0_is_what_the_trial_was_tested_with(trial: Trial) -> None:
-    clean = load_digits(DIGITS.noise).test
+    clean = load_digits().test
     network = evaluation._network(trial, clean)
     assert torch.allclose(
         evaluation._predicted(trial, network, clean, 360).logits, trial.predicted("test").logits, rtol=0, atol=1e-5
     )
-    found, outcome = evaluate_shifts([trial], few(("contrast",)))[0], trial.result().outcome
-    assert asdict(found.clean) == pytest.approx({key: getattr(outcome, key) for key in asdict(found.clean)}, abs=1e-6)
-    assert found.temperature == outcome.temperature
+    found, kept = evaluate_shifts([trial], few(("contrast",)))[0], trial.result()
+    expected = [kept.test[column] for column in ("accuracy", "ece", "ece+temperature")]
+    assert [*asdict(found.clean).values()] == pytest.approx(expected, abs=1e-6)
+    assert found.temperature == kept.validation["temperature"]
 
 
 def test_scores_are_of_the_corrupted_images(trial: Trial) -> None:
     found = evaluate_shifts([trial], few())[0]
     assert list(found.corrupted) == list(FEW)
-    test = load_digits(DIGITS.noise).test
+    test = load_digits().test
     worse = Images(corrupt(test.pixels, "contrast", 4), test.labels)
     predicted = predict(evaluation._network(trial, test), ImageBatches(worse, 1000))
     scores = cal.metrics.evaluate(logits=predicted.logits, target=predicted.target, bins=20)
@@ -147,7 +144,7 @@ def test_other_data_than_the_trials_are_refused(trial: Trial) -> None:
 
 def test_a_plan_is_evaluated_row_by_row(store: Store, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "shifted_images", lambda *_: few(("fog",)))
-    plan = Plan(DIGITS, (Row("NLL", (DIGITS,)), Row("again", (DIGITS,)), Row("+ ESD", (DIGITS.replaced({"seed": 9}),))))
+    plan = plan_of(Row("NLL", (DIGITS,)), Row("again", (DIGITS,)), Row("+ ESD", (DIGITS.replaced({"seed": 9}),)))
     watched = Console(file=io.StringIO(), force_terminal=True, width=120)
     found = shift_of(plan, store, None, corrupted=None, limit=None, console=watched)
     assert [len(results) for results in found.values()] == [1, 1, 0]
@@ -155,7 +152,7 @@ def test_a_plan_is_evaluated_row_by_row(store: Store, trial: Trial, monkeypatch:
 
 
 def test_what_was_kept_is_found_without_networks_and_images(store: Store, trial: Trial) -> None:
-    plan = Plan(DIGITS, (Row("NLL", (DIGITS,)), Row("+ ESD", (DIGITS.replaced({"seed": 9}),))))
+    plan = plan_of(Row("NLL", (DIGITS,)), Row("+ ESD", (DIGITS.replaced({"seed": 9}),)))
     assert kept_shifts(plan, store) == {"NLL": [], "+ ESD": []}
     evaluate_shifts([trial], few(), limit=50)
     whole = evaluate_shifts([trial], few())[0]
@@ -177,7 +174,7 @@ def test_without_weights_there_is_a_word_of_advice(tmp_path: Path) -> None:
     (trial.folder / WEIGHTS).unlink()
     with pytest.raises(FileError, match=r"model\.pt: is not there, and new images need the network"):
         evaluate_shifts(
-            [trial], official(make_published(tmp_path / "c", torch.arange(IMAGES) % 10), "cifar10", images=30)
+            [trial], official(make_published(tmp_path / "c", torch.arange(IMAGES) % 10), "CIFAR-10-C", images=30)
         )
 
 
@@ -189,15 +186,15 @@ def make_cifar_trial(store: Store, pixels: torch.Tensor, labels: torch.Tensor) -
     trial.folder.mkdir(parents=True)
     write_json(trial.folder / CONFIGURATION, CIFAR.to_dict())
     torch.save(network.state_dict(), trial.folder / WEIGHTS)
-    batches = ImageBatches(Images(pixels.to(torch.uint8), labels), 1000, mean=CIFAR.mean, std=CIFAR.std)
+    batches = ImageBatches(Images(pixels.to(torch.uint8), labels), 1000, mean=(0.5,), std=(0.5,))
     test = predict(network, batches)
     noisy = Predicted(torch.randn(200, 10), torch.randint(10, (200,)))
     for part, predicted in (("validation", noisy), ("test", test)):
         write_predictions(
             trial.folder / f"{part}.npz", predicted.logits.numpy(), predicted.target.numpy(), kind="logits"
         )
-    outcome = replace(judge(noisy, test), temperature=math.nan)
-    write_result(trial.folder, Result(CIFAR, Validated(0.1, 0.1), outcome, Cost(1.0, 1.0, 1, 1), {}))
+    validation = {"accuracy": 0.1, "ece": 0.1, "nll": 2.3, "temperature": math.nan}
+    write_result(trial.folder, Result(CIFAR, validation, scores_of(noisy, test), Cost(1.0, 1.0, 1, 1), {}))
     return trial
 
 
@@ -216,7 +213,7 @@ def test_published_files_are_read_by_severity(tmp_path: Path) -> None:
     labels = torch.arange(IMAGES) % 10
     folder = make_published(tmp_path / "CIFAR-10-C", labels)
     for given in (folder, tmp_path):
-        found = official(given, "cifar10", images=IMAGES)
+        found = official(given, "CIFAR-10-C", images=IMAGES)
         assert found.corruptions == ("fog", "frost")
         pixels, target = found.corrupted("frost", 3, 4)
         assert (tuple(pixels.shape), pixels[:, 0, 0, 0].tolist()) == ((4, 3, 32, 32), [60, 61, 62, 63])
@@ -227,7 +224,7 @@ def test_published_files_are_read_by_severity(tmp_path: Path) -> None:
     assert math.isnan(result.corrupted["fog"][0].ece_temperature)
     again = evaluate_shifts([trial], found, limit=20)[0]
     assert str(again) == str(result)  # NaN is not equal to itself
-    other = official(make_published(tmp_path / "other", labels.flip(0)), "cifar10", images=IMAGES)
+    other = official(make_published(tmp_path / "other", labels.flip(0)), "CIFAR-10-C", images=IMAGES)
     assert other.fingerprint != found.fingerprint
     with pytest.raises(FileError, match="was tested on other images"):
         evaluate_shifts([trial], other)
@@ -250,7 +247,7 @@ def test_files_that_are_not_the_published_ones_are_refused(
     folder = make_published(tmp_path / "c", torch.arange(IMAGES) % 10)
     np.save(folder / f"{name}.npy", content, allow_pickle=True)
     with pytest.raises(FileError, match=f"{name}.npy.*{message}"):
-        official(folder, "cifar10", images=IMAGES)
+        official(folder, "CIFAR-10-C", images=IMAGES)
 
 
 def test_where_the_images_come_from(tmp_path: Path) -> None:
@@ -267,10 +264,10 @@ def test_where_the_images_come_from(tmp_path: Path) -> None:
     found = shifted_images(CIFAR, tmp_path, None)
     assert isinstance(found, Official)
     assert found.corruptions == ("snow",)
-    with pytest.raises(ValueError, match="published corruptions exist for cifar10 and cifar100, not for mnist"):
-        shifted_images(RECIPES["mnist"], None, tmp_path)
-    with pytest.raises(ValueError, match=r"distribution shift is for the recipes digits, .* not for snli"):
-        shifted_images(RECIPES["snli"], None, None)
+    with pytest.raises(ValueError, match="published corruptions exist for CIFAR-10-C and CIFAR-100-C, not for mnist"):
+        shifted_images(configure("mnist"), None, tmp_path)
+    with pytest.raises(ValueError, match="no corrupted images of snli: figure6 is for recipes of images in memory"):
+        shifted_images(configure("snli"), None, None)
 
 
 def test_one_trial_takes_all_generated_corruptions(trial: Trial) -> None:

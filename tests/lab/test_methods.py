@@ -1,0 +1,83 @@
+"""Every method makes its modules, with its own options and no others."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import calibrant as cal
+from calibrant_lab.methods import METHODS, Losses, Method, method
+from calibrant_lab.trials.configuration import configure
+
+
+def made(name: str, **options: Any) -> Losses:
+    configuration = configure("digits", name, options=options)
+    return configuration.of_method.build(dict(configuration.options))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_makes_an_objective_a_loss_or_neither(name: str) -> None:
+    chosen = METHODS[name]
+    loss, objective = made(name)
+    assert (loss is not None, objective is not None) == (chosen.loss is not None, chosen.objective is not None)
+    assert ("weight" in chosen.defaults) == (objective is not None or chosen.training == "head")
+    module = loss or objective or nn.CrossEntropyLoss()
+    logits = torch.randn(8, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    value = module(logits, torch.arange(8) % 4)
+    value.backward()
+    assert value.isfinite()
+    assert logits.grad is not None
+
+
+def test_options_reach_the_module() -> None:
+    mmce = made("mmce", bandwidth="0.2", root="false").objective
+    assert isinstance(mmce, cal.MMCELoss)
+    assert (mmce.bandwidth, mmce.root) == (0.2, False)
+    assert made("sb-ece", softness=0.1).objective.temperature == 0.1  # type: ignore[union-attr]
+    assert made("s-avuc", softness=0.2).objective.temperature == 0.2  # type: ignore[union-attr]
+    assert made("focal", gamma=2).loss.gamma == 2.0  # type: ignore[union-attr]
+    assert made("label-smoothing", smoothing=0.2).loss.smoothing == 0.2  # type: ignore[union-attr]
+    assert isinstance(made("loop", loss="focal").loss, cal.FocalLoss)
+    assert made("esd-raw").objective.root is False  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("esd", {"bandwidth": 0.3}, "bandwidth is not an option of esd, which has weight"),
+        ("nll", {"weight": 1.0}, "weight is not an option of nll, which has none: leave it out"),
+        ("mmce", {"softness": 0.1}, "softness is not an option of mmce, which has weight, root, bandwidth"),
+        ("esd", {"weight": "much"}, "weight must be a number, got 'much'"),
+        ("esd", {"weight": -1}, "weight must be a finite number of 0 or more, got -1"),
+        ("esd", {"weight": float("nan")}, "weight must be a finite number of 0 or more, got nan"),
+        ("mmce", {"root": "maybe"}, "root must be true or false, got 'maybe'"),
+        ("loop", {"loss": "esd"}, "esd does not replace the NLL"),
+        ("loop", {"loss": "focall"}, "no method 'focall', did you mean focal"),
+    ],
+)
+def test_a_wrong_option_is_refused(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(name, **options)
+
+
+class Squared(nn.Module):
+    """An objective of one's own with an option."""
+
+    def __init__(self, power: float = 2.0) -> None:
+        super().__init__()
+        self.power = power
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return logits.abs().mean() ** self.power
+
+
+own = Method("squared", Squared, options={"exponent": None}, keywords={"exponent": "power"}, searched={"exponent": 2.0})
+
+
+def test_a_method_of_ones_own_has_options_of_its_own() -> None:
+    chosen = method(f"{__name__}:own")
+    assert chosen.defaults == {"weight": 1.0, "exponent": None}
+    assert made(f"{__name__}:own", exponent=3).objective.power == 3.0  # type: ignore[union-attr]
+    assert made(f"{__name__}:own").objective.power == 2.0  # type: ignore[union-attr]
+    assert method(f"{__name__}:Squared").build({"weight": 1.0}).objective.power == 2.0  # type: ignore[union-attr]

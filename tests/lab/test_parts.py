@@ -1,0 +1,73 @@
+"""Validation first, the held-out part from the rest, the same for every method of a seed."""
+
+import pytest
+import torch
+
+from calibrant_lab.data.samples import Data
+from calibrant_lab.trials.configuration import Configuration, configure
+from calibrant_lab.trials.parts import make_loaders, split
+
+NLL, ESD = configure("digits"), configure("digits", "esd")
+
+
+def parts_of(configuration: Configuration, *, validates: bool = True) -> tuple[torch.Tensor | None, ...]:
+    return split(configuration, 1000, validates=validates, minimum_samples=3)
+
+
+def test_the_parts_are_disjoint_and_validation_is_the_same_with_and_without_a_held_out_part() -> None:
+    plain, held, reduced = map(parts_of, (NLL, ESD, NLL.replaced({"reduced_split": True})))
+    given = [part for part in held if part is not None]
+    assert [len(part) for part in given] == [810, 90, 100]
+    assert torch.cat(given).sort().values.equal(torch.arange(1000))
+    assert plain[2] is not None
+    assert plain[2].equal(given[2])
+    assert plain[0] is not None
+    assert (len(plain[0]), plain[1]) == (900, None)
+    assert reduced[0] is not None
+    assert reduced[0].equal(given[0])
+    assert reduced[1] is None
+
+
+def test_the_seed_names_the_split() -> None:
+    one, other = (parts_of(ESD.replaced({"seed": seed})) for seed in (0, 1))
+    assert one[2] is not None
+    assert other[2] is not None
+    assert not one[2].equal(other[2])
+
+
+def test_data_with_a_validation_part_keep_all_of_the_rest() -> None:
+    train, _, validation = parts_of(NLL, validates=False)
+    assert train is not None
+    assert (len(train), validation) == (1000, None)
+
+
+@pytest.mark.parametrize(("fraction", "message"), [(0.0001, "leaves 0 to validate"), (0.9999, "and 0 to train")])
+def test_a_part_without_samples_is_refused(fraction: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parts_of(NLL.replaced({"validation_fraction": fraction}))
+
+
+def rows(count: int, shift: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(count).float().unsqueeze(1) + shift, torch.arange(count) % 3
+
+
+def test_batches_have_the_sizes_of_the_configuration() -> None:
+    configuration = ESD.replaced({"batch_size": 100, "calibration_batch_size": 50})
+    loaders = make_loaders(configuration, Data(rows(1437), rows(360)), minimum_samples=3)
+    assert loaders.calibration is not None
+    sizes = [[len(labels) for _, labels in part] for part in (loaders.train, loaders.calibration)]
+    assert sizes == [[100] * 11 + [64], [50, 50, 29]]
+    assert [sum(len(labels) for _, labels in part) for part in (loaders.validation, loaders.test)] == [144, 360]
+    assert {name: loaders.description[name] for name in ("train", "calibration", "validation")} == {
+        "train": 1164, "calibration": 129, "validation": 144,
+    }  # fmt: skip
+
+
+def test_the_fingerprint_tells_data_apart() -> None:
+    made = [
+        Data(rows(90), rows(30)), Data(rows(90), rows(30)), Data(rows(90, 1), rows(30)), Data(rows(90), rows(30, 1)),
+        Data(rows(90), rows(30), rows(30)),
+    ]  # fmt: skip
+    found = [make_loaders(NLL, data, minimum_samples=3).description["fingerprint"] for data in made]
+    assert found[0] == found[1]
+    assert len(set(found)) == 4
