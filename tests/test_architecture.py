@@ -29,8 +29,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "files": {"metrics"},
         "report": {"files", "arrays", "metrics", "posthoc"},
         "training": {
-            "__init__", "numerics", "inputs", "distributed", "functional", "objectives", "metrics", "posthoc",
-            "files", "report",
+            "__init__", "numerics", "inputs", "distributed", "functional", "metrics", "posthoc", "files", "report",
         },
         "__init__": {"functional", "objectives"},  # the rest is loaded when first used
         "commands": {"files", "metrics", "posthoc", "report"},
