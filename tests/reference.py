@@ -63,11 +63,12 @@ def soft_binned_ece(
     return total ** (1 / norm) if total > 0 else total * 0
 
 
-def ece(z: Tensor, c: Tensor, bins: int = 15) -> Tensor:
+def ece(z: Tensor, c: Tensor, bins: int = 20) -> Tensor:
     n = len(z)
     total = z.new_zeros(())
     for m in range(bins):
-        inside = [i for i in range(n) if m / bins < float(z[i].detach()) <= (m + 1) / bins]
+        lower = m / bins if m else -1.0  # 0 is in the first bin
+        inside = [i for i in range(n) if lower < float(z[i].detach()) <= (m + 1) / bins]
         if inside:
             total = total + sum((c[i] - z[i] for i in inside), z.new_zeros(())).abs() / n
     return total
