@@ -42,7 +42,7 @@ class Convention(NamedTuple):
         return (np.arange(bins + 1) / bins).astype(confidence.dtype)
 
 
-CONVENTIONS: dict[str, Convention] = {
+CONVENTIONS: dict[ConventionName, Convention] = {
     "paper": Convention(20, "right", "closed", "quotients"),
     "guo": Convention(15, "right", "closed", "quotients"),
     "torchmetrics": Convention(15, "left", "extra", "torch-linspace"),
@@ -89,7 +89,7 @@ def equal_width_bins(given: Predictions, *, bins: int | None = None, convention:
     return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
 
 
-def rule_of(convention: str, bins: int | None) -> tuple[Convention, int]:
+def rule_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
     """The convention of this name, and how many bins it means."""
     inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]

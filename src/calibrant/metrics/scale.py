@@ -215,7 +215,7 @@ def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
     ks, esd = sql.combine(sums)
     # SQL counts bins from 1, and says 0 for the confidence 0, which belongs to the first.
     slot = np.maximum(sums.bin.astype(np.int64) - 1, 0)
-    n, k, z = (np.bincount(slot, column, minlength=bins) for column in (sums.n, sums.k, sums.nz))
+    n, k, z = (np.bincount(slot, column, minlength=bins).astype(np.float64) for column in (sums.n, sums.k, sums.nz))
     edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
     table = BinTable(edges[:-1], edges[1:], n, z, k)
     samples = sums.n.sum()
