@@ -111,7 +111,7 @@ def single_figures() -> tuple[list[list[str]], list[str]]:
     tests: dict[str, float] = {}
     for metric in ("esd", "ks_error", "ece"):
         status(f"test of calibration with {metric}")
-        tests[metric] = take_turns([calibration_test(metric)], seconds=3.0).seconds[0]
+        tests[metrics.METRICS[metric].label] = take_turns([calibration_test(metric)], seconds=3.0).seconds[0]
     status("")
     figures = [
         (f"ESD of {MANY:,} float32 confidences", duration(esd.seconds[1]), "", True),
@@ -119,7 +119,7 @@ def single_figures() -> tuple[list[list[str]], list[str]]:
         (f"metrics.evaluate of {SAMPLES:,} pairs: every score", duration(whole), "", True),
         *(
             (
-                f"calibration_test, {metrics.METRICS[m].label}, N = {TESTED:,}, 1,000 draws",
+                f"calibration_test, {m}, N = {TESTED:,}, 1,000 draws",
                 duration(t),
                 "about 1 s",
                 t < 1.5,
