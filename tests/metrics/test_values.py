@@ -84,6 +84,8 @@ def test_metrics_equal_their_definitions(pairs: list[tuple[float, int]], kind: t
     for bins in (1, 7, 20):
         rows = reference.binned(zs, cs, reference.right_closed(bins, kind), bins)
         assert metrics.ece(z, c, bins) == close(reference.ece(rows, n))
+        of_tensors = cal.functional.ece(torch.from_numpy(z), torch.from_numpy(c), bins).item()
+        assert of_tensors == pytest.approx(reference.ece(rows, n), rel=1e-6, abs=1e-12)
         assert metrics.ece(z, c, bins, norm=2) == close(reference.ece(rows, n, 2))
         worst = max((abs(right - total) / k for k, total, right in rows if k), default=0)
         assert metrics.mce(z, c, bins) == close(worst)
@@ -189,6 +191,7 @@ def test_class_wise_ece_and_nll_and_brier_of_classes() -> None:
 
 def test_a_class_that_is_ruled_out_counts() -> None:
     assert metrics.classwise_ece(probabilities=[[1, 0], [1, 0]], target=[1, 1]) == 1
+    assert cal.ECELoss(view="class-wise")(torch.tensor([[1e4, -1e4]] * 2), torch.tensor([1, 1])) == 1
     for convention in metrics.CONVENTIONS:
         assert metrics.ece([0.0, 0.0], [1, 1], convention=convention) == 1
         assert metrics.mce([0.0, 0.0], [1, 1], convention=convention) == 1
