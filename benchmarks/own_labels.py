@@ -55,7 +55,7 @@ ROWS = (
         lambda confidence, correct: functional.mmce(confidence, correct, unbiased=True),
         0.02,
     ),
-    Row("ECE, 15 bins", functional.ece),
+    Row("ECE, 15 bins", lambda z, c: functional.ece(z, c, 15)),
     Row("SB-ECE, T = 0.01", functional.soft_binned_ece),
 )
 

@@ -81,9 +81,9 @@ def in_memory(path: Path) -> dict[str, float]:
     return {
         "accuracy": c.mean(),
         "mean_confidence": exact.mean(),
-        "brier": (d * d).mean(),
+        "brier_top": (d * d).mean(),
         "ece": np.abs(gaps).sum() / n,
-        "ks": np.abs(sums[last]).max() / n,
+        "ks_error": np.abs(sums[last]).max() / n,
         "esd": ((others * others).sum() - (d * d * above).sum()) / (n * (n - 1.0) * (n - 2.0)),
     }
 

@@ -46,7 +46,7 @@ PAIR_CASES: dict[str, Case] = {
         lambda z, c: reference.soft_binned_ece(z, c, bins=7, norm=3),
     ),
     "ece": Case(cal.functional.ece, reference.ece),
-    "ece 20": Case(lambda z, c: cal.functional.ece(z, c, 20), lambda z, c: reference.ece(z, c, 20)),
+    "ece 15": Case(lambda z, c: cal.functional.ece(z, c, 15), lambda z, c: reference.ece(z, c, 15)),
     "dca": Case(cal.functional.dca, reference.dca),
 }
 

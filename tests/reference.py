@@ -61,11 +61,12 @@ def soft_binned_ece(
     return total ** (1 / norm) if total > 0 else total * 0
 
 
-def ece(z: Tensor, c: Tensor, bins: int = 15) -> Tensor:
+def ece(z: Tensor, c: Tensor, bins: int = 20) -> Tensor:
     n = len(z)
     total = z.new_zeros(())
     for m in range(bins):
-        inside = [i for i in range(n) if m / bins < float(z[i].detach()) <= (m + 1) / bins]
+        lower = m / bins if m else -1.0  # 0 is in the first bin
+        inside = [i for i in range(n) if lower < float(z[i].detach()) <= (m + 1) / bins]
         if inside:
             total = total + sum((c[i] - z[i] for i in inside), z.new_zeros(())).abs() / n
     return total
@@ -90,10 +91,11 @@ def weighted_mmce(z: Tensor, c: Tensor, w: Tensor, bandwidth: float = 0.4, unbia
     return (products * residuals * laplace_kernel(z, bandwidth)).sum() / products.sum()
 
 
-def weighted_ece(z: Tensor, c: Tensor, w: Tensor, bins: int = 15) -> Tensor:
+def weighted_ece(z: Tensor, c: Tensor, w: Tensor, bins: int = 20) -> Tensor:
     total = z.new_zeros(())
     for m in range(bins):
-        inside = [i for i in range(len(z)) if m / bins < float(z[i].detach()) <= (m + 1) / bins]
+        lower = m / bins if m else -1.0
+        inside = [i for i in range(len(z)) if lower < float(z[i].detach()) <= (m + 1) / bins]
         total = total + sum((w[i] * (c[i] - z[i]) for i in inside), z.new_zeros(())).abs()
     return total / w.sum()
 

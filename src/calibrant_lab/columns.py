@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from calibrant.metrics.verdicts import LABELS, MORE_IS_BETTER
+from calibrant.metrics.table import described
 from calibrant_lab.trials.scores import ALIASES, check_column
 
 AFTER = {"temperature": "after TS", "vector": "after VS"}
@@ -36,7 +36,9 @@ def column(key: str) -> Column:
     check_column(key)
     metric, _, repair = key.partition("+")
     name = ALIASES.get(metric, metric)
-    label, is_percent = LABELS.get(name, (metric.rpartition(":")[2], False))
-    heading = f"{label} %" if is_percent else label
-    heading += f"\n{AFTER[repair]}" if repair else ""
-    return Column(key, heading, 100 if is_percent else 1, 2 if is_percent else 4, 1 if name in MORE_IS_BETTER else -1)
+    known = described(name)
+    is_percent = known.unit == "%"
+    heading = (
+        known.label.strip().rpartition(":")[2] + (" %" if is_percent else "") + (f"\n{AFTER[repair]}" if repair else "")
+    )
+    return Column(key, heading, 100 if is_percent else 1, 2 if is_percent else 4, 1 if known.more_is_better else -1)

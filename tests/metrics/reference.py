@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 
 Floats = Sequence[float]
 Marks = Sequence[int]
@@ -45,7 +46,24 @@ def binned(z: Floats, c: Marks, inside: Callable[[float, int], bool], bins: int)
 
 
 def right_closed(bins: int, kind: type) -> Callable[[float, int], bool]:
-    return lambda z, m: kind(m / bins) < z <= kind((m + 1) / bins)
+    """Bins (lo, hi], the first one with 0."""
+    return lambda z, m: kind(m / bins) < z <= kind((m + 1) / bins) or (z == 0 and m == 0)
+
+
+def classwise_ece(p: Sequence[Floats], y: Sequence[int], bins: int, kind: type) -> float:
+    errors = [
+        ece(binned([row[k] for row in p], [int(label == k) for label in y], right_closed(bins, kind), bins), len(y))
+        for k in range(len(p[0]))
+    ]
+    return math.fsum(errors) / len(errors)
+
+
+def torchmetrics_ece(z: Floats, c: Marks, bins: int) -> float:
+    """Everything in float32: bins [lo, hi) between the edges of ``torch.linspace``, and 1 in a bin of its own."""
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float32).tolist()
+    single = [float(np.float32(value)) for value in z]
+    rows = binned(single, c, lambda value, m: edges[m] <= value and (m == bins or value < edges[m + 1]), bins + 1)
+    return ece(rows, len(z))
 
 
 def ece(rows: list[tuple[int, float, int]], n: int, norm: float = 1) -> float:

@@ -1,5 +1,6 @@
 """What the metrics accept, what they refuse, and how the scores of `evaluate` show."""
 
+import inspect
 import json
 from typing import Any
 
@@ -7,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+import calibrant as cal
 from calibrant import metrics
 from calibrant.metrics import Predictions, Scores
-from calibrant.metrics.proper import nll_of
 
 RNG = np.random.default_rng(0)
 LOGITS = (3 * RNG.standard_normal((300, 4))).astype(np.float32)
@@ -71,32 +72,66 @@ def test_binary_logits_and_probabilities_equal_two_classes() -> None:
             assert scores[entry.key] == pytest.approx(entry.value, rel=1e-9, abs=1e-12)
 
 
-def test_evaluate_agrees_with_every_function() -> None:
-    scores = metrics.evaluate(logits=LOGITS, target=TARGET)
-    given: dict[str, Any] = {"logits": LOGITS, "target": TARGET}
-    expected = {
-        "accuracy": metrics.accuracy(**given),
-        "gap": metrics.gap(**given),
-        "ece": metrics.ece(**given),
-        "ece_guo": metrics.ece(convention="guo", **given),
-        "ece_equal_mass": metrics.equal_mass_ece(**given),
-        "ece_sweep": metrics.ece_sweep(**given).value,
-        "smooth_ece": metrics.smooth_ece(**given).value,
-        "debiased_l2": metrics.debiased_l2(**given),
-        "mce": metrics.mce(**given),
-        "classwise_ece": metrics.classwise_ece(**given),
-        "ks": metrics.ks_error(**given),
-        "esd": metrics.esd(**given),
-        "mmce": metrics.mmce(**given),
-        "nll": metrics.nll(**given),
-        "brier": metrics.brier(**given),
-        "aurc": metrics.aurc(**given),
-    }
-    for key, value in expected.items():
-        assert scores[key] == pytest.approx(value, rel=1e-12), key
+def test_a_key_is_the_name_of_a_function_and_its_value_that_of_the_function() -> None:
+    data = metrics.predictions(logits=LOGITS, target=TARGET)
+    scores = metrics.evaluate(data)
+    parts = metrics.corp_decomposition(data)
+    for key in metrics.METRICS:
+        part = key.removeprefix("brier_")
+        expected = getattr(parts, part) if hasattr(parts, part) and key != part else getattr(metrics, key)(data)
+        assert isinstance(expected, float)
+        assert metrics.METRICS[key].value(data) == pytest.approx(expected, rel=1e-12), key
+        assert key == "skce" or scores[key] == pytest.approx(expected, rel=1e-12), key
+    assert set(scores.keys()) == set(metrics.METRICS) - {"skce"}
     assert scores.accuracy == scores["accuracy"]
     assert "ece" in scores
     assert "ece" in dir(scores)
+
+
+def test_every_metric_that_is_a_number_is_in_the_table() -> None:
+    functions = {name: getattr(metrics, name) for name in metrics.__all__ if inspect.isfunction(getattr(metrics, name))}
+    numbers = {name for name, function in functions.items() if inspect.signature(function).return_annotation is float}
+    assert numbers == {key for key in metrics.METRICS if hasattr(metrics, key)}
+    for metric in metrics.METRICS.values():
+        assert metric.label
+        assert metric.convention
+        assert metric.meaning.endswith(".")
+
+
+def test_bins_and_convention_reach_every_binned_score() -> None:
+    data = metrics.predictions(logits=LOGITS, target=TARGET)
+    scores = metrics.evaluate(data, bins=7, convention="netcal")
+    rule: Any = {"bins": 7, "convention": "netcal"}
+    for name in ("ece", "mce", "classwise_ece"):
+        assert scores[name] == pytest.approx(getattr(metrics, name)(data, **rule), rel=1e-12)
+    for name in ("equal_mass_ece", "debiased_l2"):
+        assert scores[name] == pytest.approx(getattr(metrics, name)(data, bins=7), rel=1e-12)
+    said = {score.key: score.convention for score in scores}
+    assert said["ece"] == "netcal: 7 bins [lo, hi)"
+    assert said["equal_mass_ece"] == "7 bins, ties together"
+    assert said["ece_guo"] == "guo: 15 bins (lo, hi]"
+
+
+SAME_NAME = sorted(set(cal.functional.__all__) & set(metrics.__all__))
+
+
+@pytest.mark.parametrize("name", SAME_NAME)
+def test_functional_and_metrics_agree(name: str) -> None:
+    ours, theirs = (inspect.signature(getattr(module, name)).parameters for module in (metrics, cal.functional))
+    data = metrics.predictions(logits=LOGITS, target=TARGET)
+    rule = metrics.CONVENTIONS["paper"]
+    for parameter in set(ours) & set(theirs) - {"confidence", "correct"}:
+        mine = ours[parameter].default
+        assert (rule.bins if parameter == "bins" and mine is None else mine) == theirs[parameter].default, parameter
+    if "confidence" in theirs:
+        given = torch.from_numpy(data.confidence), torch.from_numpy(data.correct)
+    else:
+        given = torch.from_numpy(LOGITS), torch.from_numpy(TARGET)
+    assert getattr(cal.functional, name)(*given).item() == pytest.approx(getattr(metrics, name)(data), rel=1e-6)
+
+
+def test_names_that_functional_and_metrics_share() -> None:
+    assert SAME_NAME == ["brier", "ece", "esd"]
 
 
 def test_checked_predictions_serve_every_metric() -> None:
@@ -215,7 +250,7 @@ def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
 def test_a_metric_of_classes_refuses_pairs() -> None:
     data = metrics.predictions(GOOD, [1, 0, 1])
     with pytest.raises(ValueError, match="NLL needs every class"):
-        nll_of(data)
+        metrics.nll(data)
 
 
 @pytest.mark.parametrize("z", [np.zeros(5), np.ones(5), np.full(5, 0.5), np.array([0.0, 1, 0, 1, 1])])

@@ -82,6 +82,26 @@ def test_probabilities_and_confidence_are_taken_on_request() -> None:
         by_class.update(LOGITS.abs().clamp(0, 1), TARGET)
 
 
+@pytest.mark.parametrize("convention", metrics.CONVENTIONS)
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_probabilities_on_the_edges_of_bins_fall_where_they_fall_in_memory(
+    convention: metrics.binned.ConventionName, kind: torch.dtype
+) -> None:
+    p = torch.eye(3, dtype=kind).repeat(40, 1) * torch.linspace(0, 1, 120, dtype=kind).mul(20).round().div(20)[:, None]
+    p[:, 1] += 1 - p.sum(1)
+    target = torch.randint(3, (120,), generator=torch.Generator().manual_seed(2))
+    rule: Any = {"bins": 10, "convention": convention}
+    of_classes, top = metrics.StreamingClasswiseECE(3, takes="probabilities", **rule), metrics.StreamingECE(
+        takes="probabilities", **rule
+    )  # fmt: skip
+    for part in torch.arange(120).split(50):
+        of_classes.update(p[part], target[part])
+        top.update(p[part], target[part])
+    given: Any = {"probabilities": p, "target": target}
+    assert of_classes.compute().item() == pytest.approx(metrics.classwise_ece(**given, **rule), rel=1e-12)
+    assert top.compute().item() == pytest.approx(metrics.ece(**given, **rule), rel=1e-12)
+
+
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
 @pytest.mark.parametrize("name", streaming())
 def test_before_the_first_sample_there_is_no_value(name: str) -> None:

@@ -22,8 +22,7 @@ GOLDEN: dict[str, tuple[Callable[..., float], float, float, float]] = {
     # name: function, value on the continuous set, on the tied one, relative tolerance
     "esd": (metrics.esd, 6.344652845941e-04, 6.870861370388e-04, 1e-10),
     "ks": (metrics.ks_error, 4.218693421584e-02, 4.170e-02, 1e-10),
-    "mmce unbiased": (metrics.mmce, 1.677203103337e-03, 1.653662884735e-03, 1e-10),
-    "mmce": (lambda z, c: metrics.mmce(z, c, unbiased=False), 1.751840776154e-03, 1.728500021850e-03, 1e-10),
+    "mmce": (metrics.mmce_unbiased, 1.677203103337e-03, 1.653662884735e-03, 1e-10),
     "ece guo": (lambda z, c: metrics.ece(z, c, convention="guo"), 6.143280037420e-02, 6.126e-02, 1e-10),
     "ece paper": (metrics.ece, 6.257116286720e-02, 5.990e-02, 1e-10),
     "mce": (lambda z, c: metrics.mce(z, c, convention="guo"), 3.760623270772e-01, 3.8e-01, 1e-10),
@@ -32,9 +31,9 @@ GOLDEN: dict[str, tuple[Callable[..., float], float, float, float]] = {
         lambda z, c: metrics.debiased_l2(z, c, squared=True, split_ties=True), 4.334332248667e-03, 4.170191107400e-03,
         1e-10,
     ),
-    "sweep": (lambda z, c: metrics.ece_sweep(z, c).value, 3.988351602848e-02, 3.970e-02, 1e-10),
+    "sweep": (lambda z, c: metrics.ece_sweep(z, c), 3.988351602848e-02, 3.970e-02, 1e-10),
     # relplot's values, on a coarser grid that rounds tied confidences: see test_smooth_ece_solves_its_equation.
-    "smooth": (lambda z, c: metrics.smooth_ece(z, c).value, 5.72323e-02, 5.90754e-02, 4e-2),
+    "smooth": (lambda z, c: metrics.smooth_ece(z, c), 5.72323e-02, 5.90754e-02, 4e-2),
     "brier": (metrics.brier, 7.631487592034e-02, 7.64908e-02, 1e-10),
 }  # fmt: skip
 
@@ -47,14 +46,16 @@ def test_golden_value(name: str) -> None:
 
 
 def test_golden_bins_of_the_sweep() -> None:
-    assert metrics.ece_sweep(Z, C).bins == 3 == metrics.ece_sweep(T, C).bins
+    for z in (Z, T):
+        assert len(metrics.swept_bins(metrics.predictions(z, C)).samples) == 3
 
 
 def test_the_sweep_ends_where_accuracy_never_falls() -> None:
     z = np.linspace(0.5, 1, 100_000)
-    assert metrics.ece_sweep(z, np.ones(len(z))).value == pytest.approx(0.25, abs=1e-9)
-    assert metrics.ece_sweep(z, z > 0.7).bins == binned.MOST_SWEPT
-    assert metrics.ece_sweep(np.round(z[::1000], 1), np.ones(100)).bins == 6  # one for each tie group
+    assert metrics.ece_sweep(z, np.ones(len(z))) == pytest.approx(0.25, abs=1e-9)
+    assert len(metrics.swept_bins(metrics.predictions(z, z > 0.7)).samples) == binned.MOST_SWEPT
+    ties = metrics.predictions(np.round(z[::1000], 1), np.ones(100))
+    assert len(metrics.swept_bins(ties).samples) == 6  # one for each tie group
 
 
 # Coarse confidences make ties and hit bin edges; 0 and 1 are the ends of the range.
@@ -78,11 +79,13 @@ def test_metrics_equal_their_definitions(pairs: list[tuple[float, int]], kind: t
     zs, cs, n = z.tolist(), c.tolist(), len(z)
     assert metrics.esd(z, c) == close(reference.esd(zs, cs))
     assert metrics.ks_error(z, c) == close(reference.ks(zs, cs))
-    assert metrics.mmce(z, c) == close(reference.mmce(zs, cs, 0.4, True))
-    assert metrics.mmce(z, c, 1e-4, unbiased=False) == close(reference.mmce(zs, cs, 1e-4, False))
+    for bandwidth in (0.4, 1e-4):
+        assert metrics.mmce_unbiased(z, c, bandwidth) == close(reference.mmce(zs, cs, bandwidth, True))
     for bins in (1, 7, 20):
         rows = reference.binned(zs, cs, reference.right_closed(bins, kind), bins)
         assert metrics.ece(z, c, bins) == close(reference.ece(rows, n))
+        of_tensors = cal.functional.ece(torch.from_numpy(z), torch.from_numpy(c), bins).item()
+        assert of_tensors == pytest.approx(reference.ece(rows, n), rel=1e-6, abs=1e-12)
         assert metrics.ece(z, c, bins, norm=2) == close(reference.ece(rows, n, 2))
         worst = max((abs(right - total) / k for k, total, right in rows if k), default=0)
         assert metrics.mce(z, c, bins) == close(worst)
@@ -138,13 +141,12 @@ def test_large_input_that_spans_many_blocks() -> None:
 
 def test_smooth_ece_solves_its_equation() -> None:
     for z, c in ((Z, C), (T, C), (np.array([0.9, 0.2, 1.0]), np.array([0, 1, 0]))):
-        found = metrics.smooth_ece(z, c)
-        assert found.value == pytest.approx(found.width, abs=1e-6)
-        assert found.value == pytest.approx(reference.smoothed_error(z.tolist(), c.tolist(), found.width), abs=2e-5)
+        value = metrics.smooth_ece(z, c)
+        assert value == pytest.approx(reference.smoothed_error(z.tolist(), c.tolist(), value), abs=2e-5)
 
 
 def test_smooth_ece_of_a_flawless_model() -> None:
-    assert metrics.smooth_ece(np.ones(10), np.ones(10)).value == 0
+    assert metrics.smooth_ece(np.ones(10), np.ones(10)) == 0
 
 
 @pytest.mark.parametrize("bandwidth", [0.3, 1.0])
@@ -155,7 +157,7 @@ def test_skce_equals_its_definition_and_twice_mmce(bandwidth: float) -> None:
     value = metrics.skce(probabilities=p, target=y, bandwidth=bandwidth)
     assert value == pytest.approx(reference.skce(p.tolist(), y.tolist(), bandwidth), rel=1e-10)
     binary = np.stack((Z[:50], 1 - Z[:50]), 1)  # class 0 is the predicted one
-    twice = 2 * metrics.mmce(Z[:50], C[:50], bandwidth / math.sqrt(2))
+    twice = 2 * metrics.mmce_unbiased(Z[:50], C[:50], bandwidth / math.sqrt(2))
     assert metrics.skce(probabilities=binary, target=1 - C[:50].astype(int), bandwidth=bandwidth) == pytest.approx(
         twice
     )
@@ -173,15 +175,11 @@ def test_class_wise_ece_and_nll_and_brier_of_classes() -> None:
     logits = 3 * rng.standard_normal((200, 5))
     y = rng.integers(5, size=200)
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    per_class = [
-        reference.ece(
-            reference.binned(p[:, k].tolist(), (y == k).astype(int).tolist(), reference.right_closed(15, float), 15),
-            200,
-        )
-        for k in range(5)
-    ]
-    assert metrics.classwise_ece(logits=logits, target=y, bins=15) == pytest.approx(np.mean(per_class), rel=1e-9)
-    assert metrics.classwise_ece(logits=logits, target=y, bins=15, per_class=True) == pytest.approx(per_class, rel=1e-9)
+    expected = reference.classwise_ece(p.tolist(), y.tolist(), 15, float)
+    data = metrics.predictions(logits=logits, target=y)
+    assert metrics.classwise_ece(data, bins=15) == pytest.approx(expected, rel=1e-9)
+    assert metrics.classwise_errors(data, bins=15).shape == (5,)
+    assert metrics.classwise_errors(data, bins=15).mean() == pytest.approx(expected, rel=1e-9)
     assert metrics.nll(logits=logits, target=y) == pytest.approx(-np.log(p[np.arange(200), y]).mean(), rel=1e-12)
     assert metrics.brier(logits=logits, target=y) == pytest.approx(((p - np.eye(5)[y]) ** 2).sum(1).mean(), rel=1e-12)
     same = {
@@ -189,6 +187,38 @@ def test_class_wise_ece_and_nll_and_brier_of_classes() -> None:
     }
     for name, value in same.items():
         assert value == pytest.approx(getattr(metrics, name)(logits=logits, target=y), rel=1e-9)
+
+
+def test_a_class_that_is_ruled_out_counts() -> None:
+    assert metrics.classwise_ece(probabilities=[[1, 0], [1, 0]], target=[1, 1]) == 1
+    assert cal.ECELoss(view="class-wise")(torch.tensor([[1e4, -1e4]] * 2), torch.tensor([1, 1])) == 1
+    for convention in metrics.CONVENTIONS:
+        assert metrics.ece([0.0, 0.0], [1, 1], convention=convention) == 1
+        assert metrics.mce([0.0, 0.0], [1, 1], convention=convention) == 1
+
+
+# Rows of few small whole numbers: many zeros and ones, ties and probabilities on the edges of bins.
+rows = st.lists(st.integers(0, 3), min_size=3, max_size=3).filter(any).map(lambda row: [k / sum(row) for k in row])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(rows, st.integers(0, 2)), min_size=1, max_size=12), st.sampled_from([1, 2, 6, 15, 20]))
+def test_class_wise_ece_equals_its_definition(drawn: list[tuple[list[float], int]], bins: int) -> None:
+    p, y = zip(*drawn, strict=True)
+    for kind in (np.float32, np.float64):
+        given: Any = {"probabilities": np.array(p, dtype=kind), "target": y}
+        expected = reference.classwise_ece(given["probabilities"].tolist(), y, bins, kind)
+        assert metrics.classwise_ece(bins=bins, **given) == close(expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(samples, st.sampled_from([np.float32, np.float64]), st.sampled_from([1, 7, 10, 15]))
+def test_the_torchmetrics_preset_is_that_of_float32(pairs: list[tuple[float, int]], kind: type, bins: int) -> None:
+    z, c = (np.array(column) for column in zip(*pairs, strict=True))
+    z = np.concatenate((z.astype(kind), np.nextafter(z.astype(kind), kind(0.5))))
+    c = np.concatenate((c, c))
+    expected = reference.torchmetrics_ece(z.tolist(), c.tolist(), bins)
+    assert metrics.ece(z, c, bins, "torchmetrics") == pytest.approx(expected, abs=1e-7)
 
 
 def test_nll_stays_finite_for_saved_zeros_and_vast_logits() -> None:
@@ -201,17 +231,24 @@ PARITY: dict[str, Any] = {"z": [0.0, 1.0, 0.5, 1 / 3, 0.2, 0.7, 0.9, 0.3, 0.6000
 
 @pytest.mark.parametrize("bins", [5, 10, 15])
 def test_parity_with_torchmetrics(bins: int) -> None:
-    functional = pytest.importorskip("torchmetrics.functional.classification.calibration_error")
+    functional = pytest.importorskip("torchmetrics.functional.classification")
     rng = np.random.default_rng(4)
     for z in (rng.random(500) ** 0.2, np.round(rng.random(500), 1), np.array(PARITY["z"]), np.arange(bins + 1) / bins):
         for kind in (np.float32, np.float64):
-            confidence = z.astype(kind)
-            correct = rng.random(len(z)) < z
-            tensors = torch.from_numpy(confidence), torch.from_numpy(correct).to(torch.from_numpy(confidence).dtype)
-            edges = torch.linspace(0, 1, bins + 1, dtype=tensors[0].dtype)
-            theirs = functional._ce_compute(*tensors, edges, norm="l1").item()
-            ours = metrics.ece(confidence, correct, bins, "torchmetrics")
-            assert ours == pytest.approx(theirs, rel=2e-5 if kind is np.float32 else 1e-10)
+            # Two classes of which the first is predicted, as long as it has the larger probability.
+            confidence = np.maximum(z, 1 - z).astype(kind)
+            p = np.stack((confidence, 1 - confidence), 1)
+            target = (rng.random(len(z)) > z).astype(int)
+            for norm, metric in (("l1", metrics.ece), ("max", metrics.mce)):
+                theirs = functional.multiclass_calibration_error(
+                    torch.from_numpy(p), torch.from_numpy(target), num_classes=2, n_bins=bins, norm=norm
+                ).item()
+                ours = metric(probabilities=p, target=target, bins=bins, convention="torchmetrics")
+                assert ours == pytest.approx(theirs, abs=1e-6)
+        # Of pairs, theirs are called binary, and not cast.
+        single, correct = torch.from_numpy(z).float(), torch.from_numpy(rng.random(len(z)) < z).long()
+        theirs = functional.binary_calibration_error(single, correct, n_bins=bins).item()
+        assert metrics.ece(z, correct, bins, "torchmetrics") == pytest.approx(theirs, abs=1e-6)
 
 
 @pytest.mark.parametrize("bins", [5, 10, 15])
@@ -227,4 +264,4 @@ def test_parity_with_netcal(bins: int) -> None:
 
 def test_parity_with_relplot() -> None:
     relplot = pytest.importorskip("relplot", reason="relplot is not installed")
-    assert metrics.smooth_ece(Z, C).value == pytest.approx(relplot.smECE(Z, C), abs=1e-3)
+    assert metrics.smooth_ece(Z, C) == pytest.approx(relplot.smECE(Z, C), abs=1e-3)

@@ -89,7 +89,7 @@ MASKABLE: dict[str, Callable[..., Tensor]] = {
     "soft-binned ece, binned": lambda z, c, **k: cal.functional.soft_binned_ece(z, c, form="binned", **k),
     "soft-binned ece, norm 3": lambda z, c, **k: cal.functional.soft_binned_ece(z, c, norm=3, **k),
     "ece": cal.functional.ece,
-    "ece 20": lambda z, c, **k: cal.functional.ece(z, c, 20, **k),
+    "ece 15": lambda z, c, **k: cal.functional.ece(z, c, 15, **k),
     "dca": cal.functional.dca,
 }
 

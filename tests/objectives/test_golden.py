@@ -28,8 +28,8 @@ GOLDEN: dict[str, tuple[Function, float, float]] = {
     "soft-binned ece, binned": (
         lambda z, c: F.soft_binned_ece(z, c, form="binned"), 6.080633021015e-02, 6.028734674080e-02
     ),
-    "ece 15": (F.ece, 6.143280037420e-02, 6.126000000000e-02),
-    "ece 20": (lambda z, c: F.ece(z, c, 20), 6.257116286720e-02, 5.990000000000e-02),
+    "ece 15": (lambda z, c: F.ece(z, c, 15), 6.143280037420e-02, 6.126000000000e-02),
+    "ece 20": (F.ece, 6.257116286720e-02, 5.990000000000e-02),
 }  # fmt: skip
 
 

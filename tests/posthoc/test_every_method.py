@@ -2,7 +2,9 @@
 
 import copy
 import io
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from calibrant.posthoc import (
     METHODS,
     BetaCalibration,
     Calibrator,
+    ConformalClassifier,
     DirichletCalibration,
     EnsembleTemperatureScaling,
     HistogramBinning,
@@ -24,6 +27,7 @@ from calibrant.posthoc import (
     VectorScaling,
     logits_from_probabilities,
 )
+from calibrant.posthoc.base import Fitted
 from tests.posthoc.data import ece, nll, overconfident
 
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
@@ -63,6 +67,52 @@ def test_rows_sum_to_one_and_calibration_improves(name: str) -> None:
     assert ece(after.numpy(), TEST_TARGET.numpy()) < 0.5 * ece(before.numpy(), TEST_TARGET.numpy())
     if after.min() > 0:
         assert nll(after, TEST_TARGET) < nll(before, TEST_TARGET) - 0.15
+
+
+@pytest.mark.parametrize("name", [*CALIBRATORS, "conformal"])
+def test_state_travels_through_safetensors(name: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    makers: dict[str, Callable[[], Fitted]] = {**CALIBRATORS, "conformal": ConformalClassifier}
+    calibrator, other, oldest = (makers[name]() for _ in range(3))
+    calibrator.fit(FIT.float(), TARGET)
+    save_file(calibrator.state_dict(), tmp_path / "calibrator.safetensors")
+    other.load_state_dict(load_file(tmp_path / "calibrator.safetensors"))
+    # Version 0.1 saved a dictionary where there are bytes now.
+    settings = json.loads(bytes(calibrator.state_dict()["_extra_state"].tolist()))
+    if "chosen_penalties_" in settings:
+        settings["chosen_penalties_"] = tuple(settings["chosen_penalties_"])
+    oldest.load_state_dict({**calibrator.state_dict(), "_extra_state": settings})
+    for loaded in (other, oldest):
+        assert repr(loaded) == repr(calibrator)
+        for key, value in calibrator.state_dict().items():
+            assert torch.equal(loaded.state_dict()[key], value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_hugging_face_model_that_holds_a_calibrator_is_saved(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from safetensors.torch import load_file
+
+    class Calibrated(transformers.PreTrainedModel):  # type: ignore[misc, name-defined]
+        config_class = transformers.PretrainedConfig
+
+        def __init__(self, config: object) -> None:
+            super().__init__(config)
+            self.linear = nn.Linear(4, 4)
+            self.calibrator = TemperatureScaling()
+            self.post_init()
+
+    model = Calibrated(transformers.PretrainedConfig())
+    model.calibrator.fit(FIT.float(), TARGET)
+    model.save_pretrained(tmp_path)
+    other = Calibrated.from_pretrained(tmp_path)
+    assert torch.equal(other.linear.weight, model.linear.weight)
+    # It leaves out buffers that a fresh model does not have, but not in silence.
+    with pytest.raises(RuntimeError, match="TemperatureScaling is not fitted"):
+        other.calibrator(TEST)
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    assert torch.equal(other.calibrator(TEST), model.calibrator(TEST))
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)

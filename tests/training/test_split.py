@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
@@ -36,8 +36,7 @@ def test_a_dataset_is_split_like_its_length() -> None:
 @given(counts=st.lists(st.integers(1, 60), min_size=1, max_size=6), seed=st.integers(0, 1000))
 def test_every_class_gives_its_share_to_within_one_sample(counts: list[int], seed: int) -> None:
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-    if round(0.25 * len(labels)) < 3:
-        return
+    assume(round(0.25 * len(labels)) >= 3)
     calibration = interleaved_split(len(labels), 0.25, seed, stratify=labels.tolist())[1]
     held_out = labels[calibration].bincount(minlength=len(counts))
     share = round(0.25 * len(labels)) / len(labels)

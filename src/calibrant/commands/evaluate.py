@@ -15,6 +15,7 @@ from calibrant.files import FileError, fits_in_memory, naming, read_predictions
 from calibrant.metrics import Comparison, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
+from calibrant.metrics.table import metrics_table
 from calibrant.report import Audit, audit, verdict
 
 TABLES = (".csv", ".parquet")
@@ -209,15 +210,6 @@ def _scores_beyond_memory(path: Path, engine: Engine, options: Options, progress
         else:
             limit = options.memory_limit
             found = scale.statistics_duckdb(path, columns=columns, bins=bins, memory_limit=limit, progress=progress)
-    words = f"{options.convention}: {rule.describe(bins)}"
-    gap = found.mean_confidence - found.accuracy
-    return Scores(found.samples, None, (
-        Score("accuracy", "accuracy", found.accuracy, "top label", percent=True),
-        Score("confidence", "mean confidence", found.mean_confidence, "top label", percent=True),
-        Score("gap", "signed gap", gap, "confidence - accuracy", percent=True, signed=True),
-        Score("ece", f"ECE, {options.convention}", found.ece, words, percent=True),
-        Score("mce", "MCE", found.mce, "as ECE", percent=True),
-        Score("ks", "KS error", found.ks, "cumulative, ties grouped", percent=True),
-        Score("esd", "ESD", found.esd, "unbiased, may be below 0"),
-        Score("brier_top", "Brier, top label", found.brier, "mean squared residual"),
-    ))  # fmt: skip
+    table = metrics_table(bins, options.convention).items()
+    entries = (Score(key, getattr(found, key), metric.convention) for key, metric in table if hasattr(found, key))
+    return Scores(found.samples, None, tuple(entries))

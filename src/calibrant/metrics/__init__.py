@@ -9,16 +9,17 @@ from calibrant.metrics.binned import (
     CONVENTIONS,
     BinTable,
     Convention,
-    Sweep,
     debiased_l2,
     ece,
+    ece_guo,
     ece_sweep,
     equal_mass_bins,
     equal_mass_ece,
     equal_width_bins,
     mce,
+    swept_bins,
 )
-from calibrant.metrics.classwise import classwise_ece
+from calibrant.metrics.classwise import classwise_ece, classwise_errors
 from calibrant.metrics.cumulative import esd, ks_error
 from calibrant.metrics.evaluate import Score, Scores, evaluate
 from calibrant.metrics.inference import (
@@ -29,7 +30,7 @@ from calibrant.metrics.inference import (
     compare,
     confidence_interval,
 )
-from calibrant.metrics.kernel import mmce, skce
+from calibrant.metrics.kernel import mmce_unbiased, skce
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.proper import (
     BrierDecomposition,
@@ -38,16 +39,20 @@ from calibrant.metrics.proper import (
     aurc,
     brier,
     brier_decomposition,
+    brier_top,
     corp_decomposition,
     gap,
+    mean_confidence,
     nll,
 )
-from calibrant.metrics.smooth import SmoothECE, smooth_ece
+from calibrant.metrics.smooth import smooth_ece
+from calibrant.metrics.table import METRICS, Metric
 
 STREAMING = ("StreamingClasswiseECE", "StreamingECE", "StreamingESD", "StreamingGap", "StreamingKS", "StreamingMCE")
 
 __all__ = [
     "CONVENTIONS",
+    "METRICS",
     "BinTable",
     "BrierDecomposition",
     "CalibrationTest",
@@ -55,22 +60,24 @@ __all__ = [
     "Convention",
     "Corp",
     "Interval",
+    "Metric",
     "Predictions",
     "Score",
     "Scores",
-    "SmoothECE",
-    "Sweep",
     "accuracy",
     "aurc",
     "brier",
     "brier_decomposition",
+    "brier_top",
     "calibration_test",
     "classwise_ece",
+    "classwise_errors",
     "compare",
     "confidence_interval",
     "corp_decomposition",
     "debiased_l2",
     "ece",
+    "ece_guo",
     "ece_sweep",
     "equal_mass_bins",
     "equal_mass_ece",
@@ -80,11 +87,13 @@ __all__ = [
     "gap",
     "ks_error",
     "mce",
-    "mmce",
+    "mean_confidence",
+    "mmce_unbiased",
     "nll",
     "predictions",
     "skce",
     "smooth_ece",
+    "swept_bins",
 ]
 
 

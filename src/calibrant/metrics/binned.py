@@ -10,7 +10,8 @@ from calibrant.arrays import Array, IndexArray
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.sorting import BLOCK
 
-# The most bins ECE-sweep tries.
+# Bins of equal mass unless told otherwise, and the most that ECE-sweep tries.
+MASS_BINS = 15
 MOST_SWEPT = 4096
 ConventionName = Literal["paper", "guo", "torchmetrics", "netcal"]
 
@@ -29,16 +30,19 @@ class Convention(NamedTuple):
         return f"{bins} bins {sides}" + (", 1 apart" if self.last == "extra" else "")
 
     def edges_like(self, confidence: Array, bins: int) -> Array:
-        """The edges, rounded as the confidences are: a confidence of k/bins is then on the edge, not beside it."""
+        """The edges, in the type that confidences are compared in.
+
+        Ours are rounded as the confidences are: a confidence of k/bins is then on the edge, not beside it. torchmetrics
+        casts confidences to float32, netcal to float64.
+        """
         if self.edges == "torch-linspace":
-            kind = torch.float32 if confidence.dtype == np.float32 else torch.float64
-            return torch.linspace(0, 1, bins + 1, dtype=kind).numpy()
+            return torch.linspace(0, 1, bins + 1, dtype=torch.float32).numpy()
         if self.edges == "numpy-linspace":
             return np.linspace(0, 1, bins + 1)
         return (np.arange(bins + 1) / bins).astype(confidence.dtype)
 
 
-CONVENTIONS: dict[str, Convention] = {
+CONVENTIONS: dict[ConventionName, Convention] = {
     "paper": Convention(20, "right", "closed", "quotients"),
     "guo": Convention(15, "right", "closed", "quotients"),
     "torchmetrics": Convention(15, "left", "extra", "torch-linspace"),
@@ -85,7 +89,7 @@ def equal_width_bins(given: Predictions, *, bins: int | None = None, convention:
     return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
 
 
-def rule_of(convention: str, bins: int | None) -> tuple[Convention, int]:
+def rule_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
     """The convention of this name, and how many bins it means."""
     inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
@@ -95,8 +99,9 @@ def rule_of(convention: str, bins: int | None) -> tuple[Convention, int]:
 
 
 def slots_of(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
-    """The bin of each confidence; -1 for one that falls in no bin."""
+    """The bin of each confidence; 0, the lower end of all edges, is in the first."""
     count = len(edges) - 1
+    confidence = confidence.astype(edges.dtype, copy=False)
     scaled = confidence * confidence.dtype.type(count)
     nearest = np.rint(scaled)
     slot = (np.ceil(scaled) - 1 if rule.closed == "right" else np.floor(scaled)).astype(np.intp)
@@ -105,25 +110,24 @@ def slots_of(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
     if len(doubtful):
         side: Literal["left", "right"] = "left" if rule.closed == "right" else "right"
         slot[doubtful] = np.searchsorted(edges, confidence[doubtful], side=side) - 1
-    return slot if rule.last == "extra" else np.minimum(slot, count - 1, out=slot)
+    return np.clip(slot, 0, count if rule.last == "extra" else count - 1, out=slot)
 
 
 def bin_sums(confidence: Array, correct: Any, edges: Array, rule: Convention) -> tuple[Array, Array, Array]:
     """Samples, confidence and right ones of each bin."""
     slots = len(edges) - 1 + (rule.last == "extra")
-    counts, total = np.zeros((slots + 1, 2), dtype=np.int64), np.zeros(slots + 1)
+    counts, total = np.zeros((slots, 2), dtype=np.int64), np.zeros(slots)
     for start in range(0, len(confidence), BLOCK):
         block = confidence[start : start + BLOCK]
         slot = slots_of(block, edges, rule)
-        slot += 1  # a confidence that falls in no bin is counted in front, and dropped
-        total += np.bincount(slot, weights=block, minlength=slots + 1)
+        total += np.bincount(slot, weights=block, minlength=slots)
         slot *= 2
         slot += correct[start : start + BLOCK]
-        counts += np.bincount(slot, minlength=2 * slots + 2).reshape(-1, 2)
-    return counts[1:].sum(1).astype(np.float64), total[1:], counts[1:, 1].astype(np.float64)
+        counts += np.bincount(slot, minlength=2 * slots).reshape(-1, 2)
+    return counts.sum(1).astype(np.float64), total, counts[:, 1].astype(np.float64)
 
 
-def equal_mass_bins(given: Predictions, *, bins: int = 15, split_ties: bool = False) -> BinTable:
+def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS, split_ties: bool = False) -> BinTable:
     """Sort samples into bins that hold the same number of them, as nearly as ties allow.
 
     Args:
@@ -186,14 +190,15 @@ def ece(
     ======================  ====  ==================================================================
     convention              bins  edges
     ======================  ====  ==================================================================
-    ``"paper"`` (ESD)       20    (lo, hi]; a confidence of 0 falls in no bin but counts in N
+    ``"paper"`` (ESD)       20    (lo, hi], the first one with 0
     ``"guo"``               15    the same
-    ``"torchmetrics"``      15    [lo, hi), and a confidence of exactly 1 in a bin of its own
+    ``"torchmetrics"``      15    [lo, hi), and a confidence of exactly 1 in a bin of its own; compared in float32
     ``"netcal"``            10    [lo, hi), the last one closed
     ======================  ====  ==================================================================
 
     On confidences with ties, as trained networks have them, these differ by up to 0.4 points: say which one a
-    number follows.
+    number follows. Code published with the first two leaves a confidence of exactly 0 out of every bin; no top label
+    has it, but a class may, and class-wise ECE would not count it.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
@@ -215,6 +220,19 @@ def ece(
     inputs.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE", **given)
     return ece_of(equal_width_bins(data, bins=bins, convention=convention), len(data), norm)
+
+
+def ece_guo(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> float:
+    """ECE with the 15 bins of Guo et al. (2017): :func:`ece` with ``convention="guo"``.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.ece_guo([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
+        0.5
+    """
+    return ece(confidence, correct, convention="guo", **given)
 
 
 def mce(
@@ -250,7 +268,7 @@ def mce(
 def equal_mass_ece(
     confidence: Values | Predictions | None = None,
     correct: Values | None = None,
-    bins: int = 15,
+    bins: int = MASS_BINS,
     *,
     split_ties: bool = False,
     **given: Unpack[Given],
@@ -280,7 +298,7 @@ def equal_mass_ece(
 def debiased_l2(
     confidence: Values | Predictions | None = None,
     correct: Values | None = None,
-    bins: int = 15,
+    bins: int = MASS_BINS,
     *,
     squared: bool = False,
     split_ties: bool = False,
@@ -317,13 +335,6 @@ def debiased_l2(
     return value if squared else float(np.sqrt(max(value, 0.0)))
 
 
-class Sweep(NamedTuple):
-    """The value of ECE-sweep, and the number of bins it chose."""
-
-    value: float
-    bins: int
-
-
 def ece_sweep(
     confidence: Values | Predictions | None = None,
     correct: Values | None = None,
@@ -331,7 +342,7 @@ def ece_sweep(
     norm: float = 1.0,
     split_ties: bool = False,
     **given: Unpack[Given],
-) -> Sweep:
+) -> float:
     """ECE with as many equal-mass bins as keep the bins' accuracies in ascending order.
 
     The number of bins rises from 2; the last one before accuracy first falls from one bin to the next is used, and
@@ -345,23 +356,35 @@ def ece_sweep(
         split_ties: Cut tie groups in the order given; by default they stay together.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
+    See :func:`swept_bins` for the bins themselves.
+
     References:
         Roelofs, Cain, Shlens, Mozer, "Mitigating Bias in Calibration Error Estimation", AISTATS 2022.
 
     Example:
         >>> from calibrant import metrics
-        >>> metrics.ece_sweep([0.6, 0.7, 0.8, 0.9], [0, 1, 0, 1]).bins
-        2
+        >>> round(metrics.ece_sweep([0.6, 0.7, 0.8, 0.9], [0, 1, 0, 1]), 4)
+        0.25
     """
     inputs.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE-sweep", **given)
-    mass = _Mass(data, split_ties)
+    return ece_of(swept_bins(data, split_ties=split_ties), len(data), norm)
+
+
+def swept_bins(given: Predictions, *, split_ties: bool = False) -> BinTable:
+    """The bins of equal mass that :func:`ece_sweep` chooses.
+
+    Args:
+        given: Checked predictions.
+        split_ties: Cut tie groups in the order given; by default they stay together.
+    """
+    mass = _Mass(given, split_ties)
     best = mass.table(1)
-    for bins in range(2, min(len(data), MOST_SWEPT) + 1):
+    for bins in range(2, min(len(given), MOST_SWEPT) + 1):
         table = mass.table(bins)
         if (np.diff(table.right / table.samples) < 0).any():
             break
         best = table
         if len(table.samples) == len(mass.confidence):
             break  # every tie group has a bin of its own: no more to come
-    return Sweep(ece_of(best, len(data), norm), len(best.samples))
+    return best

@@ -1,6 +1,6 @@
 """Class-wise ECE: every class's probability against whether it is the class, not the predicted one alone."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -15,17 +15,17 @@ def classwise_ece(
     *,
     bins: int | None = None,
     convention: ConventionName = "paper",
-    per_class: bool = False,
     **given: Unpack[Given],
-) -> Any:
+) -> float:
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
     Args:
         data: Predictions already checked, in place of the keywords.
         bins: Number of bins; by default the convention's.
         convention: As for :func:`calibrant.metrics.ece`.
-        per_class: Return one value per class, ``(C,)``, instead of their mean.
         **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
+
+    See :func:`classwise_errors` for the value of each class.
 
     References:
         Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling", NeurIPS 2019.
@@ -36,12 +36,17 @@ def classwise_ece(
         0.15
     """
     checked = predictions(data, name="class-wise ECE", **given)
-    errors = classwise_errors(checked, bins=bins, convention=convention)
-    return errors if per_class else float(errors.mean())
+    return float(classwise_errors(checked, bins=bins, convention=convention).mean())
 
 
 def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
-    """ECE of each class against the rest."""
+    """ECE of each class against the rest, ``(C,)``.
+
+    Args:
+        given: Checked predictions, of all classes.
+        bins: Number of bins; by default the convention's.
+        convention: As for :func:`calibrant.metrics.ece`.
+    """
     rule, count = rule_of(convention, bins)
     gaps = classwise_gaps(given, rule, count)
     errors: Array = np.abs(gaps).sum(1) / len(given)

@@ -1,16 +1,15 @@
 """Everything about one model's predictions at once: `evaluate` and the `Scores` it returns."""
 
 import html
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from calibrant.metrics import binned, classwise, kernel, proper, smooth
-from calibrant.metrics.cumulative import cumulative
+from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.metrics.table import Metric, described, metrics_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,30 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Score:
-    """One number and what it means.
+    """One number, and how it was computed.
 
     Attributes:
-        key: Name in :meth:`Scores.to_dict`.
-        label: Name for people.
+        key: Name of the metric's function.
         value: The number.
         convention: How exactly it was computed: bins, edges, estimator.
-        percent: Whether people read it in percent.
-        signed: Whether its sign is what people look for.
     """
 
     key: str
-    label: str
     value: float
     convention: str
-    percent: bool = False
-    signed: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name for people; that of a part of the score above is indented."""
+        return described(self.key).label
 
     def __str__(self) -> str:
-        if not math.isfinite(self.value):
-            return str(self.value)
-        if self.percent:
-            return f"{100 * self.value:+z.2f} %" if self.signed else f"{100 * self.value:z.2f} %"
-        return f"{self.value:.4f}" if abs(self.value) >= 0.01 or self.value == 0 else f"{self.value:.2e}"
+        metric = described(self.key)
+        return metric.shown(self.value, signed=metric.signed)
 
 
 class Scores:
@@ -133,7 +128,7 @@ def evaluate(
     correct: Values | None = None,
     *,
     bins: int | None = None,
-    convention: binned.ConventionName = "paper",
+    convention: ConventionName = "paper",
     **given: Unpack[Given],
 ) -> Scores:
     """Compute every score of one model's predictions; all those of the pairs come from one sort.
@@ -141,7 +136,7 @@ def evaluate(
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)`` with N at least 3.
         correct: 1 or True where the prediction is right, same shape.
-        bins: Bins of ECE; by default the convention's.
+        bins: Bins of the binned scores; by default the convention's, or 15 of equal mass.
         convention: Of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
             :func:`calibrant.metrics.ece`.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds NLL, class-wise ECE
@@ -159,64 +154,11 @@ def evaluate(
     """
     data = predictions(confidence, correct, minimum=3, name="evaluate", **given)
     with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy was told to say to that
-        return Scores(len(data), data.classes, tuple(_scores(data, bins, convention)))
+        return Scores(len(data), data.classes, tuple(_scores(data, metrics_table(bins, convention))))
 
 
-def _scores(data: Predictions, bins: int | None, convention: binned.ConventionName) -> Iterator[Score]:
-    accuracy, confidence = float(data.correct.mean()), float(data.confidence.mean(dtype=np.float64))
-    yield Score("accuracy", "accuracy", accuracy, "top label", percent=True)
-    yield Score("confidence", "mean confidence", confidence, "top label", percent=True)
-    yield Score("gap", "signed gap", confidence - accuracy, "confidence - accuracy", percent=True, signed=True)
-    yield from _binned_scores(data, bins, convention)
-    steps = cumulative(data.keys)
-    yield Score("ks", "KS error", steps.ks, "cumulative, ties grouped", percent=True)
-    yield Score("esd", "ESD", steps.esd, "unbiased, may be below 0")
-    yield Score("mmce", "MMCE²", kernel.mmce(data), "unbiased, Laplace kernel 0.4")
-    yield from _proper_scores(data)
-
-
-def _binned_scores(data: Predictions, bins: int | None, convention: binned.ConventionName) -> Iterator[Score]:
-    table = binned.equal_width_bins(data, bins=bins, convention=convention)
-    rule = binned.CONVENTIONS[convention]
-    words = rule.describe(rule.bins if bins is None else bins)
-    yield Score("ece", f"ECE, {convention}", binned.ece_of(table, len(data)), f"{convention}: {words}", percent=True)
-    if convention != "guo" or bins is not None:
-        guo = binned.CONVENTIONS["guo"]
-        value = binned.ece(data, convention="guo")
-        yield Score("ece_guo", "ECE, guo", value, f"guo: {guo.describe(guo.bins)}", percent=True)
-    value = binned.equal_mass_ece(data)
-    yield Score("ece_equal_mass", "ECE, equal mass", value, "15 bins, ties together", percent=True)
-    sweep = binned.ece_sweep(data)
-    yield Score(
-        "ece_sweep",
-        "ECE-sweep",
-        sweep.value,
-        f"equal mass, {sweep.bins} bin{'s'[: sweep.bins != 1]} chosen",
-        percent=True,
-    )
-    value = smooth.smooth_ece_of(data).value
-    yield Score("smooth_ece", "smooth ECE", value, "kernel as wide as the value", percent=True)
-    value = binned.debiased_l2(data)
-    yield Score("debiased_l2", "debiased L2", value, "15 equal-mass bins, rooted", percent=True)
-    worst = int(np.abs(table.gaps).argmax())
-    count = int(table.samples[worst])
-    note = f"as ECE; its bin holds {count:,} sample{'s'[: count != 1]}"
-    yield Score("mce", "MCE", float(np.abs(table.gaps).max()), note, percent=True)
-    if data.probabilities is not None:
-        errors = classwise.classwise_errors(data, bins=bins, convention=convention)
-        yield Score(
-            "classwise_ece", "class-wise ECE", float(errors.mean()), "mean of classes, bins as ECE", percent=True
-        )
-
-
-def _proper_scores(data: Predictions) -> Iterator[Score]:
-    if data.probabilities is not None:
-        floor = "" if data.logits is not None else f"; p = 0 counts as {np.finfo(data.probabilities.dtype).tiny:.1g}"
-        yield Score("nll", "NLL", proper.nll_of(data), "nats" + floor)
-        yield Score("brier", "Brier", proper.brier_of(data), "sum over classes")
-    parts = proper.corp_decomposition(data)
-    yield Score("brier_top", "Brier, top label", parts.brier, "= MCB - DSC + UNC")
-    yield Score("brier_miscalibration", "  MCB", parts.miscalibration, "miscalibration, isotonic")
-    yield Score("brier_discrimination", "  DSC", parts.discrimination, "discrimination")
-    yield Score("brier_uncertainty", "  UNC", parts.uncertainty, "accuracy (1 - accuracy)")
-    yield Score("aurc", "AURC", proper.aurc(data), "risk-coverage, ties averaged")
+def _scores(data: Predictions, table: dict[str, Metric]) -> Iterator[Score]:
+    for metric in table.values():
+        if metric.evaluated and not (metric.of_classes and data.probabilities is None):
+            remark = metric.remark(data) if metric.remark else ""
+            yield Score(metric.key, metric.value(data), metric.convention + remark)

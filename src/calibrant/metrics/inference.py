@@ -12,17 +12,15 @@ from calibrant.arrays import Array
 from calibrant.metrics import jackknife, resampling
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.jackknife import Difference, normal_difference
-from calibrant.metrics.named import Metric, MetricName, Statistic, statistic
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.resampling import Progress
+from calibrant.metrics.table import Chosen, Metric, find_metric
 from calibrant.metrics.verdicts import CalibrationTest, Comparison, Interval, label
 
 __all__ = [
     "CalibrationTest",
     "Comparison",
     "Interval",
-    "Metric",
-    "MetricName",
     "calibration_test",
     "compare",
     "confidence_interval",
@@ -36,7 +34,7 @@ def calibration_test(
     confidence: Values | Predictions | None = None,
     correct: Values | None = None,
     *,
-    metric: Metric = "esd",
+    metric: Chosen = "esd",
     draws: int = 1000,
     seed: int = 0,
     bins: int | None = None,
@@ -62,10 +60,9 @@ def calibration_test(
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or predictions already checked.
         correct: 1 or True where the prediction is right, same shape.
-        metric: One of ``"esd"``, ``"ks"``, ``"ece"``, ``"mmce"``, ``"gap"``, ``"smooth_ece"``, ``"ece_equal_mass"``,
-            ``"ece_sweep"``, ``"debiased_l2"``, ``"mce"``, ``"classwise_ece"``, ``"skce"``, ``"brier"``, ``"nll"``,
-            ``"accuracy"``, ``"aurc"``; the function of :mod:`calibrant.metrics` itself, which is the same; or a
-            function of your own, of :class:`~calibrant.metrics.Predictions`, that grows as calibration gets worse.
+        metric: Name of a function of :mod:`calibrant.metrics`, such as ``"ece"`` or ``"smooth_ece"``; all are the keys
+            of ``metrics.METRICS``. Or the function itself, which is the same; or a function of your own, of
+            :class:`~calibrant.metrics.Predictions`, that grows as calibration gets worse.
         draws: How many data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
         seed: Of the draws: the same seed gives the same result.
         bins: Of the binned metrics; by default the convention's, or 15 of equal mass.
@@ -92,7 +89,7 @@ def calibration_test(
     return _null(data, measure, draws, seed, progress)
 
 
-def _null(data: Predictions, measure: Statistic, draws: int, seed: int, progress: Progress | None) -> CalibrationTest:
+def _null(data: Predictions, measure: Metric, draws: int, seed: int, progress: Progress | None) -> CalibrationTest:
     observed, null = _draw_null(data, measure, draws, seed, progress)
     size = abs(observed) if measure.signed else observed
     null = np.abs(null) if measure.signed else null
@@ -104,7 +101,7 @@ def _null(data: Predictions, measure: Statistic, draws: int, seed: int, progress
 
 
 def _draw_null(
-    data: Predictions, measure: Statistic, draws: int, seed: int, progress: Progress | None
+    data: Predictions, measure: Metric, draws: int, seed: int, progress: Progress | None
 ) -> tuple[float, Array]:
     """The metric of the data, and of what a calibrated model with the same confidences draws."""
     observed = _value(data, measure)
@@ -131,7 +128,7 @@ def confidence_interval(
     confidence: Values | Predictions | None = None,
     correct: Values | None = None,
     *,
-    metric: Metric = "esd",
+    metric: Chosen = "esd",
     level: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
@@ -198,7 +195,7 @@ def confidence_interval(
 
 
 def _bootstrap(
-    models: tuple[Predictions, ...], measure: Statistic, draws: int, seed: int, progress: Progress | None
+    models: tuple[Predictions, ...], measure: Metric, draws: int, seed: int, progress: Progress | None
 ) -> tuple[Array, ...]:
     """The metric of each model on the same samples, drawn with replacement."""
     values = tuple(np.empty(draws) for _ in models)
@@ -223,7 +220,7 @@ def compare(
     a: Predictions,
     b: Predictions,
     *,
-    metric: Metric = "esd",
+    metric: Chosen = "esd",
     level: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
@@ -315,14 +312,14 @@ def _percentiles(drawn: Array, level: float) -> Difference:
     return Difference(low, high, min(2 * (1 + fewer) / (1 + draws), 1.0))
 
 
-def _value(data: Predictions, measure: Statistic) -> float:
+def _value(data: Predictions, measure: Metric) -> float:
     value = measure.value(data)
     if not math.isfinite(value):
         raise ValueError(f"{label(measure.key)} must be a finite number, got {value} for the data: correct the metric")
     return value
 
 
-def _check_draws(drawn: Array, measure: Statistic) -> Array:
+def _check_draws(drawn: Array, measure: Metric) -> Array:
     if not np.isfinite(drawn).all():
         bad = int((~np.isfinite(drawn)).sum())
         raise ValueError(
@@ -339,13 +336,13 @@ def _part(progress: Progress | None, part: int, parts: int) -> Progress | None:
     return lambda done, draws: progress(part * draws + done, parts * draws)
 
 
-def _measure(metric: Metric, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Statistic:
+def _measure(metric: Chosen, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Metric:
     inputs.check_count("draws", draws)
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
         raise TypeError(f"seed must be a whole number, got {type(seed).__name__}")
     if seed < 0:
         raise ValueError(f"seed must be at least 0, got {seed}")
-    return statistic(metric, bins, convention)
+    return find_metric(metric, bins, convention)
 
 
 def _check_level(level: float) -> None:

@@ -14,22 +14,21 @@ from calibrant.numerics import exponential_is_safe, laplace_quadratic_form
 BLOCK = 1 << 22
 
 
-def mmce(
+def mmce_unbiased(
     confidence: Values | Predictions | None = None,
     correct: Values | None = None,
     bandwidth: float = 0.4,
-    *,
-    unbiased: bool = True,
     **given: Unpack[Given],
 ) -> float:
-    r"""Squared maximum mean calibration error (MMCE) with a Laplace kernel, exact in :math:`O(N \log N)`.
+    r"""Squared maximum mean calibration error (MMCE) with a Laplace kernel, unbiased, exact in :math:`O(N \log N)`.
+
+    The U-statistic over pairs of different samples, whose mean is 0 on calibrated data and which may be negative:
+    :func:`calibrant.functional.mmce` with ``unbiased=True``. Its default, the published V-statistic, is never negative.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
         bandwidth: Kernel width :math:`\phi` of :math:`\exp(-|r - r'| / \phi)`.
-        unbiased: The U-statistic over pairs of different samples, whose mean is 0 on calibrated data and which may
-            be negative; False gives the published V-statistic, as :func:`calibrant.functional.mmce` does by default.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -38,11 +37,11 @@ def mmce(
 
     Example:
         >>> from calibrant import metrics
-        >>> round(metrics.mmce([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0], unbiased=False), 4)
-        0.1091
+        >>> round(metrics.mmce_unbiased([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
+        0.0105
     """
     inputs.check_range("bandwidth", bandwidth, low=1e-6)
-    data = predictions(confidence, correct, minimum=2 if unbiased else 1, name="MMCE", **given)
+    data = predictions(confidence, correct, minimum=2, name="MMCE", **given)
     position, samples, right = data.groups
     weight = right - samples * position
     if exponential_is_safe(bandwidth, torch.float64):
@@ -52,8 +51,6 @@ def mmce(
     else:
         total = float(laplace_quadratic_form(torch.from_numpy(position), torch.from_numpy(weight), bandwidth))
     n = len(data)
-    if not unbiased:
-        return total / n**2
     own = float((right * (1 - position) ** 2 + (samples - right) * position**2).sum())
     return (total - own) / (n * (n - 1))
 

@@ -22,6 +22,20 @@ def accuracy(
     return float(predictions(confidence, correct, name="accuracy", **given).correct.mean())
 
 
+def mean_confidence(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> float:
+    """Mean confidence in the prediction.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.mean_confidence([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
+        0.8
+    """
+    data = predictions(confidence, correct, name="the mean confidence", **given)
+    return float(data.confidence.mean(dtype=np.float64))
+
+
 def gap(confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]) -> float:
     """Signed calibration gap, mean confidence minus accuracy: above 0 is over-confident, below 0 under-confident.
 
@@ -31,7 +45,7 @@ def gap(confidence: Values | Predictions | None = None, correct: Values | None =
         0.3
     """
     data = predictions(confidence, correct, name="the gap", **given)
-    return float(data.confidence.mean(dtype=np.float64) - data.correct.mean())
+    return mean_confidence(data) - accuracy(data)
 
 
 def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
@@ -50,19 +64,15 @@ def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
         >>> round(metrics.nll(probabilities=[[0.5, 0.5], [0.25, 0.75]], target=[0, 1]), 4)
         0.4904
     """
-    return nll_of(predictions(data, name="NLL", **given))
-
-
-def nll_of(given: Predictions) -> float:
-    """NLL of checked predictions."""
-    probabilities, target = given.of_classes("NLL")
+    checked = predictions(data, name="NLL", **given)
+    probabilities, target = checked.of_classes("NLL")
     rows = np.arange(len(target))
-    if given.logits is None:
+    if checked.logits is None:
         of_target = probabilities[rows, target]
         return float(-np.log(np.maximum(of_target, np.finfo(of_target.dtype).tiny), dtype=np.float64).mean())
     total = 0.0
     for start in range(0, len(rows), ROWS):
-        block = given.logits[start : start + ROWS].astype(np.float64)
+        block = checked.logits[start : start + ROWS].astype(np.float64)
         largest = block.max(1)
         with np.errstate(over="ignore", under="ignore"):  # the power of a vast negative logit is 0
             total += float(np.log(np.exp(block - largest[:, np.newaxis]).sum(1)).sum())
@@ -91,14 +101,10 @@ def brier(
         >>> round(metrics.brier(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
         0.05
     """
-    return brier_of(predictions(confidence, correct, name="Brier", **given))
-
-
-def brier_of(given: Predictions) -> float:
-    """Brier score of checked predictions: of all classes where they are known."""
-    if given.probabilities is None:
-        return brier_of_pairs(given)
-    probabilities, target = given.of_classes("Brier")
+    data = predictions(confidence, correct, name="Brier", **given)
+    if data.probabilities is None:
+        return brier_top(data)
+    probabilities, target = data.of_classes("Brier")
     total = 0.0
     for start in range(0, len(target), ROWS):
         block = probabilities[start : start + ROWS].astype(np.float64)
@@ -107,10 +113,19 @@ def brier_of(given: Predictions) -> float:
     return total / len(target)
 
 
-def brier_of_pairs(given: Predictions) -> float:
-    """Mean of (correct - confidence) squared, from the tie groups."""
-    confidence, samples, right = given.groups
-    return float((right * (1 - confidence) ** 2 + (samples - right) * confidence**2).sum() / len(given))
+def brier_top(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> float:
+    """Brier score of the top label: mean :math:`(c - z)^2`, also where all classes are known.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.brier_top(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
+        0.025
+    """
+    data = predictions(confidence, correct, name="Brier", **given)
+    z, samples, right = data.groups
+    return float((right * (1 - z) ** 2 + (samples - right) * z**2).sum() / len(data))
 
 
 class BrierDecomposition(NamedTuple):
@@ -142,7 +157,7 @@ def brier_decomposition(
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins; by default the convention's.
-        convention: As for :func:`calibrant.metrics.ece`. A confidence of 0 counts in the first bin here.
+        convention: As for :func:`calibrant.metrics.ece`.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -159,15 +174,12 @@ def brier_decomposition(
     n = len(data)
     table = equal_width_bins(data, bins=bins, convention=convention)
     z, samples, right = data.groups
-    if table.samples.sum() < n:  # a confidence of exactly 0, which right-closed bins leave out, belongs to the first
-        extra = np.eye(1, len(table.samples))[0]
-        table = table._replace(samples=table.samples + extra * samples[0], right=table.right + extra * right[0])
     occupied = table.samples > 0
     count, total, hits = table.samples[occupied], table.confidence[occupied], table.right[occupied]
     overall = hits.sum() / n
     # Sums of products within bins are those of all samples less those between bins.
     return BrierDecomposition(
-        brier=brier_of_pairs(data),
+        brier=brier_top(data),
         reliability=float(((total - hits) ** 2 / count).sum() / n),
         resolution=float((count * (hits / count - overall) ** 2).sum() / n),
         uncertainty=float(overall * (1 - overall)),
@@ -211,7 +223,7 @@ def corp_decomposition(
     overall = right.sum() / n
     uncertainty = float(overall * (1 - overall))
     recalibrated = float((right * (1 - fitted) ** 2 + (samples - right) * fitted**2).sum() / n)
-    score = brier_of_pairs(data)
+    score = brier_top(data)
     return Corp(score, score - recalibrated, uncertainty - recalibrated, uncertainty)
 
 

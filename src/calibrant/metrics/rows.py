@@ -61,11 +61,9 @@ def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -
     # Edges are compared in the type of the confidences as given.
     confidence = given.groups.confidence.astype(given.confidence.dtype)
     slot = slots_of(confidence, rule.edges_like(confidence, count), rule)
-    starts = np.flatnonzero(np.diff(slot, prepend=-1))  # what falls in no bin, slot -1, comes before the first
+    starts = np.flatnonzero(np.diff(slot, prepend=-1))
 
     def value(residual: Array) -> Array:
-        if not len(starts):
-            return np.zeros(len(residual))
         gaps = np.add.reduceat(residual, starts, axis=1)
         total: Array = np.abs(gaps, out=gaps).sum(1)
         return total / len(given)

@@ -41,28 +41,30 @@ UNKNOWN = "{}: expected a .parquet or .csv file: convert it, or rename it if it 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Calibration of a set of predictions.
+    """Calibration of a set of predictions: the scores of ``metrics.METRICS`` that SQL computes, under their names.
 
     Attributes:
         samples: Number N of predictions.
         accuracy: Share of them that is right.
         mean_confidence: Mean confidence in the predicted class.
+        gap: Mean confidence minus accuracy.
         ece: Expected calibration error with the equal-width, right-closed bins of ``bins``.
         mce: Largest gap of a bin that is not empty.
-        ks: Kolmogorov-Smirnov calibration error, ties grouped.
+        ks_error: Kolmogorov-Smirnov calibration error, ties grouped.
         esd: Expected squared difference, unbiased; it can be negative.
-        brier: Mean squared difference of confidence and correctness of the predicted class.
+        brier_top: Mean squared difference of confidence and correctness of the predicted class.
         bins: The sums of each bin, for a reliability diagram.
     """
 
     samples: int
     accuracy: float
     mean_confidence: float
+    gap: float
     ece: float
     mce: float
-    ks: float
+    ks_error: float
     esd: float
-    brier: float
+    brier_top: float
     bins: BinTable
 
 
@@ -103,7 +105,7 @@ def statistics_duckdb(
         ...     rows = [f"{0.5 + i / 200},{i % 4 > 0}" for i in range(100)]
         ...     _ = path.write_text("\n".join(["confidence,correct", *rows]))
         ...     found = statistics_duckdb(path)
-        >>> found.samples, round(found.accuracy, 3), round(found.ece, 3), round(found.ks, 4)
+        >>> found.samples, round(found.accuracy, 3), round(found.ece, 3), round(found.ks_error, 4)
         (100, 0.75, 0.13, 0.0637)
     """
     try:
@@ -211,23 +213,23 @@ def _statistics(
 
 def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
     ks, esd = sql.combine(sums)
-    # Slot 0 is the confidence 0, which falls in no bin but counts in N.
-    n, k, z = np.zeros((3, bins + 1))
-    for total, column in ((n, sums.n), (k, sums.k), (z, sums.nz)):
-        np.add.at(total, sums.bin.astype(np.int64), column)
-    n, k, z = n[1:], k[1:], z[1:]
+    # SQL counts bins from 1, and says 0 for the confidence 0, which belongs to the first.
+    slot = np.maximum(sums.bin.astype(np.int64) - 1, 0)
+    n, k, z = (np.bincount(slot, column, minlength=bins).astype(np.float64) for column in (sums.n, sums.k, sums.nz))
     edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
     table = BinTable(edges[:-1], edges[1:], n, z, k)
     samples = sums.n.sum()
+    accuracy, mean_confidence = float(sums.k.sum() / samples), float(sums.nz.sum() / samples)
     return Statistics(
         samples=int(samples),
-        accuracy=float(sums.k.sum() / samples),
-        mean_confidence=float(sums.nz.sum() / samples),
+        accuracy=accuracy,
+        mean_confidence=mean_confidence,
+        gap=mean_confidence - accuracy,
         ece=float(np.abs(z - k).sum() / samples),
         mce=float(np.abs(table.gaps).max()),
-        ks=ks,
+        ks_error=ks,
         esd=esd,
-        brier=float(sums.q.sum() / samples),
+        brier_top=float(sums.q.sum() / samples),
         bins=table,
     )
 

@@ -1,6 +1,6 @@
 """Smooth ECE: the calibration error of residuals smoothed as much as they are wrong."""
 
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -12,23 +12,17 @@ CELLS = 4096
 SMALLEST_WIDTH = 1e-3
 
 
-class SmoothECE(NamedTuple):
-    """The value of smooth ECE, and the width of the kernel at which it equals that width."""
-
-    value: float
-    width: float
-
-
 def smooth_ece(
     confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
-) -> SmoothECE:
+) -> float:
     r"""Smooth ECE: residuals smoothed by a reflected Gaussian, integrated in absolute value.
 
     .. math:: \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac1N \sum_i K_\sigma(t, z_i)\,(z_i - c_i) \Big| dt
 
     falls as :math:`\sigma` rises; the value returned is the one at which the two are equal, so there is no bin
     width to choose. The Gaussian reflected at 0 and 1 is diagonal in cosines, so smoothing is one multiplication
-    between two cosine transforms of the residuals on a grid of 4,096 cells.
+    between two cosine transforms of the residuals on a grid of 4,096 cells. The width is at least 0.001: where the two
+    would be equal below it, the value is that of this width.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
@@ -40,17 +34,12 @@ def smooth_ece(
 
     Example:
         >>> from calibrant import metrics
-        >>> round(metrics.smooth_ece([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]).value, 3)
+        >>> round(metrics.smooth_ece([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 3)
         0.304
     """
-    return smooth_ece_of(predictions(confidence, correct, name="smooth ECE", **given))
-
-
-def smooth_ece_of(given: Predictions) -> SmoothECE:
-    """Smooth ECE of checked predictions: the fixed point by bisection, to 1e-7."""
     from scipy.fft import dct, idct
 
-    spectrum = dct(_residuals_on_grid(given), type=2)
+    spectrum = dct(_residuals_on_grid(predictions(confidence, correct, name="smooth ECE", **given)), type=2)
 
     def error(width: float) -> float:
         with np.errstate(under="ignore"):
@@ -59,11 +48,11 @@ def smooth_ece_of(given: Predictions) -> SmoothECE:
 
     low, high = SMALLEST_WIDTH, 1.0
     if error(low) <= low:
-        return SmoothECE(error(low), low)
+        return error(low)
     while high - low > 1e-7:
         middle = (low + high) / 2
         low, high = (middle, high) if error(middle) > middle else (low, middle)
-    return SmoothECE(error(high), high)
+    return error(high)
 
 
 def _residuals_on_grid(given: Predictions) -> Array:

@@ -3,43 +3,17 @@
 from dataclasses import dataclass
 
 from calibrant import inputs
-
-# Names for people, and whether they read the number in percent.
-LABELS: dict[str, tuple[str, bool]] = {
-    "esd": ("ESD", False),
-    "mmce": ("MMCE²", False),
-    "gap": ("gap", True),
-    "ks": ("KS error", True),
-    "smooth_ece": ("smooth ECE", True),
-    "ece": ("ECE", True),
-    "mce": ("MCE", True),
-    "ece_equal_mass": ("equal-mass ECE", True),
-    "debiased_l2": ("debiased L2", True),
-    "ece_sweep": ("ECE-sweep", True),
-    "classwise_ece": ("class-wise ECE", True),
-    "skce": ("SKCE", False),
-    "brier": ("Brier", False),
-    "nll": ("NLL", False),
-    "accuracy": ("accuracy", True),
-    "aurc": ("AURC", False),
-}
-# Scores of more than calibration; of the first, more is better.
-MORE_IS_BETTER = ("accuracy",)
-NOT_ONLY_CALIBRATION = (*MORE_IS_BETTER, "aurc", "brier", "nll")
+from calibrant.metrics.table import described
 
 
 def label(metric: str) -> str:
     """The name of a metric for people."""
-    return LABELS.get(metric, (metric, False))[0]
+    return described(metric).label.strip()
 
 
 def number(metric: str, value: float) -> str:
     """A value of a metric as people read it."""
-    if LABELS.get(metric, (metric, False))[1]:
-        return f"{100 * value:z.2f} %"
-    if value == 0:
-        return "0"
-    return f"{value:.4f}" if abs(value) >= 0.01 else f"{value:.2e}"
+    return described(metric).shown(value)
 
 
 def p_value(value: float) -> str:
@@ -154,11 +128,11 @@ class Comparison:
         """``"a"`` or ``"b"`` if one is better by this metric at this level, None if the data cannot tell."""
         if self.p_value > 1 - self.level:
             return None
-        return "b" if (self.difference > 0) != (self.metric in MORE_IS_BETTER) else "a"
+        return "b" if (self.difference > 0) != described(self.metric).more_is_better else "a"
 
     def __str__(self) -> str:
         found = f"{label(self.metric)} {number(self.metric, self.a)} (a), {number(self.metric, self.b)} (b)"
-        better = "better" if self.metric in NOT_ONLY_CALIBRATION else "better calibrated"
+        better = "better calibrated" if described(self.metric).only_calibration else "better"
         verdict = f"{self.better} is {better}" if self.better else "the data cannot tell which is better"
         interval = _interval(self.metric, self.low, self.high, self.level).replace("interval", "interval of a - b")
         return f"{found}: {verdict}, {p_value(self.p_value)} ({interval})"

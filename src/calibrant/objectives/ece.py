@@ -12,28 +12,28 @@ from calibrant.objectives.pairs import View, ViewedObjective
 def ece(
     confidence: Tensor,
     correct: Tensor,
-    bins: int = 15,
+    bins: int = 20,
     *,
     mask: Tensor | None = None,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
     r"""Expected calibration error (ECE) with equal-width, right-closed bins, differentiable.
 
-    With the bins :math:`(0, 1/M], (1/M, 2/M], \dots` of [0, 1],
+    With the bins :math:`[0, 1/M], (1/M, 2/M], \dots` of [0, 1],
 
     .. math:: \mathrm{ECE} = \frac1N \sum_m \Big| \sum_{i \in m} (c_i - z_i) \Big|.
 
     With weights :math:`w_i` it is :math:`\sum_m \big| \sum_{i \in m} w_i (c_i - z_i) \big| \big/ \sum_i w_i`: a weight
     of 2 is a sample that is there twice.
 
-    Gradients reach the bin gaps through the confidences; which bin a sample falls in is held fixed. As
-    everywhere in this convention, a confidence of exactly 0 falls in no bin but counts in N. Edges are
+    Gradients reach the bin gaps through the confidences; which bin a sample falls in is held fixed. Edges are
     compared in the dtype of the confidence (16 bits are upcast first), so that k/M is on the same side in both.
+    :func:`calibrant.metrics.ece` gives the same number.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
         correct: 1 or True where the prediction is right, same shape.
-        bins: Number M of bins; 15 is the most common, the ESD paper uses 20.
+        bins: Number M of bins: 20 as in the ESD paper; 15 is common too.
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape; constants, no gradient flows. Their scale does not matter,
             and a weight of 0 is the same as ``mask=False``.
@@ -59,12 +59,11 @@ def ece(
 
 def _ece(pairs: Pairs, bins: int) -> Tensor:
     confidence, _, residual, _, samples = inputs.residuals(pairs)
-    edges = torch.arange(bins + 1, dtype=confidence.dtype, device=confidence.device) / bins
+    upper = torch.arange(1, bins + 1, dtype=confidence.dtype, device=confidence.device) / bins
     fixed = pairs.confidence.detach().contiguous()
-    # Slot m holds (edge m-1, edge m]; slot 0 is the confidence 0 that falls in no bin.
-    slot = torch.bucketize(fixed, edges.to(fixed.dtype))
-    gaps = torch.zeros_like(residual[..., :1]).repeat_interleave(bins + 1, -1).scatter_add(-1, slot, residual)
-    return safe_divide(gaps[..., 1:].abs().sum(-1), samples)
+    slot = torch.bucketize(fixed, upper.to(fixed.dtype))
+    gaps = torch.zeros_like(residual[..., :1]).repeat_interleave(bins, -1).scatter_add(-1, slot, residual)
+    return safe_divide(gaps.abs().sum(-1), samples)
 
 
 class ECELoss(ViewedObjective):
@@ -91,7 +90,7 @@ class ECELoss(ViewedObjective):
     name = "ECE"
 
     def __init__(
-        self, bins: int = 15, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
+        self, bins: int = 20, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(view, ignore_index=ignore_index, sync=sync)
         self.bins = inputs.check_count("bins", bins)

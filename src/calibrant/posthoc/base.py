@@ -1,5 +1,6 @@
 """What the post-hoc methods share: checked input, state that travels, and the two ways out."""
 
+import json
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -38,6 +39,14 @@ def check_whole(name: str, value: int, low: int | None = None) -> None:
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if low is not None and value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
+
+
+def _saved_settings(state: Tensor | dict[str, Any]) -> dict[str, Any]:
+    """What an extra state says; that of version 0.1 was the dictionary itself."""
+    if isinstance(state, dict):
+        return state
+    settings: dict[str, Any] = json.loads(bytes(state.tolist()))
+    return settings
 
 
 class Fitted(nn.Module, ABC):
@@ -115,7 +124,8 @@ class Fitted(nn.Module, ABC):
 
     def require_fitted(self) -> None:
         """Raise ``RuntimeError`` before ``fit``."""
-        if self.classes_ is None:
+        # Loaders that know nothing of buffers that are None until the fit, such as from_pretrained, leave them out.
+        if self.classes_ is None or any(buffer is None for buffer in self._buffers.values()):
             raise RuntimeError(
                 f"{type(self).__name__} is not fitted: call fit(logits, target) on held-out data, or load a state_dict"
             )
@@ -137,16 +147,22 @@ class Fitted(nn.Module, ABC):
         """Return a float64 buffer in float32, for a device that has no other."""
         return buffer.float()
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Return the part of the state that is no buffer: what was fitted, on how many classes, and how."""
+    def _settings(self) -> dict[str, Any]:
+        """The part of the state that is no buffer: what was fitted, on how many classes, and how."""
         state = {name: getattr(self, name) for name in self.decisive + self.found}
         return {"method": type(self).__name__, "classes": self.classes_ or 0, **state}
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
+    def get_extra_state(self) -> Tensor:
+        """Return the part of the state that is no buffer, as bytes of JSON: safetensors keep tensors only."""
+        return torch.tensor(list(json.dumps(self._settings()).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor | dict[str, Any]) -> None:
         """Take what is no buffer from a state_dict."""
-        self.classes_ = state["classes"] or None
+        saved = _saved_settings(state)
+        self.classes_ = saved["classes"] or None
         for name in self.found:
-            setattr(self, name, state[name])
+            value = saved[name]
+            setattr(self, name, tuple(value) if isinstance(value, list) else value)
 
     def _load_from_state_dict(
         self,
@@ -159,7 +175,8 @@ class Fitted(nn.Module, ABC):
         error_msgs: list[str],
     ) -> None:
         """Load all of a state that fits, or nothing of one that does not."""
-        saved = state_dict.get(prefix + "_extra_state")
+        state = state_dict.get(prefix + "_extra_state")
+        saved = None if state is None else _saved_settings(state)
         needed = ["_extra_state", *(self._buffers if saved is None or self.classes_ or saved["classes"] else ())]
         missing = [prefix + name for name in needed if prefix + name not in state_dict]
         refused = None if saved is None else self._refusal(saved)
@@ -179,7 +196,7 @@ class Fitted(nn.Module, ABC):
 
     def _refusal(self, saved: dict[str, Any]) -> str | None:
         """Why a state cannot be taken, if it cannot."""
-        mine = self.get_extra_state()
+        mine = self._settings()
         if saved["method"] != mine["method"]:
             return (
                 f"this is the state of a {saved['method']}, got a {mine['method']} to load it into: make the same kind"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from calibrant.metrics import CONVENTIONS, Score
+from calibrant.metrics import CONVENTIONS, METRICS, Score
 from calibrant.metrics.inference import Comparison
 from calibrant.metrics.verdicts import label as measure
 from calibrant.metrics.verdicts import number as measured
@@ -26,7 +26,7 @@ POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
 # Where a line must not break: inside "p < 0.001", "temperature 1.74" and "3.1 points".
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")
 # Scores of the table before and after a temperature.
-REPAIRED = ("gap", "ece", "ece_equal_mass", "smooth_ece", "ks", "esd", "classwise_ece", "nll", "brier")
+REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "nll", "brier")
 
 
 def number(text: str) -> Markup:
@@ -128,19 +128,22 @@ def _facts(audit: Audit) -> list[dict[str, str]]:
     if abs(scores.gap) <= chance_gap(audit.predictions):
         lean = "within chance"
     bins = audit.bins or CONVENTIONS[audit.convention].bins
-    return [
-        {"label": "accuracy", "value": str(shown["accuracy"]), "note": "of top labels"},
-        {"label": "mean confidence", "value": str(shown["confidence"]), "note": "in top labels"},
-        {"label": "signed gap", "value": str(shown["gap"]).removesuffix(" %"), "note": f"points, {lean}"},
-        {"label": "ECE", "value": str(shown["ece"]), "note": f"{bins:,} bins ({audit.convention})"},
-        {"label": "ESD", "value": str(shown["esd"]), "note": p_value(audit.test.p_value)},
-    ]
+    notes = {
+        "accuracy": "of top labels",
+        "mean_confidence": "in top labels",
+        "gap": f"points, {lean}",
+        "ece": f"{bins:,} bins ({audit.convention})",
+        "esd": p_value(audit.test.p_value),
+    }
+    facts = [{"label": shown[key].label, "value": str(shown[key]), "note": note} for key, note in notes.items()]
+    facts[2]["value"] = facts[2]["value"].removesuffix(" %")
+    return facts
 
 
 def _reliability(audit: Audit, name: str) -> Markup:
     scores = audit.scores
     label = (
-        f"Reliability diagram of {audit.name}: mean confidence {percent(scores.confidence)}, "
+        f"Reliability diagram of {audit.name}: mean confidence {percent(scores.mean_confidence)}, "
         f"accuracy {percent(scores.accuracy)}, ECE {percent(scores.ece)}"
     )
     return inline_svg(reliability_diagram(audit.predictions, bins=audit.bins, convention=audit.convention), name, label)
@@ -149,7 +152,7 @@ def _reliability(audit: Audit, name: str) -> Markup:
 def _cumulative(audit: Audit, name: str) -> Markup:
     label = (
         f"Cumulative accuracy and confidence of {audit.name}: "
-        f"they differ by at most {100 * audit.scores.ks:.2f} points, the KS error"
+        f"they differ by at most {100 * audit.scores.ks_error:.2f} points, the KS error"
     )
     return inline_svg(cumulative_plot(audit.predictions), name, label)
 
@@ -222,6 +225,12 @@ def _other_samples(a: Audit, b: Audit) -> bool:
     if len(one) != len(other):
         return True
     return one.target is not None and other.target is not None and not np.array_equal(one.target, other.target)
+
+
+def meanings(audits: Sequence[Audit]) -> list[dict[str, str]]:
+    """Label and meaning of every score on the page, once."""
+    keys = dict.fromkeys(score.key for audit in audits for score in audit.scores)
+    return [{"label": METRICS[key].label.strip(), "meaning": METRICS[key].meaning} for key in keys]
 
 
 def score_rows(audits: Sequence[Audit]) -> list[dict[str, Any]]:

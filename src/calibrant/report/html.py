@@ -9,7 +9,6 @@ from pathlib import Path
 from calibrant.files import whole_or_not_at_all
 from calibrant.metrics.inference import Comparison
 from calibrant.report.audit import Audit
-from calibrant.report.meanings import meanings
 from calibrant.report.names import clean
 from calibrant.report.packages import require_report_packages
 
@@ -98,6 +97,6 @@ def render(
         comparisons=[content.comparison(*compared) for compared in comparisons],
         not_compared=content.not_compared(audits, [(first, second) for first, second, _ in comparisons]),
         scores=content.score_rows(audits),
-        meanings=meanings(score for audit in audits for score in audit.scores),
+        meanings=content.meanings(audits),
         footer=content.footer(audits),
     )

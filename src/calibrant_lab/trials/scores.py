@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 import calibrant as cal
-from calibrant.metrics.named import statistic
+from calibrant.metrics.table import find_metric
 from calibrant_lab import plugins
 
 BINS = 20  # of ECE, as in the paper
@@ -51,7 +51,7 @@ def score(metric: str, predicted: Predicted) -> float:
     name = ALIASES.get(metric, metric)
     chosen: Any = plugins.find(metric, "metric", {}) if ":" in metric else name
     data = cal.metrics.predictions(logits=predicted.logits, target=predicted.target)
-    return statistic(chosen, BINS, "paper").value(data)
+    return find_metric(chosen, BINS).value(data)
 
 
 def best_temperature(validation: Predicted) -> float:
@@ -77,7 +77,7 @@ def check_metric(metric: str) -> None:
         if not callable(found):
             raise ValueError(f"{metric} must be a function of Predictions, got {type(found).__name__}")
     else:
-        statistic(ALIASES.get(metric, metric), BINS, "paper")  # type: ignore[arg-type]
+        find_metric(ALIASES.get(metric, metric))
 
 
 def repaired(repair: str, validation: Predicted, test: Predicted) -> Tensor | None:

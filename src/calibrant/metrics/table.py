@@ -1,0 +1,266 @@
+"""The table of metrics: name, function, label, unit, meaning, convention, and what tests need of each.
+
+`evaluate`, inference, reports, the command line and predictions beyond memory read it. A key is the name of a function
+in :mod:`calibrant.metrics`; the parts of ``corp_decomposition``, which returns several numbers, begin with ``brier_``.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from calibrant import inputs
+from calibrant.metrics import binned, classwise, cumulative, jackknife, kernel, proper, rows, smooth
+from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.jackknife import Jackknife
+from calibrant.metrics.predictions import Predictions
+from calibrant.metrics.rows import RowStatistic
+
+# A metric by its key, or a function of one's own.
+Chosen = str | Callable[[Predictions], Any]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: how it is computed, what people call it, and what inference may assume of it.
+
+    Attributes:
+        key: Name of its function, and its key in :class:`calibrant.metrics.Scores`.
+        value: The metric of any predictions.
+        label: Name for people.
+        unit: ``"%"`` where people read a share in percent, ``"nats"``, or nothing.
+        convention: How exactly it is computed: bins, edges, estimator.
+        meaning: A line for those who meet it for the first time.
+        remark: What the predictions add to the convention.
+        evaluated: Whether ``evaluate`` computes it.
+        only_calibration: Whether it measures calibration and nothing else.
+        more_is_better: Whether a larger value is better.
+        rows: The same from many rows of residuals at once, for predictions that differ in nothing else.
+        jackknife: The same with all leave-one-out values, if it is a U-statistic.
+        minimum: How many samples it needs.
+        signed: Whether it errs in two directions from 0. Comparisons ask for the size of the error only.
+        two_sided: Whether calibration makes it neither least nor largest: too low is then as suspect as too high.
+        of_classes: Whether it sees all classes where they are known, not only the predicted one.
+        vanishes: Whether what it estimates is 0 for a calibrated model, and positive for any other.
+        span: The least and the largest value that what it estimates can have.
+    """
+
+    key: str
+    value: Callable[[Predictions], float]
+    label: str
+    unit: Literal["%", "nats", ""] = ""
+    convention: str = ""
+    meaning: str = ""
+    remark: Callable[[Predictions], str] | None = None
+    evaluated: bool = True
+    only_calibration: bool = True
+    more_is_better: bool = False
+    rows: Callable[[Predictions], RowStatistic] | None = None
+    jackknife: Callable[[Predictions], Jackknife] | None = None
+    minimum: int = 1
+    signed: bool = False
+    two_sided: bool = False
+    of_classes: bool = False
+    vanishes: bool = True
+    span: tuple[float, float] = (0.0, 1.0)
+
+    def shown(self, value: float, *, signed: bool = False) -> str:
+        """A value as people read it; with a plus in front, if ``signed`` and above 0."""
+        sign = "+" if signed else ""
+        if not math.isfinite(value):
+            return str(value)
+        if self.unit == "%":
+            return f"{100 * value:{sign}z.2f} %"
+        if value == 0:
+            return "0"
+        return f"{value:{sign}.4f}" if abs(value) >= 0.01 else f"{value:{sign}.2e}"
+
+
+def find_metric(metric: Chosen, bins: int | None = None, convention: ConventionName = "paper") -> Metric:
+    """Look a metric up by its key or its function, or wrap a function of one's own."""
+    table = metrics_table(bins, convention)
+    if isinstance(metric, str):
+        inputs.check_choice("metric", metric, tuple(table))
+        return table[metric]
+    if not callable(metric):
+        raise TypeError(f"metric must be a name or a function of Predictions, got {type(metric).__name__}")
+    name = getattr(metric, "__name__", type(metric).__name__)
+    if name in table and getattr(metric, "__module__", "").startswith("calibrant.metrics."):
+        return table[name]
+    return Metric(
+        name, lambda given: float(metric(given)), name, of_classes=True, vanishes=False, span=(-math.inf, math.inf)
+    )
+
+
+def described(key: str) -> Metric:
+    """What is known of a metric by its key: of one that is not ours, the name alone."""
+    return METRICS.get(key) or Metric(key, lambda _: math.nan, key)
+
+
+def metrics_table(bins: int | None = None, convention: ConventionName = "paper") -> dict[str, Metric]:
+    """Every metric, in the order shown.
+
+    Args:
+        bins: Bins of the binned metrics; by default the convention's, or 15 of equal mass.
+        convention: Of the bins of equal width.
+    """
+    entries = (*_of_answers(), *_of_bins(bins, convention), *_of_curves(), *_of_kernels(), *_proper())
+    return {entry.key: entry for entry in entries}
+
+
+def _of_answers() -> Iterator[Metric]:
+    yield Metric(
+        "accuracy", proper.accuracy, "accuracy", "%", "top label", "Share of predictions that are right.",
+        jackknife=jackknife.accuracy_jackknife, only_calibration=False, more_is_better=True, two_sided=True,
+        vanishes=False,
+    )  # fmt: skip
+    yield Metric(
+        "mean_confidence", proper.mean_confidence, "mean confidence", "%", "top label",
+        "Mean probability of the predicted class.", only_calibration=False, two_sided=True, vanishes=False,
+    )  # fmt: skip
+    yield Metric(
+        "gap", proper.gap, "gap", "%", "confidence - accuracy",
+        "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
+        rows=lambda given: rows.gap_rows(given.groups), jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
+        span=(-1.0, 1.0),
+    )  # fmt: skip
+
+
+def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
+    rule, count = binned.rule_of(convention, bins)
+    guo, mass = binned.CONVENTIONS["guo"], binned.MASS_BINS if bins is None else bins
+
+    @lru_cache(1)  # ECE and MCE of the same predictions share their bins, as ECE-sweep does with its remark
+    def widths(given: Predictions) -> binned.BinTable:
+        return binned.equal_width_bins(given, bins=bins, convention=convention)
+
+    swept = lru_cache(1)(binned.swept_bins)
+
+    def worst(given: Predictions) -> str:
+        samples = int(widths(given).samples[np.abs(widths(given).gaps).argmax()])
+        return f"; its bin holds {samples:,} sample{'s'[: samples != 1]}"
+
+    def number_swept(given: Predictions) -> str:
+        number = len(swept(given).samples)
+        return f", {number} bin{'s'[: number != 1]} chosen"
+
+    yield Metric(
+        "ece", lambda given: binned.ece_of(widths(given), len(given)), "ECE", "%",
+        f"{convention}: {rule.describe(count)}",
+        "Distance between confidence and accuracy in bins of confidence, averaged over samples. It depends on the "
+        "bins: compare values of one convention only.",
+        rows=lambda given: rows.ece_rows(given, bins, convention),
+    )  # fmt: skip
+    yield Metric(
+        "ece_guo", binned.ece_guo, "ECE, guo", "%", f"guo: {guo.describe(guo.bins)}",
+        "ECE with the 15 bins that most papers since Guo et al. (2017) use.",
+        rows=lambda given: rows.ece_rows(given, None, "guo"),
+    )  # fmt: skip
+    yield Metric(
+        "equal_mass_ece", lambda given: binned.equal_mass_ece(given, bins=mass), "equal-mass ECE", "%",
+        f"{mass} bins, ties together", "ECE with bins that hold equally many samples.",
+    )  # fmt: skip
+    yield Metric(
+        "ece_sweep", lambda given: binned.ece_of(swept(given), len(given)), "ECE-sweep", "%", "equal mass",
+        "Equal-mass ECE with the most bins for which accuracy still rises from bin to bin.", remark=number_swept,
+    )  # fmt: skip
+    yield Metric(
+        "smooth_ece", smooth.smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
+        "ECE without bins: gaps are averaged by a kernel that is as wide as the value itself.",
+    )  # fmt: skip
+    yield Metric(
+        "debiased_l2", lambda given: binned.debiased_l2(given, bins=mass), "debiased L2", "%",
+        f"{mass} equal-mass bins, rooted", "Root mean square of the bins' gaps, less what chance adds to it.",
+    )  # fmt: skip
+    yield Metric(
+        "mce", lambda given: float(np.abs(widths(given).gaps).max()), "MCE", "%", "as ECE",
+        "Largest gap of any bin, often that of a bin with few samples.", remark=worst,
+    )  # fmt: skip
+    yield Metric(
+        "classwise_ece", lambda given: classwise.classwise_ece(given, bins=bins, convention=convention),
+        "class-wise ECE", "%", "mean of classes, bins as ECE",
+        "ECE of the probability of one class on all samples, averaged over the classes.", of_classes=True,
+    )  # fmt: skip
+
+
+def _of_curves() -> Iterator[Metric]:
+    @lru_cache(1)
+    def steps(given: Predictions) -> cumulative.Cumulative:
+        return cumulative.cumulative(given.keys)
+
+    yield Metric(
+        "ks_error", lambda given: steps(given).ks, "KS error", "%", "cumulative, ties grouped",
+        "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
+        rows=lambda given: rows.ks_rows(given.groups),
+    )  # fmt: skip
+    yield Metric(
+        "esd", lambda given: steps(given).esd, "ESD", "", "unbiased, may be below 0",
+        "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
+        rows=lambda given: rows.esd_rows(given.groups), jackknife=jackknife.esd_jackknife, minimum=3,
+    )  # fmt: skip
+
+
+def _of_kernels() -> Iterator[Metric]:
+    yield Metric(
+        "mmce_unbiased", kernel.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
+        "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, averaged. "
+        "Unbiased, so chance can take it below 0.",
+        rows=lambda given: rows.mmce_rows(given.groups), jackknife=jackknife.mmce_jackknife, minimum=2,
+    )  # fmt: skip
+    yield Metric(
+        "skce", kernel.skce, "SKCE", "", "unbiased, kernel of width 1",
+        "Products of the residuals of samples with similar probabilities of all classes, averaged. Time grows with the "
+        "square of the number of samples.",
+        evaluated=False, minimum=2, of_classes=True, span=(0.0, 2.0),
+    )  # fmt: skip
+
+
+def _proper() -> Iterator[Metric]:
+    mixed: dict[str, Any] = {"only_calibration": False, "two_sided": True, "vanishes": False}
+    parts = lru_cache(1)(proper.corp_decomposition)
+
+    def floor(given: Predictions) -> str:
+        if given.logits is not None or given.probabilities is None:
+            return ""
+        return f"; p = 0 counts as {np.finfo(given.probabilities.dtype).tiny:.1g}"
+
+    yield Metric(
+        "nll", proper.nll, "NLL", "nats", "nats",
+        "Mean negative logarithm of the probability of the true class: accuracy and calibration in one number.",
+        remark=floor, of_classes=True, span=(0.0, math.inf), **mixed,
+    )  # fmt: skip
+    yield Metric(
+        "brier", proper.brier, "Brier", "", "sum over classes",
+        "Squared distance between probabilities and the truth, summed over classes: accuracy and calibration in one "
+        "number.",
+        of_classes=True, span=(0.0, 2.0), **mixed,
+    )  # fmt: skip
+    yield Metric(
+        "brier_top", proper.brier_top, "Brier, top label", "", "mean squared residual",
+        "Squared distance between confidence and being right: MCB\xa0\N{MINUS SIGN}\xa0DSC\xa0+\xa0UNC.",
+        remark=lambda _: " = MCB - DSC + UNC", **mixed,
+    )  # fmt: skip
+    yield Metric(
+        "brier_miscalibration", lambda given: parts(given).miscalibration, "  MCB", "", "miscalibration, isotonic",
+        "Miscalibration: what the best increasing map of confidences takes off the Brier score.",
+    )  # fmt: skip
+    yield Metric(
+        "brier_discrimination", lambda given: parts(given).discrimination, "  DSC", "", "discrimination",
+        "Discrimination: how well confidence tells right from wrong. More is better.", more_is_better=True, **mixed,
+    )  # fmt: skip
+    yield Metric(
+        "brier_uncertainty", lambda given: parts(given).uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
+        "Uncertainty: the Brier score of always being as sure as the accuracy says.", **mixed,
+    )  # fmt: skip
+    yield Metric(
+        "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",
+        "Area under the risk-coverage curve: the share of errors among the most confident samples, averaged over how "
+        "many of them are kept.",
+        **mixed,
+    )  # fmt: skip
+
+
+METRICS = metrics_table()
