@@ -87,8 +87,11 @@ def digest_of(path: Path) -> str:
 def _module(place: str, kind: str, reference: str) -> ModuleType:
     try:
         return _from_file(Path(place).resolve()) if place.endswith(".py") else importlib.import_module(place)
-    except (ModuleNotFoundError, FileNotFoundError) as error:
-        raise UnknownNameError(f"{kind} {reference!r} cannot be loaded ({error}): check the path") from error
+    except Exception as error:  # whatever the code of others raises
+        reason = (
+            str(error) if isinstance(error, ImportError | FileNotFoundError) else f"{type(error).__name__}: {error}"
+        )
+        raise UnknownNameError(f"{kind} {reference!r} cannot be loaded ({reason}): check the path") from error
 
 
 @cache
