@@ -64,7 +64,8 @@ def train(
     """Train one network by a recipe and a method, and keep it as a trial.
 
     A trial holds weights, predictions, curves, an HTML report and the configuration. The same command again goes on
-    with an interrupted trial, to the result it would have had, and shows a finished one.
+    with an interrupted trial, to the result it would have had, and shows a finished one. With more --epochs it goes
+    on from the finished one, to the result of a training that long.
 
     Args:
         recipe: Name of a recipe, package.module:name or ./file.py:name; digits needs no data.

@@ -14,7 +14,7 @@ import torch
 
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import Ended, Losses, note_failure
-from calibrant_lab.trials.store import RESULT, Store
+from calibrant_lab.trials.store import RESULT, Store, is_full
 from calibrant_lab.trials.worker import Job, attempt
 
 if TYPE_CHECKING:
@@ -186,6 +186,8 @@ def _run(job: Job, configuration: Configuration, threads: int) -> "tuple[Ending,
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
+        if is_full(error):
+            return "disk full", None
         return "failed", f"The store {job.store} cannot be written on node {node} ({error.strerror}): {_SHARED}"
     torch.set_num_threads(threads)
     return attempt(job, configuration)
