@@ -247,18 +247,18 @@ def export(out: Path, *, folder: Runs = Path("runs"), predictions: Flag = False)
 
 
 @runs.command
-def convert(folder: Path) -> None:
-    """Bring a folder of trials from Calibrant 0.1 up to date, in place.
+def convert(path: Path) -> None:
+    """Bring trials of Calibrant 0.1 up to date, in place.
 
     Args:
-        folder: Folder that trials are kept in.
+        path: Folder that trials are kept in, or a file that calibrant runs export wrote.
     """
     require_training_packages()
     from rich.console import Console
 
     from calibrant_lab.trials.convert import convert
 
-    convert(folder, Console())
+    convert(path, Console())
 
 
 def report(folder: Annotated[Path, Parameter(name="runs")] = Path("runs"), *, out: Path = Path("report.html")) -> None:
