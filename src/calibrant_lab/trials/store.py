@@ -23,7 +23,7 @@ from calibrant.training.score_names import with_current_names
 from calibrant_lab import plugins
 from calibrant_lab.trials.configuration import Configuration, from_dict
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.scores import Predicted, score, scores_of
+from calibrant_lab.trials.scores import ALIASES, Predicted, score, scores_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -197,6 +197,8 @@ class Trial:
         """A score of a finished trial, kept since it was run or computed from its predictions and kept from now on."""
         result = self.result()
         kept = result.validation if part == "validation" else result.test
+        metric, plus, repair = column.partition("+")
+        column = ALIASES.get(metric, metric) + plus + repair
         if column in kept:
             return kept[column]
         path = self.folder / SCORES
