@@ -261,7 +261,9 @@ def test_what_cannot_even_be_begun_is_told(store: Store, monkeypatch: pytest.Mon
 LONGER = TINY.replaced({"epochs": 4})
 
 
-@pytest.mark.parametrize("method", ["esd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("loop", "adafocal"))])
+@pytest.mark.parametrize(
+    "method", ["esd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("loop", "adafocal"))]
+)
 def test_a_finished_trial_is_prolonged_to_the_result_of_a_longer_one(method: str, tmp_path: Path) -> None:
     straight, prolonged = Store(tmp_path / "straight"), Store(tmp_path / "prolonged")
     longer = LONGER.replaced({"method": method})
@@ -368,9 +370,7 @@ def test_the_source_and_the_version_belong_to_a_trial_and_a_change_is_told(
     assert told([result, result]) == [f"2 trials: {version}", "2 trials: mine.py:mine has changed since"]
 
 
-def test_a_trial_is_not_continued_with_other_source(
-    mine: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_is_not_continued_with_other_source(mine: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = configure(f"{mine}:mine")
     with monkeypatch.context() as patched:
         patched.setattr(running, "write_result", lambda *_: 1 / 0)
