@@ -291,10 +291,29 @@ class Store:
         return found
 
     def to_frame(self) -> "pd.DataFrame":
-        """The finished trials as a table of pandas: a row for each, a column for every setting, option and score."""
-        from calibrant_lab.trials.export import to_frame
+        """The finished trials as a table of pandas: a row for each, a column for every setting, option and score.
 
-        return to_frame(self)
+        Trials of recipes and methods that this installation does not know are left out.
+        """
+        import pandas as pd
+
+        rows = []
+        for trial in self.trials():
+            with suppress(UnknownTrialError):
+                if trial.status == "done":
+                    rows.append(_row(trial.identity, trial.result()))
+        return pd.DataFrame(rows)
+
+
+def _row(identity: str, result: Result) -> dict[str, Any]:
+    configuration = result.configuration
+    return {
+        "recipe": plugins.short(configuration.recipe), "method": plugins.short(configuration.method),
+        "seed": configuration.seed, **configuration.settings.to_dict(), **dict(configuration.options),
+        **{f"validation_{name}": value for name, value in result.validation.items()},
+        **{f"test_{name}": value for name, value in result.test.items()},
+        **asdict(result.cost), "trial": identity,
+    }  # fmt: skip
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 import calibrant as cal
@@ -274,7 +275,7 @@ def test_a_finished_trial_is_prolonged_to_the_result_of_a_longer_one(method: str
         assert kept.FINAL in files_of(prolonged.trial(shorter).folder)
     steps: list[int] = []
 
-    class Count(fitting.Callback):
+    class Count(Callback):
         def on_train_batch_end(self, trainer: Any, *_: object) -> None:
             steps.append(trainer.global_step)
 
@@ -293,7 +294,12 @@ def test_only_a_trial_that_is_the_same_but_for_its_length_is_prolonged(
         begun.append((folder / kept.CHECKPOINT).exists())
 
     monkeypatch.setattr(running, "_run", look)
-    others = [{"epochs": 1}, {"epochs": 4, "seed": 1}, {"epochs": 4, "weight": 2.0}, {"epochs": 4, "max_steps": 9}]
+    others: list[dict[str, Any]] = [
+        {"epochs": 1},
+        {"epochs": 4, "seed": 1},
+        {"epochs": 4, "weight": 2.0},
+        {"epochs": 4, "max_steps": 9},
+    ]
     for changes in (*others, {"epochs": 4}):
         run_trial(store, TINY.replaced(changes), None, "cpu")
     assert begun == [False, False, False, False, True]

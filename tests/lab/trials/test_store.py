@@ -139,12 +139,19 @@ def test_a_store_is_a_frame_of_its_finished_trials(store: Store) -> None:
     finished(store, of("nll", seed=3))
     failed(store, of("focal"), "ValueError: no")
     frame = store.to_frame()
-    assert list(frame["method"]) == ["nll", "esd"]
+    assert list(frame["method"]) == ["esd", "nll"]
     esd = frame.set_index("method").loc["esd"]
     assert (esd["recipe"], esd["seed"], esd["epochs"], esd["weight"], esd["seconds"]) == ("digits", 0, 12, 2.0, 3.5)
     assert (esd["validation_accuracy"], esd["test_accuracy"], esd["test_ece+temperature"]) == (0.9, 0.89, 0.02)
     assert esd["trial"] == of("esd", weight=2.0).identity
-    assert math.isnan(frame["weight"][0])
+    assert math.isnan(frame["weight"][1])
+
+
+def test_a_frame_is_not_made_of_half_of_the_results(store: Store) -> None:
+    trial = finished(store, of("esd"))
+    (trial.folder / kept.RESULT).write_text("{")
+    with pytest.raises(FileError, match=r"result\.json"):
+        store.to_frame()
 
 
 class Mischief:
