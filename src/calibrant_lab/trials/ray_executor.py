@@ -112,10 +112,12 @@ class RayExecutor:
             ray.shutdown()
 
     def _connect(self) -> None:
+        talks = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if not talks:  # Ray prints the last lines of a lost node to stdout, where our tables go
+            os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         ray = _ray()
         if not ray.is_initialized():
-            talks = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
             only_here = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
             self._connected_here = True
             ray.init(
