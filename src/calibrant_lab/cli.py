@@ -62,7 +62,8 @@ def train(
     """Train one network by a recipe and a method, and keep it as a trial.
 
     A trial holds weights, predictions, curves, an HTML report and the configuration. The same command again goes on
-    with an interrupted trial, to the result it would have had, and shows a finished one.
+    with an interrupted trial, to the result it would have had, and shows a finished one. With more --epochs it goes
+    on from the finished one, to the result of a training that long.
 
     Args:
         recipe: Name of a recipe, package.module:name or ./file.py:name; digits needs no data.
@@ -244,18 +245,18 @@ def export(out: Path, *, folder: Runs = Path("runs"), predictions: Flag = False)
 
 
 @runs.command
-def convert(folder: Path) -> None:
-    """Bring a folder of trials from Calibrant 0.1 up to date, in place.
+def convert(path: Path) -> None:
+    """Bring trials of Calibrant 0.1 up to date, in place.
 
     Args:
-        folder: Folder that trials are kept in.
+        path: Folder that trials are kept in, or a file that calibrant runs export wrote.
     """
     require_training_packages()
     from rich.console import Console
 
     from calibrant_lab.trials.convert import convert
 
-    convert(folder, Console())
+    convert(path, Console())
 
 
 def report(folder: Annotated[Path, Parameter(name="runs")] = Path("runs"), *, out: Path = Path("report.html")) -> None:

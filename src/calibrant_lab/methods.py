@@ -66,7 +66,7 @@ class Method:
         for option in options:
             if option not in defaults:
                 there = ", ".join(defaults) or "none"
-                raise ValueError(f"{option} is not an option of {name}, which has {there}: leave it out")
+                raise plugins.UnknownNameError(f"{option} is not an option of {name}, which has {there}: leave it out")
         return defaults | {option: _as(defaults[option], value, option) for option, value in options.items()}
 
     def build(self, options: Mapping[str, Any]) -> "Losses":

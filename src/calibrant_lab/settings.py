@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from calibrant_lab.plugins import meant
+from calibrant_lab.plugins import UnknownNameError, meant
 
 # A file whose content, not whose name, decides the result.
 FilePath = Annotated[str, "content"]
@@ -49,7 +49,9 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise ValueError(one_line(error, cls.model_fields)) from error
+            # A setting that is not known may be one of a later version.
+            kind = UnknownNameError if error.errors()[0]["type"] == "extra_forbidden" else ValueError
+            raise kind(one_line(error, cls.model_fields)) from error
 
     def replaced(self, changes: Mapping[str, Any]) -> Self:
         """These settings with some values changed and checked."""

@@ -23,6 +23,7 @@ from calibrant_lab.progress import training_progress
 from calibrant_lab.table import NOTE, print_whole, score_table
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
 from calibrant_lab.trials.fit import check_accelerator
+from calibrant_lab.trials.provenance import changes_since
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.scores import KEPT
 from calibrant_lab.trials.store import CHECKPOINT, Store, Trial
@@ -69,7 +70,9 @@ def train(
     store = Store(runs)
     trial = store.trial(configuration)
     name = label(configuration)
-    if trial.status != "done":
+    if trial.status == "done":
+        trial.found_again(configuration)
+    else:
         try:
             trial.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -82,7 +85,7 @@ def train(
             try:
                 ending = run_trial(
                     store, configuration, data, accelerator, loggers=loggers,
-                    callbacks=[Bar(progress, task, label=name)], raises=True,
+                    callbacks=[Bar(progress, task, label=name)], raises=True, keeps_checkpoint=True,
                 )  # fmt: skip
             except KeyboardInterrupt:
                 progress.stop()
@@ -96,6 +99,8 @@ def train(
         write_curves(trial.folder / "curves.png", trial.history(), title=name)
         write_report(trial.folder / "report.html", audits, _compared(audits))
     _show(trial, configuration, name, audits)
+    for change in changes_since(trial.result()):
+        Console(stderr=True).print(f"[yellow]changed[/] {escape(change)}", highlight=False)
     return trial
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import sweeps
+from tests.lab import interrupted_sweep as sweeps
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,8 @@ class WholeCheckpointIO(TorchCheckpointIO):
         # the last checkpoint, passes over this suffix.
         partial = final.with_name(f"{final.name}.partial")
         try:
-            torch.save(checkpoint, partial)
+            with partial.open("wb") as file:  # torch's own writer does not say that a disk is full
+                torch.save(checkpoint, file)
             partial.replace(final)
         finally:
             partial.unlink(missing_ok=True)

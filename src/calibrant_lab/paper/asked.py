@@ -64,7 +64,7 @@ def reproduce_all(asked: Asked, running: Running, *, only_list: bool) -> bool:
     for request in requests:
         try:
             if only_list:
-                dry_run(request, store, console)
+                dry_run(request, store, running, console)
                 for sweep in request.sweeps:
                     print_table(plan(sweep, validated(store, sweep)), store, asked.format, console)  # type: ignore[arg-type]
                 continue

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -21,9 +22,11 @@ from calibrant_lab.sweeps.run import run, validated
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.estimate import estimate
 from calibrant_lab.trials.fit import check_accelerator, prepare
 from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
+from calibrant_lab.trials.provenance import told
 from calibrant_lab.trials.store import DATA, Store
 
 FIGURES: tuple[FigureName, ...] = ("figure1", "figure2", "figure3", "figure4", "figure5", "figure6")
@@ -138,6 +141,8 @@ def show(request: Request, store: Store, format: Format, out: Path | None, conso
     first = request.sweeps[0]
     results = validated(store, first)
     of_figures = plan(first, results, _without_result(first, results.keys(), store))
+    for line in told(found for one in of_figures.needed if (found := store.result(one)) is not None):
+        Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
     for figure in request.figures:
         try:
             made = str(_draw(figure, of_figures, request, store, out or store.folder / "figures"))
@@ -173,13 +178,17 @@ def write_table(folder: Path, sweep: Sweep, table: Tabulated) -> None:
             temporary.write_text(text, encoding="utf-8")
 
 
-def dry_run(request: Request, store: Store, console: Console) -> None:
-    """List the trials of every sweep, and what is known of their cost."""
+def dry_run(request: Request, store: Store, running: Running, console: Console) -> None:
+    """List the trials of every sweep, and what they will take, measured here by a few steps."""
+    measure = cache(partial(estimate, data=request.data, accelerator=running.accelerator))
     for sweep in request.sweeps:
         results = validated(store, sweep)
         finished = {trial: result for trial in results if (result := store.result(trial)) is not None}
         console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
-        list_trials(rehearse(sweep), plan(sweep, results), finished, console)
+        list_trials(
+            rehearse(sweep), plan(sweep, results), finished, console, estimate=measure,
+            gpus=running.gpus_per_trial or 1.0,
+        )  # fmt: skip
         console.print()
 
 

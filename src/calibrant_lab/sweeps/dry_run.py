@@ -1,6 +1,7 @@
-"""`--dry-run`: every trial of a plan, and what is not known of it yet."""
+"""`--dry-run`: every trial of a plan, what is not known of it yet, and what all of them will take."""
 
-import statistics
+from collections import Counter
+from collections.abc import Callable
 
 from rich import box
 from rich.console import Console
@@ -10,10 +11,20 @@ from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.sweeps.protocol import Plan, Row
 from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.estimate import Estimate
+from calibrant_lab.trials.quantities import duration, size
 from calibrant_lab.trials.store import Result
 
 
-def list_trials(rehearsed: Plan, known: Plan, results: dict[Configuration, Result], console: Console) -> None:
+def list_trials(
+    rehearsed: Plan,
+    known: Plan,
+    results: dict[Configuration, Result],
+    console: Console,
+    *,
+    estimate: Callable[[Configuration], Estimate],
+    gpus: float = 1.0,
+) -> None:
     """One line a trial: its row, its settings, and whether it is done.
 
     Args:
@@ -21,26 +32,29 @@ def list_trials(rehearsed: Plan, known: Plan, results: dict[Configuration, Resul
         known: The plan as far as results tell.
         results: Of the trials that are done.
         console: Where to print.
+        estimate: Measures a trial; asked for one of each method and batch size that have something to do.
+        gpus: GPUs of a trial, where it runs on any.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column(justify="right")
     for heading in ("row", "step", "settings", "seed", ""):
         table.add_column(heading, no_wrap=True)
     listed: set[Configuration] = set()
-    done = 0
+    to_do: list[Configuration] = []
     for row, so_far in zip(rehearsed.rows, known.rows, strict=True):
         for step, trial, unknown in _steps(row, so_far):
             if trial in listed:
                 continue
             listed.add(trial)
             finished = trial in results and not unknown
-            done += finished
+            to_do += [] if finished else [trial]
             state = "done" if finished else "waits" if unknown else "to do"
             table.add_row(
                 str(len(listed)), row.name, step, _settings(trial, row, unknown), str(trial.seed), state
             )  # fmt: skip
     print_whole(console, table)
-    console.print(f"{len(listed)} trials, {done} done, {len(listed) - done} to do.{_cost(listed, done, results)}")
+    counts = f"{len(listed)} trials, {len(listed) - len(to_do)} done, {len(to_do)} to do."
+    console.print(counts, _cost(to_do, estimate, gpus), highlight=False, markup=False, soft_wrap=True)
     if any(not row.trials for row in known.rows):
         console.print("Those that wait depend on what the search chooses; their number does not.")
 
@@ -70,9 +84,24 @@ def _settings(trial: Configuration, row: Row, unknown: frozenset[str]) -> str:
     return ", ".join(parts)
 
 
-def _cost(listed: set[Configuration], done: int, results: dict[Configuration, Result]) -> str:
-    costs = [results[trial].cost.seconds for trial in listed if trial in results]
-    if not costs or done == len(listed):
+def _cost(to_do: list[Configuration], estimate: Callable[[Configuration], Estimate], gpus: float) -> str:
+    if not to_do:
         return ""
-    hours = statistics.fmean(costs) * (len(listed) - done) / 3600
-    return f" At the mean of those done, {hours:.1f} hours of one worker."
+    alike: dict[tuple[str, int], Configuration] = {}
+    counts: Counter[tuple[str, int]] = Counter()
+    for trial in to_do:
+        key = (trial.method, trial.settings.batch_size)
+        alike.setdefault(key, trial)
+        counts[key] += 1
+    try:
+        found = [(estimate(trial), counts[key]) for key, trial in alike.items()]
+    except (ValueError, OSError, ImportError) as error:  # such as data that are not there
+        return f"What they take cannot be measured: {error}"
+    seconds = sum(one.seconds * count for one, count in found)
+    gpu_hours = sum(one.seconds * count * gpus for one, count in found if one.on_gpu) / 3600
+    disk = sum(one.disk * count for one, count in found)
+    checkpoint = max(one.checkpoint for one, _ in found)
+    return (
+        f"By a few steps of each method, about {duration(seconds)} one after the other, evaluation included; "
+        f"{gpu_hours:.1f} GPU-hours; {size(disk)} of disk, and {size(checkpoint)} for each trial that is running."
+    )

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from calibrant.files import FileError
+from calibrant_lab import plugins
 from calibrant_lab.sweeps.protocol import Plan, Results, Validated, plan
 from calibrant_lab.sweeps.sweep import FOLDER, Sweep
 from calibrant_lab.trials.configuration import Configuration
@@ -98,7 +99,10 @@ def validated(store: Store, sweep: Sweep) -> dict[Configuration, Validated]:
     found = {}
     for trial in store.results():
         # Others cannot be part of the sweep, and their scores may take long to compute.
-        if trial.recipe == base.recipe and (scores := scores_of(trial, store, sweep)) is not None:
+        if (
+            plugins.short(trial.recipe) == plugins.short(base.recipe)
+            and (scores := scores_of(trial, store, sweep)) is not None
+        ):
             found[trial] = scores
     return found
 

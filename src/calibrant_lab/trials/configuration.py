@@ -17,9 +17,11 @@ from calibrant_lab.recipes.base import Recipe
 from calibrant_lab.settings import FilePath, Settings, no_such_setting
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Configuration:
     """One training run. Two equal configurations give, on one machine's CPU, identical networks.
+
+    They are equal if their identities are: wherever the files are that they name.
 
     Made by :func:`configure`, which checks and completes it.
 
@@ -91,6 +93,9 @@ class Configuration:
             _canonical(settings),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configuration) and self.identity == other.identity
 
     def __hash__(self) -> int:
         return hash(self.identity)

@@ -21,34 +21,58 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def convert(folder: Path, console: Console) -> int:
-    """Convert every trial of a store that is of the earlier form; return how many there were.
+def convert(path: Path, console: Console) -> int:
+    """Convert every trial of the earlier form, in place; return how many there were.
 
     Settings, identities and scores are written anew and folders renamed; predictions, weights and curves stay.
 
     Args:
-        folder: The store.
+        path: A store, or a file that ``calibrant runs export`` wrote.
         console: Where to say what was done.
     """
-    if not folder.is_dir():
-        raise FileError(folder, "is not a folder: give the --runs of an earlier command")
+    if not path.exists():
+        raise FileError(path, "is not there: give a folder of trials, or a file that calibrant runs export wrote")
+    count = _convert_store(path) if path.is_dir() else _convert_export(path)
+    console.print(f"{count} trial{'s' if count != 1 else ''} converted.", highlight=False)
+    return count
+
+
+def _convert_store(folder: Path) -> int:
     store, count = Store(folder), 0
     for path in sorted(folder.glob(f"*/{kept.CONFIGURATION}")):
         found = read_json(path)
-        if not isinstance(found, dict) or "objective" not in found:
+        if not _is_earlier(found):
             continue
         configuration = configuration_of(found)
         target = store.trial(configuration).folder
-        if target.exists():
+        if target.exists() and target != path.parent:
             raise FileError(target, f"is there already, and {path.parent.name} is the same trial: remove one of them")
-        result = path.parent / kept.RESULT
-        if result.exists():
-            write_json(result, _result(read_json(result), path.parent))
-        write_json(path, configuration.to_dict())
+        # The configuration last: what is interrupted before it is converted by the same command again.
         path.parent.rename(target)
+        result = target / kept.RESULT
+        if result.exists() and "outcome" in (scores := read_json(result)):
+            write_json(result, _result(scores, scores.pop("outcome"), target))
+        write_json(target / kept.CONFIGURATION, configuration.to_dict())
         count += 1
-    console.print(f"{count} trial{'s' if count != 1 else ''} converted.", highlight=False)
     return count
+
+
+def _convert_export(path: Path) -> int:
+    content, count = read_json(path), 0
+    if not isinstance(content, dict) or not isinstance(content.get("trials"), list):
+        raise FileError(path, "is not a file that calibrant runs export wrote")
+    for trial in content["trials"]:
+        if _is_earlier(trial["configuration"]):
+            configuration = configuration_of(trial["configuration"])
+            trial |= {"trial": configuration.identity, "configuration": configuration.to_dict()}
+            trial |= _result(trial, trial["test"])
+            count += 1
+    write_json(path, content)
+    return count
+
+
+def _is_earlier(found: Any) -> bool:
+    return isinstance(found, dict) and "objective" in found
 
 
 def configuration_of(found: dict[str, Any]) -> Configuration:
@@ -74,19 +98,17 @@ def _method(found: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return ("esd-raw" if objective == "esd" and not found.get("root", True) else objective), found
 
 
-def _result(found: dict[str, Any], folder: Path) -> dict[str, Any]:
-    outcome = found.pop("outcome")
+def _result(found: dict[str, Any], outcome: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
     validation: dict[str, Any] = dict(found["validation"]) | {"temperature": outcome["temperature"]}
     if "nll" not in validation:
         validation["nll"] = _validation_nll(folder)
-    found["validation"] = validation
-    found["test"] = {new: outcome[old] for old, new in COLUMNS.items()}
-    found["environment"] = found["environment"] | {"sources": {}}
-    return found
+    test = {new: outcome[old] for old, new in COLUMNS.items()}
+    return found | {
+        "validation": validation, "test": test, "environment": found["environment"] | {"sources": {}}
+    }  # fmt: skip
 
 
-def _validation_nll(folder: Path) -> float:
-    if not (folder / "validation.npz").exists():
+def _validation_nll(folder: Path | None) -> float:
+    if folder is None or not (folder / "validation.npz").exists():
         return math.nan
-    predicted = Trial(folder).predicted("validation")
-    return score("nll", predicted)
+    return score("nll", Trial(folder).predicted("validation"))

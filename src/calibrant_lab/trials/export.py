@@ -1,9 +1,9 @@
-"""Finished trials as one file, and as a table for programs."""
+"""Finished trials as one file."""
 
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.runs import look, order
 from calibrant_lab.trials.store import Result, Store, Trial
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def export(store: Store, path: Path, *, predictions: bool = False) -> int:
@@ -35,26 +32,6 @@ def export(store: Store, path: Path, *, predictions: bool = False) -> int:
     if predictions:
         _write_predictions(path.with_suffix(".npz"), [trial for trial, _ in found])
     return len(found)
-
-
-def to_frame(store: Store) -> "pd.DataFrame":
-    """The finished trials as a table of pandas: one row for each, a column for every setting, option and score."""
-    import pandas as pd
-
-    rows = []
-    for trial, result in _finished(store):
-        exported = _exported(trial, result)
-        configuration = exported["configuration"]
-        rows.append(
-            {name: configuration[name] for name in ("recipe", "method", "seed")}
-            | configuration["settings"]
-            | configuration["options"]
-            | {f"validation_{name}": value for name, value in result.validation.items()}
-            | {f"test_{name}": value for name, value in result.test.items()}
-            | asdict(result.cost)
-            | {"trial": trial.identity}
-        )
-    return pd.DataFrame(rows)
 
 
 def _finished(store: Store) -> list[tuple[Trial, Result]]:
@@ -90,7 +67,7 @@ def _write_predictions(path: Path, trials: list[Trial]) -> None:
     for trial in trials:
         logits, target = trial.predicted("test")
         largest = float(logits.abs().max())
-        if not math.isfinite(largest) or largest > np.finfo(np.float16).max:
+        if not math.isfinite(largest) or largest > float(np.finfo(np.float16).max):
             raise FileError(trial.folder, f"has logits up to {largest:.3g}, beyond float16: export it by itself")
         arrays[f"{trial.identity}_logits"] = logits.numpy().astype(np.float16)
         arrays[f"{trial.identity}_target"] = target.numpy().astype(np.int16 if int(target.max()) < 2**15 else np.int64)

@@ -115,8 +115,11 @@ class Meter(Callback):
     def _sign(self, trainer: Trainer) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         steps = max(1, int(trainer.num_training_batches))
+        settings = self.prepared.configuration.settings
+        limit = settings.max_steps or settings.epochs * steps
+        epochs = min(settings.epochs, math.ceil(limit / steps))
         progress = Progress(
-            trainer.global_step / steps, self.prepared.configuration.settings.epochs, self._elapsed()[0],
+            trainer.global_step / steps, epochs, self._elapsed()[0],
             logged.get("validation_accuracy", math.nan), logged.get("validation_ece", math.nan),
         )  # fmt: skip
         with suppress(FileError):  # a full disk will be told about by what matters

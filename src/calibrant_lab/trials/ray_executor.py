@@ -14,7 +14,7 @@ import torch
 
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import Ended, Losses, note_failure
-from calibrant_lab.trials.store import RESULT, Store
+from calibrant_lab.trials.store import RESULT, Store, is_full
 from calibrant_lab.trials.worker import Job, attempt
 
 if TYPE_CHECKING:
@@ -112,10 +112,12 @@ class RayExecutor:
             ray.shutdown()
 
     def _connect(self) -> None:
+        talks = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if not talks:  # Ray prints the last lines of a lost node to stdout, where our tables go
+            os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         ray = _ray()
         if not ray.is_initialized():
-            talks = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
             only_here = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
             self._connected_here = True
             ray.init(
@@ -186,6 +188,8 @@ def _run(job: Job, configuration: Configuration, threads: int) -> "tuple[Ending,
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
+        if is_full(error):
+            return "disk full", None
         return "failed", f"The store {job.store} cannot be written on node {node} ({error.strerror}): {_SHARED}"
     torch.set_num_threads(threads)
     return attempt(job, configuration)

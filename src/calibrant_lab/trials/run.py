@@ -1,13 +1,12 @@
 """Run one trial of a store, or go on with it."""
 
-import errno
 import io
 import json
-import os
-import platform
+import shutil
 import traceback
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,16 +15,15 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-import calibrant as cal
 from calibrant.files import FileError, whole_or_not_at_all, write_predictions
-from calibrant_lab import plugins
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import Prepared, Trained, fit, predict, prepare
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.metering import Meter
+from calibrant_lab.trials.provenance import check_files, environment_of, made_with
 from calibrant_lab.trials.scores import Predicted, best_temperature, score, scores_of
-from calibrant_lab.trials.store import Result, Store, write_result
+from calibrant_lab.trials.store import Result, Store, Trial, is_full, write_result
 from calibrant_lab.trials.watching import KeepLast
 
 SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is running
@@ -41,10 +39,13 @@ def run_trial(
     loggers: Sequence[Logger] = (),
     callbacks: Sequence[Callback] = (),
     raises: bool = False,
+    keeps_checkpoint: bool = False,
 ) -> Ending:
     """Train, from the last checkpoint if there is one, and keep what is left of it.
 
-    What goes wrong is kept with the trial: the others go on. A trial that another process is at is left to it.
+    What goes wrong is kept with the trial: the others go on. A trial that another process is at is left to it. A trial
+    of more epochs goes on from a shorter one that kept its checkpoint: no learning rate depends on their number, so
+    that the result is the same.
 
     Args:
         store: Where to keep it.
@@ -54,6 +55,7 @@ def run_trial(
         loggers: Loggers of Lightning.
         callbacks: Callbacks of Lightning.
         raises: Raise what goes wrong too, for someone who has asked for this trial alone.
+        keeps_checkpoint: Keep the last checkpoint, so that the trial can be prolonged.
     """
     trial = store.trial(configuration)
     trial.folder.mkdir(parents=True, exist_ok=True)
@@ -62,11 +64,14 @@ def run_trial(
             return "busy"
         try:
             if (trial.folder / kept.RESULT).exists():
+                trial.found_again(configuration)
                 trial.result()  # complains if it is damaged
                 return "done"
             _clear(trial.folder)
             write_json(trial.folder / kept.CONFIGURATION, configuration.to_dict())
+            _begin_where_another_ended(store, configuration)
             _run(trial.folder, configuration, data, accelerator, loggers, callbacks)
+            _leave_checkpoint(trial.folder, keeps_checkpoint)
         except Exception as error:  # reported by the caller that asked for the trial
             if is_full(error):
                 raise
@@ -75,15 +80,6 @@ def run_trial(
                 raise
             return "failed"
         return "done"
-
-
-def is_full(error: BaseException | None) -> bool:
-    """Whether something failed because the disk is full, which the next trial would, too."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _clear(folder: Path) -> None:
@@ -106,6 +102,7 @@ def _run(
     callbacks: Sequence[Callback],
 ) -> None:
     checkpoint = folder / kept.CHECKPOINT
+    check_files(configuration)
     prepared = prepare(configuration, data)
     resumes = checkpoint.exists()
     _check_data(folder, prepared, resumes=resumes)
@@ -120,10 +117,39 @@ def _run(
     validation = {name: score(name, trained.validation) for name in ("accuracy", "ece", "nll")}
     validation["temperature"] = best_temperature(trained.validation)
     found = scores_of(trained.validation, trained.test)
-    environment = _environment(trained.model) | {"sources": _sources(configuration)}
+    environment = environment_of(trained.model) | made_with(configuration)
     write_result(folder, Result(configuration, validation, found, meter.cost(), environment))
-    checkpoint.unlink(missing_ok=True)
     (folder / kept.PROGRESS).unlink(missing_ok=True)
+
+
+def _leave_checkpoint(folder: Path, keeps: bool) -> None:
+    checkpoint = folder / kept.CHECKPOINT
+    if keeps and checkpoint.exists():
+        checkpoint.replace(folder / kept.FINAL)
+    checkpoint.unlink(missing_ok=True)
+
+
+def _begin_where_another_ended(store: Store, configuration: Configuration) -> None:
+    """Take over the checkpoint of the longest trial that has fewer epochs, and is the same otherwise.
+
+    Not of one that a limit of steps ended: it may have stopped within an epoch.
+    """
+    folder, settings = store.trial(configuration).folder, configuration.settings
+    if (folder / kept.CHECKPOINT).exists() or settings.max_steps is not None:
+        return
+    found = []
+    for path in store.folder.glob(f"*/{kept.FINAL}"):
+        with suppress(FileError):
+            shorter = Trial(path.parent).configuration
+            same = shorter.replaced({"epochs": settings.epochs}) == configuration
+            made = read_json(path.with_name(kept.DATA)).items() >= made_with(configuration).items()
+            if same and made and shorter.settings.epochs < settings.epochs:
+                found.append((shorter.settings.epochs, path))
+    if found:
+        _, path = max(found)
+        shutil.copyfile(path.with_name(kept.DATA), folder / kept.DATA)
+        shutil.copyfile(path, folder / f"{kept.CHECKPOINT}.partial")
+        (folder / f"{kept.CHECKPOINT}.partial").replace(folder / kept.CHECKPOINT)
 
 
 def write_weights(path: Path, model: nn.Module) -> None:
@@ -134,20 +160,16 @@ def write_weights(path: Path, model: nn.Module) -> None:
         temporary.write_bytes(content.getvalue())
 
 
-def _sources(configuration: Configuration) -> dict[str, str]:
-    """Digests of the files that a recipe and a method from outside are in."""
-    found = {plugins.short(name): plugins.source_digest(name) for name in (configuration.recipe, configuration.method)}
-    return {name: digest for name, digest in found.items() if digest is not None}
-
-
 def _check_data(folder: Path, prepared: Prepared, *, resumes: bool) -> None:
-    found, path = prepared.loaders.description, folder / kept.DATA
+    """Refuse to go on with other data, another version or another source than the trial was begun with."""
+    found, path = prepared.loaders.description | made_with(prepared.configuration), folder / kept.DATA
     if resumes and path.exists() and (earlier := read_json(path)) != found:
-        raise FileError(
-            folder,
-            f"was begun with other data ({json.dumps(earlier)}, now {json.dumps(found)}): give the --data-dir it was "
-            "begun with, or other --runs",
-        )
+        differs = [name for name in earlier | found if earlier.get(name) != found.get(name)]
+        what, remedy = "other data", "give the --data-dir it was begun with, or other --runs"
+        if {"calibrant", "sources"} & set(differs):
+            what, remedy = "another version of the source", f"restore that, or delete {kept.CHECKPOINT} to begin anew"
+        shown = (json.dumps({name: one.get(name) for name in differs}) for one in (earlier, found))
+        raise FileError(folder, f"was begun with {what} ({', now '.join(shown)}): {remedy}")
     write_json(path, found)
 
 
@@ -166,24 +188,3 @@ def _sampled(model: nn.Module, loader: Any) -> Predicted:
     passes = [predict(model, loader, dropout=True) for _ in range(kept.DROPOUT_PASSES)]
     mean = torch.stack([one.logits.double().softmax(1) for one in passes]).mean(0)
     return Predicted(mean.log().clamp(min=-700).float(), passes[0].target)
-
-
-def _environment(model: nn.Module) -> dict[str, Any]:
-    device = next(model.parameters()).device
-    return {
-        "calibrant": cal.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type}: {_processor()}",
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-    }
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-        return text.partition("model name")[2].partition(":")[2].partition("\n")[0].strip() or platform.machine()
-    except OSError:
-        return platform.processor() or platform.machine()

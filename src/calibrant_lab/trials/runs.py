@@ -21,6 +21,7 @@ from calibrant_lab.table import NOTE, print_whole, score_table
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, changes_of, label
 from calibrant_lab.trials.json_files import read_json
+from calibrant_lab.trials.provenance import changes_since, told
 from calibrant_lab.trials.quantities import duration, percent, size
 from calibrant_lab.trials.scores import BINS, KEPT
 from calibrant_lab.trials.store import Result, Status, Store, Trial, UnknownTrialError
@@ -66,6 +67,8 @@ def list_runs(store: Store, console: Console) -> None:
         if run.problem is not None:
             colour = COLOURS[run.status]
             console.print(f"[{colour}]{run.status}[/] {escape(run.problem)}", highlight=False, soft_wrap=True)
+    for line in told(run.result for run in runs if run.result is not None):
+        console.print(f"[yellow]changed[/] {escape(line)}", highlight=False, soft_wrap=True)
     console.print(_summary(runs), highlight=False, soft_wrap=True)
 
 
@@ -174,6 +177,8 @@ def _show_result(result: Result, console: Console) -> None:
     }  # fmt: skip
     _pairs(console, "cost", spent)
     _pairs(console, "environment", result.environment)
+    for change in changes_since(result):
+        console.print(f"[yellow]changed[/] {escape(change)}\n", highlight=False)
 
 
 def _pairs(console: Console, title: str, content: dict[str, Any]) -> None:
@@ -216,7 +221,8 @@ def prune(store: Store, *, failed: bool, unfinished: bool, weights: bool, apply:
             continue
         paths = []
         if run.status == "done" and weights:
-            paths = [path for path in (trial.folder / kept.WEIGHTS, trial.folder / kept.CHECKPOINT) if path.exists()]
+            names = (kept.WEIGHTS, kept.CHECKPOINT, kept.FINAL)
+            paths = [path for name in names if (path := trial.folder / name).exists()]
         elif (run.status == "failed" and failed) or (run.status == "unfinished" and unfinished):
             paths = [trial.folder]
         amount = trial.size() if paths == [trial.folder] else sum(path.stat().st_size for path in paths)

@@ -4,6 +4,7 @@ A folder is filled file by file, each written whole or not at all, and ``result.
 rest is. Any number of processes may read and write a store at once; a trial is run by the process that holds its lock.
 """
 
+import errno
 import math
 import re
 import shutil
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
@@ -22,11 +23,15 @@ from calibrant.training.score_names import with_current_names
 from calibrant_lab import plugins
 from calibrant_lab.trials.configuration import Configuration, from_dict
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.scores import Predicted, score, scores_of
+from calibrant_lab.trials.scores import ALIASES, Predicted, score, scores_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONFIGURATION, DATA, CHECKPOINT, WEIGHTS = "config.json", "data.json", "last.ckpt", "model.pt"
 HISTORY, PROGRESS, FAILURE, RESULT = "history.json", "progress.json", "failure.json", "result.json"
 SCORES = "scores.json"  # computed later from the predictions
+FINAL = "final.ckpt"  # of a trial that can be prolonged
 LOCK = ".lock"
 DROPOUT_PASSES = 10  # that predictions with dropout are the mean of
 Status = Literal["done", "running", "failed", "unfinished"]
@@ -130,6 +135,13 @@ class Trial:
                 raise ValueError("its settings are not those its folder is named by")
             return configuration
 
+    def found_again(self, configuration: Configuration) -> None:
+        """Note where the files are that the configuration names, if they have moved since it was written."""
+        try:
+            _ = self.configuration
+        except UnknownTrialError:
+            write_json(self.folder / CONFIGURATION, configuration.to_dict())
+
     @property
     def status(self) -> Status:
         """Whether it is done; if not, whether someone is at it."""
@@ -185,6 +197,8 @@ class Trial:
         """A score of a finished trial, kept since it was run or computed from its predictions and kept from now on."""
         result = self.result()
         kept = result.validation if part == "validation" else result.test
+        metric, plus, repair = column.partition("+")
+        column = ALIASES.get(metric, metric) + plus + repair
         if column in kept:
             return kept[column]
         path = self.folder / SCORES
@@ -275,6 +289,40 @@ class Store:
                 if (result := self.result(trial.configuration)) is not None:
                     found[trial.configuration] = result
         return found
+
+    def to_frame(self) -> "pd.DataFrame":
+        """The finished trials as a table of pandas: a row for each, a column for every setting, option and score.
+
+        Trials of recipes and methods that this installation does not know are left out.
+        """
+        import pandas as pd
+
+        rows = []
+        for trial in self.trials():
+            with suppress(UnknownTrialError):
+                if trial.status == "done":
+                    rows.append(_row(trial.identity, trial.result()))
+        return pd.DataFrame(rows)
+
+
+def _row(identity: str, result: Result) -> dict[str, Any]:
+    configuration = result.configuration
+    return {
+        "recipe": plugins.short(configuration.recipe), "method": plugins.short(configuration.method),
+        "seed": configuration.seed, **configuration.settings.to_dict(), **dict(configuration.options),
+        **{f"validation_{name}": value for name, value in result.validation.items()},
+        **{f"test_{name}": value for name, value in result.test.items()},
+        **asdict(result.cost), "trial": identity,
+    }  # fmt: skip
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether something failed because the disk is full, which the next trial would, too."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def write_result(folder: Path, result: Result) -> None:

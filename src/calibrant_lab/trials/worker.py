@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.store import Store
+from calibrant_lab.trials.store import Store, is_full
 
 if TYPE_CHECKING:
     from calibrant_lab.trials.run import Ending
@@ -37,7 +37,7 @@ def attempt(job: Job, configuration: Configuration) -> "tuple[Ending, str | None
     """Run a trial; say how it ended and, where the trial could not note it down itself, what went wrong."""
     try:
         # Here, since it takes seconds: a process that only hands trials out does without it.
-        from calibrant_lab.trials.run import is_full, run_trial
+        from calibrant_lab.trials.run import run_trial
 
         return run_trial(Store(job.store), configuration, job.data, job.accelerator), None
     except Exception as error:  # such as a folder that cannot be written; the next trial may do better

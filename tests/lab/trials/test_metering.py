@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.files import FileError
-from calibrant_lab import fit as fitting
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.fit import Trained, fit, predict, prepare
-from calibrant_lab.recipes import RECIPES
+from calibrant_lab.data.samples import Data
+from calibrant_lab.trials import fit as fitting
 from calibrant_lab.trials import metering
+from calibrant_lab.trials.configuration import Configuration, configure
+from calibrant_lab.trials.fit import Trained, fit, predict, prepare
 from calibrant_lab.trials.metering import Meter
 from calibrant_lab.trials.store import Progress
 
-TINY = RECIPES["digits"].replaced({"objective": "esd", "epochs": 2, "batch_size": 512})
+TINY = configure("digits", "esd", settings={"epochs": 2, "batch_size": 512})
 
 
 class Noise(nn.Module):
@@ -32,15 +32,16 @@ class Noise(nn.Module):
 def sensitive(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that would show it: it draws random numbers, and has a layer that stays in its mode."""
 
-    def make(configuration: Configuration, loaders: Any) -> nn.Module:
+    def build(configuration: Configuration, data: Data) -> nn.Module:
+        torch.manual_seed(0)
         frozen = nn.BatchNorm1d(16).eval()
         return nn.Sequential(nn.Flatten(), nn.Linear(1024, 16), frozen, nn.Dropout(0.5), Noise(), nn.Linear(16, 10))
 
-    monkeypatch.setattr(fitting, "make_model", make)
+    monkeypatch.setattr(fitting, "first_network", build)
 
 
-def run(meter: bool, progress: Path) -> tuple[Trained, Meter]:
-    prepared = prepare(TINY)
+def run(meter: bool, progress: Path, configuration: Configuration = TINY) -> tuple[Trained, Meter]:
+    prepared = prepare(configuration)
     watching = Meter(prepared, progress)
     return fit(prepared, callbacks=[watching] if meter else [], accelerator="cpu"), watching
 
@@ -79,6 +80,15 @@ def test_a_running_trial_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.
     first = trained.history[0]
     assert signs[0].accuracy != signs[0].accuracy  # not yet known
     assert (signs[3].accuracy, signs[3].ece) == pytest.approx((first["validation_accuracy"], first["validation_ece"]))
+
+
+def test_a_limit_of_steps_is_what_a_trial_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signs: list[Progress] = []
+    monkeypatch.setattr(metering, "write_json", lambda path, content: signs.append(Progress(**content)))
+    monkeypatch.setattr(metering, "SECONDS_BETWEEN_SIGNS", 0.0)
+    run(True, tmp_path / "progress.json", TINY.replaced({"epochs": 9, "max_steps": 3}))
+    assert [(round(3 * sign.epochs), sign.of) for sign in signs] == [(1, 1), (2, 1), (3, 1)]
+    assert signs[-1].share == 1
 
 
 def test_a_full_disk_does_not_end_a_run_for_want_of_a_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

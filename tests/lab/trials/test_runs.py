@@ -1,24 +1,28 @@
-"""What `calibrant runs` shows, removes and exports."""
+"""What `calibrant runs` shows and removes."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from calibrant.files import FileError
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.recipes import RECIPES
+import calibrant as cal
 from calibrant_lab.trials import runs
 from calibrant_lab.trials import store as kept
-from calibrant_lab.trials.labels import label
+from calibrant_lab.trials.configuration import Configuration, configure, label
+from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.store import Store, Trial
-from tests.lab.made_trials import failed, files_of, finished, halfway, held_by_another_process, of
+from tests.lab.made_trials import ENVIRONMENT, failed, files_of, finished, halfway, held_by_another_process, of
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7\nRuntimeError: [out] of memory\n'
 ESD, NLL, MMCE = of("esd", weight=2.0), of("nll"), of("mmce", weight=0.6, bandwidth=0.4, batch_size=64)
-FOCAL, RUNNING, LARGE = of("focal", seed=3), of("sb-ece", softness=0.01), RECIPES["cifar10"]
+FOCAL, RUNNING, LARGE = of("focal", seed=3), of("sb-ece", softness=0.01), configure("cifar10")
+
+
+@pytest.fixture(autouse=True)
+def same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version that trials made by hand say they were run with."""
+    monkeypatch.setattr(cal, "__version__", ENVIRONMENT["calibrant"])
 
 
 @pytest.fixture
@@ -45,24 +49,6 @@ def shown(console: Console) -> list[str]:
 def line_of(trial: Trial, lines: list[str]) -> list[str]:
     (line,) = [line for line in lines if line.strip().startswith(trial.identity[:8])]
     return line.split()
-
-
-@pytest.mark.parametrize(
-    ("configuration", "text"),
-    [
-        (NLL, "NLL"),
-        (ESD, "ESD λ 2"),
-        (of("esd"), "ESD λ 1"),
-        (of("esd", weight=60.0, root=False), "ESD λ 60 raw"),
-        (MMCE, "MMCE λ 0.6 φ 0.4 batch 64"),
-        (of("s-avuc", softness=0.1), "s-avuc λ 1 T 0.1"),
-        (of("focal", gamma=2.0, learning_rate=0.01), "focal learning rate 0.01 gamma 2"),
-        (of("nll", reduced_split=True), "NLL reduced split"),
-        (RECIPES["imagenet100"].replaced({"flip": False}), "NLL no flip"),
-    ],
-)
-def test_a_trial_is_called_by_what_tells_it_from_others(configuration: Configuration, text: str) -> None:
-    assert label(configuration) == text
 
 
 def test_the_list_tells_what_there_is(store: Store, console: Console) -> None:
@@ -102,6 +88,28 @@ def test_a_damaged_trial_is_listed_as_such(name: str, store: Store, console: Con
     assert str(path) in console.export_text()
 
 
+def test_a_trial_of_something_unknown_is_listed_as_such_and_left_alone(store: Store, console: Console) -> None:
+    path = store.trial(FOCAL).folder / kept.CONFIGURATION
+    write_json(path, read_json(path) | {"recipe": "/somewhere/else.py:mine"})
+    runs.list_runs(store, console)
+    lines = shown(console)
+    assert [line for line in lines if line.startswith(f"unknown {path}: recipe '/somewhere/else.py:mine' cannot be")]
+    assert "5 trials: 2 done, 2 unfinished, 1 unknown" in lines[-1]
+    assert not [line for line in lines if "damaged" in line or "delete" in line]
+    runs.show_run(store, store.trial(FOCAL).identity, console)
+    assert console.export_text().startswith(f"unknown {path}")
+    runs.prune(store, failed=True, unfinished=False, weights=False, apply=True, console=console)
+    assert path.exists()
+
+
+def test_what_has_changed_since_is_told(store: Store, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cal, "__version__", "9.9.9")
+    runs.list_runs(store, console)
+    assert f"changed 2 trials: run with Calibrant {ENVIRONMENT['calibrant']}, this is 9.9.9" in shown(console)
+    runs.show_run(store, store.trial(ESD).identity, console)
+    assert f"changed run with Calibrant {ENVIRONMENT['calibrant']}, this is 9.9.9" in shown(console)
+
+
 def test_an_empty_store_is_no_error(tmp_path: Path, console: Console) -> None:
     runs.list_runs(Store(tmp_path), console)
     assert shown(console) == ["0 trials; 0 B."]
@@ -118,13 +126,15 @@ def test_one_trial_is_shown_with_all_that_is_known(store: Store, console: Consol
     text = console.export_text()
     assert text.startswith("ESD λ 2 on digits, seed 0: done")
     for part in (
-        "settings other than the recipe's: objective esd, weight 2.0, epochs 12\n",
-        "the recipe's: recipe digits, model",
+        "options of the method: weight 2.0\n", "settings other than the recipe's: epochs 12\n",
+        "the recipe's: max-steps None, batch-size 128,",
         "accuracy % 90.00, ECE % 5.00", "time 1 min 15 s", "samples 12,000", "peak memory 300 MB",
         "device cpu: Processor", "fingerprint 0123456789abcdef", str(store.trial(ESD).folder),
     ):  # fmt: skip
         assert part in text
-    assert {"89.00", "6.00", "2.00", "3.00", "1.20"} <= set(text.split())
+    assert {"89.00", "6.00", "2.00", "3.00", "0.3000"} <= set(text.split())
+    assert "temperature 1.2" in text
+    assert "changed" not in text
 
 
 def test_a_failed_trial_is_shown_with_its_traceback(store: Store, console: Console) -> None:
@@ -140,7 +150,7 @@ def test_a_trial_is_found_by_enough_digits(store: Store, console: Console) -> No
     with pytest.raises(ValueError, match="begins with ''"):
         runs.find(store, "")
     firsts = [trial.identity[0] for trial in store.trials()]
-    for seed in range(20):  # until two begin alike
+    for seed in range(1, 20):  # until two begin alike
         trial = finished(store, of("nll", seed=seed))
         if trial.identity[0] in firsts:
             break
@@ -201,30 +211,12 @@ def test_a_damaged_trial_is_not_removed(store: Store, console: Console) -> None:
     assert console.export_text() == "Nothing to remove.\n"
 
 
+def test_what_a_trial_could_be_prolonged_from_goes_with_its_weights(store: Store, console: Console) -> None:
+    (store.trial(ESD).folder / kept.FINAL).write_bytes(b"c" * 300)
+    assert runs.prune(store, failed=False, unfinished=False, weights=True, apply=True, console=console) == 4300
+    assert "removed model.pt and final.ckpt" in console.export_text()
+
+
 def test_to_remove_nothing_is_a_mistake(store: Store, console: Console) -> None:
     with pytest.raises(ValueError, match="choose what to remove: --failed, --unfinished or --weights"):
         runs.prune(store, failed=False, unfinished=False, weights=False, apply=True, console=console)
-
-
-def test_the_finished_trials_are_exported_without_paths(store: Store, tmp_path: Path) -> None:
-    weights = str(tmp_path / "weights" / "resnet.pt")
-    finished(store, LARGE.replaced({"initial_weights": weights, "model": str(tmp_path / "bert")}))
-    assert runs.export(store, tmp_path / "results" / "runs.json") == 3
-    text = (tmp_path / "results" / "runs.json").read_text()
-    large, nll, esd = json.loads(text)["trials"]
-    assert str(tmp_path) not in text
-    assert (large["configuration"]["initial_weights"], large["configuration"]["model"]) == ("resnet.pt", "bert")
-    assert nll["configuration"] == NLL.to_dict()
-    assert esd["trial"] == store.trial(ESD).identity
-    assert esd["validation"] == {"accuracy": 0.9, "ece": 0.05}
-    assert esd["test"]["accuracy"] == 0.89
-    assert esd["cost"]["images"] == 12000
-    assert esd["environment"]["device"] == "cpu: Processor"
-    assert esd["data"]["train"] == 80
-
-
-def test_half_of_the_results_are_not_exported_as_all(store: Store, tmp_path: Path) -> None:
-    (store.trial(ESD).folder / kept.RESULT).write_text("{")
-    with pytest.raises(FileError, match=r"result\.json"):
-        runs.export(store, tmp_path / "runs.json")
-    assert not (tmp_path / "runs.json").exists()

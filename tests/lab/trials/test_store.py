@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from calibrant.files import FileError
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.settings import Settings
 from calibrant_lab.trials import store as kept
-from calibrant_lab.trials.configuration import configure
+from calibrant_lab.trials.configuration import configure, from_dict
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.store import Progress, Store, Trial, UnknownTrialError
 from tests.lab.made_trials import failed, finished, halfway, held_by_another_process, of
@@ -44,7 +45,8 @@ def test_an_identity_stays_what_it_was(digits: str) -> None:
 @pytest.mark.parametrize("name", [name for name in RECIPES["mnist"].settings.model_fields if name != "initial_weights"])
 def test_every_setting_makes_another_trial(name: str) -> None:
     value = getattr(configure("mnist").settings, name)
-    other = OTHER_VALUES.get(name, not value if isinstance(value, bool) else (value or 0) + 1)
+    plain = not value if isinstance(value, bool) else value + 1 if isinstance(value, int | float) else None
+    other = OTHER_VALUES.get(name, plain)
     assert configure("mnist", settings={name: other}).identity != configure("mnist").identity
 
 
@@ -54,17 +56,6 @@ def test_recipe_method_options_and_seed_make_another_trial() -> None:
         configure("mnist", "esd", options={"weight": 2}), configure("mnist", seed=1),
     ]  # fmt: skip
     assert len({one.identity for one in found}) == len(found)
-
-
-def test_a_file_counts_by_its_content(tmp_path: Path) -> None:
-    for folder, content in (("a", b"1"), ("b", b"1"), ("c", b"2")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "weights.pt").write_bytes(content)
-    one, same, other = (
-        configure("mnist", settings={"initial_weights": str(tmp_path / folder / "weights.pt")}).identity
-        for folder in "abc"
-    )
-    assert one == same != other
 
 
 @given(st.integers(0, 100), st.sampled_from(["weight", "noise", "weight_decay", "bandwidth"]))
@@ -79,20 +70,117 @@ def test_zero_has_no_sign() -> None:
     assert of("esd", mean=[-0.0]).identity == of("esd", mean=[0]).identity
 
 
-def test_a_setting_of_a_later_version_leaves_stored_trials_their_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings that all recipes have count only where they are not at their default."""
-    counted = set(configure("mnist").to_dict()["settings"]) - set(Settings.model_fields)
-    assert "epochs" not in counted
-    assert configure("mnist", settings={"epochs": 250}).identity == configure("mnist").identity
+def test_a_setting_that_all_recipes_have_counts_only_where_it_is_not_at_its_default() -> None:
+    """So that one that is added in a later version leaves stored trials their identity."""
+    added = {name: field.default for name, field in Settings.model_fields.items()}
+    assert configure("mnist", settings=added).identity == configure("mnist").identity
+    content = configure("mnist").to_dict()
+    for name in added:
+        del content["settings"][name]
+    assert from_dict(content).identity == configure("mnist").identity
 
 
-def test_a_trial_of_something_unknown_is_intact(store: Store) -> None:
-    trial = finished(store, of("esd"))
+UNKNOWN: dict[str, Any] = {
+    "recipe elsewhere": {"recipe": "/somewhere/else.py:mine"},
+    "recipe of a package": {"recipe": "no_such_package.recipes:mine"},
+    "recipe of a later version": {"recipe": "svhn"},
+    "method elsewhere": {"method": "/somewhere/else.py:mine"},
+    "setting of a later version": {"settings": {"warmup": 5}},
+    "option of a later version": {"options": {"warmth": 5}},
+}
+
+
+@pytest.mark.parametrize("changes", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_trial_of_something_unknown_is_intact(changes: dict[str, Any], store: Store) -> None:
+    trial, known = finished(store, of("esd")), finished(store, of("nll"))
     content = read_json(trial.folder / kept.CONFIGURATION)
-    write_json(trial.folder / kept.CONFIGURATION, content | {"recipe": "/somewhere/else.py:mine"})
-    with pytest.raises(UnknownTrialError, match="cannot be loaded"):
+    write_json(trial.folder / kept.CONFIGURATION, content | changes)
+    with pytest.raises(UnknownTrialError) as raised:
         _ = Trial(trial.folder).configuration
-    assert Store(store.folder).results() == {}
+    assert "delete" not in str(raised.value)
+    assert trial.status == "done"
+    assert list(Store(store.folder).results()) == [known.configuration]
+
+
+@pytest.mark.parametrize("source", ["import no_such_package", "def broken(:", "raise RuntimeError('no')", "other = 1"])
+def test_a_recipe_that_cannot_be_loaded_makes_its_trials_unknown(source: str, store: Store, tmp_path: Path) -> None:
+    trial = finished(store, of("esd"))
+    (tmp_path / "mine.py").write_text(source)
+    content = read_json(trial.folder / kept.CONFIGURATION)
+    write_json(trial.folder / kept.CONFIGURATION, content | {"recipe": f"{tmp_path / 'mine.py'}:mine"})
+    with pytest.raises(UnknownTrialError, match=r"mine\.py"):
+        _ = Trial(trial.folder).configuration
+
+
+def test_a_trial_is_found_again_where_the_file_of_its_recipe_has_moved(store: Store, tmp_path: Path) -> None:
+    source = "from calibrant_lab.recipes import digits as mine\n"
+    for folder in ("before", "after"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(source)
+    before, after = (configure(f"{tmp_path / folder / 'mine.py'}:mine") for folder in ("before", "after"))
+    trial = finished(store, before)
+    content = read_json(trial.folder / kept.CONFIGURATION)
+    write_json(trial.folder / kept.CONFIGURATION, content | {"recipe": "/gone/mine.py:mine"})
+    same = Store(store.folder).trial(after)
+    with pytest.raises(UnknownTrialError):
+        same.result()
+    same.found_again(after)
+    assert same.result().test["accuracy"] == 0.89
+    assert list(Store(store.folder).results()) == [after]
+
+
+def test_a_store_is_named_by_a_text_too(store: Store) -> None:
+    finished(store, of("esd"))
+    assert Store(str(store.folder)).results() == store.results()
+
+
+def test_a_store_is_a_frame_of_its_finished_trials(store: Store) -> None:
+    finished(store, of("esd", weight=2.0), accuracy=0.9, ece=0.05, seconds=3.5)
+    finished(store, of("nll", seed=3))
+    failed(store, of("focal"), "ValueError: no")
+    frame = store.to_frame()
+    assert list(frame["method"]) == ["esd", "nll"]
+    esd = frame.set_index("method").loc["esd"]
+    assert (esd["recipe"], esd["seed"], esd["epochs"], esd["weight"], esd["seconds"]) == ("digits", 0, 12, 2.0, 3.5)
+    assert (esd["validation_accuracy"], esd["test_accuracy"], esd["test_ece+temperature"]) == (0.9, 0.89, 0.02)
+    assert esd["trial"] == of("esd", weight=2.0).identity
+    assert math.isnan(frame["weight"][1])
+
+
+def test_a_frame_is_not_made_of_half_of_the_results(store: Store) -> None:
+    trial = finished(store, of("esd"))
+    (trial.folder / kept.RESULT).write_text("{")
+    with pytest.raises(FileError, match=r"result\.json"):
+        store.to_frame()
+
+
+class Mischief:
+    """Would leave a file behind where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_predictions_are_not_unpickled(store: Store, tmp_path: Path) -> None:
+    trial = finished(store, of("esd"))
+    array = np.empty(1, dtype=object)
+    array[0] = Mischief(tmp_path / "mischief")
+    np.savez(trial.folder / "test.npz", logits=array, target=array)
+    with pytest.raises((FileError, ValueError)):
+        trial.predicted("test")
+    assert not (tmp_path / "mischief").exists()
+
+
+def test_a_score_that_was_not_kept_is_computed_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = finished(store, of("esd"))
+    found = [trial.score("test", "brier"), trial.score("validation", "brier")]
+    monkeypatch.setattr(Trial, "predicted", None)
+    assert [trial.score("test", "brier"), trial.score("validation", "brier")] == found
+    assert trial.score("test", "ece") == trial.result().test["ece"]
+    assert 0 < found[0] < 1
 
 
 def test_histories_with_the_earlier_names_of_scores_are_read(store: Store) -> None:
@@ -179,7 +267,7 @@ def rewritten(**changes: Any) -> Any:
         (kept.CONFIGURATION, lambda text: "{", "is not valid JSON"),
         (kept.CONFIGURATION, lambda text: "{}", "it lacks 'recipe'"),
         (kept.CONFIGURATION, rewritten(options={"weight": "much"}), "weight must be a number, got 'much'"),
-        (kept.CONFIGURATION, rewritten(settings={"warmup": 5}), "there is no setting 'warmup'"),
+        (kept.CONFIGURATION, rewritten(settings={"epochs": "many"}), "epochs should be a valid integer"),
         (kept.CONFIGURATION, rewritten(options={"weight": 7.0}), "not those its folder is named by"),
         (kept.CONFIGURATION, rewritten(objective="esd"), "is from Calibrant 0.1: bring its folder up to date"),
     ],

@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.trials import live
-from calibrant_lab.trials.live import LiveView
-from calibrant_lab.trials.protocol import PROFILES, Plan, Protocol
-from calibrant_lab.trials.store import Store, Validated
+from calibrant_lab.paper.profiles import paper_sweep
+from calibrant_lab.sweeps import live
+from calibrant_lab.sweeps.live import LiveView
+from calibrant_lab.sweeps.protocol import Plan, Validated, plan
+from calibrant_lab.sweeps.run import validated
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.store import Store
 from tests.lab.made_trials import failed, finished, halfway, held_by_another_process, of
 
 BASE, ESD = of("nll"), of("esd", weight=0.6)
 LOST = of("esd", weight=2.0)
 TOTAL = 15
+TABLE1, TABLE2 = (paper_sweep(name, "digits", "quick", {"settings": {"epochs": 12}}) for name in ("table1", "table2"))
 
 
 @pytest.fixture
@@ -34,8 +37,8 @@ def printed(console: Console) -> str:
 
 
 def state(store: Store) -> tuple[Plan, dict[Configuration, Validated]]:
-    results = {one: result.validation for one, result in store.results().items()} if store.folder.exists() else {}
-    return Protocol(BASE, PROFILES["quick"], results).table1(), results
+    results = validated(store, TABLE1)
+    return plan(TABLE1, results), results
 
 
 def text_of(shown: RenderableType) -> list[str]:
@@ -98,26 +101,25 @@ def test_the_best_is_the_lowest_ece_that_is_accurate_enough(store: Store) -> Non
     lines = rendered(store)
     best = lines[next(place for place, line in enumerate(lines) if line.startswith("best so far")) + 2 :]
     assert [" ".join(line.split()) for line in best] == [
-        "NLL 95.00 10.00",
-        "MMCE λ 0.6 φ 0.4, not accurate enough 1 of 2 80.00 1.00",
-        "ESD λ 0.6 2 of 2 94.50 5.00",
+        "NLL 95.00 0.1000",
+        "MMCE λ 0.6 φ 0.4, not accurate enough 1 of 2 80.00 0.0100",
+        "ESD λ 0.6 2 of 2 94.50 0.0500",
     ]
 
 
 def test_methods_that_share_a_search_are_shown_once(store: Store) -> None:
     finished(store, BASE)
     finished(store, ESD)
-    results = {one: result.validation for one, result in store.results().items()}
-    plan = Protocol(BASE, PROFILES["quick"], results).table2()
-    lines = text_of(LiveView(store, terminal()).render(plan, results, frozenset()))
+    results = validated(store, TABLE2)
+    lines = text_of(LiveView(store, terminal()).render(plan(TABLE2, results), results, frozenset()))
     assert sum(line.startswith("ESD λ 0.6") for line in lines) == 1
 
 
 def test_in_the_end_nothing_is_left_to_do(store: Store) -> None:
     finished(store, BASE)
-    plan = Plan(BASE, Protocol(BASE, PROFILES["quick"], {}).table1(("focal",)).rows[:1])
-    results = dict.fromkeys(plan.needed, Validated(0.9, 0.1))
-    (line, *_) = text_of(LiveView(store, terminal(), total=TOTAL).render(plan, results, frozenset()))
+    ended = Plan(TABLE1, BASE, plan(TABLE1, {}).rows[:1])
+    results = dict.fromkeys(ended.needed, Validated(0.9, 0.1))
+    (line, *_) = text_of(LiveView(store, terminal(), total=TOTAL).render(ended, results, frozenset()))
     assert line.startswith("2 done, 0 running, 0 to do")
 
 

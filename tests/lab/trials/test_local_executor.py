@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant_lab.trials import executors
-from calibrant_lab.trials.executors import ATTEMPTS, Ended, LocalExecutor, Losses, note_failure
+from calibrant_lab.trials import local_executor
+from calibrant_lab.trials.local_executor import ATTEMPTS, Ended, LocalExecutor, Losses, note_failure
 from calibrant_lab.trials.store import Store
-from tests.lab.sweeps import (
-    BASE,
+from tests.lab.interrupted_sweep import (
+    SWEEP,
     TRIALS,
     begun,
     collect,
@@ -31,10 +31,11 @@ from tests.lab.sweeps import (
     trials,
     until,
 )
-from tests.lab.trials.test_runner import finish
+from tests.lab.sweeps.test_run import finish
 
 pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux's /proc to find processes")
 
+BASE = SWEEP.base
 Make = Callable[..., LocalExecutor]
 Worker = Callable[[str], None]
 
@@ -64,11 +65,12 @@ def worker_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
         )
         script = tmp_path / "worker.py"
         script.write_text(head + does)
-        monkeypatch.setattr(executors, "_command", lambda handle: [sys.executable, "-S", str(script), str(handle)])
+        monkeypatch.setattr(local_executor, "_command", lambda handle: [sys.executable, "-S", str(script), str(handle)])
 
     return replace
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_again_and_again_ends_as_if_it_had_not_been(
     undisturbed: Path, tmp_path: Path, begin: "Callable[..., subprocess.Popen[str]]"
 ) -> None:
@@ -130,10 +132,12 @@ def epochs(folder: Path) -> dict[str, float]:
     return {one.folder.name: at.epochs for one in trials(folder) if (at := one.progress())}
 
 
+@pytest.mark.slow
 def test_trials_that_fail_or_are_another_commands_hold_up_no_other(local: Make, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     fails, theirs, runs = (BASE.replaced({"epochs": 1, "seed": seed}) for seed in range(3))
-    fails = fails.replaced({"initial_weights": "no-such-file.pt"})
+    (tmp_path / "weights.pt").write_bytes(b"no weights")
+    fails = fails.replaced({"initial_weights": str(tmp_path / "weights.pt")})
     held = store.trial(theirs)
     held.folder.mkdir(parents=True)
     executor = local()
@@ -142,7 +146,7 @@ def test_trials_that_fail_or_are_another_commands_hold_up_no_other(local: Make, 
         for one in (fails, theirs, runs):
             executor.submit(one)
         assert collect(executor, 3) == [Ended(fails, "failed"), Ended(theirs, "busy"), Ended(runs, "done")]
-    assert "no-such-file.pt" in (store.trial(fails).failure() or "")
+    assert "weights.pt" in (store.trial(fails).failure() or "")
     assert [one.configuration for one in store.trials() if one.status == "done"] == [runs]
 
 
@@ -160,7 +164,7 @@ def test_a_trial_lost_every_time_is_given_up_with_the_last_words_of_its_process(
 
 
 def test_a_worker_that_cannot_start_says_why(local: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(executors, "_command", lambda handle: [sys.executable, "-c", "import no_such_package"])
+    monkeypatch.setattr(local_executor, "_command", lambda handle: [sys.executable, "-c", "import no_such_package"])
     executor = local()
     executor.submit(BASE)
     assert collect(executor, 1) == [Ended(BASE, "failed")]
@@ -209,7 +213,7 @@ def test_what_a_worker_could_not_note_down_is_noted_for_it(
 ) -> None:
     worker_that("take(); pipe.send(('failed', os.environ['OMP_NUM_THREADS']))")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    monkeypatch.setattr(executors, "_cores", lambda: 16)
+    monkeypatch.setattr(local_executor, "_cores", lambda: 16)
     executor = local(workers=5)
     executor.submit(BASE)
     assert collect(executor, 1) == [Ended(BASE, "failed")]
@@ -235,7 +239,7 @@ def test_every_worker_has_a_gpu_of_those_that_are_visible(
         executor.stop()
     assert executor.slots == 2
     assert [Store(tmp_path).trial(one).failure() for one in seeds] == expected
-    assert LocalExecutor(tmp_path, None, accelerator="cpu").slots == executors._cores()
+    assert LocalExecutor(tmp_path, None, accelerator="cpu").slots == local_executor._cores()
 
 
 def test_losses_are_counted_only_while_a_trial_comes_no_further(tmp_path: Path) -> None:

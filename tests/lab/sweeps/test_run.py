@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.json_files import write_json
-from calibrant_lab.outcome import Outcome
-from calibrant_lab.trials import runner
-from calibrant_lab.trials.executors import Ended
-from calibrant_lab.trials.protocol import Plan, Profile, Protocol, Results
-from calibrant_lab.trials.runner import run
-from calibrant_lab.trials.store import CHECKPOINT, Cost, Result, Store, Validated, write_result
-from tests.lab.sweeps import BASE, TRIALS, Unseen, plan
+from calibrant.files import FileError
+from calibrant_lab.sweeps import run as running
+from calibrant_lab.sweeps.protocol import Plan, Results, plan
+from calibrant_lab.sweeps.run import recorded, validated
+from calibrant_lab.sweeps.run import run as run_sweep
+from calibrant_lab.sweeps.sweep import FOLDER, Sweep
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.json_files import read_json, write_json
+from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
+from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, Cost, Result, Store, write_result
+from tests.lab.interrupted_sweep import SWEEP, TRIALS, Unseen
 
 if TYPE_CHECKING:
-    from calibrant_lab.trials.trial import Ending
+    from calibrant_lab.trials.run import Ending
+
+NEEDED = plan(SWEEP, {}).needed
 
 
 def finish(store: Store, trial: Configuration) -> "Ending":
@@ -31,10 +35,14 @@ def finish(store: Store, trial: Configuration) -> "Ending":
     folder = store.trial(trial).folder
     write_json(folder / "config.json", trial.to_dict())
     # The heavier the weight, the less accurate and the better calibrated.
-    scores = Validated(0.9 - 0.01 * trial.weight, 0.1 - 0.01 * trial.weight)
-    outcome = Outcome(0.9, 0.1, 0.3, 1.0, 0.1, 0.9, 0.1)
-    write_result(folder, Result(trial, scores, outcome, Cost(1.0, 1.0, 1, 1), {}))
+    weight = trial.option("weight") or 1.0
+    scores = {"accuracy": 0.9 - 0.01 * weight, "ece": 0.1 - 0.01 * weight, "nll": 0.3 + 0.01 * weight}
+    write_result(folder, Result(trial, scores, {"accuracy": 0.9, "ece": 0.1}, Cost(1.0, 1.0, 1, 1), {}))
     return "done"
+
+
+def run(store: Store, executor: Executor, observer: running.Observer | None = None, sweep: Sweep = SWEEP) -> Plan:
+    return run_sweep(sweep, store, executor, observer or Unseen())
 
 
 class Fake:
@@ -68,45 +76,43 @@ def store(tmp_path: Path) -> Store:
 
 def test_everything_is_run_once_and_a_second_command_runs_nothing(store: Store) -> None:
     first, second = Fake(store), Fake(store)
-    done = run(plan, store, first, Unseen())
+    done = run(store, first)
     assert len(first.asked) == len(set(first.asked)) == TRIALS
     assert set(first.asked) == set(done.needed)
-    assert run(plan, Store(store.folder), second, Unseen()) == done
+    assert run(Store(store.folder), second) == done
     assert second.asked == []
     assert first.stopped == second.stopped == 1
 
 
 def test_a_checkpoint_beside_a_result_is_removed(store: Store) -> None:
-    done = run(plan, store, Fake(store), Unseen())
+    done = run(store, Fake(store))
     left = store.trial(done.needed[0]).folder / CHECKPOINT
     left.write_bytes(b"killed before it could remove this")
-    run(plan, store, Fake(store), Unseen())
+    run(store, Fake(store))
     assert not left.exists()
 
 
 def test_later_trials_follow_from_earlier_results(store: Store) -> None:
-    profile = Profile(weights=(0.5, 1.0, 9.0), bandwidths=(0.4, 0.8), softnesses=(), seeds=2)
-
-    def make(results: Results, failed: Set[Configuration]) -> Plan:
-        return Protocol(BASE, profile, results, failed).table1(("mmce",))
-
+    grids = {"weight": (0.5, 1.0, 9.0), "bandwidth": (0.4, 0.8)}
     executor = Fake(store)
-    row = run(make, store, executor, Unseen()).rows[-1]
+    row = run(store, executor, sweep=SWEEP.model_copy(update={"methods": ("mmce",), "grids": grids})).rows[-1]
     # 9 gives up too much accuracy, 1 is better calibrated than 0.5; φ = 0.4 is a tie, and the first.
-    assert [(trial.weight, trial.bandwidth, trial.seed) for trial in row.trials] == [(1.0, 0.4, 0), (1.0, 0.4, 1)]
+    assert [(trial.option("weight"), trial.option("bandwidth"), trial.seed) for trial in row.trials] == [
+        (1.0, 0.4, 0), (1.0, 0.4, 1)
+    ]  # fmt: skip
     order = [executor.asked.index(trial) for trial in (*row.searches[0].candidates, row.searches[1].candidates[1])]
     assert order == sorted(order)
     assert executor.asked[-1] == row.trials[1]
 
 
 def test_a_failed_trial_stops_no_other_and_is_tried_again_by_the_next_command(store: Store) -> None:
-    fails = plan({}).rows[0].trials[1]
+    fails = plan(SWEEP, {}).rows[0].trials[1]
     executor = Fake(store, lambda trial: "failed" if trial == fails else finish(store, trial))
-    run(plan, store, executor, Unseen())
+    run(store, executor)
     assert len(executor.asked) == TRIALS
     assert len(store.results()) == TRIALS - 1
     again = Fake(store)
-    run(plan, store, again, Unseen())
+    run(store, again)
     assert again.asked == [fails]
 
 
@@ -117,16 +123,16 @@ def test_a_trial_said_to_be_done_that_left_nothing_has_failed(store: Store) -> N
         def show(self, plan: Plan, results: Results, failed: Set[Configuration]) -> None:
             shown.append(len(failed))
 
-    gone = plan({}).rows[1].trials[0]
-    run(plan, store, Fake(store, lambda trial: "done" if trial == gone else finish(store, trial)), View())
+    gone = plan(SWEEP, {}).rows[1].trials[0]
+    run(store, Fake(store, lambda trial: "done" if trial == gone else finish(store, trial)), View())
     assert shown[-1] == 1
 
 
 def test_a_trial_of_another_command_is_taken_from_it_when_it_is_finished(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "SECONDS_BETWEEN_VISITS", 1e9)  # however slow the machine
-    theirs = plan({}).needed[0]
+    monkeypatch.setattr(running, "SECONDS_BETWEEN_VISITS", 1e9)  # however slow the machine
+    theirs = NEEDED[0]
     waited: list[Configuration] = []
 
     def ends(trial: Configuration) -> "Ending":
@@ -138,7 +144,7 @@ def test_a_trial_of_another_command_is_taken_from_it_when_it_is_finished(
         return finish(store, trial)
 
     executor = Fake(store, ends)
-    run(plan, store, executor, Unseen())
+    run(store, executor)
     assert executor.asked.count(theirs) == 1
     assert len(store.results()) == TRIALS
 
@@ -146,8 +152,8 @@ def test_a_trial_of_another_command_is_taken_from_it_when_it_is_finished(
 def test_a_trial_that_another_command_leaves_unfinished_is_taken_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "SECONDS_BETWEEN_VISITS", 0.02)
-    theirs = plan({}).needed[0]
+    monkeypatch.setattr(running, "SECONDS_BETWEEN_VISITS", 0.02)
+    theirs = NEEDED[0]
     visits: list[Configuration] = []
 
     def ends(trial: Configuration) -> "Ending":
@@ -158,7 +164,7 @@ def test_a_trial_that_another_command_leaves_unfinished_is_taken_over(
         return finish(store, trial)
 
     executor = Fake(store, ends)
-    run(plan, store, executor, Unseen())
+    run(store, executor)
     assert executor.asked.count(theirs) == 4
     assert len(store.results()) == TRIALS
 
@@ -166,7 +172,7 @@ def test_a_trial_that_another_command_leaves_unfinished_is_taken_over(
 def test_a_busy_trial_is_not_asked_for_without_pause(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    theirs = plan({}).needed[0]
+    theirs = NEEDED[0]
     at: list[float] = []
 
     class Slow(Fake):
@@ -181,8 +187,8 @@ def test_a_busy_trial_is_not_asked_for_without_pause(store: Store, monkeypatch: 
                 return "busy"
         return finish(store, trial)
 
-    run(plan, store, Slow(store, ends), Unseen())
-    assert min(later - earlier for earlier, later in pairwise(at)) >= runner.SECONDS_BETWEEN_VISITS
+    run(store, Slow(store, ends))
+    assert min(later - earlier for earlier, later in pairwise(at)) >= running.SECONDS_BETWEEN_VISITS
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("the cluster has no such node")])
@@ -192,7 +198,7 @@ def test_the_executor_is_stopped_whatever_happens(store: Store, error: BaseExcep
 
     executor = Fake(store, ends)
     with pytest.raises((KeyboardInterrupt, ValueError)):
-        run(plan, store, executor, Unseen())
+        run(store, executor)
     assert executor.stopped == 1
 
 
@@ -204,7 +210,7 @@ def test_sigterm_stops_the_executor_too(store: Store) -> None:
     try:
         executor = Fake(store, ends)
         with pytest.raises(SystemExit) as left:
-            run(plan, store, executor, Unseen())
+            run(store, executor)
         assert (left.value.code, executor.stopped) == (128 + signal.SIGTERM, 1)
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     finally:
@@ -213,7 +219,7 @@ def test_sigterm_stops_the_executor_too(store: Store) -> None:
 
 def test_it_runs_beside_the_main_thread(store: Store) -> None:
     executor = Fake(store)
-    thread = threading.Thread(target=run, args=(plan, store, executor, Unseen()))
+    thread = threading.Thread(target=run, args=(store, executor))
     thread.start()
     thread.join(60)
     assert executor.stopped == 1
@@ -221,4 +227,78 @@ def test_it_runs_beside_the_main_thread(store: Store) -> None:
 
 
 def test_a_store_that_does_not_exist_has_no_results(tmp_path: Path) -> None:
-    assert runner.stored(Store(tmp_path / "none")) == {}
+    assert validated(Store(tmp_path / "none"), SWEEP) == {}
+
+
+def test_a_full_disk_stops_the_sweep_at_once_and_the_next_command_goes_on(store: Store) -> None:
+    ended: list[Configuration] = []
+
+    def ends(trial: Configuration) -> "Ending":
+        ended.append(trial)
+        return finish(store, trial) if len(ended) < 3 else "disk full"
+
+    executor = Fake(store, ends)
+    with pytest.raises(FileError, match="store: is on a disk that is full: make room, and the same command goes on"):
+        run(store, executor)
+    assert (len(ended), executor.stopped) == (3, 1)
+    assert len(store.results()) == 2
+    again = Fake(store)
+    run(store, again)
+    assert len(again.asked) == TRIALS - 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_fills_up_under_a_worker_stops_the_sweep(store: Store) -> None:
+    for trial in NEEDED:
+        folder = store.trial(trial).folder
+        folder.mkdir(parents=True)
+        (folder / f"{CHECKPOINT}.partial").symlink_to("/dev/full")
+    executor = LocalExecutor(store.folder, None, workers=1, accelerator="cpu")
+    with pytest.raises(FileError, match="is on a disk that is full"):
+        run(store, executor)
+    found = store.trials()  # the worker may have begun another before it was stopped
+    assert {one.status for one in found} == {"unfinished"}
+    assert len(found) < TRIALS
+
+
+def test_a_sweep_is_recorded_before_its_first_trial_and_comes_back(store: Store) -> None:
+    def ends(trial: Configuration) -> "Ending":
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(store, Fake(store, ends))
+    assert recorded(store) == [SWEEP]
+    other = SWEEP.model_copy(update={"seeds": 1})
+    for sweep in (other, SWEEP):
+        run(store, Fake(store), sweep=sweep)
+    assert sorted(recorded(store), key=lambda one: one.seeds) == [other, SWEEP]
+
+
+def test_a_recorded_sweep_of_something_unknown_is_passed_over(store: Store) -> None:
+    run(store, Fake(store))
+    (path,) = (store.folder / FOLDER).iterdir()
+    path.with_name("other.toml").write_text(path.read_text().replace('"digits"', '"/somewhere/else.py:mine"'))
+    assert recorded(store) == [SWEEP]
+
+
+def test_trials_of_something_unknown_are_skipped(store: Store) -> None:
+    done = run(store, Fake(store))
+    path = store.trial(done.needed[-1]).folder / CONFIGURATION
+    unknown = path.parent.with_name("else-esd-0123456789abcdef")
+    path.parent.rename(unknown)
+    content = read_json(unknown / CONFIGURATION) | {"recipe": "/somewhere/else.py:mine"}
+    write_json(unknown / CONFIGURATION, content)
+    again = Fake(Store(store.folder))
+    assert run(Store(store.folder), again) == done
+    assert again.asked == [done.needed[-1]]
+    assert read_json(unknown / CONFIGURATION) == content
+
+
+def test_candidates_are_chosen_by_the_score_that_the_sweep_names(store: Store) -> None:
+    grids = {"weight": (0.5, 1.0)}
+    chosen = {}
+    for select in ("ece", "log_loss"):
+        sweep = SWEEP.model_copy(update={"grids": grids, "select": select})
+        chosen[select] = run(store, Fake(store), sweep=sweep).rows[-1].trials[0].option("weight")
+    assert chosen == {"ece": 1.0, "log_loss": 0.5}

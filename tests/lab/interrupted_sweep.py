@@ -1,6 +1,6 @@
 """A small sweep to be interrupted: as a program, and what to know about its processes and what it leaves.
 
-``python sweeps.py STORE local [WORKERS]`` or ``python sweeps.py STORE ray [ADDRESS]``
+``python interrupted_sweep.py STORE local [WORKERS]`` or ``python interrupted_sweep.py STORE ray [ADDRESS]``
 """
 
 import json

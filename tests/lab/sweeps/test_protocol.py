@@ -171,7 +171,7 @@ def test_without_a_baseline_there_is_no_search() -> None:
     assert rows["NLL"].trials[0] == MNIST  # and is told about as failed
 
 
-TWICE = {"search_seeds": 2}
+TWICE: dict[str, Any] = {"search_seeds": 2}
 
 
 def by_weight_and_seed(scores: Mapping[float, list[tuple[float, float]]]) -> dict[Configuration, Validated]:

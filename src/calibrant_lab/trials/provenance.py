@@ -1,0 +1,81 @@
+"""What a trial was made with, and what has changed since."""
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import calibrant as cal
+from calibrant.files import FileError
+from calibrant_lab import plugins
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.store import Result
+
+
+def made_with(configuration: Configuration) -> dict[str, Any]:
+    """The version of Calibrant, and digests of the files that a recipe and a method from outside are in."""
+    names = [configuration.recipe, configuration.method, configuration.option("loss") or "nll"]
+    found = {plugins.short(name): plugins.source_digest(name) for name in names}
+    sources = {name: digest for name, digest in found.items() if digest is not None}
+    return {"calibrant": cal.__version__, "sources": sources}
+
+
+def changes_since(result: Result) -> list[str]:
+    """What is not as it was when a trial was run: the version of Calibrant, source from outside, files it names."""
+    then, now = result.environment, made_with(result.configuration)
+    found = []
+    if then.get("calibrant") != now["calibrant"]:
+        found.append(f"run with Calibrant {then.get('calibrant')}, this is {now['calibrant']}")
+    sources = then.get("sources", {})
+    found += [f"{name} has changed since" for name, digest in now["sources"].items() if sources.get(name) != digest]
+    return found + [f"{name} has changed since" for name in _changed_files(result.configuration)]
+
+
+def told(results: Iterable[Result]) -> list[str]:
+    """Lines about what has changed since trials were run, each with the number of trials it is true of."""
+    counted = Counter(change for result in results for change in changes_since(result))
+    return [f"{count} trial{'s' if count > 1 else ''}: {change}" for change, count in counted.items()]
+
+
+def check_files(configuration: Configuration) -> None:
+    """Complain about files that are not what the configuration was made with: another file is another trial."""
+    for name in _changed_files(configuration):
+        raise FileError(
+            Path(getattr(configuration.settings, name)), f"has changed since: give {name.replace('_', '-')} again"
+        )
+
+
+def _changed_files(configuration: Configuration) -> list[str]:
+    """Settings whose files there are, with other content."""
+    paths = {name: Path(getattr(configuration.settings, name)) for name, _ in configuration.files}
+    return [
+        name
+        for name, digest in configuration.files
+        if paths[name].is_file() and plugins.digest_of(paths[name]) != digest
+    ]
+
+
+def environment_of(model: nn.Module) -> dict[str, Any]:
+    """Versions and the machine that a network was trained on."""
+    device = next(model.parameters()).device
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type}: {_processor()}",
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        return text.partition("model name")[2].partition(":")[2].partition("\n")[0].strip() or platform.machine()
+    except OSError:
+        return platform.processor() or platform.machine()

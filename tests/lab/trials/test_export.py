@@ -1,0 +1,93 @@
+"""Finished trials as one file, with their predictions beside it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.cli import app
+from calibrant.files import FileError, write_predictions
+from calibrant_lab.trials import store as kept
+from calibrant_lab.trials.configuration import configure
+from calibrant_lab.trials.export import export
+from calibrant_lab.trials.json_files import read_json, write_json
+from calibrant_lab.trials.store import Store
+from tests.lab.made_trials import failed, finished, halfway, of
+
+ESD, NLL = of("esd", weight=2.0), of("nll")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "runs")
+    finished(store, ESD, accuracy=0.9, ece=0.05)
+    finished(store, NLL)
+    failed(store, of("focal"), "ValueError: no")
+    halfway(store, of("mmce"), 3.0, 0.5, 0.1)
+    return store
+
+
+def test_the_finished_trials_are_exported_without_paths(store: Store, tmp_path: Path) -> None:
+    weights = tmp_path / "weights" / "resnet.pt"
+    weights.parent.mkdir()
+    weights.write_bytes(b"1")
+    (tmp_path / "mine.py").write_text("from calibrant_lab.recipes import cifar10 as mine\n")
+    changes: dict[str, Any] = {"initial_weights": str(weights), "model": str(tmp_path / "bert")}
+    finished(store, configure(f"{tmp_path / 'mine.py'}:mine", settings=changes))
+    assert export(store, tmp_path / "results" / "runs.json") == 3
+    text = (tmp_path / "results" / "runs.json").read_text()
+    nll, esd, mine = json.loads(text)["trials"]
+    assert str(tmp_path) not in text
+    settings = mine["configuration"]["settings"]
+    assert mine["configuration"]["recipe"] == "mine.py:mine"
+    assert (settings["initial_weights"], settings["model"]) == ("resnet.pt", "bert")
+    assert len(mine["configuration"]["files"]["initial_weights"]) == 16
+    assert nll["configuration"] == NLL.to_dict()
+    assert esd["trial"] == store.trial(ESD).identity
+    assert esd["validation"] == {"accuracy": 0.9, "ece": 0.05, "nll": 0.25, "temperature": 1.2}
+    assert esd["test"]["accuracy"] == 0.89
+    assert esd["cost"]["images"] == 12000
+    assert esd["environment"]["device"] == "cpu: Processor"
+    assert esd["data"]["train"] == 80
+
+
+def test_half_of_the_results_are_not_exported_as_all(store: Store, tmp_path: Path) -> None:
+    (store.trial(ESD).folder / kept.RESULT).write_text("{")
+    with pytest.raises(FileError, match=r"result\.json"):
+        export(store, tmp_path / "runs.json")
+    assert not (tmp_path / "runs.json").exists()
+
+
+def test_trials_of_something_unknown_are_left_out(store: Store, tmp_path: Path) -> None:
+    path = store.trial(ESD).folder / kept.CONFIGURATION
+    write_json(path, read_json(path) | {"method": "/somewhere/else.py:mine"})
+    assert export(store, tmp_path / "runs.json", predictions=True) == 1
+    assert [one["configuration"]["method"] for one in read_json(tmp_path / "runs.json")["trials"]] == ["nll"]
+    assert list(Store(store.folder).to_frame()["method"]) == ["nll"]
+
+
+def test_the_command_exports_predictions_from_which_the_scores_can_be_computed(store: Store, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0)
+    logits, target = drawn.normal(0, 3, (50, 4)).astype(np.float32), drawn.integers(0, 4, 50)
+    write_predictions(store.trial(ESD).folder / "test.npz", logits, target, kind="logits")
+    app(
+        ["runs", "export", str(tmp_path / "runs.json"), "--runs", str(store.folder), "--predictions"],
+        result_action="return_value",
+    )  # fmt: skip
+    found = np.load(tmp_path / "runs.npz")
+    identity = store.trial(ESD).identity
+    assert set(found.files) == {
+        f"{store.trial(one).identity}_{name}" for one in (ESD, NLL) for name in ("logits", "target")
+    }
+    assert found[f"{identity}_logits"].dtype == np.float16
+    np.testing.assert_allclose(found[f"{identity}_logits"], logits, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(found[f"{identity}_target"], target)
+
+
+def test_logits_beyond_float16_are_refused(store: Store, tmp_path: Path) -> None:
+    write_predictions(store.trial(ESD).folder / "test.npz", 1e5 * np.eye(3), np.arange(3), kind="logits")
+    with pytest.raises(FileError, match=r"has logits up to 1e\+05, beyond float16"):
+        export(store, tmp_path / "runs.json", predictions=True)
+    assert not (tmp_path / "runs.npz").exists()

@@ -1,0 +1,462 @@
+"""A trial in a store: stopped anywhere, it ends the same; what goes wrong stays with it."""
+
+import errno
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import nn
+
+import calibrant as cal
+from calibrant.files import FileError
+from calibrant_lab.data.samples import Data
+from calibrant_lab.trials import fit as fitting
+from calibrant_lab.trials import run as running
+from calibrant_lab.trials import store as kept
+from calibrant_lab.trials.configuration import Configuration, configure
+from calibrant_lab.trials.json_files import read_json, write_json
+from calibrant_lab.trials.provenance import changes_since, told
+from calibrant_lab.trials.run import run_trial
+from calibrant_lab.trials.store import Result, Store, Trial
+from calibrant_lab.trials.watching import KeepLast
+from calibrant_lab.trials.worker import Job, attempt
+from tests.lab.made_trials import files_of, held_by_another_process
+
+TINY = configure("digits", "esd", settings={"epochs": 2, "batch_size": 512})
+STEPS = 6
+FILES = {"config.json", "data.json", "history.json", "model.pt", "result.json", "test.npz", "validation.npz"}
+
+
+class KilledError(BaseException):
+    """As sudden as a signal: nothing in the code under test catches it."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    store = Store(tmp_path_factory.mktemp("whole"))
+    assert run_trial(store, TINY, None, "cpu") == "done"
+    return store.trial(TINY)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def reproducible(result: Result) -> Result:
+    """Without what is measured with a clock."""
+    return replace(result, cost=replace(result.cost, seconds=0, processor_seconds=0, peak_memory=0))
+
+
+def assert_same(one: Trial, other: Trial) -> None:
+    assert files_of(one.folder) == files_of(other.folder) == FILES
+    assert reproducible(one.result()) == reproducible(other.result())
+    assert (one.folder / kept.HISTORY).read_bytes() == (other.folder / kept.HISTORY).read_bytes()
+    for part in ("validation", "test"):
+        for ours, theirs in zip(one.predicted(part), other.predicted(part), strict=True):
+            assert torch.equal(ours, theirs)
+    assert (one.folder / kept.WEIGHTS).read_bytes() == (other.folder / kept.WEIGHTS).read_bytes()
+
+
+def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run to a checkpoint right after a step, and no further."""
+
+    def stop(self: KeepLast, trainer: Any, *_: object) -> None:
+        self._save(trainer)
+        if trainer.global_step == step:
+            raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KeepLast, "on_train_batch_end", stop)
+        with pytest.raises(KilledError):
+            run_trial(store, TINY, None, "cpu")
+    assert store.trial(TINY).status == "unfinished"
+
+
+def test_a_trial_leaves_all_it_should(whole: Trial) -> None:
+    result, history = whole.result(), whole.history()
+    assert files_of(whole.folder) == FILES
+    assert whole.status == "done"
+    assert whole.configuration == result.configuration == TINY
+    # All training images an epoch, and beside each step the whole calibration part, which is smaller than a batch.
+    data = read_json(whole.folder / kept.DATA)
+    assert result.cost.images == 2 * data["train"] + STEPS * data["calibration"]
+    assert 0 < result.cost.seconds < 60
+    assert result.cost.processor_seconds > 0
+    assert 1e8 < result.cost.peak_memory < 1e11
+    last = history[-1]
+    assert [entry["epoch"] for entry in history] == [0, 1]
+    assert all(
+        {"train_ece", "validation_ece", "test_ece", "test_accuracy", "test_nll"} <= row.keys() for row in history
+    )
+    assert (last["validation_accuracy"], last["test_accuracy"]) == pytest.approx(
+        (result.validation["accuracy"], result.test["accuracy"])
+    )
+    assert last["test_ece"] == result.test["ece"]
+    assert result.test.keys() == {
+        "accuracy", "ece", "nll", "ece+temperature", "accuracy+vector", "ece+vector"
+    }  # fmt: skip
+    assert result.validation.keys() == {"accuracy", "ece", "nll", "temperature"}
+    assert len(whole.predicted("test").target) == 360
+    assert not whole.has_dropout()
+    assert result.environment["torch"] == torch.__version__
+    assert (result.environment["calibrant"], result.environment["sources"]) == (cal.__version__, {})
+
+
+def test_a_finished_trial_is_not_run_again(whole: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_run", None)
+    assert run_trial(Store(whole.folder.parent), TINY, None, "cpu") == "done"
+
+
+@pytest.mark.parametrize("stops", [[1], [3], [5], [STEPS], [2, 3, 4]])
+def test_a_trial_killed_at_any_step_goes_on_to_the_identical_result(
+    stops: list[int], whole: Trial, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in stops:
+        killed_at(step, store, monkeypatch)
+    assert run_trial(store, TINY, None, "cpu") == "done"
+    assert_same(whole, store.trial(TINY))
+
+
+@pytest.mark.parametrize("writer", ["_write_predictions", "write_weights", "scores_of", "write_result"])
+def test_a_trial_killed_while_it_writes_goes_on_to_the_identical_result(
+    writer: str, whole: Trial, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, writer, kill)
+        with pytest.raises(KilledError):
+            run_trial(store, TINY, None, "cpu")
+    assert store.trial(TINY).status == "unfinished"
+    assert store.results() == {}
+    assert run_trial(store, TINY, None, "cpu") == "done"
+    assert_same(whole, store.trial(TINY))
+
+
+def test_what_a_killed_trial_left_half_written_is_cleared(
+    whole: Trial, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(1, store, monkeypatch)
+    folder = store.trial(TINY).folder
+    (folder / ".result-x1y2z3.json").write_text("{")
+    (folder / "last.ckpt.partial").write_bytes(b"PK")
+    (folder / kept.CHECKPOINT).write_bytes((folder / kept.CHECKPOINT).read_bytes()[:5000])  # torn by a power cut
+    assert run_trial(store, TINY, None, "cpu") == "done"
+    assert_same(whole, store.trial(TINY))
+
+
+def test_a_trial_that_another_process_is_at_is_left_to_it(store: Store) -> None:
+    trial = store.trial(TINY)
+    trial.folder.mkdir(parents=True)
+    with held_by_another_process(trial):
+        assert run_trial(store, TINY, None, "cpu") == "busy"
+        assert trial.is_locked()
+        assert files_of(trial.folder) == set()
+    assert trial.status == "unfinished"
+
+
+def test_a_glance_at_a_trial_does_not_keep_it_from_being_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = store.trial(TINY)
+    trial.folder.mkdir(parents=True)
+    monkeypatch.setattr(running, "_run", lambda *_: None)
+    with ExitStack() as glance:
+        assert glance.enter_context(trial.claimed())
+        threading.Timer(0.2, glance.pop_all().close).start()
+        assert run_trial(store, TINY, None, "cpu") == "done"
+
+
+def test_a_failure_is_kept_with_the_trial_and_cleared_by_success(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    trial = store.trial(TINY)
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "prepare", fail)
+        assert run_trial(store, TINY, None, "cpu") == "failed"
+    failure = trial.failure()
+    assert trial.status == "failed"
+    assert failure is not None
+    assert failure.startswith("Traceback")
+    assert failure.endswith("RuntimeError: out of luck\n")
+    assert store.results() == {}
+    monkeypatch.setattr(running, "_run", lambda *_: None)
+    assert run_trial(store, TINY, None, "cpu") == "done"
+    assert trial.failure() is None
+
+
+def test_a_damaged_result_is_a_failure_and_is_not_overwritten(whole: Trial, store: Store) -> None:
+    trial = store.trial(TINY)
+    trial.folder.mkdir(parents=True)
+    for name in (kept.CONFIGURATION, kept.HISTORY):
+        (trial.folder / name).write_bytes((whole.folder / name).read_bytes())
+    (trial.folder / kept.RESULT).write_text("{")
+    assert run_trial(store, TINY, None, "cpu") == "failed"
+    assert "delete its folder, and the same command runs it anew" in str(trial.failure())
+    assert (trial.folder / kept.RESULT).read_text() == "{"
+    assert store.result(TINY) is None
+
+
+def test_a_trial_is_not_continued_with_other_data(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at(1, store, monkeypatch)
+    trial = store.trial(TINY)
+    found = read_json(trial.folder / kept.DATA)
+    write_json(trial.folder / kept.DATA, found | {"fingerprint": "other"})
+    assert run_trial(store, TINY, None, "cpu") == "failed"
+    assert "was begun with other data" in str(trial.failure())
+    assert '"fingerprint": "other"' in str(trial.failure())
+
+
+def test_a_checkpoint_is_not_unpickled(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Mischief:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "mischief",)
+
+    killed_at(1, store, monkeypatch)
+    trial = store.trial(TINY)
+    content = torch.load(trial.folder / kept.CHECKPOINT, weights_only=True)
+    torch.save(content | {"more": Mischief()}, trial.folder / kept.CHECKPOINT)
+    assert run_trial(store, TINY, None, "cpu") == "failed"
+    assert "weights_only" in str(trial.failure())
+    assert not (tmp_path / "mischief").exists()
+
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+
+
+@FULL
+def test_a_disk_that_is_full_is_no_failure_of_the_trial(store: Store) -> None:
+    folder = store.trial(TINY).folder
+    folder.mkdir(parents=True)
+    (folder / f"{kept.CHECKPOINT}.partial").symlink_to("/dev/full")
+    assert attempt(Job(store.folder, None, "cpu"), TINY) == ("disk full", None)
+    assert store.trial(TINY).status == "unfinished"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_result_that_finds_no_room_is_no_failure_of_the_trial(
+    number: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, *_: object, **__: object) -> None:
+        raise OSError(number, "no room")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert attempt(Job(store.folder, None, "cpu"), TINY) == ("disk full", None)
+    monkeypatch.undo()
+    assert store.trial(TINY).failure() is None
+
+
+def test_what_cannot_even_be_begun_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.folder.joinpath(store.trial(TINY).folder.name).write_text("a file")
+    ending, text = attempt(Job(store.folder, None, "cpu"), TINY)
+    assert ending == "failed"
+    assert "FileExistsError" in str(text)
+
+
+LONGER = TINY.replaced({"epochs": 4})
+
+
+@pytest.mark.parametrize(
+    "method", ["esd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("loop", "adafocal"))]
+)
+def test_a_finished_trial_is_prolonged_to_the_result_of_a_longer_one(method: str, tmp_path: Path) -> None:
+    straight, prolonged = Store(tmp_path / "straight"), Store(tmp_path / "prolonged")
+    longer = LONGER.replaced({"method": method})
+    assert run_trial(straight, longer, None, "cpu") == "done"
+    for epochs in (1, 3):
+        shorter = longer.replaced({"epochs": epochs})
+        assert run_trial(prolonged, shorter, None, "cpu", keeps_checkpoint=True) == "done"
+        assert kept.FINAL in files_of(prolonged.trial(shorter).folder)
+    steps: list[int] = []
+
+    class Count(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: object) -> None:
+            steps.append(trainer.global_step)
+
+    assert run_trial(prolonged, longer, None, "cpu", callbacks=[Count()]) == "done"
+    assert steps == [10, 11, 12]  # the fourth epoch alone
+    assert_same(straight.trial(longer), prolonged.trial(longer))
+
+
+def test_only_a_trial_that_is_the_same_but_for_its_length_is_prolonged(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_trial(store, TINY, None, "cpu", keeps_checkpoint=True) == "done"
+    begun: list[bool] = []
+
+    def look(folder: Path, *_: object) -> None:
+        begun.append((folder / kept.CHECKPOINT).exists())
+
+    monkeypatch.setattr(running, "_run", look)
+    others: list[dict[str, Any]] = [
+        {"epochs": 1},
+        {"epochs": 4, "seed": 1},
+        {"epochs": 4, "weight": 2.0},
+        {"epochs": 4, "max_steps": 9},
+    ]
+    for changes in (*others, {"epochs": 4}):
+        run_trial(store, TINY.replaced(changes), None, "cpu")
+    assert begun == [False, False, False, False, True]
+    monkeypatch.setattr(cal, "__version__", "9.9.9")
+    run_trial(store, TINY.replaced({"epochs": 5}), None, "cpu")
+    assert begun[-1] is False
+
+
+def test_a_trial_stops_after_so_many_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = TINY.replaced({"max_steps": 4})
+    assert run_trial(store, limited, None, "cpu") == "done"
+    data, cost = read_json(store.trial(limited).folder / kept.DATA), store.trial(limited).result().cost
+    assert cost.images == data["train"] + 512 + 4 * data["calibration"]
+    assert files_of(store.trial(limited).folder) == FILES
+    assert limited.identity != TINY.identity
+
+
+def test_less_precision_gives_another_result_and_is_kept_in_full(mine: Path, store: Store) -> None:
+    full = configure(f"{mine}:mine", settings={"batch_size": 16, "epochs": 5})
+    half = full.replaced({"precision": "bf16-mixed"})
+    for one in (full, half):
+        assert run_trial(store, one, None, "cpu") == "done"
+    ours, theirs = (store.trial(one).predicted("test").logits for one in (half, full))
+    assert ours.dtype == torch.float32
+    assert not torch.equal(ours, theirs)
+    assert torch.allclose(ours, theirs, atol=0.1)
+
+
+@pytest.mark.slow
+def test_a_compiled_network_learns_the_same_and_leaves_the_same_names(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(RECIPE)
+    plain = configure(f"{tmp_path / 'mine.py'}:mine")
+    compiled = plain.replaced({"compile": True})
+    assert compiled.identity != plain.identity
+    store = Store(tmp_path / "runs")
+    network = fitting.prepare(compiled).classifier.model
+    assert network._compiled_call_impl is not None
+    for one in (plain, compiled):
+        assert run_trial(store, one, None, "cpu") == "done", store.trial(one).failure()
+    weights = [torch.load(store.trial(one).folder / kept.WEIGHTS, weights_only=True) for one in (plain, compiled)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-4) for name in weights[0])
+
+
+RECIPE = """
+import torch
+from torch import nn
+from calibrant_lab import Data, Recipe
+x = torch.linspace(-1, 1, 100)[torch.randperm(100, generator=torch.Generator().manual_seed(0))][:, None]
+y = (x[:, 0] > 0).long()
+mine = Recipe(load=lambda: Data((x[:80], y[:80]), (x[80:], y[80:])), build=lambda: nn.Linear(1, 2), epochs=2)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(RECIPE)
+    return tmp_path / "mine.py"
+
+
+def test_the_source_and_the_version_belong_to_a_trial_and_a_change_is_told(
+    mine: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = configure(f"{mine}:mine")
+    assert run_trial(store, configuration, None, "cpu") == "done"
+    result = store.trial(configuration).result()
+    assert changes_since(result) == []
+    assert list(result.environment["sources"]) == ["mine.py:mine"]
+    mine.write_text(RECIPE + "# changed")
+    assert changes_since(result) == ["mine.py:mine has changed since"]
+    monkeypatch.setattr(cal, "__version__", "9.9.9")
+    version = f"run with Calibrant {result.environment['calibrant']}, this is 9.9.9"
+    assert changes_since(result) == [version, "mine.py:mine has changed since"]
+    assert told([result, result]) == [f"2 trials: {version}", "2 trials: mine.py:mine has changed since"]
+
+
+def test_a_trial_is_not_continued_with_other_source(mine: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = configure(f"{mine}:mine")
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "write_result", lambda *_: 1 / 0)
+        assert run_trial(store, configuration, None, "cpu") == "failed"
+    mine.write_text(RECIPE + "# changed")
+    assert run_trial(store, configuration, None, "cpu") == "failed"
+    failure = str(store.trial(configuration).failure())
+    assert "was begun with another version of the source" in failure
+    assert "delete last.ckpt to begin anew" in failure
+    (store.trial(configuration).folder / kept.CHECKPOINT).unlink()
+    assert run_trial(store, configuration, None, "cpu") == "done"
+
+
+def test_weights_that_change_between_the_command_and_the_trial_are_told(
+    whole: Trial, store: Store, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights.pt"
+    weights.write_bytes((whole.folder / kept.WEIGHTS).read_bytes())
+    configuration = TINY.replaced({"initial_weights": str(weights)})
+    weights.write_bytes(b"other")
+    with pytest.raises(FileError, match=r"weights\.pt: has changed since: give initial-weights again"):
+        run_trial(store, configuration, None, "cpu", raises=True)
+
+
+def test_the_digest_of_named_files_is_compared_with_what_they_are_now(tmp_path: Path, whole: Trial) -> None:
+    weights = tmp_path / "weights.pt"
+    weights.write_bytes(b"1")
+    result = replace(whole.result(), configuration=TINY.replaced({"initial_weights": str(weights)}))
+    assert changes_since(result) == []
+    weights.write_bytes(b"2")
+    assert changes_since(result) == ["initial_weights has changed since"]
+    weights.unlink()  # as on another machine
+    assert changes_since(result) == []
+
+
+@pytest.fixture
+def with_dropout(monkeypatch: pytest.MonkeyPatch) -> Configuration:
+    def build(configuration: Configuration, data: Data) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(1024, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
+
+    monkeypatch.setattr(fitting, "first_network", build)
+    return TINY.replaced({"epochs": 1})
+
+
+def test_predictions_with_dropout_are_kept_for_networks_that_have_it(
+    with_dropout: Configuration, tmp_path: Path
+) -> None:
+    found = []
+    for name in ("one", "other"):
+        store = Store(tmp_path / name)
+        assert run_trial(store, with_dropout, None, "cpu") == "done"
+        found.append(store.trial(with_dropout))
+    trial, again = found
+    assert trial.has_dropout()
+    plain, sampled = trial.predicted("test"), trial.predicted("test", sampled=True)
+    assert torch.equal(plain.target, sampled.target)
+    assert torch.allclose(sampled.logits.exp().sum(1), torch.ones(360), atol=1e-5)
+    # A mean of passes that differ: near what the network says without dropout, and not the same.
+    difference = (sampled.logits.exp() - plain.logits.softmax(1)).abs().max()
+    assert 1e-4 < difference < 0.3
+    assert torch.equal(sampled.logits, again.predicted("test", sampled=True).logits)
+    assert not torch.equal(trial.predicted("validation").logits, trial.predicted("validation", sampled=True).logits)
+
+
+class Attentive(nn.Module):
+    """Dropout that is no layer, as in the attention of transformers, beside a layer that has a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.norm(inputs), 0.5, training=self.training)
+
+
+def test_sampling_drops_in_attention_too_and_leaves_batchnorm_alone() -> None:
+    model, batches = Attentive(), [(torch.randn(8, 3), torch.zeros(8, dtype=torch.long))]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    drawn = fitting.predict(model, batches, dropout=True).logits
+    assert (drawn == 0).any()
+    assert not (fitting.predict(model, batches).logits == 0).any()
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
