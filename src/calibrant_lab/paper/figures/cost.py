@@ -160,7 +160,8 @@ def _lines(costs: dict[str, list[RowCost]]) -> Figure:
             else:
                 axes.set_ylim(0, 1.08 * shown.max() / scale)
             axes.set(title=title, ylabel=f"processor time, {unit}")
-            axes.set_xticks(range(len(costs)), [textwrap.fill(name, 48 // len(costs)) for name in costs])
+            labels = [textwrap.fill(name, 48 // len(costs), break_long_words=False) for name in costs]
+            axes.set_xticks(range(len(costs)), labels, fontsize=8)
             axes.margins(x=0.1)
         legend_above(figure, None, *(parts.line_key(look, name) for name, look in looks.items()))
     return figure

@@ -50,7 +50,8 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]], subject: str = "") -> Fig
                 axes.plot(at, mean, look.marker, color=look.colour, markersize=4.5, markeredgecolor=PAPER,
                           markeredgewidth=0.5)  # fmt: skip
                 if len(shown[name]) > 1:
-                    axes.vlines(at, *np.clip([mean - deviation, mean + deviation], 0, 1), color=look.colour, linewidth=1)
+                    ends = np.clip([mean - deviation, mean + deviation], 0, 1)
+                    axes.vlines(at, *ends, color=look.colour, linewidth=1)
             for odd in severities[1::2]:
                 axes.axvspan(odd - 0.5, odd + 0.5, color=FAINT, alpha=0.4, linewidth=0)
             axes.set(title=title, xlabel="severity", xlim=(-0.5, len(SEVERITIES) + 0.5))

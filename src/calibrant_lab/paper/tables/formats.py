@@ -44,8 +44,7 @@ def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A00
 
 def _terminal(table: Tabulated) -> RenderableType:
     whole, *compared = parts(table)
-    headings = ("", *whole.columns[3:])
-    narrow = whole._replace(columns=headings, lines=tuple(_narrow(whole)), alignment="l" + "r" * len(table.columns))
+    narrow = whole._replace(columns=whole.columns[:-2], lines=tuple(_narrow(whole)), alignment=whole.alignment[:-2])
     if not compared or any(one.verdict in ("better", "worse") for one in table.comparisons):
         return Group(*(_grid(part) for part in (narrow, *compared)))
     seeds = max(one.paired.pairs for one in table.comparisons)
@@ -59,7 +58,7 @@ def _narrow(part: Part) -> Iterator[Line]:
         if line.source == "heading":
             yield line
             continue
-        name, chosen, seeds, *cells = line.cells
+        name, *cells, chosen, seeds = line.cells
         shown = f"{name.text} ({seeds.text})" if "/" in seeds.text else name.text
         yield Line(line.source, (Styled(shown), *cells))
         if chosen.text:

@@ -47,8 +47,8 @@ class Part(NamedTuple):
 
 def parts(table: Tabulated) -> list[Part]:
     """The table and, where rows could be compared, the comparisons over seeds."""
-    headings = ("", "chosen", "n", *(one.heading for one in table.columns))
-    whole = Part(title(table), headings, "llr" + "r" * len(table.columns), tuple(_lines(table)), footnotes(table))
+    headings = ("", *(one.heading for one in table.columns), "chosen", "n")
+    whole = Part(title(table), headings, "l" + "r" * len(table.columns) + "lr", tuple(_lines(table)), footnotes(table))
     if not table.comparisons:
         return [whole]
     headings = ("", "difference", "95 % interval", "p", "p, flips", "verdict")
@@ -65,7 +65,7 @@ def _lines(table: Tabulated) -> Iterator[Line]:
         yield Line("ours", tuple(_ours(row, table.columns)))
         if any(cell.paper is not None for cell in row.cells.values()):
             paper = (Styled(cell.paper.text if cell.paper else "") for cell in row.cells.values())
-            yield Line("paper", (Styled("the paper"), Styled(""), Styled(""), *paper))
+            yield Line("paper", (Styled("the paper"), *paper, Styled(""), Styled("")))
 
 
 def _comparison_lines(table: Tabulated) -> Iterator[Line]:
@@ -81,15 +81,15 @@ def _comparison_lines(table: Tabulated) -> Iterator[Line]:
 
 def _ours(row: TableRow, columns: Sequence[Column]) -> Iterator[Styled]:
     yield Styled(row.name)
+    for one in columns:
+        cell = row.cells[one.key]
+        text = mean_and_spread(cell.values, one.digits) if cell.values else ""
+        yield Styled(text + (DIFFERS if cell.differs else ""), cell.best)
     chosen = ", ".join(f"{SYMBOLS.get(key, key)}={value:g}" for key, value in row.chosen.items())
     failed = row.problem not in (None, NOT_RUN, SEARCHING)
     yield Styled("failed" if failed else row.problem or chosen + (NOT_WITHIN if row.within is False else ""))
     finished = len(row.seeds)
     yield Styled(str(finished) if finished == row.planned else f"{finished}/{row.planned}")
-    for one in columns:
-        cell = row.cells[one.key]
-        text = mean_and_spread(cell.values, one.digits) if cell.values else ""
-        yield Styled(text + (DIFFERS if cell.differs else ""), cell.best)
 
 
 def _comparison(one: Comparison, digits: int) -> Iterator[Styled]:
