@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant.report.figures import house_style
+from calibrant_lab.columns import column
 from calibrant_lab.paper.figures.cost import figure3
 from calibrant_lab.paper.figures.cumulative import figure4
 from calibrant_lab.paper.figures.parts import NotRunError
@@ -60,7 +61,7 @@ FORMATS = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"Creatio
 def caption(name: str, sweep: Sweep) -> tuple[str, str]:
     """What a figure of a sweep is called, and what it shows."""
     heading, text = _CAPTIONS[name]
-    return heading, text.format(points=100 * sweep.tolerance, select=sweep.select)
+    return heading, text.format(points=100 * sweep.tolerance, select=column(sweep.select).label)
 
 
 def _kept6(plan: Plan, store: Store) -> Figure:

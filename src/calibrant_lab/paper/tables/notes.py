@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 
+from calibrant_lab.columns import column
 from calibrant_lab.methods import SYMBOLS, method
 from calibrant_lab.paper.profiles import profile
 from calibrant_lab.paper.tables.build import NOT_RUN, SEARCHING, Tabulated
@@ -78,7 +79,7 @@ def _paper(table: Tabulated) -> Iterator[str]:
             yield "The paper has no numbers for these data and this network."
         return
     yield "the paper: as published there, mean ± standard deviation of five trials."
-    names = {one.key: one.heading.replace(" %", "").replace("\n", " ") for one in table.columns}
+    names = {one.key: one.label for one in table.columns}
     found = [
         f"{row.name}: "
         + ", ".join(f"{names[key]} {cell.mean - cell.paper.mean:+.2f}" for key, cell in differing if cell.paper)
@@ -98,7 +99,7 @@ def _search(table: Tabulated) -> Iterator[str]:
     options = {option: _symbol(option) for row in table.rows for option in row.chosen}
     if options:
         names = [f"{symbol}: {_meaning(sweep, option)}" for option, symbol in options.items()]
-        score = f"validation {sweep.select}"
+        score = f"validation {column(sweep.select).label}"
         lowest = f"mean {score} over {sweep.search_seeds} seeds" if sweep.search_seeds > 1 else score
         yield (
             f"{'; '.join(names)}. We choose the candidate with the lowest {lowest} among those that lose less than "
