@@ -10,7 +10,7 @@ from rich.console import Console
 
 from calibrant_lab.catalogue import list_recipes, show_recipe
 from calibrant_lab.columns import column
-from calibrant_lab.table import mean_and_spread, score_table
+from calibrant_lab.table import mean_and_spread, print_whole, score_table
 from calibrant_lab.trials.scores import KEPT, Predicted, best_temperature, scores_of
 from tests.lab.synthetic import scores
 
@@ -68,10 +68,10 @@ def test_a_single_seed_shows_no_deviation() -> None:
     assert mean_and_spread([1.0, math.nan]) == "-"
 
 
-def test_the_widest_table_fits_a_terminal() -> None:
+def test_a_narrow_terminal_cuts_no_numbers() -> None:
     rows = [scores(0.9911, 0.1424, 0.3, 0.1312, 0.9867, 0.1595), scores(0.97, 0.12, 0.3, 0.11, 0.96, 0.14)]
     screen = io.StringIO()
-    Console(file=screen, width=80).print(score_table({"NLL + SB-ECE": rows, "NLL": rows}, COLUMNS, title="t"))
+    print_whole(Console(file=screen, width=80), score_table({"NLL + SB-ECE": rows, "NLL": rows}, COLUMNS, title="t"))
     assert "…" not in screen.getvalue()
 
 
