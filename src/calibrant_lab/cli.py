@@ -88,8 +88,8 @@ def train(
 def reproduce(
     target: str,
     *,
-    recipe: Several = ("mnist", "cifar10", "cifar100", "imagenet100", "snli", "anli"),
-    profile: str = "paper",
+    recipe: Several = (),
+    profile: str | None = None,
     methods: Several = (),
     weights: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (),
     seeds: Positive | None = None,
@@ -98,7 +98,7 @@ def reproduce(
     columns: Several = (),
     data_dir: Path | None = None,
     runs: Path = Path("runs"),
-    format: str = "table",  # noqa: A002 (what users call it)
+    format: Literal["table", "markdown", "latex", "csv"] = "table",  # noqa: A002 (what users call it)
     out: Path | None = None,
     dry_run: Flag = False,
     executor: Literal["local", "ray"] = "local",
@@ -119,8 +119,10 @@ def reproduce(
 
     Args:
         target: table1, table2, table3, figure1 to figure6, all, or a sweep of your own as a TOML file.
-        recipe: Recipes, by default the six of the paper; package.module:name or ./file.py:name for your own.
-        profile: paper is the search as published; cpu a smaller one of 50 epochs; quick one of seconds, for digits.
+        recipe: Recipes, by default the six of the paper or that of the sweep; package.module:name or ./file.py:name for
+            your own.
+        profile: paper, the default, is the search as published; cpu a smaller one of 50 epochs; quick one of seconds,
+            for digits. A sweep of your own has none.
         methods: Rows beside the NLL, by default the paper's; package.module:name or ./file.py:name for your own.
         weights: Values of λ to search, by default the profile's.
         seeds: Networks in a row.
@@ -144,19 +146,19 @@ def reproduce(
         settings: Settings of the recipe for all trials, such as --epochs 5.
     """
     require_training_packages()
-    from calibrant_lab.paper.asked import Asked, reproduce_all
-    from calibrant_lab.paper.reproduce import Running
+    from calibrant_lab.paper import reproduce as paper
+    from calibrant_lab.paper.request import requested
+    from calibrant_lab.trials.store import Store
 
     changes: dict[str, Any] = {
         "methods": methods, "seeds": seeds, "search_seeds": search_seeds, "select": select, "columns": columns,
+        "grids": {"weight": weights} if weights else None,
     }  # fmt: skip
-    asked = Asked(
-        target, recipe, profile, {name: value for name, value in changes.items() if value}, weights, settings, data_dir,
-        runs, format, out, corrupted_dir, shift_images,
-    )  # fmt: skip
-    running = Running(executor, parallel, ray_address, gpus_per_trial, cpus_per_trial, accelerator)
+    given = {name: value for name, value in changes.items() if value}
+    requests = requested(target, recipe, profile, given, settings, data_dir, corrupted_dir, shift_images)
+    running = paper.Running(executor, parallel, ray_address, gpus_per_trial, cpus_per_trial, accelerator)
     try:
-        complete = reproduce_all(asked, running, only_list=dry_run)
+        complete = paper.reproduce(requests, Store(runs), running, format, out, only_list=dry_run)
     except KeyboardInterrupt:
         sys.stderr.write("calibrant: interrupted: finished trials are kept, and the same command goes on\n")
         raise

@@ -25,6 +25,11 @@ class Column(NamedTuple):
     digits: int
     better: int
 
+    @property
+    def label(self) -> str:
+        """The heading within a sentence."""
+        return self.heading.replace(" %", "").replace("\n", " ")
+
 
 def column(key: str) -> Column:
     r"""A column by its name.
@@ -32,6 +37,8 @@ def column(key: str) -> Column:
     Example:
         >>> column("ece+temperature").heading, column("accuracy").better, column("log_loss").digits
         ('ECE %\nafter TS', 1, 4)
+        >>> column("ece+temperature").label
+        'ECE after TS'
     """
     check_column(key)
     metric, _, repair = key.partition("+")

@@ -278,15 +278,19 @@ def _figure(height: float, title: str | None) -> Iterator[Figure]:
 
 
 def legend_above(figure: Figure, title: str | None, *handles: Line2D | Patch) -> None:
-    """The legend above the axes, where it hides nothing, under the title."""
-    legend = figure.legend(
-        handles=list(handles), loc="outside upper left", ncols=len(handles), alignment="left", borderpad=0,
-        borderaxespad=0.3,
-    )  # fmt: skip
-    if title is not None:
-        legend.set_title(clean(title), prop=FontProperties(size=10.5, weight="bold"))
-        # A dollar sign in a name is a dollar sign, not mathematics.
-        legend.get_title().set_parse_math(False)
+    """The legend above the axes, where it hides nothing, under the title; on as many lines as its width needs."""
+    for columns in range(len(handles), 0, -1):
+        legend = figure.legend(
+            handles=list(handles), loc="outside upper left", ncols=columns, alignment="left", borderpad=0,
+            borderaxespad=0.3,
+        )  # fmt: skip
+        if title is not None:
+            legend.set_title(clean(title), prop=FontProperties(size=10.5, weight="bold"))
+            # A dollar sign in a name is a dollar sign, not mathematics.
+            legend.get_title().set_parse_math(False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def percent_ticks(decimals: int = 0) -> PercentFormatter:

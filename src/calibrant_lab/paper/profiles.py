@@ -10,6 +10,8 @@ from calibrant_lab.sweeps.sweep import Sweep
 
 PROFILES = ("paper", "cpu", "quick")
 TABLES = ("table1", "table2", "table3")
+FIGURES = ("figure1", "figure2", "figure3", "figure4", "figure5", "figure6")
+RECIPES = ("mnist", "cifar10", "cifar100", "imagenet100", "snli", "anli")
 
 
 class Profile(NamedTuple):

@@ -4,6 +4,7 @@ Yoon, Tee, Yoon, Yoon, Kim, Li and Yoo, "ESD: Expected Squared Difference as a T
 Measure", ICLR 2023. Percent; mean and standard deviation of five trials. The weights λ behind them were not published.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
 from calibrant_lab.sweeps.sweep import COLUMNS, Sweep
@@ -28,7 +29,7 @@ def published(sweep: Sweep) -> dict[str, dict[str, Printed]]:
         >>> published(Sweep(name="table1", recipe="mnist", settings={"model": "resnet20"}))
         {}
     """
-    if "model" in sweep.settings and sweep.base.settings != sweep.base.replaced({"model": _model(sweep)}).settings:
+    if not _papers_network(sweep):
         return {}
     lines = _TABLES.get(sweep.name, {}).get(sweep.recipe, "").strip().splitlines()
     columns = COLUMNS[:2] if sweep.name == "table3" else COLUMNS
@@ -38,8 +39,11 @@ def published(sweep: Sweep) -> dict[str, dict[str, Printed]]:
     }
 
 
-def _model(sweep: Sweep) -> str:
-    return str(sweep.base.of_recipe.settings.model_fields["model"].default)
+def _papers_network(sweep: Sweep) -> bool:
+    """Whether the network is the recipe's: by its name, or from a folder of that name."""
+    ours, recipes = sweep.base.settings, sweep.base.of_recipe.settings()
+    given, model = (str(getattr(one, "model", "")) for one in (ours, recipes))
+    return Path(given).name == model and getattr(ours, "initial_weights", None) is None
 
 
 def _printed(text: str) -> Printed:

@@ -1,8 +1,8 @@
 """`calibrant reproduce`: from a sweep to the trials it needs, and back to its tables and figures."""
 
 import gc
-from collections.abc import Iterable, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
@@ -11,14 +11,17 @@ from rich.console import Console
 
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant_lab import plugins
-from calibrant_lab.paper.figures import CAPTIONS, DRAWN, FigureName, write_figure
+from calibrant_lab.paper.figures import DRAWN, write_figure
 from calibrant_lab.paper.figures.numbers import numbers_of, shift_csv
+from calibrant_lab.paper.figures.shift import figure6
+from calibrant_lab.paper.request import Request
 from calibrant_lab.paper.tables.build import Tabulated, tabulate
 from calibrant_lab.paper.tables.formats import Format, render, significance_csv
+from calibrant_lab.shift.evaluation import shift_of
 from calibrant_lab.sweeps.dry_run import list_trials
 from calibrant_lab.sweeps.live import LiveView
 from calibrant_lab.sweeps.protocol import Plan, plan, rehearse
-from calibrant_lab.sweeps.run import run, validated
+from calibrant_lab.sweeps.run import record, run, validated
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
@@ -28,8 +31,6 @@ from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
 from calibrant_lab.trials.provenance import told
 from calibrant_lab.trials.store import DATA, Store
-
-FIGURES: tuple[FigureName, ...] = ("figure1", "figure2", "figure3", "figure4", "figure5", "figure6")
 
 
 @dataclass(frozen=True)
@@ -53,129 +54,45 @@ class Running:
     accelerator: str = "auto"
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to run and show.
+def reproduce(
+    requests: Sequence[Request],
+    store: Store,
+    running: Running,
+    format: Format,  # noqa: A002
+    out: Path | None,
+    *,
+    only_list: bool,
+) -> bool:
+    """Run and show one recipe after the other; return whether every trial ended well.
 
-    Attributes:
-        sweeps: Tables, all of one recipe and settings; figures are drawn of the first.
-        figures: Figures to draw.
-        shows_tables: Whether to print and write the tables.
-        data: Folder of the data.
-        corrupted: Folder with the official files of the corrupted test set, for Figure 6.
-        limit: Test images for each corruption, for Figure 6.
-    """
-
-    sweeps: tuple[Sweep, ...]
-    figures: tuple[FigureName, ...] = ()
-    shows_tables: bool = True
-    data: Path | None = None
-    corrupted: Path | None = None
-    limit: int | None = None
-
-    @property
-    def base(self) -> Configuration:
-        """What all trials have in common."""
-        return self.sweeps[0].base
-
-
-def run_missing(request: Request, store: Store, running: Running) -> None:
-    """Run the trials that the store lacks, if there are any."""
-    if "figure6" in request.figures:
-        check_figure6(request)
-    for sweep in request.sweeps:
-        results = validated(store, sweep)
-        current = plan(sweep, results)
-        if not current.missing(results.keys()):
-            continue
-        executor = _executor(request, store, running)
-        # Every trial would fail for the same reason: find out now, once.
-        if running.executor == "local":
-            check_accelerator(running.accelerator)
-        prepared = prepare(request.base.replaced({"method": "esd"}), request.data)
-        _check_data(prepared.loaders.description["fingerprint"], current.needed, store)
-        del prepared
-        gc.collect()
-        total = len(rehearse(sweep).needed)
-        with LiveView(store, Console(stderr=True), total=total) as view:
-            run(sweep, store, executor, view)
-
-
-def check_figure6(request: Request) -> None:
-    """Before days of training rather than after them: whether Figure 6 can be drawn at all."""
-    from calibrant_lab.shift.sources import shifted_images
-
-    shifted_images(request.base, request.data, request.corrupted)
-
-
-def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
-    """A table whose rows were trained on different data would compare nothing."""
-    for trial in trials:
-        path = store.trial(trial).folder / DATA
-        found = read_json(path) if path.exists() else None
-        if isinstance(found, dict) and found.get("fingerprint", fingerprint) != fingerprint:
-            raise FileError(
-                path.parent, "was run with other data: give the --data-dir it was run with, or other --runs"
-            )
-
-
-def show(request: Request, store: Store, format: Format, out: Path | None, console: Console) -> bool:  # noqa: A002
-    """Print the tables and draw the figures from what the store holds; return whether nothing is missing.
+    On a cluster with room for more, give several commands the same folder of trials. A recipe that cannot be run, for
+    want of its data for example, does not stop those after it.
 
     Args:
-        request: What is wanted.
+        requests: What to run and show.
         store: Where trials are kept.
+        running: Where trials run.
         format: Format of printed tables.
         out: Folder for tables in every format, and for figures; figures go beside the trials without it.
-        console: Where to print.
+        only_list: Run nothing: list the trials, and show the tables as they stand.
     """
-    complete = True
-    for sweep in request.sweeps:
-        results = validated(store, sweep)
-        failed = _without_result(sweep, results.keys(), store)
-        complete &= not failed
-        if request.shows_tables:
-            table = print_table(plan(sweep, results, failed), store, format, console)
-            if out is not None:
-                write_table(out, sweep, table)
-    first = request.sweeps[0]
-    results = validated(store, first)
-    of_figures = plan(first, results, _without_result(first, results.keys(), store))
-    for line in told(found for one in of_figures.needed if (found := store.result(one)) is not None):
-        Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
-    for figure in request.figures:
+    console, complete = Console(), True
+    for request in requests:
         try:
-            made = str(_draw(figure, of_figures, request, store, out or store.folder / "figures"))
-        except ValueError as error:  # not run, not kept, or without a temperature
-            if len(request.figures) == 1:
+            if only_list:
+                dry_run(request, store, running, console)
+                for sweep in request.sweeps:
+                    _print_table(plan(sweep, validated(store, sweep)), store, format, console)
+                continue
+            _run_missing(request, store, running)
+            complete &= _show(request, store, format, out, console)
+        except (ValueError, OSError, ImportError) as error:
+            if len(requests) == 1:
                 raise
-            made = f"not drawn: {error}"
-        console.print(f"{figure}: {made}", highlight=False, markup=False, soft_wrap=True)
+            complete = False
+            text = f"error: {plugins.short(request.base.recipe)}: {error}"
+            Console(stderr=True).print(text, style="red", highlight=False, markup=False, soft_wrap=True)
     return complete
-
-
-def print_table(current: Plan, store: Store, format: Format, console: Console) -> Tabulated:  # noqa: A002
-    """Print a table as it stands."""
-    table = tabulate(current, store)
-    if format == "table":
-        print_whole(console, render(table, "table"))
-    else:
-        console.out(render(table, format), highlight=False)
-    return table
-
-
-def write_table(folder: Path, sweep: Sweep, table: Tabulated) -> None:
-    """Write a table in every format that is a file, with its sweep beside it; refuse to overwrite another's."""
-    path = folder / f"{sweep.file_name}.toml"
-    if path.exists() and path.read_text(encoding="utf-8") != sweep.to_toml():
-        raise FileError(path, "is of another sweep, whose table stands beside it: choose another --out, or remove it")
-    sweep.write(path)
-    for ending, text in (
-        ("md", render(table, "markdown")), ("tex", render(table, "latex")), ("csv", render(table, "csv")),
-        ("significance.csv", significance_csv(table)),
-    ):  # fmt: skip
-        with whole_or_not_at_all(folder / f"{sweep.file_name}.{ending}") as temporary:
-            temporary.write_text(text, encoding="utf-8")
 
 
 def dry_run(request: Request, store: Store, running: Running, console: Console) -> None:
@@ -192,6 +109,123 @@ def dry_run(request: Request, store: Store, running: Running, console: Console) 
         console.print()
 
 
+def _run_missing(request: Request, store: Store, running: Running) -> None:
+    """Run the trials that the store lacks, if there are any."""
+    for sweep in request.sweeps:
+        results = validated(store, sweep)
+        current = plan(sweep, results)
+        if not current.missing(results.keys()):
+            record(sweep, store)
+            continue
+        executor = _executor(request, store, running)
+        # Every trial would fail for the same reason: find out now, once.
+        if running.executor == "local":
+            check_accelerator(running.accelerator)
+        prepared = prepare(request.base.replaced({"method": "esd"}), request.data)
+        _check_data(prepared.loaders.description["fingerprint"], current.needed, store)
+        del prepared
+        gc.collect()
+        total = len(rehearse(sweep).needed)
+        with LiveView(store, Console(stderr=True), total=total) as view:
+            run(sweep, store, executor, view)
+
+
+def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
+    """A table whose rows were trained on different data would compare nothing."""
+    for trial in (one for one in trials if one.seed == 0):  # that of another seed may be drawn by it
+        path = store.trial(trial).folder / DATA
+        found = read_json(path) if path.exists() else None
+        if isinstance(found, dict) and found.get("fingerprint", fingerprint) != fingerprint:
+            raise FileError(
+                path.parent, "was run with other data: give the --data-dir it was run with, or other --runs"
+            )
+
+
+def _show(request: Request, store: Store, format: Format, out: Path | None, console: Console) -> bool:  # noqa: A002
+    """Print the tables and draw the figures from what the store holds; return whether nothing is missing."""
+    plans = [_ended(sweep, store) for sweep in request.sweeps]
+    if request.shows_tables:
+        for current, _ in plans:
+            table = _print_table(current, store, format, console)
+            if out is not None:
+                _write_table(out, table)
+    for line in told(found for one in plans[0][0].needed if (found := store.result(one)) is not None):
+        Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+    for figure in request.figures:
+        try:
+            made = str(_write_figure(figure, plans[0][0], request, store, out or store.folder / "figures"))
+        except ValueError as error:  # not run, not kept, or without a temperature
+            if len(request.figures) == 1:
+                raise
+            made = f"not drawn: {error}"
+        console.print(f"{figure}: {made}", highlight=False, markup=False, soft_wrap=True)
+    return all(complete for _, complete in plans)
+
+
+def _ended(sweep: Sweep, store: Store) -> tuple[Plan, bool]:
+    """The plan after all has been run, where what has no result has failed; and whether all have one."""
+    results = validated(store, sweep)
+    failed: frozenset[Configuration] = frozenset()
+    while missing := (current := plan(sweep, results, failed)).missing(results.keys() | failed):
+        failed |= frozenset(missing)
+    return current, not failed
+
+
+def _print_table(current: Plan, store: Store, format: Format, console: Console) -> Tabulated:  # noqa: A002
+    table = tabulate(current, store)
+    if format == "table":
+        print_whole(console, render(table, "table"))
+    else:
+        console.out(render(table, format), highlight=False)
+    return table
+
+
+def _suffix(folder: Path, sweep: Sweep) -> str:
+    """What follows the names of a sweep's files: nothing, or its identity where those names are another sweep's.
+
+    The sweep is written beside its files, which tells whose they are.
+    """
+    suffix = ""
+    path = folder / f"{sweep.file_name}.toml"
+    if path.exists() and path.read_text(encoding="utf-8") != sweep.to_toml():
+        suffix = f"-{sweep.identity}"
+        text = f"{path} is of other settings: files of this sweep are named ...{suffix}"
+        Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+    sweep.write(folder / f"{sweep.file_name}{suffix}.toml")
+    return suffix
+
+
+def _write_table(folder: Path, table: Tabulated) -> None:
+    """Write a table in every format that is a file."""
+    name = f"{table.sweep.file_name}{_suffix(folder, table.sweep)}"
+    texts = {
+        "md": render(table, "markdown"), "tex": render(table, "latex"), "csv": render(table, "csv"),
+        "significance.csv": significance_csv(table),
+    }  # fmt: skip
+    for ending, text in texts.items():
+        with whole_or_not_at_all(folder / f"{name}.{ending}") as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def _write_figure(name: str, current: Plan, request: Request, store: Store, folder: Path) -> Path:
+    """Draw a figure, and write it and the numbers behind it; return the path of its SVG."""
+    sweep = current.sweep
+    if name == "figure6":
+        shifted = shift_of(
+            current, store, request.data, corrupted=request.corrupted, limit=request.limit,
+            console=Console(stderr=True),
+        )  # fmt: skip
+        figure, numbers = figure6(shifted, sweep.subject), shift_csv(sweep, shifted)
+    else:
+        figure, numbers = DRAWN[name](current, store), numbers_of(name, current, store)
+    path = folder / f"{sweep.model_copy(update={'name': name}).file_name}{_suffix(folder, sweep)}.svg"
+    for ending in (".svg", ".png", ".pdf"):
+        write_figure(path.with_suffix(ending), figure)
+    with whole_or_not_at_all(path.with_suffix(".csv")) as temporary:
+        temporary.write_text(numbers, encoding="utf-8")
+    return path
+
+
 def _executor(request: Request, store: Store, running: Running) -> Executor:
     if running.executor == "local" and (running.ray_address is not None or running.gpus_per_trial):
         raise ValueError("--ray-address and --gpus-per-trial are for --executor ray: give it, or leave them out")
@@ -205,40 +239,3 @@ def _executor(request: Request, store: Store, running: Running) -> Executor:
         store.folder, request.data, address=running.ray_address, gpus_per_trial=running.gpus_per_trial,
         cpus_per_trial=running.cpus_per_trial, accelerator=running.accelerator,
     )  # fmt: skip
-
-
-def _without_result(sweep: Sweep, known: Set[Configuration], store: Store) -> frozenset[Configuration]:
-    """What was asked for and has no result, after all has been run."""
-    results = validated(store, sweep)
-    failed: frozenset[Configuration] = frozenset()
-    while missing := plan(sweep, results, failed).missing(known | failed):
-        failed |= frozenset(missing)
-    return failed
-
-
-def _draw(name: FigureName, current: Plan, request: Request, store: Store, folder: Path) -> Path:
-    if name == "figure6":
-        from calibrant_lab.paper.figures.shift import figure6
-        from calibrant_lab.shift.evaluation import shift_of
-
-        shifted = shift_of(
-            current, store, request.data, corrupted=request.corrupted, limit=request.limit,
-            console=Console(stderr=True),
-        )  # fmt: skip
-        figure, numbers = figure6(shifted), shift_csv(shifted)
-    else:
-        figure, numbers = DRAWN[name](current, store), numbers_of(name, current, store)
-    path = folder / f"{replace_name(current.sweep, name)}.svg"
-    for ending in (".svg", ".png", ".pdf"):
-        write_figure(path.with_suffix(ending), figure)
-    with whole_or_not_at_all(path.with_suffix(".csv")) as temporary:
-        temporary.write_text(numbers, encoding="utf-8")
-    return path
-
-
-def replace_name(sweep: Sweep, name: str) -> str:
-    """What a figure of a sweep is called."""
-    return sweep.model_copy(update={"name": name}).file_name
-
-
-__all__ = ["CAPTIONS", "FIGURES", "Request", "Running", "dry_run", "replace", "run_missing", "show"]

@@ -90,13 +90,6 @@ def failures(found: Iterable[Entry]) -> list[dict[str, Any]]:
     ]
 
 
-def heading(base: Configuration) -> str:
-    """What a group of trials has in common, in a line."""
-    epochs, model = base.settings.epochs, getattr(base.settings, "model", None)
-    parts = [*([clean(model)] if model else []), f"{epochs} epoch{'s' if epochs != 1 else ''}"]
-    return f"{clean(plugins.short(base.recipe))}: {', '.join(parts)}"
-
-
 def _place(entry: Entry) -> tuple[Any, ...]:
     """As `calibrant runs list` has them; what cannot be read comes last."""
     return (0, order(entry.configuration)) if entry.configuration else (1, entry.name)

@@ -10,19 +10,11 @@ from calibrant.report.names import clean
 from calibrant.report.packages import require_report_packages
 from calibrant_lab import plugins
 from calibrant_lab.paper import store_content as content
-from calibrant_lab.paper.tables.build import Tabulated, tabulate
-from calibrant_lab.paper.tables.formats import SIGNIFICANCE
-from calibrant_lab.paper.tables.lines import (
-    COMPARISON_ALIGNMENT,
-    COMPARISON_COLUMNS,
-    alignment,
-    columns,
-    comparison_lines,
-    lines,
-)
-from calibrant_lab.paper.tables.notes import footnotes, footnotes_on_significance, title
+from calibrant_lab.paper.tables.build import tabulate
+from calibrant_lab.paper.tables.lines import parts
 from calibrant_lab.sweeps.protocol import Plan, plan
 from calibrant_lab.sweeps.run import recorded, validated
+from calibrant_lab.sweeps.sweep import FOLDER
 from calibrant_lab.trials.store import Store
 
 
@@ -91,58 +83,38 @@ def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
 
 def _group(group: list[Plan], store: Store, name: str) -> dict[str, Any]:
     from calibrant.report.svg import inline_svg
-    from calibrant_lab.paper.figures import CAPTIONS, DRAWN
+    from calibrant_lab.paper.figures import DRAWN, caption
 
-    first = group[0]
-    missing: list[str] = []
-    tables = [_table(tabulate(one, store)) for one in group]
-    drawn = []
-    drawings = {**DRAWN, "figure6": _figure6} if first.base.of_recipe.shift else DRAWN
-    for key, draw in drawings.items():
-        heading, caption = CAPTIONS[key]
+    first, missing, drawn = group[0], [], []
+    for key, draw in DRAWN.items():
+        if key == "figure6" and not first.base.of_recipe.shift:
+            continue
+        heading, text = caption(key, first.sweep)
         try:
-            svg = inline_svg(draw(first, store), f"{name}{key}", f"{heading}. {caption}")
+            svg = inline_svg(draw(first, store), f"{name}{key}", f"{heading}. {text}")
         except ValueError as error:  # not run, or its files were not kept: the page says which
             missing.append(clean(str(error)))
         else:
-            drawn.append({"number": key.removeprefix("figure"), "heading": heading, "caption": caption, "svg": svg})
+            drawn.append({"number": key.removeprefix("figure"), "heading": heading, "caption": text, "svg": svg})
+    epochs = first.base.settings.epochs
     return {
-        "id": name, "heading": content.heading(first.base), "profile": first.sweep.profile or first.sweep.name,
-        "tables": tables, "figures": drawn, "missing": missing,
+        "id": name, "heading": clean(f"{first.sweep.subject}, {epochs} epoch{'s' if epochs != 1 else ''}"),
+        "sweeps": [clean(f"{FOLDER}/{one.sweep.record_name}") for one in group],
+        "tables": [parts(tabulate(one, store)) for one in group], "figures": drawn, "missing": missing,
     }  # fmt: skip
-
-
-def _figure6(plan: Plan, store: Store) -> Any:
-    """From what `reproduce figure6` has kept: nothing is evaluated here."""
-    from calibrant_lab.paper.figures import NotRunError
-    from calibrant_lab.paper.figures.shift import figure6
-    from calibrant_lab.shift.evaluation import kept_shifts
-
-    kept = kept_shifts(plan, store)
-    if not any(kept.values()):
-        raise NotRunError("Figure 6 needs networks that were tried on worse images: reproduce figure6")
-    return figure6(kept)
-
-
-def _table(table: Tabulated) -> dict[str, Any]:
-    parts = [(title(table), columns(table), list(lines(table)), alignment(table), footnotes(table))]
-    if table.comparisons:
-        compared = list(comparison_lines(table))
-        notes = footnotes_on_significance(table)
-        parts.append((SIGNIFICANCE, list(COMPARISON_COLUMNS), compared, COMPARISON_ALIGNMENT, notes))
-    keys = ("title", "columns", "lines", "alignment", "notes")
-    first, *others = (dict(zip(keys, part, strict=True)) for part in parts)
-    return {**first, "significance": others}
 
 
 def _cost(groups: Sequence[list[Plan]], store: Store) -> Any:
     """Figure 3 of all recipes at once, where there are several."""
     from calibrant.report.svg import inline_svg
-    from calibrant_lab.paper.figures import CAPTIONS, NotRunError, figure3
+    from calibrant_lab.paper.figures import caption
+    from calibrant_lab.paper.figures.cost import figure3
+    from calibrant_lab.paper.figures.parts import NotRunError
 
     if len(groups) < 2:
         return None
     try:
-        return inline_svg(figure3([group[0] for group in groups], store), "cost", ". ".join(CAPTIONS["figure3"]))
+        plans = [group[0] for group in groups]
+        return inline_svg(figure3(plans, store), "cost", ". ".join(caption("figure3", plans[0].sweep)))
     except NotRunError:
         return None

@@ -79,7 +79,7 @@ def record(sweep: Sweep, store: Store) -> None:
         store.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(store.folder, f"cannot be made ({error.strerror}): keep trials in another folder") from error
-    sweep.write(store.folder / FOLDER / f"{sweep.file_name}-{sweep.identity}.toml")
+    sweep.write(store.folder / FOLDER / sweep.record_name)
 
 
 def recorded(store: Store) -> list[Sweep]:

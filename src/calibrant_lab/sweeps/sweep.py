@@ -92,6 +92,17 @@ class Sweep(BaseModel):
         """What all trials have in common."""
         return configure(self.recipe, settings=self.settings)
 
+    @property
+    def subject(self) -> str:
+        """What is trained on, and with which network, for titles.
+
+        Example:
+            >>> Sweep(recipe="mnist").subject
+            'mnist (lenet5)'
+        """
+        model = getattr(self.base.settings, "model", None)
+        return plugins.short(self.recipe) + (f" ({model})" if model else "")
+
     def grid(self, method_name: str, option: str) -> tuple[float, ...]:
         """The values of an option that are tried."""
         own = f"{plugins.short(method_name)}.{option}"
@@ -143,3 +154,8 @@ class Sweep(BaseModel):
         place = plugins.short(self.recipe).rpartition(":")[2]
         parts = [place, self.profile, f"{self.search_seeds}seeds" if self.search_seeds > 1 else None, self.name]
         return "-".join(part for part in parts if part)
+
+    @property
+    def record_name(self) -> str:
+        """What the sweep itself is called in a store."""
+        return f"{self.file_name}-{self.identity}.toml"

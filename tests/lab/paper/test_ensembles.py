@@ -1,7 +1,6 @@
 """Ensembles and dropout: against averages taken by hand."""
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,8 @@ import pytest
 import torch
 
 from calibrant.posthoc import TemperatureScaling, VectorScaling
-from calibrant_lab.outcome import Predicted, judge
-from calibrant_lab.paper.ensembles import ensemble, ensemble_of, has_predictions, with_dropout
+from calibrant_lab.paper.tables.ensembles import ensemble, ensemble_of, has_predictions, with_dropout
+from calibrant_lab.trials.scores import KEPT, Predicted, scores_of
 from calibrant_lab.trials.store import Trial
 from tests.lab.synthetic import keep_predictions, noisy
 
@@ -31,7 +30,7 @@ def members(count: int) -> list[tuple[Predicted, Predicted]]:
 
 def test_probabilities_are_averaged_each_network_scaled_by_its_own_validation_set() -> None:
     networks = members(3)
-    found = ensemble(networks)
+    found = ensemble(networks, KEPT)
     target = networks[0][1].target.numpy()
     plain = np.mean([test.logits.double().softmax(1).numpy() for _, test in networks], axis=0)
     tempered = np.mean(
@@ -40,22 +39,18 @@ def test_probabilities_are_averaged_each_network_scaled_by_its_own_validation_se
     vector = np.mean(
         [VectorScaling().fit(*held).predict_proba(test.logits.double()).numpy() for held, test in networks], axis=0
     )
-    assert found.accuracy == (plain.argmax(1) == target).mean()
-    assert found.ece == pytest.approx(ece(plain, target), abs=1e-9)
-    assert found.nll == pytest.approx(-np.log(plain[np.arange(400), target]).mean())
-    assert found.ece_temperature == pytest.approx(ece(tempered, target), abs=1e-9)
-    assert found.accuracy_vector == (vector.argmax(1) == target).mean()
-    assert found.ece_vector == pytest.approx(ece(vector, target), abs=1e-9)
-    assert math.isnan(found.temperature)
-    assert found.accuracy > max(judge(*one).accuracy for one in networks)
+    assert found["accuracy"] == (plain.argmax(1) == target).mean()
+    assert found["ece"] == pytest.approx(ece(plain, target), abs=1e-9)
+    assert found["nll"] == pytest.approx(-np.log(plain[np.arange(400), target]).mean())
+    assert found["ece+temperature"] == pytest.approx(ece(tempered, target), abs=1e-9)
+    assert found["accuracy+vector"] == (vector.argmax(1) == target).mean()
+    assert found["ece+vector"] == pytest.approx(ece(vector, target), abs=1e-9)
+    assert found["accuracy"] > max(scores_of(*one)["accuracy"] for one in networks)
 
 
 def test_an_ensemble_of_twins_is_one_of_them() -> None:
     [network] = members(1)
-    found, alone = ensemble([network, network]), judge(*network)
-    assert found.ece == pytest.approx(alone.ece, abs=1e-6)
-    assert found.ece_temperature == pytest.approx(alone.ece_temperature, abs=1e-6)
-    assert found.ece_vector == pytest.approx(alone.ece_vector, abs=1e-6)
+    assert ensemble([network, network], KEPT) == pytest.approx(scores_of(*network), abs=1e-6)
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -63,19 +58,19 @@ def test_a_member_without_a_best_temperature_leaves_that_column_empty(place: int
     networks = members(2)
     target = torch.arange(40) % 3
     networks[place] = (Predicted(10.0 * torch.eye(3)[target], target), networks[place][1])
-    found = ensemble(networks)
-    assert math.isnan(found.ece_temperature)
-    assert math.isfinite(found.ece_vector)
+    found = ensemble(networks, KEPT)
+    assert math.isnan(found["ece+temperature"])
+    assert math.isfinite(found["ece+vector"])
 
 
 def test_other_targets_and_too_few_networks_are_refused() -> None:
     (held, test), other = members(2)
     turned = Predicted(other[1].logits.flip(0), other[1].target.flip(0))
     with pytest.raises(ValueError, match="targets differ"):
-        ensemble([(held, test), (other[0], turned)])
+        ensemble([(held, test), (other[0], turned)], KEPT)
     for few in ([], [(held, test)]):
         with pytest.raises(ValueError, match=f"two or more networks, got {len(few)}"):
-            ensemble(few)
+            ensemble(few, KEPT)
 
 
 def test_predictions_come_from_the_trials_folders(tmp_path: Path) -> None:
@@ -86,8 +81,16 @@ def test_predictions_come_from_the_trials_folders(tmp_path: Path) -> None:
         keep_predictions(trial.folder, seed)
         keep_predictions(trial.folder, seed + 10, suffix="-dropout")
     assert has_predictions(trials[0])
-    expected = ensemble([(trial.predicted("validation"), trial.predicted("test")) for trial in trials])
-    assert asdict(ensemble_of(trials)) == pytest.approx(asdict(expected), nan_ok=True)
-    sampled = judge(*(trials[0].predicted(part, sampled=True) for part in ("validation", "test")))
-    assert with_dropout(trials[0]) == sampled
-    assert sampled != judge(trials[0].predicted("validation"), trials[0].predicted("test"))
+    expected = ensemble([(trial.predicted("validation"), trial.predicted("test")) for trial in trials], KEPT)
+    assert ensemble_of(trials, KEPT) == pytest.approx(expected)
+    sampled = scores_of(trials[0].predicted("validation", sampled=True), trials[0].predicted("test", sampled=True))
+    assert with_dropout(trials[0], KEPT) == sampled
+    assert sampled != scores_of(trials[0].predicted("validation"), trials[0].predicted("test"))
+
+
+def test_columns_of_ones_own_are_scored_too() -> None:
+    networks = members(2)
+    found = ensemble(networks, ["smooth_ece", "log_loss+temperature"])
+    assert list(found) == ["smooth_ece", "log_loss+temperature"]
+    assert 0 < found["smooth_ece"] < 1
+    assert found["log_loss+temperature"] == ensemble(networks, ["nll+temperature"])["nll+temperature"]

@@ -1,6 +1,9 @@
 """The figures show what the files of a store say, read here with nothing but the json module."""
 
+import csv
+import io
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,16 @@ from matplotlib.figure import Figure
 
 from calibrant import functional
 from calibrant.files import FileError
-from calibrant_lab.json_files import write_json
-from calibrant_lab.names import FIGURES, FigureName
-from calibrant_lab.paper import figures
-from calibrant_lab.paper.figure_cost import BY_COMPLEXITY, figure3
-from calibrant_lab.paper.figure_numbers import curves_csv
-from calibrant_lab.paper.figures import CAPTIONS, DRAWN, NotRunError, write_figure
-from calibrant_lab.recipes import RECIPES
-from calibrant_lab.trials.protocol import PROFILES, Plan, Protocol
+from calibrant_lab.paper.figures import DRAWN, caption, write_figure
+from calibrant_lab.paper.figures.cost import figure3
+from calibrant_lab.paper.figures.numbers import numbers_of, shift_csv
+from calibrant_lab.paper.figures.parts import NotRunError
+from calibrant_lab.paper.figures.shift import figure6
+from calibrant_lab.paper.profiles import FIGURES, paper_sweep
+from calibrant_lab.shift.corruptions import SEVERITIES
+from calibrant_lab.shift.evaluation import ShiftRequest, ShiftResult, ShiftScore
+from calibrant_lab.sweeps.protocol import Plan
+from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import Store
 from tests.lab.filled_stores import filled_store, plan_maker, write_failure, write_trial
 
@@ -34,18 +39,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def plan(store: Store) -> Plan:
-    return plan_maker(RECIPES["digits"], "cpu")(store)
+    return plan_maker("digits", "cpu")(store)
 
 
 def read(store: Store, **settings: object) -> Read:
     """Configuration, result and folder of the trials with some settings, by seed."""
     found = []
     for path in store.folder.glob("*/result.json"):
-        configuration = json.loads((path.parent / "config.json").read_text())
+        written = json.loads((path.parent / "config.json").read_text())
+        configuration = {**written, **written["options"], **written["settings"]}
         if all(configuration[name] == value for name, value in settings.items()):
             found.append((configuration, json.loads(path.read_text()), path.parent))
     assert found
-    return sorted(found, key=lambda trial: (trial[0]["weight"], trial[0]["seed"]))
+    return sorted(found, key=lambda trial: (trial[0].get("weight"), trial[0]["seed"]))
 
 
 def curves(figure: Figure, panel: int) -> list[np.ndarray]:
@@ -78,38 +84,40 @@ def texts(figure: Figure) -> set[str]:
 def test_figure1_has_the_mean_and_deviation_of_the_histories(
     plan: Plan, store: Store, panel: int, line: int, row: str, key: str
 ) -> None:
-    chosen = {"weight": plan.rows[-1].trials[0].weight} if row == "esd" else {"reduced_split": False}
+    chosen = {"weight": plan.rows[-1].trials[0].option("weight")} if row == "esd" else {"reduced_split": False}
     histories = [
-        json.loads((folder / "history.json").read_text()) for _, _, folder in read(store, objective=row, **chosen)
+        json.loads((folder / "history.json").read_text()) for _, _, folder in read(store, method=row, **chosen)
     ]
     assert len(histories) == 5
     by_epoch = list(zip(*([entry[key] for entry in history] for history in histories), strict=True))
-    figure = figures.figure1(plan, store)
+    figure = DRAWN["figure1"](plan, store)
     drawn = curve(figure, panel, line)
     np.testing.assert_allclose(drawn[:, 0], range(1, len(histories[0]) + 1))
     np.testing.assert_allclose(drawn[:, 1], [statistics.fmean(values) for values in by_epoch])
     band = figure.axes[panel].collections[line].get_paths()[0].vertices
     at_end = np.asarray(band)[np.asarray(band)[:, 0] == len(by_epoch), 1]
-    assert at_end.max() - at_end.min() == pytest.approx(2 * statistics.stdev(by_epoch[-1]))
+    mean, deviation = statistics.fmean(by_epoch[-1]), statistics.stdev(by_epoch[-1])
+    # A share is never above 1, whatever its deviation.
+    expected = (max(0.0, mean - deviation), min(1.0, mean + deviation))
+    assert (at_end.min(), at_end.max()) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("panel", "objective", "setting"), [(0, "mmce", "bandwidth"), (1, "sb-ece", "softness")])
+@pytest.mark.parametrize(("panel", "method", "setting"), [(0, "mmce", "bandwidth"), (1, "sb-ece", "softness")])
 def test_figure2_has_the_test_ece_of_the_search_and_esd_as_a_line(
-    plan: Plan, store: Store, panel: int, objective: str, setting: str
+    plan: Plan, store: Store, panel: int, method: str, setting: str
 ) -> None:
-    row = next(row for row in plan.rows if row.trials[0].objective == objective)
-    weight, best = row.trials[0].weight, getattr(row.trials[0], setting)
-    figure = figures.figure2(plan, store)
-    searched = read(store, objective=objective, weight=weight, seed=0)
-    expected = sorted((trial[setting], result["outcome"]["ece"]) for trial, result, _ in searched)
+    row = next(row for row in plan.rows if row.trials[0].method == method)
+    weight, best = row.trials[0].option("weight"), row.trials[0].option(setting)
+    figure = DRAWN["figure2"](plan, store)
+    searched = read(store, method=method, weight=weight, seed=0)
+    expected = sorted((trial[setting], result["test"]["ece"]) for trial, result, _ in searched)
     np.testing.assert_allclose(curve(figure, panel, 0), expected)
     assert len(expected) == 4
-    seeds = [
-        result["outcome"]["ece"] for _, result, _ in read(store, objective=objective, weight=weight, **{setting: best})
-    ]
+    seeds = [result["test"]["ece"] for _, result, _ in read(store, method=method, weight=weight, **{setting: best})]
     np.testing.assert_allclose(curve(figure, panel, 1), [(best, statistics.fmean(seeds))])
     esd = [
-        result["outcome"]["ece"] for _, result, _ in read(store, objective="esd", weight=plan.rows[-1].trials[0].weight)
+        result["test"]["ece"]
+        for _, result, _ in read(store, method="esd", weight=plan.rows[-1].trials[0].option("weight"))
     ]
     level = next(line for line in curves(figure, panel) if line[:, 0].tolist() == [0, 1])
     np.testing.assert_allclose(level[:, 1], statistics.fmean(esd))
@@ -125,35 +133,44 @@ def test_figure3_adds_up_the_trials_of_a_search_each_once(plan: Plan, store: Sto
     )
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == ["NLL", "NLL, reduced split", "MMCE", "SB-ECE", "ESD"]
-    for place, objective in ((2, "mmce"), (3, "sb-ece"), (4, "esd")):
-        runs = read(store, objective=objective)
+    for place, method in ((2, "mmce"), (3, "sb-ece"), (4, "esd")):
+        runs = read(store, method=method)
         seconds = [result["cost"]["processor_seconds"] for _, result, _ in runs]
         assert single[place] == pytest.approx(statistics.fmean(seconds))
         searched = [result["cost"]["processor_seconds"] for trial, result, _ in runs if trial["seed"] == 0]
         assert total[place] == pytest.approx(sum(searched))
-        assert len(searched) == (6 if objective == "esd" else 9)
-    assert total[0] == pytest.approx(
-        read(store, objective="nll", reduced_split=False)[0][1]["cost"]["processor_seconds"]
-    )
+        assert len(searched) == (6 if method == "esd" else 9)
+    assert total[0] == pytest.approx(read(store, method="nll", reduced_split=False)[0][1]["cost"]["processor_seconds"])
     assert {"1 run", "9 runs", "6 runs"} <= texts(figure)
 
 
-def test_figure3_of_several_recipes_stands_in_the_order_of_their_networks(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    plans = []
+def test_figure3_of_several_recipes_stands_in_the_order_of_their_cost(tmp_path: Path) -> None:
+    store, plans = Store(tmp_path), []
     for recipe in ("snli", "mnist", "digits"):
-        plans.append(Protocol(RECIPES[recipe], PROFILES["quick"], {}).table1())
+        plans.append(plan_maker(recipe, "quick")(store))
         write_trial(store, plans[-1].rows[0].trials[0])
     figure = figure3(plans, store)
-    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["digits", "mnist", "snli"]
-    assert set(BY_COMPLEXITY) == set(RECIPES)
-    expected = [read(store, recipe=recipe)[0][1]["cost"]["processor_seconds"] for recipe in ("digits", "mnist", "snli")]
-    np.testing.assert_allclose(curve(figure, 0, 0)[:, 1], expected)
+    seconds = {
+        recipe: read(store, recipe=recipe)[0][1]["cost"]["processor_seconds"] for recipe in ("snli", "mnist", "digits")
+    }
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert [label.split()[0] for label in labels] == sorted(seconds, key=lambda recipe: seconds[recipe])
+    assert {" ".join(label.split()) for label in labels} >= {"mnist (lenet5)", "digits (lenet5)"}
+    np.testing.assert_allclose(curve(figure, 0, 0)[:, 1], sorted(seconds.values()))
+    assert figure.axes[0].get_ylabel() == "processor time, seconds"
+
+
+def test_figure3_is_in_processor_time_and_marks_the_clock(plan: Plan, store: Store) -> None:
+    figure = DRAWN["figure3"](plan, store)
+    assert {axes.get_xlabel() for axes in figure.axes} == {"processor time, seconds"}
+    assert {"processor time", "wall clock"} <= texts(figure)
+    clock = [result["cost"]["seconds"] for _, result, _ in read(store, method="esd")]
+    assert curve(figure, 0, 0)[4, 0] == pytest.approx(statistics.fmean(clock))
 
 
 def test_figure3_says_how_much_of_an_unfinished_search_it_counts(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    make = plan_maker(RECIPES["digits"], "quick")
+    make = plan_maker("digits", "quick")
     tmp_path.mkdir(exist_ok=True)
     empty = make(store)
     write_trial(store, empty.rows[0].trials[0])
@@ -164,8 +181,8 @@ def test_figure3_says_how_much_of_an_unfinished_search_it_counts(tmp_path: Path)
 def test_figure4_has_the_papers_curves_and_the_esd_of_both_networks(plan: Plan, store: Store) -> None:
     import torch
 
-    figure = figures.figure4(plan, store)
-    _, _, folder = read(store, objective="nll", seed=0, reduced_split=False)[0]
+    figure = DRAWN["figure4"](plan, store)
+    _, _, folder = read(store, method="nll", seed=0, reduced_split=False)[0]
     with np.load(folder / "test.npz") as kept:
         logits, target = torch.as_tensor(kept["logits"]), torch.as_tensor(kept["target"])
     confidence, predicted = logits.double().softmax(1).max(1)
@@ -182,15 +199,15 @@ def test_figure4_has_the_papers_curves_and_the_esd_of_both_networks(plan: Plan, 
 
 
 def test_figure5_has_the_validation_accuracy_by_weight_and_the_threshold(plan: Plan, store: Store) -> None:
-    figure = figures.figure5(plan, store)
+    figure = DRAWN["figure5"](plan, store)
     lines = curves(figure, 0)
-    baseline = read(store, objective="nll", seed=0, reduced_split=False)[0][1]["validation"]["accuracy"]
+    baseline = read(store, method="nll", seed=0, reduced_split=False)[0][1]["validation"]["accuracy"]
     np.testing.assert_allclose(lines[0][:, 1], baseline)
     np.testing.assert_allclose(lines[1][:, 1], baseline - 0.015)
     first = {"mmce": {"bandwidth": 0.4}, "sb-ece": {"softness": 0.01}, "esd": {}}
     searched = [line for line in lines if len(line) == 6]
-    for drawn, (objective, settings) in zip(searched, first.items(), strict=True):
-        found = read(store, objective=objective, seed=0, **settings)
+    for drawn, (method, settings) in zip(searched, first.items(), strict=True):
+        found = read(store, method=method, seed=0, **settings)
         expected = [(trial["weight"], result["validation"]["accuracy"]) for trial, result, _ in found]
         np.testing.assert_allclose(drawn, expected)
     rings = {tuple(line[0]) for line in lines if len(line) == 1}
@@ -199,33 +216,134 @@ def test_figure5_has_the_validation_accuracy_by_weight_and_the_threshold(plan: P
         assert chosen is not None
         result = store.result(chosen)
         assert result is not None
-        assert (chosen.weight, result.validation.accuracy) in rings
+        assert (chosen.option("weight"), result.validation["accuracy"]) in rings
 
 
 def test_a_score_that_was_not_kept_is_missing_from_the_numbers_too(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    plan = plan_maker(RECIPES["digits"], "quick")(store)
+    plan = plan_maker("digits", "quick")(store)
     write_trial(store, plan.rows[0].trials[0])
     path = store.trial(plan.rows[0].trials[0]).folder / "history.json"
     write_json(path, [{"epoch": 0, "train_accuracy": 0.5}])
-    assert curves_csv(plan, store).splitlines()[1] == "NLL,0,1,0.5,nan,nan,nan"
+    assert numbers_of("figure1", plan, store).splitlines()[1] == "digits,lenet5,12,NLL,0,1,0.5,nan,nan,nan"
+
+
+def numbers(name: str, plan: Plan, store: Store) -> list[dict[str, str]]:
+    found = list(csv.DictReader(io.StringIO(numbers_of(name, plan, store))))
+    assert {(line["recipe"], line["model"], line["epochs"]) for line in found} == {("digits", "lenet5", "40")}
+    return found
+
+
+def test_the_numbers_behind_the_curves_are_those_drawn(plan: Plan, store: Store) -> None:
+    last = [
+        float(one["test_ece"]) for one in numbers("figure1", plan, store) if (one["row"], one["epoch"]) == ("ESD", "40")
+    ]
+    assert len(last) == 5
+    assert statistics.fmean(last) == pytest.approx(curve(DRAWN["figure1"](plan, store), 3, 1)[-1, 1], rel=1e-4)
+
+
+def test_the_numbers_behind_the_search_are_those_drawn(plan: Plan, store: Store) -> None:
+    for name, option, score, panel in (
+        ("figure2", "bandwidth", "test_ece", 0),
+        ("figure5", "weight", "validation_accuracy", 0),
+    ):
+        found = [one for one in numbers(name, plan, store) if (one["row"], one["option"]) == ("MMCE", option)]
+        drawn = next(line for line in curves(DRAWN[name](plan, store), panel) if len(line) == len(found) > 2)
+        np.testing.assert_allclose(drawn, sorted((float(one["value"]), float(one[score])) for one in found))
+        assert [one["chosen"] for one in found].count("true") == 1
+
+
+def test_the_numbers_behind_the_cost_add_up_to_the_bars(plan: Plan, store: Store) -> None:
+    found = [one for one in numbers("figure3", plan, store) if one["row"] == "SB-ECE"]
+    needed = [float(one["processor_seconds"]) for one in found if one["needed_for_one_tuned_network"] == "true"]
+    bars = next(one for one in DRAWN["figure3"](plan, store).axes[1].containers if isinstance(one, BarContainer))
+    assert bars[3].get_width() == pytest.approx(sum(needed))
+    assert (len(needed), len(found)) == (9, 13)
+
+
+def test_the_numbers_behind_the_cumulative_curves_end_where_these_do(plan: Plan, store: Store) -> None:
+    first, second = DRAWN["figure4"](plan, store), numbers("figure4", plan, store)
+    for panel, network in enumerate(dict.fromkeys(one["network"] for one in second)):
+        last = [one for one in second if one["network"] == network][-1]
+        assert float(last["share_of_samples"]) == 1
+        assert float(last["cumulative_accuracy"]) == pytest.approx(curve(first, panel, 0)[-1, 1], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "figure4", "figure5"])
+def test_every_figure_names_its_data_and_network(plan: Plan, store: Store, name: str) -> None:
+    assert DRAWN[name](plan, store).legends[0].get_title().get_text() == "digits (lenet5)"
+
+
+def test_no_axis_of_figure1_cuts_a_curve_or_a_band(plan: Plan, store: Store) -> None:
+    for axes in DRAWN["figure1"](plan, store).axes:
+        (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+        drawn = [np.asarray(line.get_xydata()) for line in axes.lines]
+        drawn += [np.asarray(path.vertices) for band in axes.collections for path in band.get_paths()]
+        assert len(drawn) == 4
+        for points in drawn:
+            assert left <= points[:, 0].min() <= points[:, 0].max() <= right
+            assert low < points[:, 1].min() <= points[:, 1].max() < high
+
+
+def test_a_legend_stays_within_the_figure_however_many_methods_it_names(tmp_path: Path) -> None:
+    methods = ["mmce", "sb-ece", "esd", "weighted-mmce", "mdca", "dca", "ece-kde", "avuc", "s-avuc"]
+    store = Store(tmp_path)
+    make = plan_maker("digits", "quick", methods=methods)
+    for trial in make(store).needed:
+        write_trial(store, trial)
+    figure = DRAWN["figure5"](make(store), store)
+    assert figure.legends[0].get_window_extent().width <= figure.bbox.width
+
+
+def shifted(accuracy: float) -> ShiftResult:
+    """Accuracy falls by a point a severity; in fog by twice as much."""
+
+    def score(loss: float) -> ShiftScore:
+        return ShiftScore(accuracy - loss, 0.1 + loss, 0.05 + loss)
+
+    worse = {name: tuple(score(k * s / 100) for s in SEVERITIES) for k, name in ((1, "contrast"), (2, "fog"))}
+    return ShiftResult(ShiftRequest("generated", ("contrast", "fog"), None, ""), 1000, 1.5, score(0.0), worse)
+
+
+def test_figure6_shows_the_spread_over_seeds_beside_that_over_corruptions() -> None:
+    figure = figure6({"NLL": [shifted(0.9), shifted(0.8)], "+ ESD": [shifted(0.7)]}, "digits (lenet5)")
+    corruptions, seeds = ([line[:, 1] for line in one.get_segments()] for one in figure.axes[0].collections[:2])  # type: ignore[attr-defined]
+    reach = statistics.stdev([0.9, 0.8])
+    for severity in range(6):
+        mean = 0.85 - 0.015 * severity
+        assert seeds[severity] == pytest.approx([mean - reach, mean + reach])
+        assert corruptions[severity] == pytest.approx([mean - 0.0025 * severity, mean + 0.0025 * severity])
+    assert "± standard deviation of 2 seeds" in texts(figure)
+    title = figure.legends[0].get_title().get_text()
+    assert title == "digits (lenet5), distribution shift: 2 generated corruptions"
+
+
+def test_the_numbers_behind_figure6_are_all_scores() -> None:
+    text = shift_csv(paper_sweep("table1", "digits", "quick"), {"+ ESD": [shifted(0.9), shifted(0.8)], "NLL": []})
+    found = list(csv.DictReader(io.StringIO(text)))
+    assert len(found) == 2 * (1 + 2 * 5)
+    assert {(one["recipe"], one["model"], one["row"]) for one in found} == {("digits", "lenet5", "ESD")}
+    clean = [one for one in found if one["corruption"] == "none"]
+    assert [(one["severity"], one["accuracy"]) for one in clean] == [("0", "0.9"), ("0", "0.8")]
+    worst = [one["accuracy"] for one in found if (one["corruption"], one["severity"]) == ("fog", "5")]
+    assert worst == ["0.8", "0.7"]
 
 
 def test_figures_of_a_search_with_several_seeds_show_their_means(tmp_path: Path) -> None:
     store = filled_store(tmp_path, search_seeds=2)
-    plan = plan_maker(RECIPES["digits"], "quick", search_seeds=2)(store)
-    lines = curves(figures.figure5(plan, store), 0)
-    baselines = read(store, objective="nll", reduced_split=False)
+    plan = plan_maker("digits", "quick", search_seeds=2)(store)
+    lines = curves(DRAWN["figure5"](plan, store), 0)
+    baselines = read(store, method="nll", reduced_split=False)
     assert len(baselines) == 2
     np.testing.assert_allclose(
         lines[0][:, 1], np.mean([result["validation"]["accuracy"] for _, result, _ in baselines])
     )
     [drawn] = [line for line in lines if len(line) == 2 and line[0, 1] != line[1, 1]][2:]
     for weight, accuracy in drawn:
-        found = [result["validation"]["accuracy"] for _, result, _ in read(store, objective="esd", weight=weight)]
+        found = [result["validation"]["accuracy"] for _, result, _ in read(store, method="esd", weight=weight)]
         assert len(found) == 2
         assert accuracy == pytest.approx(np.mean(found))
-    assert "mean of 2 seeds" in texts(figures.figure2(plan, store))
+    assert "mean of 2 seeds" in texts(DRAWN["figure2"](plan, store))
 
 
 @pytest.mark.parametrize(
@@ -238,9 +356,9 @@ def test_figures_of_a_search_with_several_seeds_show_their_means(tmp_path: Path)
         ("figure5", "a trial of the search over λ"),
     ],
 )
-def test_a_figure_says_what_was_not_run(tmp_path: Path, name: FigureName, needs: str) -> None:
+def test_a_figure_says_what_was_not_run(tmp_path: Path, name: str, needs: str) -> None:
     store = Store(tmp_path)
-    empty = plan_maker(RECIPES["digits"], "quick")(store)
+    empty = plan_maker("digits", "quick")(store)
     write_failure(store, empty.rows[0].trials[0], "ValueError: no")
     with pytest.raises(NotRunError, match=f"needs .*{needs}, which the store does not have for digits: "):
         DRAWN[name](empty, store)
@@ -248,20 +366,21 @@ def test_a_figure_says_what_was_not_run(tmp_path: Path, name: FigureName, needs:
 
 def test_figures_show_what_there_is_of_a_plan(tmp_path: Path) -> None:
     store = filled_store(tmp_path)
-    make = plan_maker(RECIPES["digits"], "quick")
+    make = plan_maker("digits", "quick")
     for trial in store.trials():
-        if trial.configuration.objective in ("sb-ece", "esd"):
+        if trial.configuration.method in ("sb-ece", "esd"):
             trial.remove()
     left = Store(tmp_path)
     plan = make(left)
-    assert "not run here" in texts(figures.figure2(plan, left))
-    assert "ESD, all seeds" not in texts(figures.figure2(plan, left))
-    assert len(figures.figure1(plan, left).axes) == 2
-    assert "ESD" not in texts(figures.figure5(plan, left))
+    assert "not run here" in texts(DRAWN["figure2"](plan, left))
+    assert "ESD, all seeds" not in texts(DRAWN["figure2"](plan, left))
+    assert len(DRAWN["figure1"](plan, left).axes) == 2
+    assert "ESD" not in texts(DRAWN["figure5"](plan, left))
 
 
 def test_a_figure_has_a_caption_and_the_same_bytes_every_time(plan: Plan, store: Store, tmp_path: Path) -> None:
-    assert tuple(CAPTIONS) == FIGURES
+    assert tuple(DRAWN) == FIGURES
+    assert all(all(caption(name, plan.sweep)) for name in FIGURES)
     for folder in ("first", "second"):
         write_figure(tmp_path / folder / "figure.svg", DRAWN["figure2"](plan, store))
         write_figure(tmp_path / folder / "figure.png", DRAWN["figure5"](plan, store))
@@ -276,3 +395,8 @@ def test_a_figure_of_no_known_kind_is_refused_and_nothing_is_written(tmp_path: P
     with pytest.raises(FileError, match=r"must end in \.svg, \.png, \.pdf"):
         write_figure(tmp_path / "figure.bmp", Figure())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_caption_tells_the_rule_of_the_sweep() -> None:
+    sweep = paper_sweep("table1", "digits", "quick", {"tolerance": 0.03, "select": "nll"})
+    assert re.search("3 points below the NLL, the one with the lowest validation NLL", caption("figure5", sweep)[1])

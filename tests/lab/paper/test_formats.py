@@ -10,19 +10,18 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from calibrant_lab.names import MethodName
-from calibrant_lab.outcome import Outcome
-from calibrant_lab.paper.formats import render, significance_csv
-from calibrant_lab.paper.tabulated import Tabulated, tabulate
-from calibrant_lab.trials.protocol import PROFILES, Protocol, rehearse
+from calibrant_lab.paper.profiles import paper_sweep
+from calibrant_lab.paper.tables.build import Tabulated, tabulate
+from calibrant_lab.paper.tables.formats import render, significance_csv
+from calibrant_lab.sweeps.protocol import rehearse
 from calibrant_lab.trials.store import Store
-from tests.lab.synthetic import finish, finish_all, finished_plan
+from tests.lab.synthetic import finish, finish_all, finished_plan, keep_predictions, scores
 
 
-def outcome(place: int, seed: int) -> Outcome:
+def outcome(place: int, seed: int) -> dict[str, float]:
     """Rows that differ from each other and from the paper, with some noise."""
     noise = 1e-4 * ((7 * seed + 3 * place) % 5)
-    return Outcome(0.98 - 0.002 * place + noise, 0.02 - 0.003 * place + noise, 0.1, 1.2, 0.0031 + noise, 0.987, 0.004)
+    return scores(0.98 - 0.002 * place + noise, 0.02 - 0.003 * place + noise, 0.1, 0.0031 + noise, 0.987, 0.004)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Tabulated:
     for place, row in enumerate(plan.rows[:-1]):
         for trial in row.trials[: 4 if place == 3 else 5]:
             finish(store, trial, outcome(place, trial.seed))
-    return tabulate("table1", plan, store, profile="cpu")
+    return tabulate(plan, store)
 
 
 def printed(table: Tabulated, width: int = 80) -> str:
@@ -58,11 +57,10 @@ def test_the_terminal_shows_the_papers_numbers_under_ours(table: Tabulated) -> N
 
 
 def test_the_terminal_needs_eighty_columns_even_at_its_widest(tmp_path: Path) -> None:
-    base = finished_plan("table1", "mnist").base
-    methods: tuple[MethodName, ...] = ("mmce", "sb-ece", "esd", "esd-raw", "weighted-mmce", "margin-label-smoothing")
-    plan = rehearse(lambda results: Protocol(base, PROFILES["cpu"], results).table1(methods))
-    store = finish_all(Store(tmp_path), plan, lambda place, seed: Outcome(0.5, 0.1 + seed / 50, 0, 1, 0.1, 0.5, 0.1))
-    shown = printed(tabulate("table1", plan, store, profile="cpu"))
+    methods = ["mmce", "sb-ece", "esd", "esd-raw", "weighted-mmce", "margin-label-smoothing"]
+    plan = rehearse(paper_sweep("table1", "mnist", "cpu", {"methods": methods}))
+    store = finish_all(Store(tmp_path), plan, lambda place, seed: scores(0.5, 0.1 + seed / 50, 0, 0.1, 0.5, 0.1))
+    shown = printed(tabulate(plan, store))
     assert "…" not in shown
     for name in ("margin smoothing", "+ weighted MMCE", "λ=20", "T=0.0001"):
         assert name in shown
@@ -80,7 +78,7 @@ def test_bold_is_bold_and_the_paper_is_dim(table: Tabulated) -> None:
 
 def test_where_nothing_survives_the_terminal_says_it_in_a_sentence(tmp_path: Path) -> None:
     plan = finished_plan("table1", "digits", "quick")
-    table = tabulate("table1", plan, finish_all(Store(tmp_path), plan, outcome), profile="quick")
+    table = tabulate(plan, finish_all(Store(tmp_path), plan, outcome))
     unclear = dataclasses.replace(
         table, comparisons=tuple(dataclasses.replace(one, verdict="unclear") for one in table.comparisons)
     )
@@ -97,22 +95,23 @@ def test_markdown_is_two_tables_and_two_lists(table: Tabulated) -> None:
     )
     assert {len(row) for row in first} == {8}
     assert first[1] == [
-        "NLL", "", "5", "<strong>98.02±0.02†</strong>", "2.02±0.02†", "<strong>0.33±0.02</strong>",
-        "<strong>98.70±0.00</strong>", "<strong>0.40±0.00</strong>",
+        "NLL", "<strong>98.02±0.02†</strong>", "2.02±0.02†", "<strong>0.33±0.02</strong>",
+        "<strong>98.70±0.00</strong>", "<strong>0.40±0.00</strong>", "", "5",
     ]  # fmt: skip
     assert first[2][0] == "<em>the paper</em>"
-    assert first[2][3] == "<em>98.8±0.034</em>"
+    assert first[2][1] == "<em>98.8±0.034</em>"
     assert {len(row) for row in second} == {6}
     assert any(row[0] == "+ MMCE against NLL" and row[5] == "<strong>better</strong>" for row in second)
 
 
 def test_latex_is_balanced_escaped_and_has_as_many_cells_as_columns(table: Tabulated) -> None:
-    text = render(dataclasses.replace(table, profile=r"50%_a&b\c#{}~^$"), "latex")
+    hostile = table.sweep.model_copy(update={"profile": r"50%_a&b\c#{}~^$"})
+    text = render(dataclasses.replace(table, sweep=hostile), "latex")
     assert text.isascii()
     assert re.findall(r"\\begin\{(\w+)\}", text) == ["table", "tabular"] * 2
     assert re.findall(r"\\end\{(\w+)\}", text) == ["tabular", "table"] * 2
     assert r"50\%\_a\&b\textbackslash{}c\#\{\}\textasciitilde{}\textasciicircum{}\$" in text
-    for block, alignment in zip(text.split(r"\toprule")[1:], ("llrrrrrr", "lrrrrl"), strict=True):
+    for block, alignment in zip(text.split(r"\toprule")[1:], ("lrrrrrlr", "lrrrrl"), strict=True):
         assert rf"\begin{{tabular}}{{{alignment}}}" in text
         rows = [line for line in block.partition(r"\bottomrule")[0].splitlines() if line.endswith(r"\\")]
         cells = {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows if "multicolumn" not in row}
@@ -121,7 +120,7 @@ def test_latex_is_balanced_escaped_and_has_as_many_cells_as_columns(table: Tabul
     assert plain.count("{") == plain.count("}")
     assert plain.count("$") % 2 == 0
     assert r"\textbf{98.02$\pm$0.02$^{\dagger}$}" in text
-    assert r"\quad\emph{the paper} &  &  & \emph{98.8$\pm$0.034}" in text
+    assert r"\quad\emph{the paper} & \emph{98.8$\pm$0.034}" in text
     assert r"$\lambda$=0.2, $\phi$=0.2" in text
 
 
@@ -136,6 +135,30 @@ def test_csv_has_numbers_only_and_no_formulas(table: Tabulated) -> None:
     assert (rows[2]["weight"], rows[2]["bandwidth"], rows[2]["softness"]) == ("0.2", "0.2", "")
     assert (last["problem"], last["ece_percent_mean"], last["ece_percent_paper_mean"]) == ("not run here", "", "0.3")
     assert "±" not in render(table, "csv")
+    assert {(row["table"], row["recipe"], row["model"], row["epochs"]) for row in rows} == {
+        ("table1", "mnist", "lenet5", "50")
+    }
+    assert [row["within_tolerance"] for row in rows] == ["", "", "true", "true", "true"]
+
+
+def test_csv_rows_of_ensembles_have_what_was_chosen_and_claim_no_accuracy(tmp_path: Path) -> None:
+    plan, store = finished_plan("table1", "digits", "quick"), Store(tmp_path)
+    for row in plan.rows[1:4]:
+        for trial in row.trials:
+            folder = finish(store, trial, outcome(2, trial.seed))
+            keep_predictions(folder, trial.seed)
+            keep_predictions(folder, 10 + trial.seed, suffix="-dropout")
+    rows = list(csv.DictReader(io.StringIO(render(tabulate(plan, store), "csv"))))
+    for kind in ("ensemble", "dropout"):
+        found = {
+            row["row"]: (row["weight"], row["bandwidth"], row["softness"], row["within_tolerance"])
+            for row in rows
+            if row["kind"] == kind
+        }
+        assert found == {
+            "NLL, reduced split": ("", "", "", ""), "NLL + MMCE": ("0.6", "0.4", "", ""),
+            "NLL + SB-ECE": ("0.6", "", "0.001", ""),
+        }  # fmt: skip
 
 
 def test_the_comparisons_have_a_csv_of_their_own(table: Tabulated) -> None:
@@ -148,7 +171,7 @@ def test_the_comparisons_have_a_csv_of_their_own(table: Tabulated) -> None:
 
 
 def test_an_empty_table_can_be_rendered_in_every_format(tmp_path: Path) -> None:
-    table = tabulate("table3", finished_plan("table3", "cifar100"), Store(tmp_path / "none"), profile="paper")
+    table = tabulate(finished_plan("table3", "cifar100"), Store(tmp_path / "none"))
     assert printed(table).count("not run here") == 7
     assert render(table, "markdown").count("not run here") == 7
     assert render(table, "latex").count("not run here") == 7

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -7,28 +8,32 @@ from pathlib import Path
 import pytest
 
 from calibrant.files import FileError
+from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.paper.store_report import render_store, write_store_report
-from calibrant_lab.recipes import RECIPES
-from calibrant_lab.trials.protocol import PROFILES, with_profile
+from calibrant_lab.sweeps.run import record, recorded
 from calibrant_lab.trials.store import Store, write_result
 from tests.lab.filled_stores import filled_store, plan_maker, write_failure, write_trial
 from tests.report.test_html import Checker
 
 HOSTILE = "</pre></details><script>alert(1)</script><img src=https://example.org/x>"
-QUICK = with_profile(RECIPES["digits"], PROFILES["quick"])
+SWEEP = paper_sweep("table1", "digits", "quick")
+QUICK = SWEEP.base
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of a store with two recipes, one of them complete, a small batch, a failure and hostile texts all over."""
+    """Of a store with two recipes, one of them complete, small batches, a failure and hostile texts all over."""
     folder = tmp_path_factory.mktemp("runs")
     store = filled_store(folder)
-    write_trial(store, plan_maker(RECIPES["digits"], "quick")(store).rows[-1].trials[0].replaced({"batch_size": 64}))
-    text = RECIPES["snli"].replaced({"model": HOSTILE})
-    result = write_trial(store, text)
-    write_result(store.trial(text).folder, replace(result, environment={HOSTILE: HOSTILE}))
+    record(paper_sweep("table2", "digits", "quick"), store)
+    write_trial(store, plan_maker("digits", "quick")(store).rows[-1].trials[0].replaced({"batch_size": 64}))
+    other = paper_sweep("table1", "snli", "paper", {"settings": {"model": HOSTILE}})
+    record(other, store)
+    result = write_trial(store, other.base)
+    write_result(store.trial(other.base).folder, replace(result, environment={HOSTILE: HOSTILE}))
     for seed in (7, 8):
-        write_failure(store, text.replaced({"seed": seed}), f'Traceback:\n  File "x"\nValueError: {HOSTILE}')
+        write_failure(store, other.base.replaced({"seed": seed}), f'Traceback:\n  File "x"\nValueError: {HOSTILE}')
     write_store_report(folder / "page.html", store)
     return (folder / "page.html").read_text(encoding="utf-8")
 
@@ -56,7 +61,13 @@ def test_ids_are_unique_and_links_have_their_ends(page: str) -> None:
 def test_the_page_has_tables_figures_trials_and_failures(page: str) -> None:
     found = Checker(page)
     assert "Experiments on digits and snli" in found.texts
-    assert {"digits: lenet5, 12 epochs", "What failed", "Where they ran", "Cost of all recipes"} <= set(found.texts)
+    assert {
+        "digits (lenet5), 12 epochs",
+        "What it took",
+        "What failed",
+        "Where they ran",
+        "Cost of all recipes",
+    } <= set(found.texts)
     headings = [text for text in found.texts if text.startswith("Figure ")]
     # All five of digits; of the one text network its curves, cost and cumulative figure.
     assert [heading[7] for heading in headings] == ["1", "2", "3", "4", "5", "1", "3", "4"]
@@ -69,9 +80,9 @@ def test_the_page_has_tables_figures_trials_and_failures(page: str) -> None:
 def test_the_table_has_the_means_of_the_stored_results(tmp_path: Path) -> None:
     store = filled_store(tmp_path)
     eces = [
-        100 * json.loads((path.parent / "result.json").read_text())["outcome"]["ece"]
+        100 * json.loads((path.parent / "result.json").read_text())["test"]["ece"]
         for path in tmp_path.glob("digits-nll-*/config.json")
-        if not json.loads(path.read_text())["reduced_split"]
+        if not json.loads(path.read_text())["settings"]["reduced_split"]
     ]
     assert f"{statistics.fmean(eces):.2f}±{statistics.stdev(eces):.2f}" in render_store(store)
 
@@ -82,6 +93,7 @@ def test_the_same_trials_give_the_same_page(tmp_path: Path) -> None:
 
 
 def test_a_page_of_one_trial_reads_well(tmp_path: Path) -> None:
+    record(SWEEP, Store(tmp_path))
     write_trial(Store(tmp_path), QUICK)
     found = Checker(render_store(Store(tmp_path)))
     assert f"{tmp_path.name}: 1 trial" in found.texts
@@ -117,3 +129,62 @@ def test_no_page_is_made_of_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileError, match="is not a folder"):
         render_store(Store(tmp_path / "none"))
+
+
+def texts_of(store: Store) -> list[str]:
+    return Checker(render_store(store)).texts
+
+
+def test_tables_are_those_of_the_recorded_sweeps_and_nothing_is_guessed_back(tmp_path: Path) -> None:
+    store = filled_store(tmp_path, search_seeds=2, methods=["esd"])
+    [sweep] = recorded(store)
+    assert sweep == paper_sweep("table1", "digits", "quick", {"search_seeds": 2, "methods": ["esd"]})
+    # The same trials, with more of the search asked for.
+    wider = {"name": "wider", "methods": ["esd"], "settings": sweep.settings}
+    record(paper_sweep("table1", "digits", "paper", wider), store)
+    texts = texts_of(store)
+    assert "The paper's Table 1 on digits (lenet5), profile quick, 2 seeds for each candidate" in texts
+    assert "wider on digits (lenet5), profile paper" in texts
+    assert f"sweeps/{sweep.record_name}" in texts
+    assert "search not ended" in texts
+    shutil.rmtree(tmp_path / "sweeps")
+    texts = texts_of(store)
+    assert not any(" on digits (lenet5)" in text for text in texts)
+    assert f"{len(store.trials())} trials without a sweep" in texts
+
+
+def test_an_interrupted_search_is_shown_as_what_it_was_to_be(tmp_path: Path) -> None:
+    # Both profiles have λ 0.6 and 2 in their grids, and train digits for 40 epochs here.
+    store = Store(tmp_path)
+    record(paper_sweep("table1", "digits", "cpu", {"methods": ["mmce", "esd"]}), store)
+    for trial in plan_maker("digits", "cpu", methods=["mmce", "esd"])(store).needed[:5]:
+        write_trial(store, trial)
+    page = render_store(store)
+    assert "Table 1 on digits (lenet5), profile cpu" in page
+    assert page.count(">search not ended</td>") == page.count(">not run here</td>") - 1 == 1
+
+
+def test_a_sweep_of_a_recipe_that_is_not_known_here_does_not_hide_the_others(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    record(SWEEP, store)
+    (tmp_path / "sweeps" / "other.toml").write_text('recipe = "a.package.not.installed:here"\n')
+    assert recorded(store) == [SWEEP]
+
+
+def test_a_phone_shows_scores_before_anything_is_scrolled(tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    write_store_report(tmp_path / "page.html", filled_store(tmp_path / "runs"))
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.goto((tmp_path / "page.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        seen = page.evaluate("""[...document.querySelectorAll('table.results')[0].querySelectorAll('tbody td')]
+            .filter(cell => { const box = cell.getBoundingClientRect();
+                return box.left >= 0 && box.right <= innerWidth && box.top >= 0 && box.bottom <= innerHeight; })
+            .map(cell => cell.textContent.trim())""")
+        browser.close()
+    # Accuracy and ECE of all five rows.
+    assert sum("±" in text for text in seen) >= 10

@@ -1,35 +1,21 @@
 """Cost of one run, and of all the runs that tuning takes: the paper's Figure 3."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from calibrant.report.figures import INK, MUTED, legend_above
-from calibrant_lab import plugins
-from calibrant_lab.paper.figures.parts import (
-    HEIGHT,
-    Look,
-    finished,
-    label_of,
-    line_key,
-    look_of,
-    mean_and_deviation,
-    not_run,
-    plain_numbers,
-    wide_figure,
-)
-from calibrant_lab.sweeps.protocol import Plan, Row
-from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.store import Cost, Store
+from calibrant_lab.paper.figures import parts
+from calibrant_lab.sweeps.protocol import Plan
+from calibrant_lab.trials.store import Result, Store
 
-Array = npt.NDArray[np.float64]
 _TITLES = ("one run", "one tuned network")
 
 
@@ -46,21 +32,27 @@ class RowCost:
     """
 
     name: str
-    look: Look
-    runs: tuple[Cost, ...]
-    tuning: tuple[Cost, ...]
+    look: parts.Look
+    runs: tuple[Result, ...]
+    tuning: tuple[Result, ...]
     wanted: int
+
+    def seconds(self, *, single: bool, processor: bool = True) -> float:
+        """Of a single run, the mean of all; or of all that one tuned network takes. NaN where nothing has finished."""
+        used = self.runs if single else self.tuning
+        costs = [one.cost.processor_seconds if processor else one.cost.seconds for one in used]
+        return sum(costs) / (len(costs) if single else 1) if costs else np.nan
 
 
 def row_costs(plan: Plan, store: Store) -> list[RowCost]:
     """The costs of all rows that have finished runs; a trial that two searches share counts once."""
     found = []
     for row in plan.rows:
-        tuning = _tuning(row)
-        runs = [result.cost for result in finished((*tuning, *row.trials), store)]
-        if runs:
-            done = tuple(result.cost for result in finished(tuning, store))
-            found.append(RowCost(label_of(row), look_of(plan.rows, row), tuple(runs), done, len(tuning)))
+        searched = dict.fromkeys(trial for search in row.searches for trial in search.candidates)
+        tuning = tuple(searched) or row.trials[:1]
+        if runs := parts.finished((*tuning, *row.trials), store):
+            look, done = parts.look_of(plan.rows, row), parts.finished(tuning, store)
+            found.append(RowCost(parts.label_of(row), look, tuple(runs), tuple(done), len(tuning)))
     return found
 
 
@@ -75,45 +67,44 @@ def figure3(plans: Sequence[Plan], store: Store) -> Figure:
         store: Where their trials are.
     """
     costs = {name: found for name, plan in _named(plans).items() if (found := row_costs(plan, store))}
-    # From the cheapest to the most expensive run of the NLL.
-    costs = dict(sorted(costs.items(), key=lambda pair: _processor(pair[1][0].runs) / len(pair[1][0].runs)))
     if not costs:
         raise (
-            not_run("Figure 3", "finished trials", plans[0]) if plans else ValueError("Figure 3 needs a plan, got none")
+            parts.not_run("Figure 3", "finished trials", plans[0])
+            if plans
+            else ValueError("Figure 3 needs a plan, got none")
         )
-    return _bars(next(iter(costs.values()))) if len(costs) == 1 else _lines(costs)
-
-
-def _tuning(row: Row) -> tuple[Configuration, ...]:
-    searched = dict.fromkeys(trial for search in row.searches for trial in search.candidates)
-    return tuple(searched) or row.trials[:1]
+    if len(costs) == 1:
+        [(name, found)] = costs.items()
+        return _bars(name, found)
+    # From the cheapest to the most expensive run of the NLL.
+    return _lines(dict(sorted(costs.items(), key=lambda pair: pair[1][0].seconds(single=True))))
 
 
 def _named(plans: Sequence[Plan]) -> dict[str, Plan]:
-    """Plans by recipe; those that share a recipe by their epochs too."""
-    of_recipe = Counter(plan.base.recipe for plan in plans)
+    """Plans by data and network; those that share both by their epochs too."""
+    subjects = Counter(plan.sweep.subject for plan in plans)
     named: dict[str, Plan] = {}
     for plan in plans:
-        name = plugins.short(plan.base.recipe)
-        if of_recipe[plan.base.recipe] > 1:
-            name += f"\n{plan.base.settings.epochs} epochs"
+        name = plan.sweep.subject
+        if subjects[name] > 1:
+            name += f", {plan.base.settings.epochs} epochs"
         named[name if name not in named else f"{name} ({len(named)})"] = plan
     return named
 
 
-def _bars(costs: list[RowCost]) -> Figure:
-    with wide_figure(max(2.2, 1.1 + 0.36 * len(costs))) as figure:
+def _bars(subject: str, costs: list[RowCost]) -> Figure:
+    with parts.wide_figure(max(2.4, 1.3 + 0.36 * len(costs))) as figure:
         single, total = figure.subplots(1, 2, sharey=True)
-        scale = _bar(single, costs, [cost.runs for cost in costs], mean=True)
+        scale = _bar(single, costs, single=True)
         for place, cost in enumerate(costs):
-            mean, deviation = mean_and_deviation([run.processor_seconds for run in cost.runs])
+            mean, deviation = parts.mean_and_deviation([run.cost.processor_seconds for run in cost.runs])
             if len(cost.runs) > 1:
                 single.errorbar(
                     mean / scale, place, xerr=deviation / scale, color=INK, elinewidth=1, capsize=2.5, linewidth=0
                 )
-        scale = _bar(total, costs, [cost.tuning for cost in costs], mean=False)
+        scale = _bar(total, costs, single=False)
         for place, cost in enumerate(costs):
-            end = max(_processor(cost.tuning), _wall(cost.tuning)) / scale
+            end = max(cost.seconds(single=False, processor=processor) for processor in (True, False)) / scale
             total.annotate(
                 _count(cost), (end, place), (6, 0), textcoords="offset points", va="center", color=MUTED, fontsize=8.5
             )
@@ -126,58 +117,54 @@ def _bars(costs: list[RowCost]) -> Figure:
         ]
         if any(len(cost.runs) > 1 for cost in costs):
             keys.append(Line2D([], [], color=INK, linewidth=1, label="± standard deviation of runs"))
-        legend_above(figure, None, *keys)
+        legend_above(figure, subject, *keys)
     return figure
 
 
-def _bar(axes: Axes, costs: list[RowCost], used: list[tuple[Cost, ...]], *, mean: bool) -> float:
+def _bar(axes: Axes, costs: list[RowCost], *, single: bool) -> float:
     """Draw the bars of a panel, and return the seconds in its unit."""
     processor, wall = (
-        np.array([of(one) / (len(one) if mean else 1) if one else np.nan for one in used]) for of in (_processor, _wall)
+        np.array([cost.seconds(single=single, processor=kind) for cost in costs]) for kind in (True, False)
     )
     scale, unit = _unit(np.append(processor, wall))
     axes.barh(range(len(costs)), processor / scale, height=0.6, color=[cost.look.colour for cost in costs], linewidth=0)
     axes.plot(wall / scale, range(len(costs)), "|", color=INK, markersize=12, markeredgewidth=1.6)
-    axes.set(title=_TITLES[0] if mean else _TITLES[1], xlabel=unit)
+    axes.set(title=_TITLES[not single], xlabel=f"processor time, {unit}")
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
     return scale
 
 
 def _lines(costs: dict[str, list[RowCost]]) -> Figure:
-    names = list(costs)
     looks = {cost.name: cost.look for found in costs.values() for cost in found}
-    with wide_figure(HEIGHT + 0.2) as figure:
+    by_name = [{cost.name: cost for cost in found} for found in costs.values()]
+    with parts.wide_figure() as figure:
         for axes, title in zip(figure.subplots(1, 2), _TITLES, strict=True):
-            values = {name: _by_recipe(costs, name, single=title == _TITLES[0]) for name in looks}
+            values = {
+                name: np.array([
+                    found[name].seconds(single=title == _TITLES[0]) if name in found else np.nan for found in by_name
+                ])
+                for name in looks
+            }  # fmt: skip
             shown = np.concatenate([value[np.isfinite(value)] for value in values.values()])
             scale, unit = _unit(shown)
             for name, value in values.items():
-                look = looks[name]
                 axes.plot(
-                    range(len(names)), value / scale, color=look.colour, marker=look.marker, markersize=5,
+                    range(len(costs)), value / scale, color=looks[name].colour, marker=looks[name].marker, markersize=5,
                     linewidth=1.6, alpha=0.9,
                 )  # fmt: skip
             # From digits to language models costs differ by powers of ten.
             if shown.min() > 0 and shown.max() / shown.min() > 30:
                 axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(plain_numbers())
+                axes.yaxis.set_major_formatter(parts.plain_numbers())
             else:
-                axes.set_ylim(bottom=0)
+                axes.set_ylim(0, 1.08 * shown.max() / scale)
             axes.set(title=title, ylabel=f"processor time, {unit}")
-            axes.set_xticks(range(len(names)), names)
+            labels = [textwrap.fill(name, 48 // len(costs), break_long_words=False) for name in costs]
+            axes.set_xticks(range(len(costs)), labels, fontsize=8)
             axes.margins(x=0.1)
-        legend_above(figure, None, *(line_key(look, name) for name, look in looks.items()))
+        legend_above(figure, None, *(parts.line_key(look, name) for name, look in looks.items()))
     return figure
-
-
-def _by_recipe(costs: dict[str, list[RowCost]], name: str, *, single: bool) -> Array:
-    found = []
-    for rows in costs.values():
-        row = next((row for row in rows if row.name == name), None)
-        used = None if row is None else row.runs if single else row.tuning
-        found.append(_processor(used) / (len(used) if single else 1) if used else np.nan)
-    return np.array(found)
 
 
 def _count(cost: RowCost) -> str:
@@ -186,15 +173,7 @@ def _count(cost: RowCost) -> str:
     return f"{done} run{several}" if done == cost.wanted else f"{done} of {cost.wanted} run{several}"
 
 
-def _processor(costs: Sequence[Cost]) -> float:
-    return sum(cost.processor_seconds for cost in costs)
-
-
-def _wall(costs: Sequence[Cost]) -> float:
-    return sum(cost.seconds for cost in costs)
-
-
-def _unit(seconds: Array) -> tuple[float, str]:
+def _unit(seconds: parts.Array) -> tuple[float, str]:
     """The unit in which the largest is easy to read."""
     most = float(np.nanmax(seconds))
     return (1.0, "seconds") if most < 300 else (60.0, "minutes") if most < 3 * 3600 else (3600.0, "hours")

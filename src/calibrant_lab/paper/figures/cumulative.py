@@ -9,17 +9,8 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from calibrant.metrics import Predictions, esd, predictions
 from calibrant.posthoc import TemperatureScaling
-from calibrant.report.figures import (
-    ACCENT,
-    GAP,
-    INK,
-    MUTED,
-    cumulated,
-    legend_above,
-    percent_ticks,
-    short_confidence,
-)
-from calibrant_lab.paper.figures.parts import finished, not_run, row_of, wide_figure
+from calibrant.report.figures import ACCENT, GAP, INK, MUTED, cumulated, legend_above, percent_ticks, short_confidence
+from calibrant_lab.paper.figures import parts
 from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.store import Store
 
@@ -37,7 +28,7 @@ def figure4(plan: Plan, store: Store) -> Figure:
         store: Where its trials are, with their predictions.
     """
     given = as_trained_and_scaled(plan, store)
-    with wide_figure(4.6) as figure:
+    with parts.wide_figure(4.8) as figure:
         top, bottom = figure.subplots(
             2, 2, sharex="col", sharey="row", height_ratios=(5, 2.6), gridspec_kw={"wspace": 0.1}
         )
@@ -51,7 +42,7 @@ def figure4(plan: Plan, store: Store) -> Figure:
         figure.supxlabel("samples, the least confident first (their confidence)", fontsize=9.5, color=MUTED)
         legend_above(
             figure,
-            None,
+            plan.sweep.subject,
             Line2D([], [], color=ACCENT, linewidth=1.8, label="accuracy"),
             Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (3, 1.5)), label="confidence"),
             Line2D([], [], color=GAP, linewidth=1.8, label="difference"),
@@ -62,10 +53,10 @@ def figure4(plan: Plan, store: Store) -> Figure:
 
 def as_trained_and_scaled(plan: Plan, store: Store) -> dict[str, Predictions]:
     """Test predictions of the first NLL network, as trained and after a temperature from its validation set."""
-    baseline = row_of(plan, "nll")
-    found = finished(baseline.trials[:1], store) if baseline else []
+    baseline = parts.row_of(plan, "nll")
+    found = parts.finished(baseline.trials[:1], store) if baseline else []
     if not found:
-        raise not_run("Figure 4", "the first trial of the NLL", plan)
+        raise parts.not_run("Figure 4", "the first trial of the NLL", plan)
     trial = store.trial(found[0].configuration)
     validation, test = trial.predicted("validation"), trial.predicted("test")
     try:

@@ -20,7 +20,7 @@ from calibrant_lab.trials.store import Result, Store
 
 Array = npt.NDArray[np.float64]
 # Two panels side by side fill a page; shown at half of it, their letters are still those of a footnote.
-WIDE, HEIGHT = 7.2, 3.1
+WIDE, HEIGHT = 7.2, 3.3
 BAND = 0.18  # opacity of what lies within a standard deviation
 
 
@@ -80,10 +80,10 @@ def not_run(figure: str, needs: str, plan: Plan) -> NotRunError:
 
 
 @contextmanager
-def wide_figure(height: float = HEIGHT) -> Iterator[Figure]:
+def wide_figure(height: float = HEIGHT, width: float = WIDE) -> Iterator[Figure]:
     """A figure in the house style, as long as the block lasts."""
     with house_style():
-        yield Figure(figsize=(WIDE, height), facecolor=PAPER, layout="constrained")
+        yield Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
 
 
 def percent_axis(axes: Axes, *, from_zero: bool = False) -> None:
@@ -105,11 +105,9 @@ def mean_and_deviation(values: Array | Sequence[Sequence[float]] | Sequence[floa
     return given.mean(0), given.std(0, ddof=1) if len(given) > 1 else np.zeros(given.shape[1:])
 
 
-def line_key(look: Look, label: str, *, line: bool = True) -> Line2D:
+def line_key(look: Look, label: str) -> Line2D:
     """A legend's entry for a line with markers."""
-    return Line2D(
-        [], [], color=look.colour, marker=look.marker, markersize=5, linewidth=1.6 if line else 0, label=label
-    )
+    return Line2D([], [], color=look.colour, marker=look.marker, markersize=5, linewidth=1.6, label=label)
 
 
 def band_key(colour: str, seeds: int) -> Patch:

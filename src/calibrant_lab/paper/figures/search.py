@@ -12,23 +12,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from calibrant.report.figures import ACCENT, INK, legend_above
-from calibrant_lab.paper.figures.parts import (
-    BAND,
-    Look,
-    empty_panel,
-    finished,
-    label_of,
-    line_key,
-    look_of,
-    mean_and_deviation,
-    not_run,
-    percent_axis,
-    plain_numbers,
-    row_of,
-    wide_figure,
-)
+from calibrant_lab.paper.figures import parts
 from calibrant_lab.sweeps.protocol import Plan, Row, Search
-from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Result, Store
 
 _INNER: dict[Literal["mmce", "sb-ece"], str] = {"mmce": "bandwidth φ", "sb-ece": "temperature T"}
@@ -43,40 +28,39 @@ def figure2(plan: Plan, store: Store) -> Figure:
         plan: Of Table 1.
         store: Where its trials are.
     """
-    rows = {method: row_of(plan, method) for method in _INNER}
+    rows = {method: parts.row_of(plan, method) for method in _INNER}
     if not any(row and _inner(row, store) for row in rows.values()):
-        raise not_run("Figure 2", "the search over φ of MMCE or T of SB-ECE", plan)
-    esd = row_of(plan, "esd")
-    scores = [result.test["ece"] for result in finished(esd.trials, store)] if esd else []
-    with wide_figure() as figure:
+        raise parts.not_run("Figure 2", "the search over φ of MMCE or T of SB-ECE", plan)
+    esd = parts.row_of(plan, "esd")
+    scores = [result.test["ece"] for result in parts.finished(esd.trials, store)] if esd else []
+    with parts.wide_figure() as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (method, row) in zip(panels, rows.items(), strict=True):
             if row is None or not _inner(row, store):
-                empty_panel(axes, "SB-ECE" if method == "sb-ece" else "MMCE")
+                parts.empty_panel(axes, "SB-ECE" if method == "sb-ece" else "MMCE")
                 continue
-            _draw_inner(axes, row, store, look_of(plan.rows, row))
+            _draw_inner(axes, row, store, parts.look_of(plan.rows, row))
             axes.set_xlabel(_INNER[method])
             if scores:
                 _draw_line(axes, scores)
         panels[0].set_ylabel("test ECE")
         panels[0].set_ylim(0, 1.08 * panels[0].get_ylim()[1])
-        percent_axis(panels[0])
+        parts.percent_axis(panels[0])
+        seeds = plan.sweep.search_seeds
         keys: list[Line2D | Patch] = [
-            Line2D([], [], color=INK, marker=".", linewidth=1.6, label=_seeds(plan)),
             Line2D(
                 [],
                 [],
                 color=INK,
-                markerfacecolor="none",
-                linewidth=0,
-                label="chosen, all seeds",
-                marker="o",
-                markersize=7,
+                marker=".",
+                linewidth=1.6,
+                label=f"mean of {seeds} seeds" if seeds > 1 else "one seed",
             ),
+            _ring_key("chosen, all seeds"),
             Line2D([], [], color=ACCENT, linewidth=1.6, label="ESD, all seeds"),
-            Patch(color=ACCENT, alpha=BAND, linewidth=0, label="± standard deviation"),
+            Patch(color=ACCENT, alpha=parts.BAND, linewidth=0, label="± standard deviation"),
         ]
-        legend_above(figure, None, *keys[: 2 + min(len(scores), 2)])
+        legend_above(figure, plan.sweep.subject, *keys[: 2 + min(len(scores), 2)])
     return figure
 
 
@@ -87,74 +71,69 @@ def figure5(plan: Plan, store: Store) -> Figure:
         plan: Of Table 1.
         store: Where its trials are.
     """
-    baseline = finished(plan.baselines, store)
-    rows = [row for row in plan.rows if row.searches and finished(row.searches[0].candidates, store)]
+    baseline = parts.finished(plan.baselines, store)
+    rows = [row for row in plan.rows if row.searches and parts.finished(row.searches[0].candidates, store)]
     if not baseline or not rows:
-        raise not_run("Figure 5", "the first trial of the NLL and a trial of the search over λ", plan)
+        raise parts.not_run("Figure 5", "the first trial of the NLL and a trial of the search over λ", plan)
     accuracy = fmean(result.validation["accuracy"] for result in baseline)
-    with wide_figure() as figure:
+    points = 100 * plan.sweep.tolerance
+    with parts.wide_figure() as figure:
         axes = figure.subplots()
         axes.axhline(accuracy, color=INK, linewidth=1.2)
         axes.axhline(accuracy - plan.sweep.tolerance, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
         for place, row in enumerate(rows):
             # Accuracies often coincide: a line that lies under another shows at its sides.
-            _draw_weights(axes, row, store, look_of(plan.rows, row), width=1.6 + 0.8 * (len(rows) - 1 - place))
+            _draw_weights(axes, row, store, parts.look_of(plan.rows, row), width=1.6 + 0.8 * (len(rows) - 1 - place))
         axes.set(xscale="log", xlabel="weight λ of the objective", ylabel="validation accuracy")
-        axes.xaxis.set_major_locator(
-            FixedLocator(_apart(trial.option("weight") for row in rows for trial in row.searches[0].candidates))
-        )
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(plain_numbers())
-        percent_axis(axes)
+        _ticks(axes, _apart(trial.option("weight") for row in rows for trial in row.searches[0].candidates))
+        parts.percent_axis(axes)
         legend_above(
             figure,
-            None,
-            *(line_key(look_of(plan.rows, row), label_of(row)) for row in rows),
+            plan.sweep.subject,
+            *(parts.line_key(parts.look_of(plan.rows, row), parts.label_of(row)) for row in rows),
             _ring_key("chosen"),
             Line2D([], [], color=INK, linewidth=1.2, label="NLL"),
-            Line2D([], [], color=INK, linewidth=1.2, linestyle=(0, (3, 1.5)), label="threshold"),
+            Line2D(
+                [], [], color=INK, linewidth=1.2, linestyle=(0, (3, 1.5)), label=f"threshold, {points:g} points below"
+            ),
         )
     return figure
 
 
 def _inner(row: Row, store: Store) -> bool:
-    return len(row.searches) > 1 and bool(finished(row.searches[1].candidates, store))
+    return len(row.searches) > 1 and bool(parts.finished(row.searches[1].candidates, store))
 
 
-def _draw_inner(axes: Axes, row: Row, store: Store, look: Look) -> None:
+def _draw_inner(axes: Axes, row: Row, store: Store, look: parts.Look) -> None:
     search = row.searches[1]
     _plot(axes, _means(search, store, lambda result: result.test["ece"]), look)
-    seeds = [result.test["ece"] for result in finished(row.trials, store)]
+    seeds = [result.test["ece"] for result in parts.finished(row.trials, store)]
     if search.chosen is not None and seeds:
-        mean, deviation = mean_and_deviation(seeds)
+        mean, deviation = parts.mean_and_deviation(seeds)
         error = float(deviation) if len(seeds) > 1 else None
-        _ring(axes, _setting(search.chosen, search.option), float(mean), error, look)
-    axes.set_title(f"{label_of(row)} at λ = {search.candidates[0].option('weight'):g}")
+        _ring(axes, search.chosen.option(search.option), float(mean), error, look)
+    axes.set_title(f"{parts.label_of(row)} at λ = {search.candidates[0].option('weight'):g}")
     if search.option == "softness":
         axes.set_xscale("log")
-    ticks = sorted({_setting(one, search.option) for one in search.candidates})
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(plain_numbers())
+    axes.margins(x=0.08)
+    _ticks(axes, sorted({one.option(search.option) for one in search.candidates}))
 
 
 def _means(search: Search, store: Store, score: Callable[[Result], float]) -> dict[float, float]:
     """By the value of the setting searched, in its order: the mean over the seeds that have finished."""
     found: dict[float, list[float]] = defaultdict(list)
-    for result in finished(search.candidates, store):
-        found[_setting(result.configuration, search.option)].append(score(result))
+    for result in parts.finished(search.candidates, store):
+        found[result.configuration.option(search.option)].append(score(result))
     return {value: fmean(found[value]) for value in sorted(found)}
 
 
-def _seeds(plan: Plan) -> str:
-    return "one seed" if plan.sweep.search_seeds == 1 else f"mean of {plan.sweep.search_seeds} seeds"
+def _ticks(axes: Axes, values: list[float]) -> None:
+    axes.xaxis.set_major_locator(FixedLocator(values))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(parts.plain_numbers())
 
 
-def _setting(configuration: Configuration, name: str) -> float:
-    return float(configuration.option(name))
-
-
-def _draw_weights(axes: Axes, row: Row, store: Store, look: Look, width: float) -> None:
+def _draw_weights(axes: Axes, row: Row, store: Store, look: parts.Look, width: float) -> None:
     search = row.searches[0]
     means = _means(search, store, lambda result: result.validation["accuracy"])
     _plot(axes, means, look, width)
@@ -178,14 +157,14 @@ def _apart(values: Iterable[float]) -> list[float]:
     return kept
 
 
-def _plot(axes: Axes, means: dict[float, float], look: Look, width: float = 1.6) -> None:
+def _plot(axes: Axes, means: dict[float, float], look: parts.Look, width: float = 1.6) -> None:
     axes.plot(
         [*means], [*means.values()], color=look.colour, marker=look.marker,
         markersize=3.4 + width, linewidth=width,
     )  # fmt: skip
 
 
-def _ring(axes: Axes, place: float, value: float, deviation: float | None, look: Look, size: float = 9) -> None:
+def _ring(axes: Axes, place: float, value: float, deviation: float | None, look: parts.Look, size: float = 9) -> None:
     axes.errorbar(
         place, value, deviation, color=look.colour, marker="o", markersize=size, markerfacecolor="none",
         markeredgewidth=1.6, linewidth=0, elinewidth=1.4, capsize=3,
@@ -197,7 +176,7 @@ def _ring_key(label: str) -> Line2D:
 
 
 def _draw_line(axes: Axes, scores: list[float]) -> None:
-    mean, deviation = mean_and_deviation(scores)
+    mean, deviation = parts.mean_and_deviation(scores)
     axes.axhline(float(mean), color=ACCENT, linewidth=1.6)
     if len(scores) > 1:
-        axes.axhspan(float(mean - deviation), float(mean + deviation), color=ACCENT, alpha=BAND, linewidth=0)
+        axes.axhspan(float(mean - deviation), float(mean + deviation), color=ACCENT, alpha=parts.BAND, linewidth=0)

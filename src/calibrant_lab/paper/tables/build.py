@@ -17,7 +17,7 @@ from calibrant_lab.paper.tables.significance import Comparison, compare
 from calibrant_lab.sweeps.protocol import Plan, Row
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.store import Store
+from calibrant_lab.trials.store import Store, Trial
 
 Kind = Literal["network", "ensemble", "dropout"]
 NOT_RUN, SEARCHING = "not run here", "search not ended"  # no problem, only not there yet
@@ -64,7 +64,7 @@ class TableRow:
         seeds: Those finished.
         planned: How many there will be.
         chosen: The options that were searched for, such as weight (λ).
-        within: False if the search had no candidate that loses less accuracy than is tolerated.
+        within: Whether what was chosen loses less accuracy than is tolerated; None where no network was chosen by it.
         problem: Why it has no numbers, if it has none.
     """
 
@@ -74,7 +74,7 @@ class TableRow:
     seeds: tuple[int, ...]
     planned: int
     chosen: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    within: bool = True
+    within: bool | None = None
     problem: str | None = None
 
 
@@ -84,7 +84,6 @@ class Tabulated:
 
     Attributes:
         sweep: The request it answers.
-        base: What all trials have in common.
         columns: Its columns.
         rows: Networks first, then ensembles, then dropout.
         comparisons: Between rows of networks, over seeds.
@@ -93,7 +92,6 @@ class Tabulated:
     """
 
     sweep: Sweep
-    base: Configuration
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     comparisons: tuple[Comparison, ...]
@@ -122,8 +120,8 @@ def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabu
     rows = _with_best(networks, columns)
     unkept: list[str] = []
     if ensembles or (ensembles is None and plan.sweep.batch_divisors == (1,)):
-        rows += _ensembles(plan.rows, store, columns, unkept)
-        rows += _dropouts(plan.rows, store, columns)
+        rows += [found for row in plan.rows if (found := _ensemble(row, store, columns, unkept))]
+        rows += [found for row in plan.rows if (found := _dropout(row, store, columns))]
     named: dict[Configuration, tuple[str, str]] = {}
     for row in plan.rows:
         for trial, which in _named(row):
@@ -140,7 +138,7 @@ def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabu
     }
     compared = {one.key: one.better for one in columns if "+vector" not in one.key}
     comparisons = compare(results, _pairs([row for row in plan.rows if row.name in results], plan.rows[0]), compared)
-    return Tabulated(plan.sweep, plan.base, columns, tuple(rows), comparisons, tuple(failed), tuple(unkept))
+    return Tabulated(plan.sweep, columns, tuple(rows), comparisons, tuple(failed), tuple(unkept))
 
 
 def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
@@ -186,8 +184,8 @@ def _chosen(row: Row) -> dict[str, float]:
     return {search.option: row.trials[0].option(search.option) for search in row.searches} if row.trials else {}
 
 
-def _within(row: Row) -> bool:
-    return all(search.within for search in row.searches[-1:] if search.chosen is not None)
+def _within(row: Row) -> bool | None:
+    return next((search.within for search in row.searches[-1:] if search.chosen is not None), None)
 
 
 def _with_best(rows: Sequence[TableRow], columns: Sequence[Column]) -> list[TableRow]:
@@ -203,38 +201,33 @@ def _with_best(rows: Sequence[TableRow], columns: Sequence[Column]) -> list[Tabl
     return [dataclasses.replace(row, cells={key: marked(key, cell) for key, cell in row.cells.items()}) for row in rows]
 
 
-def _ensembles(rows: Iterable[Row], store: Store, columns: Sequence[Column], unkept: list[str]) -> list[TableRow]:
-    added = []
-    for row in rows:
-        trials = {trial.seed: store.trial(trial) for trial in row.trials if store.result(trial) is not None}
-        if len(trials) < 2:
-            continue
-        try:
-            if not all(map(has_predictions, trials.values())):
-                raise ValueError("predictions were not kept")
-            cells = _cells([ensemble_of(trials.values(), [one.key for one in columns])], columns)
-        except ValueError:  # a damaged file, or other test data: no reason to lose the rest of the table
-            unkept.append(row.name)
-            continue
-        added.append(TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials), _chosen(row), _within(row)))
-    return added
+def _done(row: Row, store: Store) -> dict[int, Trial]:
+    return {trial.seed: store.trial(trial) for trial in row.trials if store.result(trial) is not None}
 
 
-def _dropouts(rows: Iterable[Row], store: Store, columns: Sequence[Column]) -> list[TableRow]:
-    added = []
-    for row in rows:
-        trials = {trial.seed: store.trial(trial) for trial in row.trials if store.result(trial) is not None}
-        found = {}
-        for seed, trial in trials.items():
-            with suppress(ValueError):  # a damaged file: no reason to lose the rest of the table
-                if trial.has_dropout():
-                    found[seed] = with_dropout(trial, [one.key for one in columns])
-        if found:
-            cells = _cells(found.values(), columns)
-            added.append(
-                TableRow(row.name, "dropout", cells, tuple(found), len(row.trials), _chosen(row), _within(row))
-            )
-    return added
+def _ensemble(row: Row, store: Store, columns: Sequence[Column], unkept: list[str]) -> TableRow | None:
+    trials = _done(row, store)
+    if len(trials) < 2:
+        return None
+    try:
+        if not all(map(has_predictions, trials.values())):
+            raise ValueError("predictions were not kept")
+        cells = _cells([ensemble_of(trials.values(), [one.key for one in columns])], columns)
+    except ValueError:  # a damaged file, or other test data: no reason to lose the rest of the table
+        unkept.append(row.name)
+        return None
+    return TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials), _chosen(row))
+
+
+def _dropout(row: Row, store: Store, columns: Sequence[Column]) -> TableRow | None:
+    found = {}
+    for seed, trial in _done(row, store).items():
+        with suppress(ValueError):  # a damaged file: no reason to lose the rest of the table
+            if trial.has_dropout():
+                found[seed] = with_dropout(trial, [one.key for one in columns])
+    if not found:
+        return None
+    return TableRow(row.name, "dropout", _cells(found.values(), columns), tuple(found), len(row.trials), _chosen(row))
 
 
 def _pairs(rows: Sequence[Row], baseline: Row) -> list[tuple[str, str]]:

@@ -1,27 +1,26 @@
 """What a reader of a table has to know, in sentences that come from the sweep and its results."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from calibrant_lab import plugins
-from calibrant_lab.methods import SYMBOLS
+from calibrant_lab.columns import column
+from calibrant_lab.methods import SYMBOLS, method
 from calibrant_lab.paper.profiles import profile
-from calibrant_lab.paper.tables.build import NOT_RUN, SEARCHING, TableRow, Tabulated
+from calibrant_lab.paper.tables.build import NOT_RUN, SEARCHING, Tabulated
 from calibrant_lab.paper.tables.significance import LEVEL, least_p
+from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import changes_of
 from calibrant_lab.trials.scores import BINS
 from calibrant_lab.trials.store import DROPOUT_PASSES
 
 DIFFERS, NOT_WITHIN = "†", "‡"
-MEANINGS = {"weight": "weight beside the NLL", "bandwidth": "bandwidth of MMCE", "softness": "temperature of SB-ECE"}
+TABLES = {"table1": "The paper's Table 1", "table2": "The paper's Table 2", "table3": "The paper's Table 3"}
 
 
 def title(table: Tabulated) -> str:
     """One line: which table, of what."""
-    sweep, model = table.sweep, getattr(table.base.settings, "model", None)
-    what = f"The paper's Table {sweep.name[5:]}" if sweep.name in ("table1", "table2", "table3") else sweep.name
-    on = plugins.short(table.base.recipe) + (f" ({model})" if model else "")
-    parts = [f"{what} on {on}"]
+    sweep = table.sweep
+    parts = [f"{TABLES.get(sweep.name, sweep.name)} on {sweep.subject}"]
     parts += [f"profile {sweep.profile}"] if sweep.profile else []
     parts += [f"{sweep.search_seeds} seeds for each candidate"] if sweep.search_seeds > 1 else []
     return ", ".join(parts)
@@ -49,7 +48,7 @@ def footnotes_on_significance(table: Tabulated) -> list[str]:
 
 
 def _how_it_was_made(table: Tabulated) -> Iterator[str]:
-    base = table.base
+    base = table.sweep.base
     defaults = base.of_recipe.settings()
     planned = max((row.planned for row in table.rows), default=0)
     changed = [
@@ -62,10 +61,12 @@ def _how_it_was_made(table: Tabulated) -> Iterator[str]:
 
 
 def _columns(table: Tabulated) -> Iterator[str]:
-    keys = [one.key for one in table.columns]
-    notes = [f"ECE in {BINS} bins of equal width, right-closed."] if any(key.startswith("ece") for key in keys) else []
-    if any("+" in key for key in keys):
-        notes.append("TS and VS: temperature and vector scaling, fitted on the validation set.")
+    metrics, repairs = zip(*(one.key.partition("+")[::2] for one in table.columns), strict=True)
+    scaling = [
+        name for repair, name in (("temperature", "TS: temperature"), ("vector", "VS: vector")) if repair in repairs
+    ]
+    notes = [f"ECE in {BINS} bins of equal width, right-closed."] if "ece" in metrics else []
+    notes += [f"{'; '.join(scaling)} scaling, fitted on the validation set."] if scaling else []
     if notes:
         yield " ".join(notes)
     if any(row.name == "NLL, reduced split" for row in table.rows):
@@ -74,11 +75,11 @@ def _columns(table: Tabulated) -> Iterator[str]:
 
 def _paper(table: Tabulated) -> Iterator[str]:
     if not table.in_paper:
-        if table.sweep.name in ("table1", "table2", "table3"):
+        if table.sweep.name in TABLES:
             yield "The paper has no numbers for these data and this network."
         return
     yield "the paper: as published there, mean ± standard deviation of five trials."
-    names = {one.key: one.heading.replace(" %", "").replace("\n", " ") for one in table.columns}
+    names = {one.key: one.label for one in table.columns}
     found = [
         f"{row.name}: "
         + ", ".join(f"{names[key]} {cell.mean - cell.paper.mean:+.2f}" for key, cell in differing if cell.paper)
@@ -95,33 +96,44 @@ def _paper(table: Tabulated) -> Iterator[str]:
 
 def _search(table: Tabulated) -> Iterator[str]:
     sweep = table.sweep
-    options = list(dict.fromkeys(option for row in table.rows for option in row.chosen))
+    options = {option: _symbol(option) for row in table.rows for option in row.chosen}
     if options:
-        names = [f"{SYMBOLS.get(name, name)}: {MEANINGS.get(name, name)}" for name in options]
-        score = f"validation {sweep.select}"
+        names = [f"{symbol}: {_meaning(sweep, option)}" for option, symbol in options.items()]
+        score = f"validation {column(sweep.select).label}"
         lowest = f"mean {score} over {sweep.search_seeds} seeds" if sweep.search_seeds > 1 else score
         yield (
             f"{'; '.join(names)}. We choose the candidate with the lowest {lowest} among those that lose less than "
             f"{100 * sweep.tolerance:g} points of accuracy."
         )
         if sweep.batch_divisors != (1,):
-            yield f"Searched at batch size {table.base.settings.batch_size}, and kept for the others."
+            yield f"Searched at batch size {sweep.base.settings.batch_size}, and kept for the others."
         if table.in_paper:
             yield "The paper does not say what it chose."
-            if lacking := list(_not_searched(table, options)):
+            if lacking := list(_not_searched(sweep, options)):
                 yield f"Searched in the paper, but not here: {'; '.join(lacking)}."
-    if any(not row.within for row in table.rows):
+    if any(row.within is False for row in table.rows):
         yield f"{NOT_WITHIN} no candidate lost less than that: the most accurate one was taken."
 
 
-def _not_searched(table: Tabulated, options: list[str]) -> Iterator[str]:
+def _symbol(option: str) -> str:
+    return SYMBOLS.get(option, option)
+
+
+def _meaning(sweep: Sweep, option: str) -> str:
+    """What an option is, and of which methods."""
+    if option == "weight":
+        return "weight of the objective relative to the NLL"
+    methods = [found for name in sweep.methods if option in (found := method(name)).searched]
+    return f"{methods[0].keywords.get(option, option)} of {', '.join(one.label for one in methods)}"
+
+
+def _not_searched(sweep: Sweep, options: Iterable[str]) -> Iterator[str]:
     """What a smaller search than the paper's leaves out."""
     paper = profile("paper").grids
     for option in options:
-        ours = table.sweep.grids.get(option, ())
-        missing = [f"{value:g}" for value in paper.get(option, ()) if value not in ours]
-        if missing:
-            yield f"{SYMBOLS.get(option, option)} {', '.join(missing)}"
+        ours = {value for name in sweep.methods for value in sweep.grid(name, option)}
+        if missing := [f"{value:g}" for value in paper.get(option, ()) if value not in ours]:
+            yield f"{_symbol(option)} {', '.join(missing)}"
 
 
 def _gaps(table: Tabulated) -> Iterator[str]:
@@ -137,15 +149,13 @@ def _gaps(table: Tabulated) -> Iterator[str]:
 
 
 def _votes(table: Tabulated) -> Iterator[str]:
-    def some(kind: str) -> list[TableRow]:
-        return [row for row in table.rows if row.kind == kind]
-
-    if some("ensemble"):
+    kinds = {row.kind for row in table.rows}
+    if "ensemble" in kinds:
         yield (
             "Ensembles: the mean of the probabilities of a row's seeds. After TS and VS: each network scaled by its "
             "own validation set first, since one network's validation set is another's training data."
         )
-    if some("dropout"):
+    if "dropout" in kinds:
         yield f"MC dropout: the mean of the probabilities of {DROPOUT_PASSES} passes with dropout on, for each seed."
     if table.unkept:
         yield f"No ensemble of {', '.join(table.unkept)}: their predictions were not kept, or do not fit together."

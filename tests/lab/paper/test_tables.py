@@ -4,34 +4,32 @@ import dataclasses
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from calibrant_lab.configuration import RecipeName
-from calibrant_lab.names import TableName
-from calibrant_lab.outcome import Outcome
-from calibrant_lab.paper.footnotes import footnotes, footnotes_on_significance
+from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.paper.published import Printed
-from calibrant_lab.paper.tabulated import Cell, TableRow, Tabulated, tabulate
-from calibrant_lab.recipes import RECIPES
-from calibrant_lab.trials.protocol import PROFILES, Plan, Protocol, with_profile
-from calibrant_lab.trials.store import Store, Validated
-from tests.lab.synthetic import fail, finish, finish_all, finished_plan, keep_predictions
+from calibrant_lab.paper.tables.build import Cell, TableRow, Tabulated, tabulate
+from calibrant_lab.paper.tables.notes import footnotes, footnotes_on_significance, title
+from calibrant_lab.sweeps.protocol import Validated, plan, rehearse
+from calibrant_lab.trials.store import Store
+from tests.lab.synthetic import fail, finish, finish_all, finished_plan, keep_predictions, scores
 
 # The means of the paper's Table 1 on MNIST, as shares; the second row is ours alone.
 ACCURACY = [0.988, 0.985, 0.984, 0.979, 0.986]
 ECE = [0.0091, 0.0100, 0.0036, 0.0041, 0.0030]
 
 
-def outcome(place: int, seed: int) -> Outcome:
+def outcome(place: int, seed: int) -> dict[str, float]:
     """Around the paper's numbers, with a deviation of 0.0158 points."""
     accuracy, ece = ACCURACY[place] + 1e-4 * (seed - 2), ECE[place] + 1e-4 * (seed - 2)
-    return Outcome(accuracy, ece, 0.1, 1.2, ece / 2, accuracy - 0.001, ece / 3)
+    return scores(accuracy, ece, 0.1, ece / 2, accuracy - 0.001, ece / 3)
 
 
 def table1(folder: Path) -> Tabulated:
     plan = finished_plan("table1", "mnist")
-    return tabulate("table1", plan, finish_all(Store(folder), plan, outcome), profile="cpu")
+    return tabulate(plan, finish_all(Store(folder), plan, outcome))
 
 
 def named(table: Tabulated, name: str, kind: str = "network") -> TableRow:
@@ -49,16 +47,16 @@ def test_rows_have_the_mean_and_deviation_over_seeds_and_the_papers_beside_them(
     assert cell.mean == pytest.approx(98.6)
     assert cell.std == pytest.approx(statistics.stdev([98.58, 98.59, 98.6, 98.61, 98.62]))
     assert cell.paper == Printed(98.6, 0.204, "98.6±0.204")
-    assert named(table, "NLL").cells["ece_vector"].paper == Printed(0.43, 0.123, "0.43±0.123")
+    assert named(table, "NLL").cells["ece+vector"].paper == Printed(0.43, 0.123, "0.43±0.123")
     assert all(cell.paper is None for cell in named(table, "NLL, reduced split").cells.values())
 
 
 def test_the_best_mean_of_each_column_is_marked_once(tmp_path: Path) -> None:
     table = table1(tmp_path)
-    best = {measure.key: [row.name for row in table.rows if row.cells[measure.key].best] for measure in table.measures}
+    best = {one.key: [row.name for row in table.rows if row.cells[one.key].best] for one in table.columns}
     assert best == {
-        "accuracy": ["NLL"], "accuracy_vector": ["NLL"],
-        "ece": ["+ ESD"], "ece_temperature": ["+ ESD"], "ece_vector": ["+ ESD"],
+        "accuracy": ["NLL"], "accuracy+vector": ["NLL"],
+        "ece": ["+ ESD"], "ece+temperature": ["+ ESD"], "ece+vector": ["+ ESD"],
     }  # fmt: skip
 
 
@@ -79,11 +77,11 @@ def test_differs_is_two_joint_deviations(values: tuple[float, ...], paper: tuple
 def test_equal_means_are_all_the_best(tmp_path: Path) -> None:
     plan = finished_plan("table1", "digits", "quick")
 
-    def rounded(place: int, seed: int) -> Outcome:
-        return dataclasses.replace(outcome(0, seed), ece=0.001 + 1e-15 * place)
+    def rounded(place: int, seed: int) -> dict[str, float]:
+        return outcome(0, seed) | {"ece": 0.001 + 1e-15 * place}
 
     store = finish_all(Store(tmp_path), plan, rounded)
-    table = tabulate("table1", plan, store, profile="quick")
+    table = tabulate(plan, store)
     assert all(row.cells["ece"].best for row in table.rows)
 
 
@@ -94,9 +92,11 @@ def test_differences_from_the_paper_are_listed(tmp_path: Path) -> None:
     assert "† further from" in notes
     assert "NLL: ECE after TS +0.14" in notes
     assert "accuracy +" not in notes
-    assert "50 epochs, 5 seeds; unlike the paper's settings: epochs 50 instead of 250." in notes
-    assert "Not searched, though by the paper: λ 0.4, 0.8, 3, 5, 6, 7, 9, 10." in notes
-    assert "Not searched" not in text_of(footnotes(dataclasses.replace(table, profile="paper")))
+    assert "50 epochs, 5 seeds. Settings other than the recipe's: epochs 50 instead of 250." in notes
+    assert "Searched in the paper, but not here: λ 0.4, 0.8, 3, 5, 6, 7, 9, 10." in notes
+    whole = dataclasses.replace(table, sweep=paper_sweep("table1", "mnist", "paper"))
+    assert "Settings are the recipe's." in text_of(footnotes(whole))
+    assert "but not here" not in text_of(footnotes(whole))
 
 
 def test_the_chosen_settings_and_a_search_without_a_candidate_within_bounds(tmp_path: Path) -> None:
@@ -104,15 +104,15 @@ def test_the_chosen_settings_and_a_search_without_a_candidate_within_bounds(tmp_
     assert named(table, "+ MMCE").chosen == {"weight": 0.2, "bandwidth": 0.2}
     assert named(table, "+ SB-ECE").chosen == {"weight": 0.2, "softness": 1e-4}
     assert named(table, "NLL").chosen == {}
-    assert all(row.within for row in table.rows)
+    assert [row.within for row in table.rows] == [None, None, True, True, True]
 
-    base, profile = with_profile(RECIPES["digits"], PROFILES["quick"]), PROFILES["quick"]
-    results = {base: Validated(0.9, 0.1)}
-    searched = [base.replaced({"objective": "esd", "weight": weight}) for weight in profile.weights]
-    results |= dict(zip(searched, [Validated(0.80, 0.01), Validated(0.85, 0.02)], strict=True))
-    table = tabulate("table1", Protocol(base, profile, results).table1(["esd"]), Store(tmp_path / "none"), profile="q")
+    sweep = paper_sweep("table1", "digits", "quick", {"methods": ["esd"]})
+    searched = [sweep.base.replaced({"method": "esd", "weight": weight}) for weight in sweep.grids["weight"]]
+    found = [Validated(0.9, 0.1), Validated(0.80, 0.01), Validated(0.85, 0.02)]
+    current = plan(sweep, dict(zip([sweep.base, *searched], found, strict=True)))
+    table = tabulate(current, Store(tmp_path / "none"))
     assert named(table, "+ ESD").chosen == {"weight": 2.0}
-    assert not named(table, "+ ESD").within
+    assert named(table, "+ ESD").within is False
     assert "‡ no candidate" in text_of(footnotes(table))
 
 
@@ -125,8 +125,8 @@ def test_what_was_not_run_says_so_and_missing_seeds_are_counted(tmp_path: Path) 
         fail(store, trial)
     unknown = dataclasses.replace(plan.rows[2], trials=())
     broken = dataclasses.replace(plan.rows[3], trials=(), problem="every candidate of the search failed")
-    plan = Plan(plan.base, (*plan.rows[:2], unknown, broken, plan.rows[4]))
-    table = tabulate("table1", plan, store, profile="cpu")
+    plan = dataclasses.replace(plan, rows=(*plan.rows[:2], unknown, broken, plan.rows[4]))
+    table = tabulate(plan, store)
     assert [row.problem for row in table.rows] == [
         None, "every seed failed", "not run here", "every candidate of the search failed", "not run here",
     ]  # fmt: skip
@@ -142,7 +142,7 @@ def test_what_was_not_run_says_so_and_missing_seeds_are_counted(tmp_path: Path) 
 
 
 def test_an_empty_store_is_a_table_of_the_papers_numbers(tmp_path: Path) -> None:
-    table = tabulate("table1", finished_plan("table1", "cifar10"), Store(tmp_path / "none"), profile="paper")
+    table = tabulate(finished_plan("table1", "cifar10"), Store(tmp_path / "none"))
     assert {row.problem for row in table.rows} == {"not run here"}
     assert table.in_paper
 
@@ -155,17 +155,23 @@ def test_each_is_compared_with_every_other(tmp_path: Path) -> None:
         ("+ MMCE", "NLL, reduced split"), ("+ SB-ECE", "NLL, reduced split"), ("+ ESD", "NLL, reduced split"),
         ("+ SB-ECE", "+ MMCE"), ("+ ESD", "+ MMCE"), ("+ ESD", "+ SB-ECE"),
     ]  # fmt: skip
-    assert [one.measure for one in table.comparisons[::10]] == ["accuracy", "ece", "ece_temperature"]
+    assert [one.measure for one in table.comparisons[::10]] == ["accuracy", "ece", "ece+temperature"]
     esd = next(one for one in table.comparisons if (one.method, one.against, one.measure) == ("+ ESD", "NLL", "ece"))
     assert esd.paired.difference == pytest.approx(-0.61)
-    assert "cannot be below 0.0625: not 5%" in text_of(footnotes_on_significance(table))
+
+
+def test_five_seeds_cannot_reach_five_percent_in_the_exact_test_and_the_notes_say_so(tmp_path: Path) -> None:
+    notes = text_of(footnotes_on_significance(table1(tmp_path)))
+    assert "p: paired t-test, corrected by Holm for the 30 comparisons shown" in notes
+    assert "exact test over all changes of sign, not corrected. With 5 seeds it cannot go below 0.0625" in notes
+    assert "so never below 5%" in notes
 
 
 def test_without_its_baseline_the_others_are_compared(tmp_path: Path) -> None:
     plan, store = finished_plan("table1", "mnist"), Store(tmp_path)
     for trial in (*plan.rows[1].trials, *plan.rows[4].trials):
         finish(store, trial, outcome(4, trial.seed))
-    compared = tabulate("table1", plan, store, profile="cpu").comparisons
+    compared = tabulate(plan, store).comparisons
     assert {(one.method, one.against) for one in compared} == {("+ ESD", "NLL, reduced split")}
 
 
@@ -184,14 +190,14 @@ def test_without_its_baseline_the_others_are_compared(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_tables_over_batch_sizes(
-    tmp_path: Path, name: TableName, rows: list[str], measures: int, among_others: set[tuple[str, str]]
+    tmp_path: Path, name: str, rows: list[str], measures: int, among_others: set[tuple[str, str]]
 ) -> None:
-    recipe: RecipeName = "cifar10" if name == "table2" else "cifar100"
+    recipe = "cifar10" if name == "table2" else "cifar100"
     plan = finished_plan(name, recipe)
     store = finish_all(Store(tmp_path), plan, lambda place, seed: outcome(place % 5, seed))
-    table = tabulate(name, plan, store, profile="cpu")
+    table = tabulate(plan, store)
     assert [row.name for row in table.rows] == rows
-    assert len(table.measures) == measures
+    assert len(table.columns) == measures
     paper = table.rows[1].cells["ece"].paper
     assert paper is not None
     assert paper.text == ("3.08±0.692" if name == "table2" else "14.6±0.252")
@@ -201,9 +207,67 @@ def test_the_tables_over_batch_sizes(
 
 
 def test_other_recipes_say_that_the_paper_has_no_numbers(tmp_path: Path) -> None:
-    table = tabulate("table2", finished_plan("table2", "mnist"), Store(tmp_path / "none"), profile="cpu")
+    table = tabulate(finished_plan("table2", "mnist"), Store(tmp_path / "none"))
     assert not table.in_paper
-    assert "The paper's Table 2 has no numbers for mnist" in text_of(footnotes(table))
+    assert "The paper has no numbers for these data and this network." in footnotes(table)
+
+
+def test_another_network_than_the_papers_has_none_of_its_numbers(tmp_path: Path) -> None:
+    plan = finished_plan("table1", "mnist", model="resnet20")
+    table = tabulate(plan, finish_all(Store(tmp_path), plan, outcome))
+    assert not table.in_paper
+    notes = text_of(footnotes(table))
+    assert "The paper has no numbers for these data and this network." in notes
+    assert "model resnet20 instead of lenet5" in notes
+    assert "in the paper" not in notes
+    assert title(table) == "The paper's Table 1 on mnist (resnet20), profile cpu"
+
+
+def notes_of(store: Store, **changes: Any) -> str:
+    plan = rehearse(paper_sweep("table1", "mnist", "cpu", changes))
+    return text_of(footnotes(tabulate(plan, store)))
+
+
+def test_notes_tell_the_settings_that_were_used(tmp_path: Path) -> None:
+    store = Store(tmp_path / "none")
+    usual = notes_of(store)
+    assert "λ: weight of the objective relative to the NLL; φ: bandwidth of MMCE; T: temperature of SB-ECE." in usual
+    assert "the lowest validation ECE among those that lose less than 1.5 points of accuracy" in usual
+    assert "ECE in 20 bins of equal width, right-closed. TS: temperature; VS: vector scaling" in usual
+    other = notes_of(
+        store, methods=["weighted-mmce"], select="nll", tolerance=0.03, search_seeds=3, seeds=3, reduced_split=False,
+        columns=["accuracy", "ece_equal_mass+temperature"],
+    )  # fmt: skip
+    assert "50 epochs, 3 seeds." in other
+    assert "φ: bandwidth of weighted MMCE. " in other
+    assert "the lowest mean validation NLL over 3 seeds among those that lose less than 3 points" in other
+    assert "TS: temperature scaling, fitted on the validation set." in other
+    assert not any(text in other for text in ("VS", "20 bins", "SB-ECE", "reduced split"))
+
+
+def test_a_grid_for_one_method_alone_counts_as_searched(tmp_path: Path) -> None:
+    grids = {"weight": (1.0,), "esd.weight": (0.4, 3.0)}
+    missing = notes_of(Store(tmp_path / "none"), methods=["esd"], grids=grids).partition("but not here: λ ")[2]
+    assert missing == "0.2, 0.6, 0.8, 1, 2, 4, 5, 6, 7, 8, 9, 10."
+
+
+def test_columns_and_methods_from_outside_have_their_place_in_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text(
+        "from calibrant import ESDLoss\n\ndef half(predictions):\n    return float(predictions.correct.mean()) / 2\n"
+        "def mine(**options):\n    return ESDLoss()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    changes = {"methods": ["./own.py:mine"], "columns": ["accuracy", "./own.py:half"], "name": "mine"}
+    plan, store = rehearse(paper_sweep("table1", "digits", "quick", changes)), Store(tmp_path / "runs")
+    for row in plan.rows:
+        for trial in row.trials:
+            keep_predictions(finish(store, trial, {"accuracy": 0.5}), trial.seed)
+    table = tabulate(plan, store)
+    assert [row.name for row in table.rows if row.kind == "network"] == ["NLL", "NLL, reduced split", "+ mine"]
+    assert title(table) == "mine on digits (lenet5), profile quick"
+    assert 0 < named(table, "+ mine").cells[table.columns[1].key].mean < 0.5
 
 
 def test_ensembles_and_dropout_come_from_stored_predictions(tmp_path: Path) -> None:
@@ -215,7 +279,7 @@ def test_ensembles_and_dropout_come_from_stored_predictions(tmp_path: Path) -> N
     finish(store, plan.rows[2].trials[0], outcome(2, 0))
     for trial in plan.rows[3].trials:
         finish(store, trial, outcome(3, trial.seed))
-    table = tabulate("table1", plan, store, profile="quick")
+    table = tabulate(plan, store)
     voting = [(row.kind, row.name, row.seeds) for row in table.rows if row.kind != "network"]
     assert voting == [
         ("ensemble", "NLL", (0, 1)), ("ensemble", "NLL, reduced split", (0, 1)),
@@ -225,8 +289,16 @@ def test_ensembles_and_dropout_come_from_stored_predictions(tmp_path: Path) -> N
     assert not any(cell.best for row in table.rows if row.kind != "network" for cell in row.cells.values())
     assert math.isnan(named(table, "NLL", "ensemble").cells["ece"].std)
     assert "No ensemble of + SB-ECE" in text_of(footnotes(table))
-    alone = tabulate("table1", plan, store, profile="quick", ensembles=False)
+    alone = tabulate(plan, store, ensembles=False)
     assert [row.kind for row in alone.rows] == ["network"] * 5
+
+
+def test_an_ensemble_shows_what_was_chosen_and_no_accuracy_that_was_not_compared(tmp_path: Path) -> None:
+    plan, store = finished_plan("table1", "digits", "quick"), Store(tmp_path)
+    for trial in plan.rows[2].trials:
+        keep_predictions(finish(store, trial, outcome(2, trial.seed)), trial.seed)
+    [voting] = [row for row in tabulate(plan, store).rows if row.kind == "ensemble"]
+    assert (voting.name, voting.chosen, voting.within) == ("+ MMCE", {"weight": 0.6, "bandwidth": 0.4}, None)
 
 
 def test_a_candidate_that_failed_is_named_since_the_choice_was_made_without_it(tmp_path: Path) -> None:
@@ -234,12 +306,12 @@ def test_a_candidate_that_failed_is_named_since_the_choice_was_made_without_it(t
     finish_all(store, plan, outcome_of_any)
     *_, lost = plan.rows[1].searches[0].candidates
     fail(store, lost)
-    table = tabulate("table2", plan, store, profile="cpu")
+    table = tabulate(plan, store)
     assert table.failed == (("+ ESD (b512)", "λ=8 of the search"),)
     assert "Failed trials: + ESD (b512), λ=8 of the search." in footnotes(table)
 
 
-def outcome_of_any(place: int, seed: int) -> Outcome:
+def outcome_of_any(place: int, seed: int) -> dict[str, float]:
     return outcome(place % 5, seed)
 
 
@@ -247,7 +319,7 @@ def test_a_search_that_has_begun_is_not_called_not_run(tmp_path: Path) -> None:
     plan, store = finished_plan("table1", "mnist"), Store(tmp_path)
     searching = dataclasses.replace(plan.rows[4], trials=())
     finish(store, searching.searches[0].candidates[2], outcome(4, 0))
-    table = tabulate("table1", Plan(plan.base, (*plan.rows[:4], searching)), store, profile="cpu")
+    table = tabulate(dataclasses.replace(plan, rows=(*plan.rows[:4], searching)), store)
     assert named(table, "+ ESD").problem == "search not ended"
     assert named(table, "+ MMCE").problem == "not run here"
     assert "Without numbers" not in text_of(footnotes(table))
