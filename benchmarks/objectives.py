@@ -1,6 +1,5 @@
 """`make bench`: the objectives against their published dense forms, forward and backward, in one run."""
 
-import os
 import statistics
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from benchmarks.measure import Job, machine, peak_extra_megabytes, take_turns
 from benchmarks.peers import esd_pseudocode, mmce_dense
 from benchmarks.tables import duration, finish, markdown, memory, show, status, times
 from calibrant_lab.models.lenet import LeNet5
-from calibrant_lab.models.lenet_cpu import PLAIN
 
 SIZES = [64, 128, 256, 512, 1024, 4096, 16384, 65536]
 # Sixteen gigabytes of intermediate matrices are the point at which the dense forms stop being measured.
@@ -137,7 +135,6 @@ def single_figures() -> tuple[list[list[str]], list[str]]:
 
 def main() -> None:
     """Measure, print, write results/objectives.md, and fail if a promise is not kept."""
-    os.environ[PLAIN] = "1"  # the step that others are compared with is one of torch's own layers
     heading = [
         "objective", "N", "ours", "dense", "speed-up", f"{THREADS} threads", "memory", "dense memory"
     ]  # fmt: skip
