@@ -5,13 +5,19 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test test-all lint bench docs clean
+
+# One process a core; a file's tests stay together, since they share what takes long to make.
+PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --timeout 600 --durations 25
 
 demo: .venv/demo.stamp  ## train small networks on made data, compare them with the truth, write a report
 	$(BIN)/calibrant demo
 
-test: .venv/dev.stamp  ## all tests, doctests included
-	$(BIN)/pytest
+test: .venv/dev.stamp  ## the tests that a person runs, doctests included
+	$(PYTEST) -m 'not slow'
+
+test-all: .venv/dev.stamp  ## with those that take long: executors, Ray, Spark, killed processes, simulations
+	$(PYTEST)
 
 lint: .venv/dev.stamp  ## formatting, style and types
 	$(BIN)/ruff format --check
@@ -32,7 +38,7 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --editable '.[demo]'
+	$(BIN)/pip install --quiet --editable '.[lab]'
 	@touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt

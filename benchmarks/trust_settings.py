@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant_lab import data as readers
-from calibrant_lab.made_data import draw_rows
+from calibrant_lab.data.made import draw_rows
 from calibrant_lab.models.lenet import LeNet5
 from calibrant_lab.models.resnet_he import NarrowResNet
 

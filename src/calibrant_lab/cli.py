@@ -23,16 +23,14 @@ def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")
     Args:
         seeds: Number of networks to train each way.
         epochs: Passes over the training rows.
-        out: Folder for the report and the predictions of the first seed, to try the other commands on.
+        out: Folder for the trials, the report and the predictions of the first seed, to try other commands on.
     """
+    require_training_packages()
     from rich.console import Console
 
-    from calibrant.report import require_report_packages
-
-    require_report_packages()
     from calibrant_lab.demo import run_demo
 
-    run_demo(seeds=seeds, epochs=epochs, out=out, console=Console())
+    run_demo(out, Console(), {"epochs": epochs}, seeds=seeds)
 
 
 def recipes(name: str | None = None) -> None:

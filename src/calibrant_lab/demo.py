@@ -1,9 +1,7 @@
-"""A first look at calibrated training, on made data whose true probabilities are known."""
+"""A first look at calibrated training: a small sweep on made data, compared with the known truth."""
 
-import os
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import active_children, get_context
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,138 +9,154 @@ from rich.console import Console
 import calibrant as cal
 from calibrant.files import read_predictions, write_predictions
 from calibrant.report import audit, write_report
-from calibrant_lab.demo_table import DemoScores, demo_table, differences, score
-from calibrant_lab.demo_training import (
-    HELD_OUT,
-    ROWS,
-    TEST_ROWS,
-    TRAININGS,
-    WIDTH,
-    Job,
-    Result,
-    begin_worker,
-    rows_for_test,
-    train,
-)
-from calibrant_lab.made_data import CLASSES, FEATURES
-from calibrant_lab.progress import training_progress
-from calibrant_lab.table import print_whole
+from calibrant_lab.columns import Column, column
+from calibrant_lab.paper.tables.significance import holm, paired_test
+from calibrant_lab.recipes.made import true_test_probabilities
+from calibrant_lab.sweeps.live import LiveView
+from calibrant_lab.sweeps.run import run
+from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.table import print_whole, score_table
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.local_executor import LocalExecutor
+from calibrant_lab.trials.scores import Predicted, scores_of
+from calibrant_lab.trials.store import Store
 
-# Stem of a file of predictions -> name of the row.
-NAMES = {
-    "nll": "NLL",
-    "nll-temperature": "NLL + temperature",
-    "esd": "NLL + ESD, weight 1",
-    "calibrated": "CalibratedLoss",
-}
-TRUTH = "the true probabilities"
+SWEEP = Path(__file__).with_name("demo.toml")
+LOOP, TRUTH = "CalibratedLoss", "the true probabilities"
+# Name of a row -> method, and whether temperature scaling follows.
+ROWS = {"NLL": ("nll", ""), "NLL + temperature": ("nll", "+temperature"), "NLL + ESD": ("esd", ""), LOOP: ("loop", "")}
+COMPARED = {"accuracy": "points", "ece": "points", "log_loss": ""}
+Scores = dict[str, list[dict[str, float]]]
 
 
 def run_demo(
-    *,
-    seeds: int,
-    epochs: int,
-    out: Path,
-    console: Console,
-    rows: int = ROWS,
-    test_rows: int = TEST_ROWS,
-    workers: int | None = None,
-) -> dict[str, list[DemoScores]]:
-    """Train every way with every seed, print the comparison, and return it; the first seed's predictions are kept.
+    out: Path, console: Console, changes: Mapping[str, int], *, seeds: int, workers: int | None = None
+) -> Scores:
+    """Train every way with every seed, print the comparison, and return the scores by row.
 
     Args:
-        seeds: Number of networks to train each way.
-        epochs: Passes over the training rows.
-        out: Folder for the report and the predictions.
+        out: Folder for the report, the first seed's predictions, and the trials.
         console: Where to print.
-        rows: Training rows, the held-out ones included.
-        test_rows: Test rows.
-        workers: Processes that train; by default one for each core.
+        changes: Settings that are not those of the demo.
+        seeds: Networks to train each way.
+        workers: Trials at a time; by default one a core.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    jobs = [Job(training, seed, epochs, rows, test_rows) for seed in range(seeds) for training in TRAININGS]
-    scores: dict[str, list[DemoScores]] = {name: [] for name in (*NAMES.values(), TRUTH)}
-    with training_progress(Console(stderr=True)) as progress:
-        task = progress.add_task(f"training {len(jobs)} networks", total=len(jobs), scores="")
-        results: dict[Job, Result] = {}
-        for result in _trained(jobs, workers or os.cpu_count() or 1):
-            results[result.job] = result
-            progress.advance(task)
-        progress.update(task, description="writing the report")
-        for seed in range(seeds):
-            _judge([results[job] for job in jobs if job.seed == seed], scores, out if seed == 0 else None)
-        _report(out)
-    _show(console, scores, jobs[0], seeds, out)
+    asked = Sweep.read(SWEEP)
+    sweep = asked.model_copy(update={"seeds": seeds, "settings": asked.settings | dict(changes)})
+    store = Store(out / "runs")
+    executor = LocalExecutor(store.folder, None, workers=workers, accelerator="cpu")
+    total = seeds * (1 + len(sweep.methods))
+    with LiveView(store, Console(stderr=True), total=total) as view:
+        trials = {(one.method, one.seed): one for one in run(sweep, store, executor, view).needed}
+    if any(store.result(one) is None for one in trials.values()):
+        raise ValueError("the demo needs all its networks: see above why some failed")
+    columns = [column(key) for key in sweep.columns]
+    scores = _scores(store, trials, columns)
+    sentences = list(differences(scores, [one for one in columns if one.key in COMPARED], LOOP, list(ROWS)[1::-1]))
+    _write(out, store, trials, sentences)
+    _show(console, sweep, scores, columns, sentences, out)
     return scores
 
 
-def _trained(jobs: list[Job], workers: int) -> Iterator[Result]:
-    """Small networks use one core well and two badly, so each has one to itself."""
-    if workers == 1:
-        yield from map(train, jobs)
+def _scores(store: Store, trials: Mapping[tuple[str, int], Configuration], columns: Sequence[Column]) -> Scores:
+    keys = [one.key for one in columns]
+    found: Scores = {
+        row: [
+            {key: store.trial(trial).score("test", key + repair) for key in keys}
+            for (method, _), trial in trials.items()
+            if method == wanted
+        ]
+        for row, (wanted, repair) in ROWS.items()
+    }
+    test = store.trial(next(iter(trials.values()))).predicted("test")
+    truth = Predicted(true_test_probabilities(len(test.target)).log(), test.target)
+    return found | {TRUTH: [scores_of(truth, truth, keys)]}
+
+
+def differences(scores: Scores, columns: Sequence[Column], row: str, others: Sequence[str]) -> Iterator[str]:
+    """Say, in a sentence for each other row, by how much the scores of one differ.
+
+    Args:
+        scores: By row and seed.
+        columns: What to compare.
+        row: The row to compare.
+        others: The rows to compare it with.
+    """
+    seeds = len(scores[row])
+    if seeds == 1:
+        yield "One seed: train more for a paired test of the differences."
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_worker) as pool:
-        futures = [pool.submit(train, job) for job in jobs]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            children = active_children()
-            for child in children:
-                child.terminate()
-            for child in children:
-                child.join()
-            raise
+    gaps = {
+        (other, one.key): [
+            one.factor * (ours[one.key] - theirs[one.key])
+            for ours, theirs in zip(scores[row], scores[other], strict=True)
+        ]
+        for other in others
+        for one in columns
+    }
+    tests = {key: paired_test(values) for key, values in gaps.items()}
+    corrected = dict(zip(tests, holm([test.p_t for test in tests.values()]), strict=True))
+    for other in others:
+        parts = []
+        for one in columns:
+            mean, p = tests[other, one.key].difference, corrected[other, one.key]
+            word = "lower" if mean < 0 else "higher"
+            same = sum(value * mean > 0 for value in gaps[other, one.key])
+            size = f"{abs(mean):.{2 if one.factor == 100 else 3}f}{' points' if one.factor == 100 else ''}"
+            p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+            name = one.heading.removesuffix(" %")
+            parts.append(
+                f"{name} the same"
+                if mean == 0
+                else f"{name} {size} {word} ({p_text}, {word} in {same} of {seeds} seeds)"
+            )
+        yield f"{row} against {other}: {', '.join(parts)}."
+    least = 2.0 ** (1 - seeds)
+    yield (
+        f"p: paired t-test over the seeds, corrected by Holm for {len(tests)} tests; an exact test of {seeds} seeds "
+        f"cannot go below {least:.4g}."
+    )
 
 
-def _judge(results: list[Result], scores: dict[str, list[DemoScores]], out: Path | None) -> None:
-    """Score the networks of one seed on its test rows, and write their predictions if there is a folder for them."""
-    trained: dict[str, Result] = {result.job.training: result for result in results}
-    nll = trained["nll"]
-    test = rows_for_test(nll.job)
-    scaling = cal.posthoc.TemperatureScaling().fit(nll.held_out, nll.held_out_target)
-    for stem, name in NAMES.items():
-        logits = scaling(nll.test) if stem == "nll-temperature" else trained[stem].test
-        scores[name].append(score(logits, test))
-        if out is not None:
-            write_predictions(out / f"{stem}.npz", logits.numpy(), test.target.numpy(), kind="logits")
-    scores[TRUTH].append(score(test.truth.log(), test))
-    if out is not None:
-        path = out / "nll-held-out.npz"
-        write_predictions(path, nll.held_out.numpy(), nll.held_out_target.numpy(), kind="logits")
-
-
-def _report(out: Path) -> None:
-    """Audit the networks of the first seed, and compare each with the first."""
-    first, *others = [audit(name, read_predictions(out / f"{stem}.npz")) for stem, name in NAMES.items()]
+def _write(out: Path, store: Store, trials: Mapping[tuple[str, int], Configuration], sentences: Sequence[str]) -> None:
+    """Write the first seed's predictions, and audit them."""
+    audits = []
+    for name, (method, repair) in ROWS.items():
+        trial = store.trial(trials[method, 0])
+        logits, target = trial.predicted("test")
+        if repair:
+            validation = trial.predicted("validation")
+            write_predictions(out / "nll-validation.npz", *(part.numpy() for part in validation), kind="logits")
+            logits = cal.posthoc.TemperatureScaling().fit(*validation)(logits)
+        path = out / f"{method}{repair.replace('+', '-')}.npz"
+        write_predictions(path, logits.numpy(), target.numpy(), kind="logits")
+        audits.append(audit(name, read_predictions(path)))
+    first, *others = audits
     compared = [
         (first.name, other.name, cal.metrics.compare(first.predictions, other.predictions, metric="esd"))
         for other in others
     ]
-    write_report(out / "report.html", [first, *others], compared)
+    write_report(out / "report.html", audits, compared, opening=" ".join(sentences))
 
 
-def _show(console: Console, scores: dict[str, list[DemoScores]], job: Job, seeds: int, out: Path) -> None:
-    title = f"Made data, {job.epochs} epoch{_s(job.epochs)}, {seeds} seed{_s(seeds)}"
-    print_whole(console, demo_table(scores, title=title, bound=TRUTH))
-    held_out = round(HELD_OUT * job.rows)
-    lines = [
-        f"Made data: {FEATURES} features, {CLASSES} classes, labels drawn from the probabilities of a random teacher "
-        f"network, so that the truth is known. {job.rows - held_out:,} training rows for every method, {held_out:,} "
-        f"held out, {job.test_rows:,} test rows; an MLP with two layers of {WIDTH}. The settings were chosen so that "
-        "NLL over-fits.",
-        "Error of p: mean |predicted - true probability| of the predicted class. ECE in 20 bins.",
-        *differences(scores, "CalibratedLoss", ("NLL + temperature", "NLL")),
-    ]
-    for line in lines:
+def _show(
+    console: Console, sweep: Sweep, scores: Scores, columns: Sequence[Column], sentences: Sequence[str], out: Path
+) -> None:
+    settings = sweep.base.settings
+    rows, test_rows = settings.rows, settings.test_rows  # type: ignore[attr-defined]
+    title = f"Made data, {settings.epochs} epochs, {len(scores[LOOP])} seeds"
+    print_whole(console, score_table(scores, columns, title=title, apart=TRUTH))
+    held_out = math.floor(settings.calibration_fraction * rows)
+    about = (
+        f"Made data: labels drawn from the probabilities of a random teacher network, so that the truth is known. "
+        f"{rows:,} training rows, of which ESD and CalibratedLoss hold out {held_out:,}; temperature scaling has as "
+        f"many more; {test_rows:,} test rows. The settings were chosen so that NLL over-fits. "
+        "error_of_p: mean |predicted - true probability| of the predicted class. ECE in 20 bins."
+    )
+    for line in (about, *sentences):
         console.print(line, highlight=False, markup=False)
-    files = " ".join(str(out / f"{stem}.npz") for stem in ("nll", "calibrated"))
+    files = " ".join(str(out / f"{stem}.npz") for stem in ("nll", "loop"))
     console.print(
-        f"Of the first seed: {out / 'report.html'}, and predictions. Try calibrant evaluate {files}",
+        f"First seed: {out / 'report.html'}, and predictions: try calibrant evaluate {files}",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"

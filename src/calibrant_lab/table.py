@@ -18,13 +18,20 @@ NOTE = (
 )
 
 
-def score_table(rows: Mapping[str, Sequence[Mapping[str, float]]], columns: Sequence[Column], *, title: str) -> Table:
+def score_table(
+    rows: Mapping[str, Sequence[Mapping[str, float]]],
+    columns: Sequence[Column],
+    *,
+    title: str,
+    apart: str | None = None,
+) -> Table:
     """One row for each method, mean ± standard deviation over its seeds; the best mean of each column in bold.
 
     Args:
         rows: By name, the scores of each seed by the key of a column.
         columns: What to show.
         title: Over the table.
+        apart: A row that is not compared with the others.
     """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("", no_wrap=True)
@@ -37,9 +44,13 @@ def score_table(rows: Mapping[str, Sequence[Mapping[str, float]]], columns: Sequ
     for name, scores in rows.items():
         cells = []
         for one in columns:
-            known = [mean[one.key] * one.better for mean in means.values() if not math.isnan(mean[one.key])]
+            known = [
+                mean[one.key] * one.better
+                for other, mean in means.items()
+                if other != apart and not math.isnan(mean[one.key])
+            ]
             text = mean_and_spread([one.factor * seed[one.key] for seed in scores], one.digits)
-            best = len(rows) > 1 and bool(known) and means[name][one.key] * one.better == max(known)
+            best = len(rows) > 1 and name != apart and bool(known) and means[name][one.key] * one.better == max(known)
             cells.append(f"[bold]{text}[/]" if best else text)
         table.add_row(name, *cells)
     return table

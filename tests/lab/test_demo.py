@@ -1,8 +1,6 @@
-"""The demo: its table, its paired tests, the files it writes, and that it repeats itself."""
+"""The demo: its table, its paired tests, the files it leaves, and the data whose truth is known."""
 
 import io
-import math
-from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -12,18 +10,17 @@ from rich.console import Console
 from calibrant import metrics
 from calibrant.files import read_predictions
 from calibrant_lab import demo
-from calibrant_lab.demo_table import DemoScores, differences, score
-from calibrant_lab.made_data import draw_rows, true_probabilities
+from calibrant_lab.columns import column
+from calibrant_lab.data.made import draw_rows, true_probabilities
+from calibrant_lab.recipes.made import error_of_p, true_test_probabilities
 
-Ran = tuple[dict[str, list[DemoScores]], str, Path]
+Ran = tuple[demo.Scores, str, Path]
+SMALL = {"epochs": 2, "rows": 500, "test_rows": 1000}
 
 
-def run(folder: Path, *, seeds: int = 1, epochs: int = 2, rows: int = 1000, workers: int = 1, width: int = 80) -> Ran:
+def run(folder: Path, *, seeds: int) -> Ran:
     screen = io.StringIO()
-    scores = demo.run_demo(
-        seeds=seeds, epochs=epochs, rows=rows, test_rows=1000, out=folder, workers=workers,
-        console=Console(file=screen, width=width),
-    )  # fmt: skip
+    scores = demo.run_demo(folder, Console(file=screen, width=80), SMALL, seeds=seeds, workers=1)
     return scores, screen.getvalue(), folder
 
 
@@ -34,57 +31,44 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 def test_the_table_names_methods_and_data_and_fits_a_terminal(ran: Ran) -> None:
     scores, screen, _ = ran
-    assert {name: len(runs) for name, runs in scores.items()} == {
-        "NLL": 2, "NLL + temperature": 2, "NLL + ESD, weight 1": 2, "CalibratedLoss": 2, "the true probabilities": 2,
+    assert {name: len(seeds) for name, seeds in scores.items()} == {
+        "NLL": 2, "NLL + temperature": 2, "NLL + ESD": 2, "CalibratedLoss": 2, "the true probabilities": 1,
     }  # fmt: skip
-    assert all(words in screen for words in ("error of p", "Made data", "2 seeds", "900 training rows", "of 2 seeds"))
-    assert "\x1b" not in screen
-    table = screen.split("20 features")[0].splitlines()
-    assert max(map(len, table)) <= 80
+    assert all(words in screen for words in ("error_of_p", "Made data", "2 seeds", "500 training rows", "of 2 seeds"))
+    assert max(map(len, screen.split("labels drawn")[0].splitlines())) <= 80
 
 
-def test_the_truth_is_a_row_that_no_method_beats(ran: Ran) -> None:
-    scores, _, _ = ran
-    for seed, truth in enumerate(scores["the true probabilities"]):
-        assert truth.error == pytest.approx(0, abs=1e-12)
-        assert all(truth.log_loss < runs[seed].log_loss for name, runs in scores.items() if name in demo.NAMES.values())
+def test_no_method_beats_the_truth(ran: Ran) -> None:
+    truth, scores = ran[0]["the true probabilities"][0], [one for name in demo.ROWS for one in ran[0][name]]
+    assert truth["calibrant_lab.recipes.made:error_of_p"] == pytest.approx(0, abs=1e-12)
+    assert all(truth["log_loss"] < one["log_loss"] for one in scores)
 
 
 def test_temperature_changes_no_prediction(ran: Ran) -> None:
-    scores, _, _ = ran
-    plain, scaled = scores["NLL"], scores["NLL + temperature"]
-    assert [one.accuracy for one in plain] == [one.accuracy for one in scaled]
-    assert [one.log_loss for one in plain] != [one.log_loss for one in scaled]
+    plain, scaled = ran[0]["NLL"], ran[0]["NLL + temperature"]
+    assert [one["accuracy"] for one in plain] == [one["accuracy"] for one in scaled]
+    assert [one["log_loss"] for one in plain] != [one["log_loss"] for one in scaled]
 
 
-def test_the_demo_keeps_the_first_seeds_predictions_and_a_report(ran: Ran) -> None:
+def test_it_keeps_the_first_seeds_predictions_and_a_report_that_opens_with_the_difference(ran: Ran) -> None:
     scores, screen, folder = ran
-    assert f"calibrant evaluate {folder}/nll.npz {folder}/calibrated.npz" in screen
-    assert {path.name for path in folder.iterdir()} == {
-        "report.html", "nll-held-out.npz", *(f"{stem}.npz" for stem in demo.NAMES),
-    }  # fmt: skip
-    found = metrics.evaluate(read_predictions(folder / "calibrated.npz"), bins=20)
-    assert found.ece == pytest.approx(scores["CalibratedLoss"][0].ece)
-    assert all(name in (folder / "report.html").read_text() for name in demo.NAMES.values())
+    assert f"calibrant evaluate {folder}/nll.npz {folder}/loop.npz" in screen
+    found = metrics.evaluate(read_predictions(folder / "loop.npz"), bins=20)
+    assert found.ece == pytest.approx(scores["CalibratedLoss"][0]["ece"])
+    page = (folder / "report.html").read_text()
+    assert all(name in page for name in demo.ROWS)
+    assert page.index("CalibratedLoss against NLL + temperature: accuracy") < page.index("Verdict")
 
 
-def test_the_demo_repeats_itself_exactly(ran: Ran, tmp_path: Path) -> None:
-    first = {name: runs[:1] for name, runs in ran[0].items()}
-    scores, screen, _ = run(tmp_path)
-    assert repr(scores) == repr(first)
+def test_it_goes_on_where_it_was(ran: Ran, tmp_path: Path) -> None:
+    scores, screen, folder = run(tmp_path, seeds=1)
     assert "One seed" in screen
-
-
-def test_several_processes_give_the_same(ran: Ran, tmp_path: Path) -> None:
-    scores, _, _ = run(tmp_path, seeds=2, workers=2)
-    for name, runs in ran[0].items():  # but for the rounding of one thread against several
-        assert [one.log_loss for one in scores[name]] == pytest.approx([one.log_loss for one in runs], rel=0.02)
-
-
-def test_a_failing_network_stops_the_others(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="calibration"):
-        run(tmp_path, rows=5, workers=2)
-    assert not active_children()
+    for name, seeds in scores.items():
+        assert seeds[0] == pytest.approx(ran[0][name][0], rel=1e-9)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/result.json")}
+    again, _, _ = run(folder, seeds=1)
+    assert again == scores
+    assert before == {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/result.json")}
 
 
 def test_labels_follow_the_true_probabilities_and_the_teacher_is_fixed() -> None:
@@ -97,16 +81,17 @@ def test_labels_follow_the_true_probabilities_and_the_teacher_is_fixed() -> None
 
 
 def test_the_error_of_the_probabilities_is_that_of_the_predicted_class() -> None:
-    rows = draw_rows(500, seed=0)
-    uniform = score(torch.zeros(500, 5), rows)  # ties go to the first class
-    assert uniform.error == pytest.approx(float((rows.truth[:, 0] - 0.2).abs().mean()))
-    assert uniform.log_loss == pytest.approx(math.log(5))
+    truth = true_test_probabilities(500)
+    uniform = metrics.predictions(logits=torch.zeros(500, 5), target=torch.zeros(500, dtype=torch.long))
+    assert error_of_p(uniform) == pytest.approx(float((truth[:, 0] - 0.2).abs().mean()))  # ties go to the first class
 
 
 def test_differences_are_tested_in_pairs_over_seeds() -> None:
-    ours = [DemoScores(0.60, 0.02, 1.00 + seed / 10, 0.1) for seed in range(4)]
-    theirs = [DemoScores(0.60, 0.02 + (-1) ** seed / 100, 1.20 + seed / 9, 0.1) for seed in range(4)]
-    sentence, note = differences({"a": ours, "b": theirs}, "a", ["b"])
-    assert "log loss 0.217 lower (p < 0.001, lower in 4 of 4 seeds)" in sentence
+    columns = [column(key) for key in demo.COMPARED]
+    ours = [{"accuracy": 0.6, "ece": 0.02, "log_loss": 1.0 + seed / 10} for seed in range(4)]
+    theirs = [{"accuracy": 0.6, "ece": 0.02 + (-1) ** seed / 100, "log_loss": 1.2 + seed / 9} for seed in range(4)]
+    sentence, note = demo.differences({"a": ours, "b": theirs}, columns, "a", ["b"])
+    assert f"{columns[2].heading} 0.217 lower (p < 0.001, lower in 4 of 4 seeds)" in sentence
     assert "accuracy the same" in sentence
     assert "Holm" in note
+    assert "0.125" in note  # the least p of an exact test of four

@@ -23,6 +23,7 @@ def write_report(
     comparisons: Sequence[Compared] = (),
     *,
     title: str | None = None,
+    opening: str | None = None,
 ) -> None:
     """Write the page of :func:`render` to a file: whole, or not at all.
 
@@ -31,6 +32,7 @@ def write_report(
         audits: One for each model.
         comparisons: As for :func:`render`.
         title: As for :func:`render`.
+        opening: As for :func:`render`.
 
     Example:
         >>> import tempfile
@@ -41,18 +43,25 @@ def write_report(
         ...     print(Path(f"{folder}/out.html").read_text()[:15])
         <!DOCTYPE html>
     """
-    page = render(audits, comparisons, title=title)
+    page = render(audits, comparisons, title=title, opening=opening)
     with whole_or_not_at_all(Path(path)) as temporary:
         temporary.write_bytes(page.encode())
 
 
-def render(audits: Sequence[Audit], comparisons: Sequence[Compared] = (), *, title: str | None = None) -> str:
+def render(
+    audits: Sequence[Audit],
+    comparisons: Sequence[Compared] = (),
+    *,
+    title: str | None = None,
+    opening: str | None = None,
+) -> str:
     """Return one HTML page with everything inside: no script, nothing to load, the same bytes for the same audits.
 
     Args:
         audits: One for each model; several are shown side by side.
         comparisons: ``(first name, second name, metrics.compare(first, second))`` for pairs of models.
         title: Of the page; by default it names the model, or counts them.
+        opening: Sentences that the page begins with.
 
     Example:
         >>> import numpy as np
@@ -83,6 +92,7 @@ def render(audits: Sequence[Audit], comparisons: Sequence[Compared] = (), *, tit
         title=text,
         heading=heading,
         css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
+        opening=None if opening is None else clean(opening),
         lead=content.lead(audits),
         models=[content.model(audit, f"m{place}") for place, audit in enumerate(audits, start=1)],
         comparisons=[content.comparison(*compared) for compared in comparisons],

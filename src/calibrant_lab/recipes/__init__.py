@@ -5,12 +5,13 @@ from calibrant_lab.recipes.base import Recipe
 from calibrant_lab.recipes.cifar import cifar10, cifar100
 from calibrant_lab.recipes.digits import digits
 from calibrant_lab.recipes.imagenet100 import imagenet100
+from calibrant_lab.recipes.made import made
 from calibrant_lab.recipes.mnist import mnist
 from calibrant_lab.recipes.nli import anli, snli
 
 RECIPES: dict[str, Recipe] = {
-    "digits": digits, "mnist": mnist, "cifar10": cifar10, "cifar100": cifar100, "imagenet100": imagenet100,
-    "snli": snli, "anli": anli,
+    "made": made, "digits": digits, "mnist": mnist, "cifar10": cifar10, "cifar100": cifar100,
+    "imagenet100": imagenet100, "snli": snli, "anli": anli,
 }  # fmt: skip
 
 

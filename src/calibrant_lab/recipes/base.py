@@ -18,8 +18,8 @@ class Recipe:
     ``load`` and ``build`` take those of the arguments below that they name.
 
     Args:
-        load: Returns a :class:`Data`. May take ``settings``, and ``folder``, the ``--data-dir`` of the command line or
-            None.
+        load: Returns a :class:`Data`. May take ``settings``; ``folder``, the ``--data-dir`` of the command line or
+            None; and ``seed``, for data that are drawn.
         build: Returns a network that maps a batch of inputs to logits. May take ``data``, which ``load`` returned, and
             ``settings``.
         settings: Settings of the recipe, a subclass of :class:`Settings`.
@@ -56,9 +56,9 @@ class Recipe:
         self.settings = _with_defaults(settings, defaults) if defaults else settings
         self.shift = shift
 
-    def load(self, settings: Settings, folder: Path | None) -> Data:
+    def load(self, settings: Settings, folder: Path | None, seed: int = 0) -> Data:
         """Load the data."""
-        found = _called(self._load, settings=settings, folder=folder)
+        found = _called(self._load, settings=settings, folder=folder, seed=seed)
         if not isinstance(found, Data):
             raise TypeError(f"load must return calibrant_lab.Data, got {type(found).__name__}")
         return found

@@ -53,7 +53,7 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
     method, settings = configuration.of_method, configuration.settings
     loss, objective = method.build(dict(configuration.options))
     weight = configuration.option("weight")
-    data = configuration.of_recipe.load(settings, folder)
+    data = configuration.of_recipe.load(settings, folder, configuration.seed)
     minimum = getattr(objective, "minimum_samples", None)
     minimum_samples = int(minimum()) if callable(minimum) else 1
     loaders = make_loaders(configuration, data, minimum_samples=minimum_samples)
