@@ -46,7 +46,7 @@ class Settings(BaseModel):
     def checked(cls, values: Mapping[str, Any]) -> Self:
         """Make settings of plain values or texts; what is wrong is said in one line."""
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate({name.replace("-", "_"): value for name, value in values.items()})
         except ValidationError as error:
             raise ValueError(one_line(error, cls.model_fields)) from error
 
