@@ -32,6 +32,15 @@ def test_prompts_in_a_guide_give_what_it_says(guide: Path) -> None:
     assert runner.run(test).failed == 0
 
 
+def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (DOCS.parent / "README.md").read_text()
+    assert len(text.splitlines()) < 120
+    first = re.search(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    assert first is not None
+    exec(first[1], {})  # noqa: S102 (our own readme)
+    assert "ECE" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", [*OBJECTIVES, *CALIBRATORS, "calibrant.posthoc.ConformalClassifier"])
 def test_every_method_has_a_page_of_its_own(name: str) -> None:
     pages = [path for path, text in PAGES.items() if path.parent.name == "methods" and f"{{class}}`{name}`" in text]
