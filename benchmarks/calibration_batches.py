@@ -28,7 +28,6 @@ from calibrant.training import interleave, interleaved_split
 from calibrant_lab.data.images import ImageBatches
 from calibrant_lab.data.mnist import load_mnist
 from calibrant_lab.models.lenet import LeNet5
-from calibrant_lab.models.lenet_cpu import PLAIN
 
 BATCH = 512
 VALIDATION = 6000
@@ -236,7 +235,6 @@ def main(
     seconds: float = 60,
 ) -> None:
     """Train what is missing, time the steps, write results/calibration_batches.md."""
-    os.environ[PLAIN] = "1"  # the step that others are compared with is one of torch's own layers
     run_missing(data_dir, epochs, jobs, out)
     torch.set_num_threads(os.cpu_count() or 1)
     epochs_shown = "/".join(str(epoch) for epoch in SHOWN_EPOCHS if epoch <= epochs)

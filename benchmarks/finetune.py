@@ -28,7 +28,7 @@ from calibrant_lab.data.cifar import load_cifar10
 from calibrant_lab.data.images import ImageBatches, Images
 from calibrant_lab.models import build_image_model
 from calibrant_lab.models.weights import load_weights
-from calibrant_lab.paper.significance import paired_test
+from calibrant_lab.paper.tables.significance import paired_test
 from calibrant_lab.shift.corruptions import corrupt
 
 # What the weights were trained with.

@@ -15,13 +15,13 @@ from rich.console import Console
 
 import calibrant as cal
 from calibrant.files import whole_or_not_at_all
-from calibrant_lab.fit import make_model, predict
-from calibrant_lab.loaders import make_loaders
 from calibrant_lab.models.weights import load_weights
-from calibrant_lab.outcome import BINS, Predicted
-from calibrant_lab.recipes import RECIPES
+from calibrant_lab.paper.profiles import paper_sweep
+from calibrant_lab.sweeps.protocol import Row, plan
+from calibrant_lab.sweeps.run import validated
 from calibrant_lab.table import mean_and_spread
-from calibrant_lab.trials.protocol import PROFILES, Protocol, Row, with_profile
+from calibrant_lab.trials.fit import predict, prepare
+from calibrant_lab.trials.scores import BINS, Predicted
 from calibrant_lab.trials.store import WEIGHTS, Store, Trial
 
 LAST = 10  # epochs that shares of batches are taken from
@@ -35,10 +35,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    store, profile = Store(arguments.runs), PROFILES["cpu"]
-    results = {trial: result.validation for trial, result in store.results().items()}
-    protocol = Protocol(with_profile(RECIPES[arguments.recipe], profile), profile, results)
-    rows = [*protocol.table1().rows[1:], *protocol.table2().rows[2:]]
+    store = Store(arguments.runs)
+    sweeps = [paper_sweep(table, arguments.recipe, "cpu") for table in ("table1", "table2")]
+    table1, table2 = (plan(sweep, validated(store, sweep)) for sweep in sweeps)
+    rows = [*table1.rows[1:], *table2.rows[2:]]
     lines = [
         "| | n | held out: accuracy % | held out: ECE % | test: accuracy % | test: ECE % | silent batches % |",
         "|---|--:|--:|--:|--:|--:|--:|",
@@ -69,13 +69,11 @@ def _line(row: Row, store: Store, data: Path | None) -> str | None:
 
 def _held_out(trial: Trial, data: Path | None) -> Predicted:
     # Those of ESD: the NLL on the reduced split leaves the same images alone.
-    configuration = trial.configuration.replaced({"objective": "esd", "reduced_split": False})
-    loaders = make_loaders(configuration, data, hold_out=True, minimum_samples=3)
-    model = make_model(configuration, loaders)
-    load_weights(model, trial.folder / WEIGHTS)
-    if loaders.calibration is None:
+    prepared = prepare(trial.configuration.replaced({"method": "esd", "reduced_split": False}), data)
+    load_weights(prepared.classifier.model, trial.folder / WEIGHTS)
+    if prepared.loaders.calibration is None:
         raise ValueError("nothing is held out")
-    return predict(model, loaders.calibration)
+    return predict(prepared.classifier.model, prepared.loaders.calibration)
 
 
 def _scores(predicted: Predicted) -> tuple[float, float]:

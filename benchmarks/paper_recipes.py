@@ -26,13 +26,12 @@ import calibrant as cal
 from benchmarks.measure import machine
 from benchmarks.tables import RESULTS, finish, markdown, show, status
 from calibrant.training import CalibratedClassifier, InterleavedBatch
-from calibrant_lab.configuration import TEXT, Configuration, RecipeName
-from calibrant_lab.fit import prepare
-from calibrant_lab.json_files import write_json
 from calibrant_lab.models import build_image_model
-from calibrant_lab.names import PAPER
-from calibrant_lab.recipes import RECIPES
-from calibrant_lab.trials.protocol import PROFILES, Protocol, rehearse
+from calibrant_lab.paper.profiles import paper_sweep
+from calibrant_lab.sweeps.protocol import rehearse
+from calibrant_lab.trials.configuration import Configuration, configure
+from calibrant_lab.trials.fit import prepare
+from calibrant_lab.trials.json_files import write_json
 
 # The paper's training sets, validation set aside, and their classes.
 SAMPLES = {
@@ -43,6 +42,7 @@ SAMPLES = {
     "snli": 550_152,
     "anli": 162_865,
 }
+PAPER, TEXT = tuple(SAMPLES), ("snli", "anli")
 CLASSES = {"mnist": 10, "cifar10": 10, "cifar100": 100, "imagenet100": 100, "snli": 3, "anli": 3}
 # NVIDIA's figure for float32 of the RTX A6000, one of the paper's two; and the share of it that training reaches.
 PEAK = 38.7e12
@@ -61,7 +61,7 @@ class Cost(NamedTuple):
 
 def network(configuration: Configuration) -> tuple[nn.Module, Tensor]:
     """A recipe's network and a batch of one sample, neither with data; text at its full length."""
-    classes = CLASSES[configuration.recipe]
+    classes, settings = CLASSES[configuration.recipe], configuration.settings.to_dict()
     with torch.device("meta"):
         if configuration.recipe in TEXT:
             import transformers
@@ -73,11 +73,11 @@ def network(configuration: Configuration) -> tuple[nn.Module, Tensor]:
                 if configuration.recipe == "snli"
                 else made.RobertaConfig(num_labels=classes, vocab_size=50_265, max_position_embeddings=514)
             )
-            tokens = torch.zeros(1, configuration.max_length, dtype=torch.long)
+            tokens = torch.zeros(1, settings["max_length"], dtype=torch.long)
             return made.AutoModelForSequenceClassification.from_config(config), tokens
         channels = 1 if configuration.recipe == "mnist" else 3
-        size = configuration.image_size
-        model = build_image_model(configuration.model, classes=classes, channels=channels)
+        size = settings.get("image_size", 32)
+        model = build_image_model(settings["model"], classes=classes, channels=channels)
         return model, torch.zeros(1, channels, size, size)
 
 
@@ -97,14 +97,14 @@ def operations(configuration: Configuration) -> float:
 
 def cost(configuration: Configuration) -> Cost:
     """Of all trials of Table 1 as published."""
-    needed = rehearse(lambda results: Protocol(configuration, PROFILES["paper"], results).table1()).needed
-    plain = sum(trial.objective == "nll" for trial in needed)
+    needed = rehearse(paper_sweep("table1", configuration.recipe, "paper")).needed
+    plain = sum(trial.method == "nll" for trial in needed)
     each, samples = operations(configuration), SAMPLES[configuration.recipe]
     total = 0.0
     for trial in needed:
-        left = samples if trial.objective == "nll" and not trial.reduced_split else 0.9 * samples
-        seen = left if trial.objective == "nll" else 2 * left  # a calibration batch beside every batch
-        total += each * seen * trial.epochs
+        left = samples if trial.method == "nll" and not trial.settings.reduced_split else 0.9 * samples
+        seen = left if trial.method == "nll" else 2 * left  # a calibration batch beside every batch
+        total += each * seen * trial.settings.epochs
     return Cost(each, plain, len(needed) - plain, total)
 
 
@@ -117,24 +117,26 @@ def stepping(
         return prepared.classifier, prepared.batches
     if configuration.recipe in TEXT:
         raise ValueError("text has no noise to stand in for it: give --data-dir")
-    channels, size = 1 if configuration.recipe == "mnist" else 3, configuration.image_size
-    model = build_image_model(configuration.model, classes=CLASSES[configuration.recipe], channels=channels)
+    settings = configuration.settings.to_dict()
+    channels, size = 1 if configuration.recipe == "mnist" else 3, settings.get("image_size", 32)
+    model = build_image_model(settings["model"], classes=CLASSES[configuration.recipe], channels=channels)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def noise() -> tuple[Tensor, Tensor]:
-        target = torch.randint(CLASSES[configuration.recipe], (configuration.batch_size,))
-        return torch.randn(configuration.batch_size, channels, size, size), target
+        target = torch.randint(CLASSES[configuration.recipe], (settings["batch_size"],))
+        return torch.randn(settings["batch_size"], channels, size, size), target
 
     return CalibratedClassifier(model, cal.ESDLoss()), (InterleavedBatch(noise(), noise()) for _ in count())
 
 
-def real_steps(recipe: RecipeName, data: Path | None, steps: int) -> dict[str, Any]:
+def real_steps(recipe: str, data: Path | None, steps: int) -> dict[str, Any]:
     """Seconds a step of NLL and ESD, by the code that trains."""
-    configuration = RECIPES[recipe].replaced({"objective": "esd"})
+    configuration = configure(recipe, "esd")
+    settings = configuration.settings.to_dict()
     torch.manual_seed(0)
     classifier, batches = stepping(configuration, data)
     optimizer = torch.optim.AdamW(
-        classifier.parameters(), lr=configuration.learning_rate, weight_decay=configuration.weight_decay
+        classifier.parameters(), lr=settings["learning_rate"], weight_decay=settings["weight_decay"]
     )
     objective, seconds, losses = cal.ESDLoss(), [], []
     for number, batch in enumerate(islice(batches, steps + 1)):
@@ -154,7 +156,7 @@ def real_steps(recipe: RecipeName, data: Path | None, steps: int) -> dict[str, A
         raise ValueError(f"{recipe}: the loss is not finite: {losses}")
     # The first step allocates memory and chooses algorithms.
     return {
-        "recipe": recipe, "model": configuration.model, "batch": configuration.batch_size, "steps": steps,
+        "recipe": recipe, "model": settings["model"], "batch": settings["batch_size"], "steps": steps,
         "processor_seconds_a_step": sum(seconds[1:]) / steps, "losses": [round(loss, 4) for loss in losses],
         "machine": machine(), "threads": torch.get_num_threads(), "data": "noise" if data is None else "real",
     }  # fmt: skip
@@ -176,15 +178,15 @@ def main() -> None:
     rows, hours = [], [0.0, 0.0]
     for recipe in PAPER:
         status(f"counting {recipe}")
-        configuration = RECIPES[recipe]
-        found = cost(configuration)
+        configuration = configure(recipe)
+        found, settings = cost(configuration), configuration.settings.to_dict()
         span = [found.total / PEAK / share / 3600 for share in reversed(SHARES)]
         hours = [sum(pair) for pair in zip(hours, span, strict=True)]
-        number = math.ceil(0.9 * SAMPLES[recipe] / configuration.batch_size) * configuration.epochs
+        number = math.ceil(0.9 * SAMPLES[recipe] / settings["batch_size"]) * settings["epochs"]
         step = measured.get(recipe, {}).get("processor_seconds_a_step")
         rows.append(
             [
-                f"{recipe}, {configuration.model.removesuffix('-uncased')}", f"{found.operations / 1e9:,.3g}",
+                f"{recipe}, {settings['model'].removesuffix('-uncased')}", f"{found.operations / 1e9:,.3g}",
                 f"{found.plain} + {found.interleaved}", f"{found.total / 1e18:,.3g}",
                 f"{span[0]:,.0f} to {span[1]:,.0f}",
                 "not run" if step is None else f"{step:.3g}",

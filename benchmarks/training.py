@@ -1,7 +1,6 @@
 """`make bench`: what Lightning and the scores it logs cost beside the same loop in plain PyTorch."""
 
 import logging
-import os
 import statistics
 import tempfile
 import time
@@ -19,7 +18,6 @@ from benchmarks.measure import machine
 from benchmarks.tables import finish, markdown, show, status
 from calibrant.training import CalibratedClassifier, InterleavedBatch, InterleavedLoader, interleave
 from calibrant_lab.models.lenet import LeNet5
-from calibrant_lab.models.lenet_cpu import PLAIN
 
 STEPS = 200
 WARM_UP = 20
@@ -95,7 +93,6 @@ def measured(batch: int, calibration_batch: int) -> list[tuple[float, float]]:
 
 def main() -> None:
     """Measure, print, write results/training.md, and fail if the promise is not kept."""
-    os.environ[PLAIN] = "1"  # the step that others are compared with is one of torch's own layers
     torch.set_num_threads(1)  # threads that wait for one another would measure the neighbours
     warnings.filterwarnings("ignore", module="lightning")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

@@ -27,7 +27,7 @@ from benchmarks.tables import finish, markdown, show
 from benchmarks.trust import Batches, Parts, bounded_temperature, predict, split
 from benchmarks.trust_settings import Pool
 from calibrant import metrics
-from calibrant_lab.paper.significance import Paired, paired_test
+from calibrant_lab.paper.tables.significance import Paired, paired_test
 
 SEEDS, LEARNING_RATE = range(5), 1e-3
 FIRST_RUN = Path(__file__).parent / "unseen_portal_first.md"

@@ -5,7 +5,7 @@ import calibrant
 project = "Calibrant"
 author = "The Calibrant authors"
 version = release = calibrant.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = ["cyclopts.ext.sphinx", "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath"]
 html_theme = "furo"
 html_title = "Calibrant"

@@ -20,20 +20,19 @@ from torch import Tensor
 
 import calibrant as cal
 from calibrant.files import whole_or_not_at_all
-from calibrant_lab.configuration import Configuration
-from calibrant_lab.fit import make_model, predict
-from calibrant_lab.loaders import make_loaders
-from calibrant_lab.outcome import BINS, Predicted
-from calibrant_lab.paper.figure_numbers import shift_csv
 from calibrant_lab.paper.figures import write_figure
-from calibrant_lab.recipes import RECIPES
+from calibrant_lab.paper.figures.numbers import shift_csv
+from calibrant_lab.paper.figures.shift import figure6
 from calibrant_lab.shift.evaluation import evaluate_shifts
-from calibrant_lab.shift.figure import figure6
 from calibrant_lab.shift.sources import shifted_images
-from calibrant_lab.trials.executors import LocalExecutor
-from calibrant_lab.trials.live import LiveView
-from calibrant_lab.trials.protocol import Plan, Row
-from calibrant_lab.trials.runner import run
+from calibrant_lab.sweeps.live import LiveView
+from calibrant_lab.sweeps.protocol import Plan
+from calibrant_lab.sweeps.run import run
+from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.fit import predict, prepare
+from calibrant_lab.trials.local_executor import LocalExecutor
+from calibrant_lab.trials.scores import BINS, Predicted
 from calibrant_lab.trials.store import Store
 
 # The normalisation these weights were trained with.
@@ -54,16 +53,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if not 1 <= arguments.shift_images <= HALF:
         parser.error(f"--shift-images must be 1 to {HALF}: temperatures are fitted on the second half of the test set")
-    base = RECIPES["cifar10"].replaced(
-        {
+    sweep = Sweep(
+        name="finetune", recipe="cifar10", methods=("esd",), grids={"weight": (1.0,)}, seeds=arguments.seeds,
+        reduced_split=False,
+        settings={
             "model": "resnet20", "initial_weights": arguments.weights, "epochs": arguments.epochs,
             "learning_rate": 1e-4, "flip": True, "mean": MEAN, "std": STD,
-        }
+        },
     )  # fmt: skip
-    plan = Plan(base, (_row("NLL", base, arguments.seeds), _row("+ ESD", base, arguments.seeds)))
-    store = Store(arguments.runs)
-    with LiveView(store, Console(stderr=True), total=len(plan.needed)) as view:
-        run(lambda *_: plan, store, LocalExecutor(arguments.runs, arguments.data_dir), view)
+    base, store = sweep.base, Store(arguments.runs)
+    with LiveView(store, Console(stderr=True), total=2 * arguments.seeds) as view:
+        plan = run(sweep, store, LocalExecutor(arguments.runs, arguments.data_dir), view)
     if missing := plan.missing(store.results().keys()):
         sys.exit(f"{len(missing)} of {len(plan.needed)} trials have no result: the same command again runs them")
     networks = {"as downloaded": [_as_downloaded(base, arguments.data_dir)]}
@@ -87,14 +87,9 @@ def main() -> None:
         temporary.write_text(shift_csv(shifted), encoding="utf-8")
 
 
-def _row(name: str, base: Configuration, seeds: int) -> Row:
-    objective = "nll" if name == "NLL" else "esd"
-    return Row(name, tuple(base.replaced({"objective": objective, "seed": seed}) for seed in range(seeds)))
-
-
 def _as_downloaded(base: Configuration, data: Path) -> Predicted:
-    loaders = make_loaders(base, data, hold_out=False, minimum_samples=3)
-    return predict(make_model(base, loaders), loaders.test)
+    prepared = prepare(base, data)
+    return predict(prepared.classifier.model, prepared.loaders.test)
 
 
 def _halves(test: Predicted) -> tuple[Predicted, Predicted]:
@@ -121,8 +116,8 @@ def _seen(plan: Plan, store: Store) -> str:
     """What ESD had to go by: the weights have seen the images that fine-tuning held out."""
     results = {row.name: [store.trial(trial).result().validation for trial in row.trials] for row in plan.rows}
     told = (
-        f"{name} {100 * statistics.fmean(one.accuracy for one in found):.2f} and "
-        f"{100 * statistics.fmean(one.ece for one in found):.2f}"
+        f"{name} {100 * statistics.fmean(one['accuracy'] for one in found):.2f} and "
+        f"{100 * statistics.fmean(one['ece'] for one in found):.2f}"
         for name, found in results.items()
     )
     return (

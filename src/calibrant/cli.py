@@ -46,22 +46,22 @@ def evaluate(
     memory_limit: str = "1GB",
     names: Names = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """Tell how honest the predictions in a file are; several files are compared side by side.
+    """Measure how well the predictions in a file are calibrated; several files are compared side by side.
 
     A file is .npz, .csv or .parquet and holds logits or probabilities with target, or confidence with correct. In a
     table, the values of the classes are columns logits_0, logits_1, ..., or in Parquet one column of lists.
 
     Args:
         files: Predictions, one file for each model.
-        report: Write an HTML page with figures here.
+        report: File to write an HTML page with figures to.
         json: Print JSON instead of a table.
-        bins: Bins of ECE; by default the convention's.
-        convention: Of ECE: paper (20 bins, right-closed), guo (15), torchmetrics (15, left-closed) or netcal (10).
-        draws: Data sets drawn to test calibration.
-        seed: Of these draws.
-        engine: auto reads into memory, and takes duckdb for a table too large for it.
-        memory_limit: Of duckdb.
-        names: What arrays and columns are called.
+        bins: Number of bins of ECE; by default that of the convention.
+        convention: ECE as in: paper (20 bins, right-closed), guo (15), torchmetrics (15, left-closed) or netcal (10).
+        draws: Number of data sets drawn to test calibration.
+        seed: Seed of these draws.
+        engine: auto reads the file into memory, and uses duckdb for a table that does not fit.
+        memory_limit: Memory limit of duckdb.
+        names: Names of arrays and columns.
     """
     from calibrant.commands.evaluate import Options, evaluate_files
 
@@ -88,10 +88,10 @@ def recalibrate(
     Args:
         fit: Predictions on held-out data, with target.
         apply: Predictions to calibrate.
-        method: What to fit.
-        out: Where to write; by default beside --apply, its name ending in -calibrated.
+        method: Post-hoc method to fit.
+        out: File to write; by default beside --apply, with a name that ends in -calibrated.
         json: Print JSON instead of a table.
-        names: What arrays and columns are called.
+        names: Names of arrays and columns.
     """
     from calibrant.commands.recalibrate import recalibrate_file
 

@@ -16,12 +16,12 @@ Settings = Annotated[str, Parameter(help="Settings of the recipe and options of 
 
 
 def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")) -> None:
-    """Train small networks on made data with NLL, ESD and CalibratedLoss, and compare them with the known truth.
+    """Train small networks on synthetic data with NLL, ESD and CalibratedLoss, and compare them with the known truth.
 
     Needs no data and no download; takes about a minute on two cores.
 
     Args:
-        seeds: Number of networks to train each way.
+        seeds: Number of networks to train with each method.
         epochs: Passes over the training rows.
         out: Folder for the trials, the report and the predictions of the first seed, to try other commands on.
     """
@@ -61,19 +61,19 @@ def train(
 ) -> None:
     """Train one network by a recipe and a method, and keep it as a trial.
 
-    A trial holds weights, predictions, curves, an HTML report and the configuration. The same command again goes on
-    with an interrupted trial, to the result it would have had, and shows a finished one. With more --epochs it goes
-    on from the finished one, to the result of a training that long.
+    A trial holds weights, predictions, curves, an HTML report and the configuration. The same command again continues
+    an interrupted trial, with the same result as without the interruption, and shows a finished one. With more
+    --epochs it continues a finished one, to the result of a training that long.
 
     Args:
         recipe: Name of a recipe, package.module:name or ./file.py:name; digits needs no data.
         method: Name of a method, package.module:name or ./file.py:name; by default nll.
         seed: Seed of split, initialisation, order and augmentation; by default 0.
-        data_dir: Folder with the official files of the data; without it they are fetched from the Hugging Face hub.
-        runs: Folder that trials are kept in.
+        data_dir: Folder with the official files of the data; by default they are fetched from the Hugging Face hub.
+        runs: Folder of trials.
         config: TOML or JSON file with recipe, method, seed, options and settings, such as the config.json of a trial.
-            Options of the command line go before it.
-        wandb: Project of Weights & Biases to log to, besides TensorBoard.
+            Options of the command line override it.
+        wandb: Project of Weights & Biases to log to, in addition to TensorBoard.
         accelerator: cpu, gpu, mps or auto.
         settings: Settings of the recipe and options of the method, such as --epochs 5 --weight 2.
     """
@@ -114,35 +114,36 @@ def reproduce(
     """Run a sweep, and show its tables and figures, with the paper's numbers beside ours.
 
     For each method a sweep searches the weight λ, then the options of the objective, and chooses by validation scores;
-    then all seeds are trained. Trials are kept in a folder and none is run twice: the same command again, after any
-    interruption, goes on with what is missing.
+    then all seeds are trained. Trials are kept in a folder and none is run twice: after an interruption, the same
+    command runs what is missing.
 
     Args:
         target: table1, table2, table3, figure1 to figure6, all, or a sweep of your own as a TOML file.
         recipe: Recipes, by default the six of the paper or that of the sweep; package.module:name or ./file.py:name for
             your own.
-        profile: paper, the default, is the search as published; cpu a smaller one of 50 epochs; quick one of seconds,
-            for digits. A sweep of your own has none.
+        profile: Size of the search: paper, the default, as published; cpu smaller, with 50 epochs; quick for a first
+            try on digits. A sweep of your own has none.
         methods: Rows beside the NLL, by default the paper's; package.module:name or ./file.py:name for your own.
         weights: Values of λ to search, by default the profile's.
-        seeds: Networks in a row.
-        search_seeds: Networks for each candidate of the search; their mean is compared. With one, chance has a say.
+        seeds: Number of networks per row.
+        search_seeds: Number of networks per candidate of the search; their means are compared.
         select: Validation score by which a candidate is chosen, by default ece.
         columns: Scores to show, such as accuracy ece smooth_ece log_loss ece+temperature.
-        data_dir: Folder with the official files of the data; for several recipes, of a folder for each, named like
-            it. Without it they are fetched from the Hugging Face hub.
-        runs: Folder that trials are kept in.
+        data_dir: Folder with the official files of the data; for several recipes, with a subfolder named after each.
+            By default they are fetched from the Hugging Face hub.
+        runs: Folder of trials.
         format: Format of printed tables: table, markdown, latex or csv.
-        out: Folder to write tables to, in every format, and figures; without it figures go to RUNS/figures.
-        dry_run: Only list the trials, and show the table as it stands.
-        executor: local runs trials on this machine; ray on a cluster, or in Ray's way on this machine.
-        parallel: Trials at a time on this machine; by default one for each GPU or core.
-        ray_address: Address of the cluster, such as auto; by default Ray is started on this machine.
-        gpus_per_trial: GPUs of a trial on the cluster; may be a fraction.
-        cpus_per_trial: CPUs of a trial on the cluster; also its threads.
+        out: Folder for figures and tables in every format; by default figures go to RUNS/figures.
+        dry_run: Only list the trials and show the table so far.
+        executor: local runs trials as processes of this machine, ray on a Ray cluster.
+        parallel: Number of trials at a time on this machine; by default one per GPU or core.
+        ray_address: Address of the Ray cluster, such as auto; by default Ray is started on this machine.
+        gpus_per_trial: GPUs per trial on the cluster; may be a fraction.
+        cpus_per_trial: CPUs, and threads, per trial on the cluster.
         accelerator: cpu, gpu, mps or auto.
-        corrupted_dir: Folder with the official CIFAR-10-C or CIFAR-100-C, for figure6; generated without it.
-        shift_images: Use the first so many test images only, for figure6.
+        corrupted_dir: Folder with the official CIFAR-10-C or CIFAR-100-C, for figure6; by default corruptions are
+            generated.
+        shift_images: Number of test images to use for figure6; by default all.
         settings: Settings of the recipe for all trials, such as --epochs 5.
     """
     require_training_packages()
@@ -166,7 +167,7 @@ def reproduce(
         sys.exit(1)
 
 
-runs = App(name="runs", help="Look into a folder of trials, and tidy it.")
+runs = App(name="runs", help="Inspect and clean up a folder of trials.")
 Runs = Annotated[Path, Parameter(name="--runs")]
 
 
@@ -175,7 +176,7 @@ def list_trials(*, folder: Runs = Path("runs")) -> None:
     """List all trials: settings, status, scores, cost.
 
     Args:
-        folder: Folder that trials are kept in.
+        folder: Folder of trials.
     """
     require_training_packages()
     from rich.console import Console
@@ -188,11 +189,11 @@ def list_trials(*, folder: Runs = Path("runs")) -> None:
 
 @runs.command
 def show(trial: str, *, folder: Runs = Path("runs")) -> None:
-    """Show one trial: configuration, scores, cost, environment, and what went wrong.
+    """Show one trial: configuration, scores, cost, environment, and the traceback if it failed.
 
     Args:
         trial: The first digits of its identity.
-        folder: Folder that trials are kept in.
+        folder: Folder of trials.
     """
     require_training_packages()
     from rich.console import Console
@@ -212,14 +213,14 @@ def prune(
     weights: Flag = False,
     apply: Flag = False,
 ) -> None:
-    """Say what could be removed from a folder of trials, and with --apply remove it. What is running is left alone.
+    """List what can be removed from a folder of trials, and remove it with --apply. Running trials are not touched.
 
     Args:
-        folder: Folder that trials are kept in.
-        failed: Trials that failed.
-        unfinished: Trials that were begun and not ended, with their checkpoints.
-        weights: The networks of finished trials; figure6 needs them, nothing else does.
-        apply: Remove, instead of only saying what.
+        folder: Folder of trials.
+        failed: Remove failed trials.
+        unfinished: Remove unfinished trials, with their checkpoints.
+        weights: Remove the weights of finished trials, which only figure6 needs.
+        apply: Remove instead of only listing.
     """
     require_training_packages()
     from rich.console import Console
@@ -235,9 +236,9 @@ def export(out: Path, *, folder: Runs = Path("runs"), predictions: Flag = False)
     """Write configuration, scores, cost and environment of every finished trial to one JSON file.
 
     Args:
-        out: The file.
-        folder: Folder that trials are kept in.
-        predictions: Write the logits of the test sets too, as float16, to an .npz file of the same name.
+        out: File to write.
+        folder: Folder of trials.
+        predictions: Also write the logits of the test sets, as float16, to an .npz file of the same name.
     """
     require_training_packages()
     from calibrant_lab.trials.export import export
@@ -248,10 +249,10 @@ def export(out: Path, *, folder: Runs = Path("runs"), predictions: Flag = False)
 
 @runs.command
 def convert(path: Path) -> None:
-    """Bring trials of Calibrant 0.1 up to date, in place.
+    """Convert trials written by Calibrant 0.1, in place.
 
     Args:
-        path: Folder that trials are kept in, or a file that calibrant runs export wrote.
+        path: Folder of trials, or a file that calibrant runs export wrote.
     """
     require_training_packages()
     from rich.console import Console
@@ -262,11 +263,11 @@ def convert(path: Path) -> None:
 
 
 def report(folder: Annotated[Path, Parameter(name="runs")] = Path("runs"), *, out: Path = Path("report.html")) -> None:
-    """Write one HTML page about a whole folder of trials: tables, figures, every trial, failures.
+    """Write an HTML page about a folder of trials: tables, figures, every trial, failures.
 
     Args:
-        folder: Folder that trials are kept in.
-        out: The page.
+        folder: Folder of trials.
+        out: File to write.
     """
     require_training_packages()
     from calibrant_lab.paper.store_report import write_store_report

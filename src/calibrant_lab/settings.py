@@ -47,7 +47,7 @@ class Settings(BaseModel):
     def checked(cls, values: Mapping[str, Any]) -> Self:
         """Make settings of plain values or texts; what is wrong is said in one line."""
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate({name.replace("-", "_"): value for name, value in values.items()})
         except ValidationError as error:
             # A setting that is not known may be one of a later version.
             kind = UnknownNameError if error.errors()[0]["type"] == "extra_forbidden" else ValueError

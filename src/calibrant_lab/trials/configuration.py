@@ -145,8 +145,8 @@ def from_dict(found: Mapping[str, Any]) -> Configuration:
     if "objective" in found:
         raise ValueError("is from Calibrant 0.1: bring its folder up to date with calibrant runs convert")
     return configure(
-        found["recipe"], found["method"], options=found["options"], settings=found["settings"], seed=found["seed"],
-        files=found.get("files"),
+        found["recipe"], found["method"], options=found.get("options"), settings=found.get("settings"),
+        seed=found.get("seed", 0), files=found.get("files"),
     )  # fmt: skip
 
 
