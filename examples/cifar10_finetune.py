@@ -23,6 +23,7 @@ from calibrant.files import whole_or_not_at_all
 from calibrant_lab.paper.figures import write_figure
 from calibrant_lab.paper.figures.numbers import shift_csv
 from calibrant_lab.paper.figures.shift import figure6
+from calibrant_lab.scores import BINS, Predicted
 from calibrant_lab.shift.evaluation import evaluate_shifts
 from calibrant_lab.shift.sources import shifted_images
 from calibrant_lab.sweeps.live import LiveView
@@ -32,7 +33,6 @@ from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import predict, prepare
 from calibrant_lab.trials.local_executor import LocalExecutor
-from calibrant_lab.trials.scores import BINS, Predicted
 from calibrant_lab.trials.store import Store
 
 # The normalisation these weights were trained with.
@@ -82,9 +82,9 @@ def main() -> None:
     each = iter(results)
     shifted = {row.name: [next(each) for _ in row.trials] for row in plan.rows}
     for ending in ("svg", "png"):
-        write_figure(arguments.out / f"cifar10_finetune-figure6.{ending}", figure6(shifted))
+        write_figure(arguments.out / f"cifar10_finetune-figure6.{ending}", figure6(shifted, sweep.subject))
     with whole_or_not_at_all(arguments.out / "cifar10_finetune-figure6.csv") as temporary:
-        temporary.write_text(shift_csv(shifted), encoding="utf-8")
+        temporary.write_text(shift_csv(sweep, shifted), encoding="utf-8")
 
 
 def _as_downloaded(base: Configuration, data: Path) -> Predicted:

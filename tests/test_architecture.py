@@ -48,9 +48,10 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "recipes": {"data", "models", "plugins", "settings"},
         "__init__": {"data", "methods", "recipes", "settings"},
         "catalogue": {"methods", "recipes", "settings"},
-        "columns": {"trials"},  # its scores
-        "table": {"columns", "trials"},
-        "trials": {"columns", "data", "methods", "plugins", "recipes", "settings", "table"},
+        "scores": {"plugins"},
+        "columns": {"scores"},
+        "table": {"columns", "scores"},
+        "trials": {"columns", "data", "methods", "plugins", "recipes", "scores", "settings", "table"},
         "sweeps": {"methods", "plugins", "recipes", "settings", "table", "trials"},
         "shift": {"data", "models", "plugins", "sweeps", "trials"},
         "paper": {"columns", "methods", "plugins", "recipes", "shift", "sweeps", "table", "trials"},

@@ -21,7 +21,7 @@ from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
 if TYPE_CHECKING:
     from calibrant import metrics, posthoc, report, training
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AdaFocalLoss",

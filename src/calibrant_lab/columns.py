@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from calibrant.metrics.table import described
-from calibrant_lab.trials.scores import ALIASES, check_column
+from calibrant_lab.scores import ALIASES, check_column
 
 AFTER = {"temperature": "after TS", "vector": "after VS"}
 

@@ -12,13 +12,13 @@ from calibrant.report import audit, write_report
 from calibrant_lab.columns import Column, column
 from calibrant_lab.paper.tables.significance import holm, paired_test
 from calibrant_lab.recipes.made import true_test_probabilities
+from calibrant_lab.scores import Predicted, scores_of
 from calibrant_lab.sweeps.live import LiveView
 from calibrant_lab.sweeps.run import run
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import print_whole, score_table
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import LocalExecutor
-from calibrant_lab.trials.scores import Predicted, scores_of
 from calibrant_lab.trials.store import Store
 
 SWEEP = Path(__file__).with_name("demo.toml")

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from calibrant_lab.columns import Column
-from calibrant_lab.trials.scores import BINS
+from calibrant_lab.scores import BINS
 
 NOTE = (
     f"ECE in {BINS} bins. TS and VS: temperature and vector scaling, fitted on the validation set; - where no "

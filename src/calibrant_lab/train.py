@@ -20,12 +20,12 @@ from calibrant_lab import plugins
 from calibrant_lab.columns import column
 from calibrant_lab.curves import write_curves
 from calibrant_lab.progress import training_progress
+from calibrant_lab.scores import KEPT
 from calibrant_lab.table import NOTE, print_whole, score_table
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
 from calibrant_lab.trials.fit import check_accelerator
 from calibrant_lab.trials.provenance import changes_since
 from calibrant_lab.trials.run import run_trial
-from calibrant_lab.trials.scores import KEPT
 from calibrant_lab.trials.store import CHECKPOINT, Store, Trial
 from calibrant_lab.trials.watching import Bar
 

@@ -15,7 +15,7 @@ from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
 from calibrant_lab.trials.ray_executor import RayExecutor
 from calibrant_lab.trials.store import Store
-from tests.lab.sweeps import collect
+from tests.lab.interrupted_sweep import collect
 
 EXAMPLE = Path(__file__).parents[2] / "examples/own_recipe"
 # A recipe whose network stands in a file beside it, which is imported only when the network is built.

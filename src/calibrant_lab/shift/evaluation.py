@@ -18,12 +18,12 @@ from calibrant.files import FileError
 from calibrant_lab.data import Images, ImageSamples
 from calibrant_lab.models import build_image_model
 from calibrant_lab.models.weights import load_weights
+from calibrant_lab.scores import BINS, Predicted
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.sources import ShiftedImages, SourceName, shifted_images
 from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.fit import predict
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.scores import BINS, Predicted
 from calibrant_lab.trials.store import WEIGHTS, Result, Store, Trial
 
 SHIFT = "shift.json"

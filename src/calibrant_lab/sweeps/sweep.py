@@ -12,9 +12,9 @@ from calibrant.files import naming, whole_or_not_at_all
 from calibrant_lab import plugins
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
+from calibrant_lab.scores import check_column, check_metric
 from calibrant_lab.settings import one_line
 from calibrant_lab.trials.configuration import Configuration, configure, read_settings
-from calibrant_lab.trials.scores import check_column, check_metric
 
 COLUMNS = ("accuracy", "ece", "ece+temperature", "accuracy+vector", "ece+vector")
 FOLDER = "sweeps"

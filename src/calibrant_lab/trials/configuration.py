@@ -194,7 +194,7 @@ def read_configuration(path: Path) -> Configuration:
             raise ValueError(f"{no_such_setting(unknown, known)}; settings of the recipe stand below [settings]")
         if not isinstance(found.get("recipe"), str):
             raise ValueError("must name its recipe")
-        found |= {name: plugins.absolute(found[name], path.parent) for name in ("recipe", "method")}
+        found |= {name: plugins.absolute(str(found[name]), path.parent) for name in ("recipe", "method")}
         return from_dict(found)
 
 

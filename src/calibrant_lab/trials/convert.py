@@ -9,10 +9,10 @@ from rich.console import Console
 from calibrant.files import FileError
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
+from calibrant_lab.scores import score
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.scores import score
 from calibrant_lab.trials.store import Store, Trial
 
 COLUMNS = {

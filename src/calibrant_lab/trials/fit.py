@@ -21,9 +21,9 @@ from calibrant.training.ignored import minimum_samples_of
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant_lab.data.samples import Data
+from calibrant_lab.scores import Predicted
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.parts import Loaders, make_loaders
-from calibrant_lab.trials.scores import Predicted
 
 
 class Prepared(NamedTuple):

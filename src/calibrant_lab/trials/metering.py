@@ -17,9 +17,9 @@ from calibrant.files import FileError
 from calibrant.training.lightning import CalibratedClassifier
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.score_names import with_current_names
+from calibrant_lab.scores import Predicted, score
 from calibrant_lab.trials.fit import Prepared, Trained, predict
 from calibrant_lab.trials.json_files import write_json
-from calibrant_lab.trials.scores import Predicted, score
 from calibrant_lab.trials.store import Cost, Progress
 
 SECONDS_BETWEEN_SIGNS = 5.0

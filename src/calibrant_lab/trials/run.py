@@ -16,13 +16,13 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from calibrant.files import FileError, whole_or_not_at_all, write_predictions
+from calibrant_lab.scores import Predicted, best_temperature, score, scores_of
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import Prepared, Trained, fit, predict, prepare
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.metering import Meter
 from calibrant_lab.trials.provenance import check_files, environment_of, made_with
-from calibrant_lab.trials.scores import Predicted, best_temperature, score, scores_of
 from calibrant_lab.trials.store import Result, Store, Trial, is_full, write_result
 from calibrant_lab.trials.watching import KeepLast
 

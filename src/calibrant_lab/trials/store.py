@@ -21,9 +21,9 @@ from filelock import FileLock, Timeout
 from calibrant.files import FileError, read_predictions
 from calibrant.training.score_names import with_current_names
 from calibrant_lab import plugins
+from calibrant_lab.scores import ALIASES, Predicted, score, scores_of
 from calibrant_lab.trials.configuration import Configuration, from_dict
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.scores import ALIASES, Predicted, score, scores_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import torch
 
 from calibrant.posthoc import TemperatureScaling, VectorScaling
 from calibrant_lab.paper.tables.ensembles import ensemble, ensemble_of, has_predictions, with_dropout
-from calibrant_lab.trials.scores import KEPT, Predicted, scores_of
+from calibrant_lab.scores import KEPT, Predicted, scores_of
 from calibrant_lab.trials.store import Trial
 from tests.lab.synthetic import keep_predictions, noisy
 

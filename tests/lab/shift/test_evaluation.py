@@ -17,6 +17,7 @@ from calibrant_lab.data import ImageBatches, Images, load_digits
 from calibrant_lab.models import build_image_model
 from calibrant_lab.paper.figures.parts import NotRunError
 from calibrant_lab.paper.figures.shift import figure6
+from calibrant_lab.scores import Predicted, scores_of
 from calibrant_lab.shift import evaluation
 from calibrant_lab.shift.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from calibrant_lab.shift.evaluation import ShiftResult, evaluate_shifts, kept_shifts, shift_of
@@ -27,7 +28,6 @@ from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.fit import predict
 from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.run import run_trial
-from calibrant_lab.trials.scores import Predicted, scores_of
 from calibrant_lab.trials.store import CONFIGURATION, WEIGHTS, Cost, Result, Store, Trial, write_result
 
 DIGITS = configure("digits", settings={"epochs": 1})

@@ -8,8 +8,8 @@ from matplotlib.ticker import MaxNLocator
 
 from calibrant.report.figures import ACCENT, GAP, legend_above
 from calibrant_lab.paper.figures import parts
+from calibrant_lab.scores import BINS
 from calibrant_lab.sweeps.protocol import Plan, Row
-from calibrant_lab.trials.scores import BINS
 from calibrant_lab.trials.store import Store
 
 History = list[dict[str, float]]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from calibrant_lab.trials.scores import Predicted, repaired, score, scores_of
+from calibrant_lab.scores import Predicted, repaired, score, scores_of
 from calibrant_lab.trials.store import Trial
 
 

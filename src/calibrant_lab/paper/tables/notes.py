@@ -8,9 +8,9 @@ from calibrant_lab.methods import SYMBOLS, method
 from calibrant_lab.paper.profiles import profile
 from calibrant_lab.paper.tables.build import NOT_RUN, SEARCHING, Tabulated
 from calibrant_lab.paper.tables.significance import LEVEL, least_p
+from calibrant_lab.scores import BINS
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import changes_of
-from calibrant_lab.trials.scores import BINS
 from calibrant_lab.trials.store import DROPOUT_PASSES
 
 DIFFERS, NOT_WITHIN = "†", "‡"

@@ -8,7 +8,7 @@ import torch
 
 import calibrant as cal
 from calibrant_lab.plugins import UnknownNameError
-from calibrant_lab.trials.scores import KEPT, Predicted, best_temperature, check_column, score, scores_of
+from calibrant_lab.scores import KEPT, Predicted, best_temperature, check_column, score, scores_of
 from tests.lab.synthetic import noisy
 
 VALIDATION, TEST = (noisy(400, 3, target_seed=seed, seed=seed) for seed in (1, 2))
