@@ -451,7 +451,6 @@ def pad_what_there_is(samples: list[dict[str, Any]]) -> Batch:
     ("options", "message"),
     [
         ({"calibration_dataset": Unlabelled(8, seed=0)}, "has no 'labels', only input_ids: give calibration_dataset"),
-        ({"model": Headless("hidden", (3,))}, "no logits, only loss, hidden: use a model with a classification head"),
         ({"model": Headless("logits", (5, 3))}, r"expected logits \(N, C\) .* got \(4, 5, 3\)"),
         ({"model": Headless("logits", (1,))}, r"at least 2 classes .* got \(4, 1\)"),
         ({"dataloader_drop_last": True, "calibration_batch_size": 9}, "gave no batch of at least 3 samples"),
@@ -461,6 +460,12 @@ def test_what_cannot_be_calibrated_is_explained(tmp_path: Path, options: dict[st
     trainer = calibrated(tmp_path, **options)
     trainer.data_collator = pad_what_there_is
     with pytest.raises(ValueError, match=message):
+        trainer.train()
+
+
+def test_a_model_without_logits_is_explained(tmp_path: Path) -> None:
+    trainer = calibrated(tmp_path, model=Headless("hidden", (3,)))
+    with pytest.raises(TypeError, match="got only loss, hidden: use a model with a classification head"):
         trainer.train()
 
 
