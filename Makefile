@@ -5,13 +5,16 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test test-versions lint bench docs clean
 
 demo: .venv/demo.stamp  ## train small networks on made data, compare them with the truth, write a report
 	$(BIN)/calibrant demo
 
 test: .venv/dev.stamp  ## all tests, doctests included
 	$(BIN)/pytest
+
+test-versions:  ## the core tests with the oldest and the newest dependencies, each in an environment of its own
+	$(PYTHON) tools/versions.py
 
 lint: .venv/dev.stamp  ## formatting, style and types
 	$(BIN)/ruff format --check
@@ -25,7 +28,7 @@ docs: .venv/dev.stamp  ## the documentation, into docs/_build
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
 
 clean:
-	rm -rf .venv docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-versions docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Calibrant needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

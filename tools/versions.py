@@ -19,6 +19,8 @@ PROJECT = f"{ROOT}[lightning,hf,streaming,report,scale]"
 TOOLS = ("pytest>=8", "pytest-timeout>=2", "hypothesis>=6.100")
 PYTHONS = ("3.11", "3.12", "3.13")
 TORCH = "torch==2.13.0"  # the only release that these tests are run with
+# Where wheels stand locally torch is one of them, and no other build of it is fetched.
+LINKS = os.environ.get("UV_FIND_LINKS", os.environ.get("PIP_FIND_LINKS", "").replace(" ", ","))
 TESTS = ("tests/objectives", "tests/metrics", "tests/training")
 # What other packages deprecate in each other is not what this is about.
 IGNORED = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
@@ -41,15 +43,23 @@ def main() -> int:
 
 def _run(which: str, python: str, pytest: list[str]) -> str:
     folder = PLACE / f"{which}-{python}"
-    resolution = "lowest-direct" if which == "oldest" else "highest"
     if not _uv("venv", "--clear", "--python", python, folder):
         return "skipped, no such Python"
-    install = ("pip", "install", "--python", folder, "--resolution", resolution)
-    if not _uv(*install, TORCH):
+    install = ("pip", "install", "--python", folder)
+    if not _uv(*install, TORCH, *(("--no-deps", "--no-index") if LINKS else ())):
         return "skipped, no torch for it"
-    if not _uv(*install, TORCH, "--editable", PROJECT, *TOOLS):
+    # The lowest 2.13.0 is another build than the one just installed: a local version such as 2.13.0+cpu is higher.
+    build = subprocess.check_output(
+        [folder / "bin/python", "-c", "from importlib import metadata; print(metadata.version('torch'))"], text=True
+    )
+    pinned = folder / "torch.txt"
+    pinned.write_text(f"torch=={build}", encoding="utf-8")
+    resolution = "lowest-direct" if which == "oldest" else "highest"
+    options = ("--constraint", pinned, "--resolution", resolution)
+    if not _uv(*install, *options, "--editable", PROJECT, *TOOLS):
         return "failed"
-    command = [folder / "bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-m", "not slow", "--timeout", "300"]
+    command: list[str | Path] = [folder / "bin/python", "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["-m", "not slow", "--timeout", "300"]
     command += [part for name in IGNORED for part in ("-W", f"ignore::{name}")]
     names_tests = any((ROOT / argument.partition("::")[0]).exists() for argument in pytest)
     return "passed" if _succeeds([*command, *pytest, *(() if names_tests else TESTS)]) else "failed"
@@ -66,8 +76,7 @@ def _uv(*arguments: str | Path) -> bool:
 def _succeeds(command: list[str | Path]) -> bool:
     # The pins that `make` exports are what this is to do without; uv has other names for pip's settings.
     environment = {name: value for name, value in os.environ.items() if name not in ("PIP_CONSTRAINT", "PYTHONPATH")}
-    if "PIP_FIND_LINKS" in environment:
-        environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"].replace(" ", ","))
+    environment |= {"UV_CACHE_DIR": str(PLACE / "cache")} | ({"UV_FIND_LINKS": LINKS} if LINKS else {})
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 
 

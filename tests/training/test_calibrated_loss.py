@@ -419,6 +419,22 @@ def test_a_final_network_that_diverged_is_an_error_that_names_it() -> None:
         calibrated.finish([samples(64, 1)])
 
 
+def test_a_training_that_diverged_is_not_told_to_hold_out_more_data() -> None:
+    (x, y), held_out = samples(64, 0), samples(64, 1)
+    model = nn.Linear(10, 4)
+    calibrated = CalibratedLoss(model)
+    with torch.no_grad():
+        model.weight.fill_(math.nan)
+    with pytest.warns(CalibrationWarning, match=r"training has diverged: load the weights of an earlier checkpoint"):
+        calibrated(x, y, *held_out)
+    huge = nn.Linear(10, 4)
+    with torch.no_grad():
+        huge.weight.mul_(1e8)
+    with pytest.warns(CalibrationWarning, match=r"\(training has diverged\).*earlier checkpoint") as caught:
+        CalibratedLoss(huge).finish([held_out])
+    assert not any("hold out" in str(each.message) for each in caught)
+
+
 def test_logits_of_ignored_samples_may_be_anything() -> None:
     x, y = samples(64, 1)
     x, y = x.clone(), y.clone()

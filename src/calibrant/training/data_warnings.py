@@ -64,7 +64,7 @@ def _rows(dataset: Any) -> tuple[Any, Any]:
 def _equal_samples(held_out: Any, train: Any) -> int:
     """How many held-out samples of two Hugging Face data sets are equal to one in training, if more than usual."""
     of_datasets = [type(each).__module__.partition(".")[0] == "datasets" for each in (held_out, train)]
-    if not all(of_datasets) or not isinstance(train, Sized) or set(held_out.column_names) != set(train.column_names):
+    if not all(of_datasets) or not hasattr(train, "__len__") or set(held_out.column_names) != set(train.column_names):
         return 0
     columns = sorted(train.column_names)
     seen = set(_contents(train, columns))
