@@ -9,13 +9,15 @@ for which there is no environment to be had is reported and skipped.
 
 import argparse
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / ".venv-versions"
-PROJECT = f"{ROOT}[lightning,hf,streaming,report,scale]"
+EXTRAS = ("lightning", "hf", "streaming", "report", "scale")
 TOOLS = ("pytest>=8", "pytest-timeout>=2", "hypothesis>=6.100")
 PYTHONS = ("3.11", "3.12", "3.13")
 TORCH = "torch==2.13.0"  # the only release that these tests are run with
@@ -48,21 +50,27 @@ def _run(which: str, python: str, pytest: list[str]) -> str:
     install = ("pip", "install", "--python", folder)
     if not _uv(*install, TORCH, *(("--no-deps", "--no-index") if LINKS else ())):
         return "skipped, no torch for it"
-    # The lowest 2.13.0 is another build than the one just installed: a local version such as 2.13.0+cpu is higher.
+    # Its build is part of the pin: 2.13.0 may also be had as other builds than the one just installed.
     build = subprocess.check_output(
         [folder / "bin/python", "-c", "from importlib import metadata; print(metadata.version('torch'))"], text=True
     )
-    pinned = folder / "torch.txt"
-    pinned.write_text(f"torch=={build}", encoding="utf-8")
-    resolution = "lowest-direct" if which == "oldest" else "highest"
-    options = ("--constraint", pinned, "--resolution", resolution)
-    if not _uv(*install, *options, "--editable", PROJECT, *TOOLS):
+    pins = folder / "pins.txt"
+    pins.write_text("\n".join([f"torch=={build}", *(_lower_bounds() if which == "oldest" else [])]), encoding="utf-8")
+    if not _uv(*install, "--constraint", pins, "--editable", f"{ROOT}[{','.join(EXTRAS)}]", *TOOLS):
         return "failed"
     command: list[str | Path] = [folder / "bin/python", "-m", "pytest", "-p", "no:cacheprovider"]
     command += ["-m", "not slow", "--timeout", "300"]
     command += [part for name in IGNORED for part in ("-W", f"ignore::{name}")]
     names_tests = any((ROOT / argument.partition("::")[0]).exists() for argument in pytest)
     return "passed" if _succeeds([*command, *pytest, *(() if names_tests else TESTS)]) else "failed"
+
+
+def _lower_bounds() -> list[str]:
+    """Pins to the lower bounds of pyproject.toml; torch has one of its own."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["dependencies"] + [each for name in EXTRAS for each in project["optional-dependencies"][name]]
+    found = [re.match(r"([\w-]+)>=([\w.]+)", each) for each in wanted]
+    return [f"{each[1]}=={each[2]}" for each in found if each is not None and each[1] != "torch"]
 
 
 def _uv(*arguments: str | Path) -> bool:

@@ -240,7 +240,7 @@ def test_the_collator_sees_columns_the_model_takes(tmp_path: Path, kind: Callabl
     assert columns == {"input_ids", "labels"}
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path, steps: int) -> None:
     """Three steps an epoch, the last with a part of its batches; calibration passes of two batches and a small rest."""
 
@@ -287,6 +287,7 @@ def train_on_the_whole_sets(rank: int, ranks: int, port: int, folder: Path) -> N
         torch.save((flat(trainer.model), scores["eval_ece"], scores["eval_accuracy"]), folder / f"{ranks}.pt")
 
 
+@pytest.mark.slow  # test_calibrated_loss_ranks.py is the quick one: the loss itself on two ranks
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
