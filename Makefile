@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all test-versions lint bench docs clean
 
 # One process a core; a file's tests stay together, since they share what takes long to make.
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --timeout 600 --durations 25
@@ -19,6 +19,9 @@ test: .venv/dev.stamp  ## the tests that a person runs, doctests included
 test-all: .venv/dev.stamp  ## with those that take long: executors, Ray, Spark, killed processes, simulations
 	$(PYTEST)
 
+test-versions:  ## the core tests with the oldest and the newest dependencies, each in an environment of its own
+	$(PYTHON) tools/versions.py
+
 lint: .venv/dev.stamp  ## formatting, style and types
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -31,7 +34,7 @@ docs: .venv/dev.stamp  ## the documentation, into docs/_build
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
 
 clean:
-	rm -rf .venv docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-versions docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Calibrant needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

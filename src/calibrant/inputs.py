@@ -19,6 +19,7 @@ from calibrant.options import check_choice as check_choice
 from calibrant.options import check_count as check_count
 from calibrant.options import check_ignore_index as check_ignore_index
 from calibrant.options import check_range as check_range
+from calibrant.torch_private import assert_without_waiting
 
 
 class Pairs(NamedTuple):
@@ -42,7 +43,7 @@ class Classification(NamedTuple):
 def require(condition: Tensor, message: Callable[[], str]) -> None:
     """Raise ``ValueError`` if the 0-d ``condition`` is false, without ever stalling an accelerator."""
     if torch.compiler.is_compiling() or (condition.device.type != "cpu" and not traced()):
-        torch._assert_async(condition, message())
+        assert_without_waiting(condition, message())
     elif not traced() and not condition:
         raise ValueError(message())
 

@@ -7,9 +7,10 @@ and ``torch.compile`` and ``torch.func`` see through it.
 import math
 
 import torch
-import torch.autograd.forward_ad
 import torch.nn.functional as F
 from torch import Tensor
+
+from calibrant.torch_private import is_forward_mode, is_transformed
 
 # Roots below this count as 0: next to 0 their slope grows without bound, and a value that small is
 # rounding, not miscalibration.
@@ -21,19 +22,14 @@ def traced() -> bool:
 
     That is ``torch.compile``, a ``torch.func`` transform, or a tracer such as ``make_fx`` or ``torch.jit.trace``.
     """
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._is_tracing()
-    )
+    return torch.compiler.is_compiling() or is_transformed()
 
 
 def readable(tensor: Tensor) -> bool:
     """Whether the values can be read here and now, by NumPy, without stalling or breaking anything."""
     return (
         not traced()
-        and torch.autograd.forward_ad._current_level < 0
+        and not is_forward_mode()
         and tensor.device.type == "cpu"
         and type(tensor) in (Tensor, torch.nn.Parameter)
         and not tensor.is_neg()

@@ -136,10 +136,10 @@ def test_every_batch_of_a_loader_that_does_not_shuffle_has_its_turn(batches: int
     calibrated = CalibratedLoss(model, every=4)
     used = []
     for step in range(600):
-        before = calibrated._due
+        before = calibrated.turns.due
         x, y = torch.randn(4, 2), torch.randint(2, (4,))
         calibrated(x, y, x, y)
-        if calibrated._due != before:
+        if calibrated.turns.due != before:
             used.append(step)
     counts = torch.bincount(torch.tensor(used) % batches, minlength=batches)
     assert 600 / len(used) == pytest.approx(4, abs=0.5)
@@ -150,9 +150,9 @@ def test_batches_that_come_every_fourth_step_are_all_used() -> None:
     calibrated = CalibratedLoss(nn.Linear(2, 2), every=4, guard=False)
     for step in range(200):
         x, y = torch.randn(4, 2), torch.randint(2, (4,))
-        before = calibrated._due
+        before = calibrated.turns.due
         calibrated(x, y, *((x, y) if step % 4 == 0 else (None, None)))
-        assert (calibrated._due != before) == (step % 4 == 0)
+        assert (calibrated.turns.due != before) == (step % 4 == 0)
 
 
 def test_finish_makes_the_model_itself_calibrated() -> None:
@@ -417,6 +417,22 @@ def test_a_final_network_that_diverged_is_an_error_that_names_it() -> None:
         model.weight.fill_(math.nan)
     with pytest.raises(ValueError, match=r"the final network's logits .* on all 64 samples.* an earlier checkpoint"):
         calibrated.finish([samples(64, 1)])
+
+
+def test_a_training_that_diverged_is_not_told_to_hold_out_more_data() -> None:
+    (x, y), held_out = samples(64, 0), samples(64, 1)
+    model = nn.Linear(10, 4)
+    calibrated = CalibratedLoss(model)
+    with torch.no_grad():
+        model.weight.fill_(math.nan)
+    with pytest.warns(CalibrationWarning, match=r"training has diverged: load the weights of an earlier checkpoint"):
+        calibrated(x, y, *held_out)
+    huge = nn.Linear(10, 4)
+    with torch.no_grad():
+        huge.weight.mul_(1e8)
+    with pytest.warns(CalibrationWarning, match=r"\(training has diverged\).*earlier checkpoint") as caught:
+        CalibratedLoss(huge).finish([held_out])
+    assert not any("hold out" in str(each.message) for each in caught)
 
 
 def test_logits_of_ignored_samples_may_be_anything() -> None:

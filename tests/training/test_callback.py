@@ -90,7 +90,7 @@ def test_it_trains_as_the_loss_does_in_a_plain_loop(tmp_path: Path) -> None:
     batches = list(held_out)
     for _ in range(6):
         for x, y in train:
-            due = calibrated._step >= calibrated._due
+            due = calibrated.turns.step >= calibrated.turns.due
             loss = calibrated(x, y, *batches[place % 2])
             place += due
             optimizer.zero_grad()

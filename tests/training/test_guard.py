@@ -16,7 +16,8 @@ import calibrant as cal
 from calibrant.inputs import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
-from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard, Scores
+from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
+from calibrant.training.running_scores import Scores
 from tests.training.batches import Batch, Batches
 
 

@@ -240,7 +240,7 @@ def test_the_collator_sees_columns_the_model_takes(tmp_path: Path, kind: Callabl
     assert columns == {"input_ids", "labels"}
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path, steps: int) -> None:
     """Three steps an epoch, the last with a part of its batches; calibration passes of two batches and a small rest."""
 
@@ -287,6 +287,7 @@ def train_on_the_whole_sets(rank: int, ranks: int, port: int, folder: Path) -> N
         torch.save((flat(trainer.model), scores["eval_ece"], scores["eval_accuracy"]), folder / f"{ranks}.pt")
 
 
+@pytest.mark.slow  # test_calibrated_loss_ranks.py is the quick one: the loss itself on two ranks
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -451,7 +452,6 @@ def pad_what_there_is(samples: list[dict[str, Any]]) -> Batch:
     ("options", "message"),
     [
         ({"calibration_dataset": Unlabelled(8, seed=0)}, "has no 'labels', only input_ids: give calibration_dataset"),
-        ({"model": Headless("hidden", (3,))}, "no logits, only loss, hidden: use a model with a classification head"),
         ({"model": Headless("logits", (5, 3))}, r"expected logits \(N, C\) .* got \(4, 5, 3\)"),
         ({"model": Headless("logits", (1,))}, r"at least 2 classes .* got \(4, 1\)"),
         ({"dataloader_drop_last": True, "calibration_batch_size": 9}, "gave no batch of at least 3 samples"),
@@ -461,6 +461,12 @@ def test_what_cannot_be_calibrated_is_explained(tmp_path: Path, options: dict[st
     trainer = calibrated(tmp_path, **options)
     trainer.data_collator = pad_what_there_is
     with pytest.raises(ValueError, match=message):
+        trainer.train()
+
+
+def test_a_model_without_logits_is_explained(tmp_path: Path) -> None:
+    trainer = calibrated(tmp_path, model=Headless("hidden", (3,)))
+    with pytest.raises(TypeError, match="got only loss, hidden: use a model with a classification head"):
         trainer.train()
 
 

@@ -289,6 +289,7 @@ def train_on_two_ranks(folder: Path, method: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow  # test_calibrated_loss_ranks.py is the quick one: the loss itself on two ranks
 def test_two_ranks_have_the_same_temperature_and_the_same_weights(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

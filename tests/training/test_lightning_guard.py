@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibratedClassifier, CalibrationWarning, TemperatureInTheLoop, interleave
-from calibrant.training.guard import Guard, Scores
+from calibrant.training.guard import Guard
+from calibrant.training.running_scores import Scores
 from tests.training.batches import Batch, Batches
 from tests.training.lightning_runs import trainer
 

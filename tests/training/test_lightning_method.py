@@ -18,7 +18,7 @@ from calibrant.training import (
     StopAfterTemperature,
     interleave,
 )
-from calibrant.training.guard import Scores
+from calibrant.training.running_scores import Scores
 from tests.training.lightning_runs import classifier, data, network, result, samples, trainer
 from tests.training.test_lightning_resume import same
 

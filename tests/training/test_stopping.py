@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import calibrant as cal
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import StopAfterTemperature
-from calibrant.training.refinement import fold, last_layer, refined_nll
+from calibrant.training.last_layer import divide_layer
+from calibrant.training.refinement import last_layer, refined_nll
 from tests.ranks import on_two_ranks
 from tests.training.lightning_runs import STEPS, classifier, data, exact_classifier, exact_data, trainer
 
@@ -229,6 +230,6 @@ def test_folding_divides_the_outputs() -> None:
     for layer in (nn.Linear(4, 3), nn.Linear(4, 3, bias=False)):
         x = torch.randn(5, 4)
         before = layer(x)
-        fold(layer, 2.5)
+        divide_layer(layer, 2.5)
         torch.testing.assert_close(layer(x), before / 2.5)
     assert cal.training.StopAfterTemperature is StopAfterTemperature

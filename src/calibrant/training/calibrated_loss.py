@@ -1,42 +1,21 @@
 """One line for a training loop: a loss that leaves the network calibrated."""
 
 import math
-import weakref
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.inputs import Classification
-from calibrant.numerics import at_least_float32
-from calibrant.training.batchnorm import freeze_batchnorm_statistics
+from calibrant.torch_private import unwrapped
 from calibrant.training.finishing import Finished, Predictor, divide, final_temperature, scores_of
-from calibrant.training.guard import Guard
-from calibrant.training.ignored import Loss, loss_or_zero, objective_or_zero
-from calibrant.training.last_layer import find_layer, named_layer
-from calibrant.training.outputs import (
-    PROBABILITIES,
-    binary_labels,
-    cross_entropy,
-    evaluating,
-    finite,
-    flattened,
-    logits_of,
-    looks_like_probabilities,
-    mean_nll,
-    spread,
-    unwrapped,
-)
+from calibrant.training.held_out_use import HeldOutUse
+from calibrant.training.ignored import Loss, cross_entropy, loss_or_zero, mean_nll
+from calibrant.training.methods import BatchNormUse, Method, checked_settings
+from calibrant.training.outputs import finite, logits_of, spread
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
-from calibrant.training.warning import Reminder
-
-Method = Literal["temperature", "head", "published"]
-# Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
-# of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
-WALK = 0.382
 
 
 class Step(NamedTuple):
@@ -53,7 +32,7 @@ class Step(NamedTuple):
     objective: Tensor | None
 
 
-class CalibratedLoss:
+class CalibratedLoss(HeldOutUse):
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
     With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
@@ -116,7 +95,7 @@ class CalibratedLoss:
         every: int | None = None,
         layer: str | nn.Module | None = None,
         dropout: bool = False,
-        batchnorm: Literal["freeze", "update"] | None = None,
+        batchnorm: BatchNormUse | None = None,
         multi_label: bool = False,
         ignore_index: int = -100,
         samples: int = 2000,
@@ -126,54 +105,17 @@ class CalibratedLoss:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-        inputs.check_choice("method", method, ("temperature", "head", "published"))
-        if method == "temperature" and (objective is not None or weight is not None):
-            raise ValueError(
-                "method 'temperature' has no objective and no weight: choose 'published' or 'head' for one"
-            )
-        if method != "temperature" and criterion is not None:
+        if method in ("head", "published") and criterion is not None:
             raise ValueError(f"criterion sets the temperature, and method {method!r} has none: leave it out")
-        for name, value in (("objective", objective), ("loss", loss)):
-            if isinstance(value, type):
-                raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
-        weight = 1.0 if weight is None else weight
-        inputs.check_range("weight", weight, low=0)
-        every = (4 if method == "temperature" else 1) if every is None else every
-        inputs.check_count("every", every)
-        if batchnorm is not None:
-            inputs.check_choice("batchnorm", batchnorm, ("freeze", "update"))
-        self.method = method
-        self.weight = float(weight)
+        inputs.check_objective(loss, "loss")
+        view = "multi-label" if multi_label else "top-label"
+        settings = checked_settings(method, objective, weight, every, batchnorm, view=view, ignore_index=ignore_index)
+        loop = TemperatureLoop(criterion or "nll", samples=samples, damping=damping, patience=patience)
+        super().__init__(
+            model, settings, loop, layer=layer, dropout=dropout, multi_label=multi_label, ignore_index=ignore_index,
+            guard=guard,
+        )  # fmt: skip
         self.loss = loss
-        self.every = every
-        self.dropout = dropout
-        self.batchnorm = batchnorm or ("update" if method == "published" else "freeze")
-        self.multi_label = multi_label
-        self.ignore_index = ignore_index
-        self.guard = Guard(guard, has_objective=method != "temperature")
-        self.loop = TemperatureLoop(criterion or "nll", samples=samples, damping=damping, patience=patience)
-        self.objective = objective
-        if objective is None and method == "published":
-            from calibrant import ESDLoss
-
-            self.objective = ESDLoss(view="multi-label" if multi_label else "top-label", ignore_index=ignore_index)
-        self._model = model
-        self._layer = None if layer is None else named_layer(unwrapped(model), layer)
-        self._output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output
-        self._step = 0
-        self._due = 0.0
-        self._reminder = Reminder(guard)
-        weakref.finalize(self, self._reminder.tell)
-
-    @property
-    def temperature(self) -> float:
-        """What the training loss divides the logits by now; 1 for methods without one."""
-        return self.loop.temperature
-
-    @property
-    def largest_logit(self) -> float:
-        """Largest absolute held-out logit so far: raw logits grow against T, and float16 ends at 65,504."""
-        return self.loop.largest_logit
 
     def __call__(
         self,
@@ -211,41 +153,26 @@ class CalibratedLoss:
         """Return the parts of the loss; for arguments see :meth:`__call__`."""
         if x_held_out is not None and y_held_out is None:
             raise ValueError("x_held_out came without y_held_out: pass both")
-        due = self._is_due(x_held_out is not None)
-        if due and self.method == "temperature":
-            self._observe(x_held_out, y_held_out, held_out_weight)
+        held_out = None if x_held_out is None or y_held_out is None else (x_held_out, y_held_out, held_out_weight)
+        due = self.is_due(held_out is not None)
+        if due and held_out is not None and self.method == "temperature":
+            self.observe(*held_out)
         logits = logits_of(self._model, x)
         scaled = self._scaled(logits) if self.method == "temperature" else logits
         loss = self._loss(scaled, y, sample_weight)
         objective = None
-        if due:
-            self._watch_training(scaled, y)
+        if due and held_out is not None:
+            self.watch_training(scaled, y)
             if self.method != "temperature":
                 if self.objective is not None:  # a held-out NLL through the head does not work against the training
                     self.guard.watch(logits, "loss")
-                objective = self._held_out_objective(x_held_out, y_held_out, held_out_weight)
+                objective = self.held_out_objective(*held_out)
         return Step(loss, scaled, objective)
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
-    def _is_due(self, given: bool) -> bool:
-        has_use = self.method == "temperature" or self.weight > 0
-        due = given and has_use and self._step >= self._due
-        if due:
-            self._due = self._due + self.every - WALK if self.every > 1 else self._step + 1
-        self._step += 1
-        if not due and has_use and self._step == 200 and self._due == 0:
-            self.guard.warn("none", "no held-out batch in 200 steps: pass x_held_out and y_held_out, see interleave()")
-        return due
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _scaled(self, logits: Tensor) -> Tensor:
-        self._reminder.temperature = self.temperature
+        self.reminder.temperature = self.temperature
         return logits / self.temperature
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _watch_training(self, logits: Tensor, y: Tensor) -> None:
-        data = self._flattened(*self._finite(logits.detach(), y), checked=self._step > 1)
-        self.guard.add_training(data)
 
     def _loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
         if self.loss is not None:
@@ -254,97 +181,8 @@ class CalibratedLoss:
             return loss_or_zero(self.loss, logits, y)
         if sample_weight is None and not self.multi_label and logits.dim() > 1 and logits.shape[1] > 1:
             return mean_nll(logits, y, self.ignore_index)
-        data = self._flattened(logits, y)
+        data = self.samples(logits, y)
         return cross_entropy(data, spread(sample_weight, len(data.target)))
-
-    def _flattened(
-        self, logits: Tensor, target: Tensor | None, ignore_index: int | None = None, *, checked: bool = False
-    ) -> Classification:
-        """Bring a batch to ``(N, C)``. Batches like those that were checked before take a shorter way."""
-        assert target is not None  # noqa: S101 (checked with the batch)
-        if not self.multi_label and target.is_floating_point() and target.numel() == logits.numel() == len(logits):
-            target = binary_labels(target)  # as torch.nn.BCEWithLogitsLoss takes them
-        plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
-        if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
-            return Classification(at_least_float32(logits), target.long())
-        ignored = self.ignore_index if ignore_index is None else ignore_index
-        return flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
-
-    def _flattened_finite(self, logits: Tensor, target: Tensor) -> tuple[Classification, int]:
-        logits, target, count = finite(logits, target, self.ignore_index, multi_label=self.multi_label)
-        return self._flattened(logits, target), count
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    @torch.no_grad()
-    def _observe(self, x: Any, y: Tensor | None, weight: Tensor | None) -> None:
-        with evaluating(self._model, dropout=self.dropout):
-            logits = logits_of(self._model, x)
-        data = self._flattened(*self._finite(logits, y), checked=self._step > self.every)
-        self._check_logits(data)
-        self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
-        self.loop.observe(data, self._step, spread(weight, len(data.target)))
-
-    def _finite(self, logits: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Leave out samples whose logits overflowed; a batch with some is no reason to stop."""
-        if target is None:
-            return logits, target
-        cleaned, target, count = finite(logits, target, self.ignore_index, multi_label=self.multi_label)
-        if count:
-            self.guard.warn(
-                "overflow",
-                f"some logits are infinite or NaN in {logits.dtype} (largest before: {self.largest_logit:.3g}), and "
-                "their samples are left out: use bfloat16 or float32 for the last layer, since raw logits grow against "
-                "the temperature, let the learning rate fall, or check that training has not diverged",
-            )
-        return cleaned, target
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _check_logits(self, data: Classification) -> None:
-        if self._due > self.every:
-            return
-        if looks_like_probabilities(data.logits):
-            self.guard.warn("softmax", PROBABILITIES)
-
-    def _held_out_objective(self, x: Any, y: Tensor | None, weight: Tensor | None) -> Tensor:
-        frozen = freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext()
-        with frozen:
-            logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
-        data = self._flattened(logits, y, getattr(self.objective, "ignore_index", None))
-        self._check_logits(data)
-        self.guard.add_held_out(data)
-        if self.objective is None:
-            return cross_entropy(data, spread(weight, len(data.target)))
-        self.guard.watch(logits, "objective")
-        assert y is not None  # noqa: S101 (checked with the batch)
-        weighted = {} if weight is None else {"sample_weight": weight}
-        value = self.objective(logits, y, **weighted) if weighted else objective_or_zero(self.objective, logits, y)
-        self.guard.add_objective(value)
-        return value
-
-    def _through_head(self, x: Any) -> Tensor:
-        """Logits whose gradient reaches the last layer and stops there."""
-        layer = self._last_layer(x)
-        if layer is None:
-            raise ValueError(
-                "method 'head' needs the layer that makes the logits, and no linear layer of this model does: pass "
-                "layer='name', or use method='temperature'"
-            )
-        seen: list[Tensor] = []
-        hook = layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-        try:
-            with torch.no_grad():
-                logits = logits_of(self._model, x)
-        finally:
-            hook.remove()
-        made: Tensor = layer(seen[-1].detach())
-        return made.reshape(logits.shape)
-
-    def _last_layer(self, x: Any) -> nn.Module | None:
-        if self._layer is None:
-            model = unwrapped(self._model)
-            with evaluating(model):
-                self._layer = find_layer(model, lambda: logits_of(model, x))
-        return self._layer
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
@@ -374,7 +212,7 @@ class CalibratedLoss:
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
         model = unwrapped(self._model)
-        predict = Predictor(model, self._flattened_finite, self._layer, self.guard)
+        predict = Predictor(model, self._finite_samples, self._layer, self.guard)
         logits, target, weight = predict(held_out)
         log_t = error = 0.0
         if folds:
@@ -387,25 +225,25 @@ class CalibratedLoss:
             on_new = scores_of(logits / temperature, target)
             self.guard.compare(on_new, on_held_out, learns=self.method != "temperature")
         if folds:
-            divide(model, predict.layer, temperature, self._output)
+            divide(model, predict.layer, temperature, self.output)
             if model is not self._model:
                 torch.compiler.reset()  # what is compiled does not see a new hook
             self.loop, largest = self.loop.anew(), self.loop.largest_logit
             self.loop.largest_logit = largest
-            self._reminder.temperature = 1.0
+            self.reminder.temperature = 1.0
         return Finished(temperature, error, on_held_out, on_new)
+
+    def _finite_samples(self, logits: Tensor, target: Tensor) -> tuple[Classification, int]:
+        logits, target, count = finite(logits, target, self.ignore_index, multi_label=self.multi_label)
+        return self.samples(logits, target), count
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
-        return {
-            "step": self._step,
-            "due": self._due,
-            "loop": self.loop.state_dict(),
-            "guard": self.guard.state_dict(),
-        }
+        place = {"step": self.turns.step, "due": self.turns.due}
+        return place | {"loop": self.loop.state_dict(), "guard": self.guard.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, to the bit."""
-        self._step, self._due = state["step"], state["due"]
+        self.turns.step, self.turns.due = state["step"], state["due"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])

@@ -10,16 +10,18 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.divided_logits import DividedLogits, find_maker
+from calibrant.training.data_warnings import warn_of_loaders
+from calibrant.training.divided_logits import DividedLogits
 from calibrant.training.finishing import Finished
-from calibrant.training.guard import Sums
 from calibrant.training.guarded import GuardedModule
-from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, gives_ranks_the_same
-from calibrant.training.last_layer import named_layer
-from calibrant.training.outputs import evaluating, logits_of
-from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.last_layer import find_maker, named_layer
+from calibrant.training.lightning_device import moved, on_training_device
+from calibrant.training.modes import evaluating
+from calibrant.training.outputs import logits_of, pair_of
+from calibrant.training.randomness import kept_random_state
 from calibrant.training.recorded import loader_states, restore_loader
+from calibrant.training.running_scores import Sums
 from calibrant.training.stream import Stream
 from calibrant.training.temperature_loop import Criterion
 from calibrant.training.warning import warn
@@ -123,13 +125,12 @@ class TemperatureInTheLoop(Callback):
     def _begin(self, trainer: Trainer, module: LightningModule) -> None:
         self._remove()
         place = {} if self._saved is None else self._saved["stream"]
-        state = random_state()
-        self._stream = Stream(lambda: self.held_out, self.seed, 1, **place)
-        maker = self._maker(trainer, module)
-        set_random_state(state)
+        with kept_random_state():
+            self._stream = Stream(lambda: self.held_out, self.seed, 1, **place)
+            maker = self._maker(trainer, module)
         self._loss = CalibratedLoss(module, layer=maker, **self._options)
         self._loss.guard.told_of_epochs = True
-        self._loss._output = maker
+        self._loss.output = maker
         self._validation_accuracy = 0.0
         if self._saved is not None:
             self._loss.load_state_dict(self._saved["loss"])
@@ -144,7 +145,7 @@ class TemperatureInTheLoop(Callback):
         first = next(iter(self._stream.whole_pass()), None)
         if first is None:
             raise ValueError("the held-out loader gave no batch: give it more data or set drop_last=False")
-        x, _ = _pair(_moved(trainer, first))
+        x, _ = pair_of(moved(trainer, first), "a held-out batch")
         with evaluating(module), trainer.precision_plugin.forward_context():
             return find_maker(module, lambda: logits_of(module, x))
 
@@ -160,11 +161,11 @@ class TemperatureInTheLoop(Callback):
         assert self._loss is not None  # noqa: S101 (set when training started)
         assert self._divided is not None  # noqa: S101
         self._divided.latest = None
-        self._is_due = self._loss._is_due(True)
+        self._is_due = self._loss.is_due()
         if self._is_due:
-            x, y = _pair(_moved(trainer, self._stream.next_batch()))
+            x, y = pair_of(moved(trainer, self._stream.next_batch()), "a held-out batch")
             with self._divided.raw(), trainer.precision_plugin.forward_context():
-                self._loss._observe(x, y, None)
+                self._loss.observe(x, y)
             self._divided.set(self.temperature)
 
     def on_train_batch_end(
@@ -174,7 +175,7 @@ class TemperatureInTheLoop(Callback):
         del trainer, pl_module, outputs, batch_idx
         seen = self._seen(getattr(batch, "train", batch))  # of an InterleavedBatch
         if self._is_due and seen is not None and self._loss is not None:
-            self._loss._watch_training(*seen)
+            self._loss.watch_training(*seen)
 
     def _seen(self, batch: Any) -> tuple[Tensor, Tensor] | None:
         """Logits that the module has just made, and their target, if the batch is ``(inputs, target)``."""
@@ -206,7 +207,7 @@ class TemperatureInTheLoop(Callback):
         del trainer, pl_module, outputs, batch_idx
         seen = self._seen(batch)
         if seen is not None and dataloader_idx == 0 and self._loss is not None:
-            self._validation.add(self._loss._flattened(*self._loss._finite(*seen)))
+            self._validation.add(self._loss.samples(*self._loss.finite(*seen)))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare with held-out data; there are none before training, where Lightning checks the validation loop."""
@@ -225,9 +226,7 @@ class TemperatureInTheLoop(Callback):
         del trainer
         if self._loss is None:
             return
-        scores = {name: value for name, value in self._loss.guard.judge().items() if name.startswith("held_out_")}
-        scores |= {"temperature": self.temperature, "warnings": float(len(self._loss.guard.warnings_))}
-        for name, value in scores.items():
+        for name, value in (self._loss.guard.scores_of_window() | {"temperature": self.temperature}).items():
             pl_module.log(f"train_{name}", value)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -239,12 +238,9 @@ class TemperatureInTheLoop(Callback):
                 return
             self._begin(trainer, pl_module)  # a checkpoint of the last step: nothing was left to train
         assert self._loss is not None  # noqa: S101 (just made)
-        device = pl_module.device
-        pl_module.to(trainer.strategy.root_device)  # the strategy has moved it to the CPU
         self._remove()
-        with trainer.precision_plugin.forward_context():
-            self.finished = self._loss.finish(_moved(trainer, batch) for batch in self._stream.whole_pass())
-        pl_module.to(device)
+        with on_training_device(trainer, pl_module):
+            self.finished = self._loss.finish(moved(trainer, batch) for batch in self._stream.whole_pass())
         self._is_finished = True
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -297,13 +293,3 @@ class TemperatureInTheLoop(Callback):
         if state_dict:
             self._saved = state_dict
             self._is_finished = state_dict["is_finished"]
-
-
-def _moved(trainer: Trainer, batch: Any) -> Any:
-    return trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
-
-
-def _pair(batch: Any) -> tuple[Any, Tensor]:
-    if not isinstance(batch, list | tuple) or len(batch) != 2:
-        raise TypeError(f"a held-out batch must be (inputs, target), got {type(batch).__name__}: make such pairs of it")
-    return batch[0], batch[1]

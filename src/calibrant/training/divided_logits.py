@@ -1,6 +1,6 @@
 """The temperature in the loop of a model that computes its own loss: a hook divides its logits as they are made."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from calibrant.training.last_layer import find_layer
 from calibrant.training.outputs import logits_in, with_logits
 
 
@@ -64,31 +63,3 @@ class DividedLogits:
         logits = logits_in(output) / self._temperature
         self.latest = logits.detach()
         return with_logits(output, logits)
-
-
-def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
-    """Return the layer that makes the logits, or the innermost module that returns them where no layer does.
-
-    Args:
-        model: Any module.
-        run: Runs the model on a batch and returns its logits.
-    """
-    layer = find_layer(model, run)
-    if layer is not None:
-        return layer
-    made: list[tuple[nn.Module, Tensor]] = []
-
-    def keep(module: nn.Module, _: Any, output: Any) -> None:
-        logits = getattr(output, "logits", output)
-        if isinstance(logits, Tensor):
-            made.append((module, logits.detach()))
-
-    hooks = [module.register_forward_hook(keep) for module in model.modules()]
-    try:
-        with torch.no_grad():
-            logits = run().detach()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
-    return next(same, model)

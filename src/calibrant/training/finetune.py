@@ -13,7 +13,8 @@ from calibrant import inputs
 from calibrant.training.finishing import moved
 from calibrant.training.guard import FEWEST_SEEN, SEEN
 from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
-from calibrant.training.outputs import PROBABILITIES, evaluating, flattened, logits_of, looks_like_probabilities
+from calibrant.training.modes import evaluating
+from calibrant.training.outputs import PROBABILITIES, device_of, flattened, logits_of, looks_like_probabilities
 from calibrant.training.recalibrations import (
     PENALTIES,
     Head,
@@ -185,7 +186,7 @@ def _predict(
     model: nn.Module, loader: Iterable[Any], layer: nn.Module | None, ignore_index: int
 ) -> tuple[Samples, nn.Module | None]:
     """One pass in evaluation mode: logits, labels, and the inputs of the layer that makes the logits."""
-    device = next((weights.device for weights in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     parts: list[Samples] = []
     seen: list[Tensor] = []
     hook = None

@@ -11,13 +11,17 @@ from torch.utils.data import Dataset
 
 from calibrant import distributed
 from calibrant.inputs import Classification
-from calibrant.training.guard import FEWEST_SEEN, Guard, Scores, Sums, joined
+from calibrant.training.guard import FEWEST_SEEN, GO_BACK, Guard
 from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, scale_output
-from calibrant.training.outputs import PROBABILITIES, evaluating, in_unit_interval, logits_of, spread
+from calibrant.training.modes import evaluating
+from calibrant.training.outputs import PROBABILITIES, device_of, in_unit_interval, logits_of, pair_of, spread
+from calibrant.training.running_scores import Scores, Sums, joined
 from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, error_of, gathered, shrunk, solution
 
 # A standard error of log T above this is a temperature that is right to a quarter of itself, at best.
 UNSURE = 0.25
+# Logits of this size, in a network that is no better than chance, are those of a training that has diverged.
+HUGE = 1e4
 
 
 class Finished(NamedTuple):
@@ -67,7 +71,7 @@ class Predictor:
         left_out = 0
         if isinstance(batches, Dataset):
             raise TypeError("finish() takes batches, got a data set: pass a DataLoader of it")
-        device = next((weights.device for weights in self._model.parameters()), torch.device("cpu"))
+        device = device_of(self._model)
         with evaluating(self._model):
             for batch in batches:
                 has_weight = isinstance(batch, list | tuple) and len(batch) == 3
@@ -93,17 +97,16 @@ class Predictor:
         return logits, target, weight
 
     def _report(self, left_out: int, counted: int) -> None:
-        earlier = "load the weights of an earlier checkpoint, or train again with a lower learning rate"
         if not counted:
             raise ValueError(
                 f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
-                f"calibrate: {earlier}"
+                f"calibrate: {GO_BACK}"
             )
         self._guard.warn(
             "not finite",
             f"the final network's logits are infinite or NaN on {left_out} of {left_out + counted} samples, which are "
             f"left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs of these "
-            f"samples, or, if training has diverged, {earlier}",
+            f"samples, or, if training has diverged, {GO_BACK}",
         )
 
 
@@ -128,15 +131,7 @@ def final_temperature(
     """
     best = solution(logits, target, loop.log_temperature, loop.criterion, weight)
     if best is None:
-        right = (logits.argmax(1) == target).double().mean().item()
-        reason = "every prediction is right" if right == 1 else "predictions are no better than chance"
-        remedy = "hold out more data"
-        if len(target) < FEWEST:
-            reason = f"{FEWEST} are the fewest"
-        elif right == 1 and len(target) >= FEWEST_SEEN:
-            remedy = "check that the network was not trained on them too; if not, hold out more or harder data"
-        elif in_unit_interval(logits):
-            remedy = PROBABILITIES
+        reason, remedy = _why_unsolved(logits, target, guard)
         guard.warn(
             "unsolved",
             f"{len(target)} held-out samples do not determine a temperature ({reason}), and that of the training "
@@ -151,6 +146,24 @@ def final_temperature(
             "data",
         )
     return shrunk(best, loop.log_temperature, error), error
+
+
+def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, str]:
+    """Why samples do not determine a temperature, and what to do."""
+    right = float((logits.argmax(1) == target).double().mean())
+    is_huge = right < 1 and len(logits) > 0 and float(logits.abs().max()) > HUGE
+    if is_huge or guard.warnings_.keys() & {"diverged", "not finite", "collapse"}:
+        return "training has diverged", GO_BACK
+    if len(target) < FEWEST:
+        return f"{FEWEST} are the fewest", "hold out more data"
+    if in_unit_interval(logits):
+        return "predictions are no better than chance", PROBABILITIES
+    if right < 1:
+        return "predictions are no better than chance", "hold out more data, or check that the network learns at all"
+    if len(target) < FEWEST_SEEN:
+        return "every prediction is right", "hold out more data"
+    seen = "check that the network was not trained on them too; if not, hold out more or harder data"
+    return "every prediction is right", seen
 
 
 def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
@@ -177,9 +190,7 @@ def scores_of(logits: Tensor, target: Tensor) -> Scores:
 
 def moved(batch: Any, device: torch.device) -> tuple[Any, Tensor]:
     """Inputs and target of a batch, on a device."""
-    if not isinstance(batch, list | tuple) or len(batch) != 2:
-        raise TypeError(f"a batch must be (inputs, target), got {type(batch).__name__}: make such pairs of it")
-    x, y = batch
+    x, y = pair_of(batch)
     if not isinstance(y, Tensor) or isinstance(x, np.ndarray):
         raise TypeError(
             f"a batch must hold tensors, got {type(x).__name__} and {type(y).__name__}: pass a DataLoader, which makes "

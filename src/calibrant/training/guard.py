@@ -3,14 +3,13 @@
 import math
 from collections.abc import Mapping, Sized
 from operator import length_hint
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant import distributed
 from calibrant.inputs import Classification
-from calibrant.numerics import accumulation_dtype
+from calibrant.training.running_scores import Scores, Sums
 from calibrant.training.warning import warn
 
 # Steps that are judged together where nobody tells the guard when an epoch ends.
@@ -32,88 +31,7 @@ FEWEST_PULLS = 10
 FEWEST_OBJECTIVES = 25
 # Points of training accuracy below the best window that are a collapse.
 COLLAPSE = 0.05
-
-
-class Scores(NamedTuple):
-    """Means over samples that passed."""
-
-    samples: float
-    accuracy: float
-    nll: float
-    gap: float  # mean confidence less accuracy
-    doubt: float = 0.0  # mean of 1 less the probability of the target
-
-    @property
-    def deviation(self) -> float:
-        """Standard error of the accuracy, with one right and one wrong answer added."""
-        p = (self.accuracy * self.samples + 1) / (self.samples + 2)
-        return math.sqrt(p * (1 - p) / max(self.samples, 1))
-
-
-class Sums:
-    """Running sums on the device of the batches, several batches at a time, so that a step hardly notices them."""
-
-    WAITING = 16
-
-    def __init__(self) -> None:
-        self._sums: Tensor | None = None
-        self._waiting: list[Classification] = []
-        self.batches = 0
-
-    def add(self, data: Classification) -> None:
-        """Add a batch of logits as the loss sees them."""
-        self._waiting.append(data)
-        self.batches += 1
-        if len(self._waiting) == self.WAITING:
-            self._sum_up()
-
-    @torch.no_grad()
-    def _sum_up(self) -> None:
-        if not self._waiting:
-            return
-        data = joined(self._waiting)
-        self._waiting = []
-        logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
-        log_probabilities = logits.log_softmax(1)
-        top, predicted = log_probabilities.max(1)
-        nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
-        right = (predicted == data.target).to(top.dtype)
-        rows = torch.stack((torch.ones_like(top), right, nll, top.exp(), 1 - (-nll).exp()))
-        if data.mask is not None:
-            rows = torch.where(data.mask, rows, 0.0)
-        sums = rows.sum(1, dtype=accumulation_dtype(rows))
-        self._sums = sums if self._sums is None else self._sums + sums
-
-    def scores(self, *, across_ranks: bool = False) -> Scores | None:
-        """Means so far, of this rank or of all, or None before the first sample."""
-        self._sum_up()
-        sums = self._sums
-        if across_ranks and distributed.is_distributed():
-            sums = distributed.sum_across_ranks(torch.zeros(5, dtype=torch.float64) if sums is None else sums)
-        if sums is None:
-            return None
-        samples, right, nll, confidence, doubt = sums.tolist()
-        if samples == 0:
-            return None
-        return Scores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Sums in plain values; what waits is kept as it is, since another order of summation rounds differently."""
-        return {"sums": self._sums, "batches": self.batches, "waiting": [tuple(data) for data in self._waiting]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self._sums, self.batches = state["sums"], state["batches"]
-        self._waiting = [Classification(*data) for data in state["waiting"]]
-
-
-def joined(parts: list[Classification]) -> Classification:
-    """Batches as one."""
-    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
-    if all(part.mask is None for part in parts):
-        return Classification(logits, target)
-    masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
-    return Classification(logits, target, torch.cat(masks))
+GO_BACK = "load the weights of an earlier checkpoint, or train again with a lower learning rate"
 
 
 class Guard:
@@ -207,19 +125,18 @@ class Guard:
     def judge(self) -> dict[str, float]:
         """Judge what passed since the last window, on all ranks, and return its scores for the log."""
         training, held_out = (sums.scores(across_ranks=True) for sums in (self.training, self.held_out))
-        values: dict[str, float] = {}
-        if held_out is not None:
-            values = {
-                "held_out_accuracy": held_out.accuracy,
-                "held_out_nll": held_out.nll,
-                "held_out_gap": held_out.gap,
-            }
+        values = {} if held_out is None else held_out.named()
         if training is not None:
             self._judge_accuracy(training, held_out)
         self._judge_silence(values)
         self._judge_pull(values, training, held_out)
         self.latest = values
         return values
+
+    def scores_of_window(self) -> dict[str, float]:
+        """Judge what passed since the last window; return its held-out scores and the number of warnings so far."""
+        scores = {name: value for name, value in self.judge().items() if name.startswith("held_out_")}
+        return scores | {"warnings": float(len(self.warnings_))}
 
     def _judge_accuracy(self, training: Scores, held_out: Scores | None) -> None:
         before = self._best.get("training", (0.0, 0.0))[0]

@@ -1,19 +1,22 @@
 """A LightningModule that owns a CalibratedLoss: its epochs, its guard, its checkpoint and its end."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import nn
 
-from calibrant.training.calibrated_loss import CalibratedLoss, Method
+from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finishing import Finished
-from calibrant.training.guard import Scores
 from calibrant.training.ignored import Loss
 from calibrant.training.interleave import InterleavedLoader
-from calibrant.training.outputs import has_dropout
-from calibrant.training.randomness import random_state, set_random_state
-from calibrant.training.recorded import KEY, RecordedModule, of_ranks
+from calibrant.training.lightning_device import moved, on_training_device
+from calibrant.training.lightning_private import is_fitting
+from calibrant.training.methods import BatchNormUse, Method
+from calibrant.training.modes import has_dropout
+from calibrant.training.randomness import kept_random_state
+from calibrant.training.recorded import KEY, RecordedModule, of_rank, of_ranks
+from calibrant.training.running_scores import Scores
 from calibrant.training.warning import warn
 
 
@@ -36,7 +39,7 @@ class GuardedModule(RecordedModule):
         *,
         weight: float,
         loss: Loss,
-        batchnorm: Literal["update", "freeze"] | None,
+        batchnorm: BatchNormUse | None,
         ignore_index: int,
         guard: bool,
     ) -> None:
@@ -57,7 +60,7 @@ class GuardedModule(RecordedModule):
             batchnorm=batchnorm, ignore_index=ignore_index, guard=guard,
         )  # fmt: skip
         self.calibrated_loss.guard.told_of_epochs = True
-        self.calibrated_loss._reminder.on = False  # fit does it
+        self.calibrated_loss.reminder.on = False  # fit does it
         self.objective = self.calibrated_loss.objective
         self.batchnorm = self.calibrated_loss.batchnorm
 
@@ -81,11 +84,8 @@ class GuardedModule(RecordedModule):
     def _window_scores(self) -> dict[str, float]:
         if self.calibrated_loss is None:
             return {}
-        guard = self.calibrated_loss.guard
-        scores = {name: value for name, value in guard.judge().items() if name.startswith("held_out_")}
-        if self.method == "temperature":
-            scores["temperature"] = self.temperature
-        return scores | {"warnings": float(len(guard.warnings_))}
+        temperature = {"temperature": self.temperature} if self.method == "temperature" else {}
+        return self.calibrated_loss.guard.scores_of_window() | temperature
 
     def _begin_window(self) -> None:
         if self.calibrated_loss is not None:
@@ -127,18 +127,9 @@ class GuardedModule(RecordedModule):
         if self.method != "temperature":
             self.calibrated_loss.guard.close_window()
             return
-        device = self.device
-        state = random_state()
-        self.to(self.trainer.strategy.root_device)  # the strategy has moved it to the CPU
-        with self.trainer.precision_plugin.forward_context():
-            self.finished = self.calibrated_loss.finish(self._held_out_batches(loader))
-        self.to(device)
-        set_random_state(state)
-
-    def _held_out_batches(self, loader: InterleavedLoader) -> Iterator[Any]:
-        for batch in loader.calibration_loader or ():
-            converted = self.trainer.precision_plugin.convert_input(batch)
-            yield self.trainer.strategy.batch_to_device(converted)
+        batches = (moved(self.trainer, batch) for batch in loader.calibration_loader or ())
+        with kept_random_state(), on_training_device(self.trainer, self):
+            self.finished = self.calibrated_loss.finish(batches)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the state of the loss, of every rank."""
@@ -153,12 +144,10 @@ class GuardedModule(RecordedModule):
         saved = checkpoint.get(KEY, {}).get("calibrated_loss")
         if saved is None or self.calibrated_loss is None:
             return
-        rank = 0 if self._trainer is None else self.global_rank
-        self.calibrated_loss.load_state_dict(saved["ranks"][rank % len(saved["ranks"])])
+        self.calibrated_loss.load_state_dict(of_rank(saved["ranks"], self.global_rank))
         self._is_finished = saved["is_finished"]
-        trains = self._trainer is not None and self.trainer.state.fn == "fit"
         self._of_checkpoint = None
-        if self.temperature_is_in_the_loop and not self._is_finished and not trains:
+        if self.temperature_is_in_the_loop and not self._is_finished and not is_fitting(self):
             self._of_checkpoint = self.calibrated_loss.loop.best
             warn(
                 "this checkpoint is from before the end of fit: the classifier divides its logits by the temperature "

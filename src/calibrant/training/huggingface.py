@@ -1,31 +1,30 @@
 """Calibrated training with the ``Trainer`` of Hugging Face transformers."""
 
 import math
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Iterable, Sized
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import RandomSampler, Sampler
-from transformers import EvalPrediction, Trainer
+from transformers import EvalPrediction
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from calibrant import ESDLoss
-from calibrant.inputs import check_choice, check_count, check_objective
-from calibrant.training.calibrated_loss import CalibratedLoss, Method
+from calibrant.inputs import check_count
+from calibrant.training.calibrated_loss import CalibratedLoss
+from calibrant.training.data_warnings import warn_of_data
 from calibrant.training.finishing import Finished
-from calibrant.training.held_out import warn_of_data
-from calibrant.training.ignored import minimum_samples_of, zero_of
-from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.ignored import Loss, minimum_samples, zero_of
+from calibrant.training.methods import BatchNormUse, Method, checked_settings
+from calibrant.training.outputs import logits_in
+from calibrant.training.randomness import kept_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 from calibrant.training.stream import Stream
-from calibrant.training.trainer_loop import TrainerLoop, logits_in
+from calibrant.training.trainer_loop import TrainerLoop
 from calibrant.training.trainer_scores import counted, scores_of_predictions
+from calibrant.training.transformers_private import OpenTrainer
 
-Objective = Callable[[Tensor, Tensor], Tensor]
 
-
-class CalibratedTrainer(Trainer):
+class CalibratedTrainer(OpenTrainer):
     """A ``transformers.Trainer`` that calibrates a classifier on held-out data while it trains.
 
     By default, with the method ``"temperature"``, ``Trainer`` computes its loss on logits divided by a temperature T,
@@ -101,49 +100,38 @@ class CalibratedTrainer(Trainer):
         self,
         *args: Any,
         calibration_dataset: Any,
-        objective: Objective | None = None,
+        objective: Loss | None = None,
         objective_weight: float | None = None,
         method: Method | None = None,
         calibration_batch_size: int | None = None,
         calibration_every: int | None = None,
-        batchnorm: Literal["update", "freeze"] | None = None,
+        batchnorm: BatchNormUse | None = None,
         guard: bool = True,
         **kwargs: Any,
     ) -> None:
         if calibration_dataset is None:
             raise ValueError("calibration_dataset is None: hold out training data with interleaved_split")
-        has_objective = objective is not None or objective_weight is not None
-        if method is None:
-            method = "published" if has_objective else "temperature"
-        check_choice("method", method, ("temperature", "head", "published"))
-        if method == "temperature" and has_objective:
-            raise ValueError(
-                "method 'temperature' has no objective and no weight: choose 'published' or 'head' for one"
-            )
-        objective_weight = 1.0 if objective_weight is None else objective_weight
-        calibration_every = (4 if method == "temperature" else 1) if calibration_every is None else calibration_every
-        if not (math.isfinite(objective_weight) and objective_weight >= 0):
+        if objective_weight is not None and not (math.isfinite(objective_weight) and objective_weight >= 0):
             raise ValueError(f"objective_weight must be finite and not negative, got {objective_weight}")
-        check_count("calibration_every", calibration_every)
-        batchnorm = ("update" if method == "published" else "freeze") if batchnorm is None else batchnorm
-        check_choice("batchnorm", batchnorm, ("update", "freeze"))
-        check_objective(objective)
-        objective = ESDLoss() if objective is None and method == "published" else objective
+        if calibration_every is not None:
+            check_count("calibration_every", calibration_every)
+        if method is None:
+            method = "temperature" if objective is None and objective_weight is None else "published"
+        settings = checked_settings(method, objective, objective_weight, calibration_every, batchnorm)
         if objective is not None and not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
         self.calibration_dataset = calibration_dataset
-        self.calibration_objective = objective  # Trainer's own self.objective is that of a search of hyperparameters
-        self.objective_weight = objective_weight
-        self.method: Method = method
         self.guard = guard
+        self.method, objective, self.objective_weight, self.calibration_every, self.batchnorm = self._settings = (
+            settings
+        )
+        self.calibration_objective = objective  # Trainer's own self.objective is that of a search of hyperparameters
         self.calibrated_loss: CalibratedLoss | None = None
         self.finished: Finished | None = None
         self._loop: TrainerLoop | None = None
         self._resumed_from: Path | None = None
         self.calibration_batch_size = calibration_batch_size
-        self.calibration_every = calibration_every
-        self.batchnorm = batchnorm
         self._stream: Stream | None = None
         self._stream_state: Any = None
         self._check()
@@ -155,7 +143,7 @@ class CalibratedTrainer(Trainer):
 
     def _check(self) -> None:
         """Refuse at once what would fail, or mislead, hours later."""
-        minimum = self._minimum_samples()
+        minimum = minimum_samples(self.calibration_objective)
         if isinstance(self.calibration_dataset, Sized) and len(self.calibration_dataset) < minimum:
             raise ValueError(
                 f"calibration_dataset has {len(self.calibration_dataset)} samples, and {minimum} are the fewest: hold "
@@ -192,7 +180,7 @@ class CalibratedTrainer(Trainer):
         loop = self._started_loop(model, inputs) if self._has_use() else None
         if loop is None or not loop.is_due(self.state.global_step):
             return super().training_step(model, inputs, *args, **kwargs)
-        batch = self._prepare_inputs(self._next_calibration_batch())
+        batch = self.prepared(self._next_calibration_batch())
         if self.method == "temperature":
             with self.compute_loss_context_manager():
                 loop.observe(batch)
@@ -210,16 +198,9 @@ class CalibratedTrainer(Trainer):
     def _started_loop(self, model: nn.Module, batch: dict[str, Any]) -> TrainerLoop:
         if self._loop is None:
             assert self.model is not None  # noqa: S101 (it trains)
-            state = random_state()
-            prepared = self._prepare_inputs(batch)
-            with self.compute_loss_context_manager():
-                self._loop = TrainerLoop(
-                    self.model, model, prepared, self.label_names[0], self.method,
-                    objective=self.calibration_objective,
-                    weight=None if self.method == "temperature" else self.objective_weight,
-                    every=self.calibration_every, batchnorm=self.batchnorm, guard=self.guard,
-                )  # fmt: skip
-            set_random_state(state)
+            with kept_random_state(), self.compute_loss_context_manager():
+                prepared, label = self.prepared(batch), self.label_names[0]
+                self._loop = TrainerLoop(self.model, model, prepared, label, self._settings, guard=self.guard)
             self.calibrated_loss = self._loop.loss
             if self._resumed_from is not None:
                 self._loop.load(self._resumed_from)
@@ -243,25 +224,23 @@ class CalibratedTrainer(Trainer):
             if self._loop is not None:
                 self._loop.guard.close_window()
             return
-        state = random_state()
-        if self._loop is None:  # resumed from a checkpoint of the last step: nothing was left to train
-            assert self.model is not None  # noqa: S101 (it was trained)
-            self._started_loop(self.model, self._next_calibration_batch())
-        assert self._loop is not None  # noqa: S101 (just started)
-        batches = (self._prepare_inputs(batch) for batch in self._current_stream().whole_pass())
-        with self.compute_loss_context_manager():
-            self.finished = self._loop.finish(batches)
-        set_random_state(state)
+        with kept_random_state():
+            if self._loop is None:  # resumed from a checkpoint of the last step: nothing was left to train
+                assert self.model is not None  # noqa: S101 (it was trained)
+                self._started_loop(self.model, self._next_calibration_batch())
+            assert self._loop is not None  # noqa: S101 (just started)
+            batches = (self.prepared(batch) for batch in self._current_stream().whole_pass())
+            with self.compute_loss_context_manager():
+                self.finished = self._loop.finish(batches)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any, *args: Any, **kwargs: Any) -> None:
-        super()._save_checkpoint(model, trial, *args, **kwargs)
-        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        if self._loop is not None and self.args.should_save and folder.exists():
+    def on_checkpoint_saved(self, folder: Path) -> None:
+        """Write the state of the loss beside the weights."""
+        if self._loop is not None:
             self._loop.save(folder)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
-        self._resumed_from = Path(resume_from_checkpoint)
+    def on_checkpoint_loaded(self, folder: Path) -> None:
+        """Remember where the state of the loss is."""
+        self._resumed_from = folder
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
@@ -291,7 +270,8 @@ class CalibratedTrainer(Trainer):
         # Every training has a state of its own, and a resumed one that of its checkpoint.
         if self._stream is None or self._stream_state is not self.state:
             place = kept.get(_PLACE, {}).get("attributes", {})
-            self._stream = Stream(self.get_calibration_dataloader, self._data_seed(), self._minimum_samples(), **place)
+            minimum = minimum_samples(self.calibration_objective)
+            self._stream = Stream(self.get_calibration_dataloader, self._data_seed(), minimum, **place)
             self._stream_state = self.state
         return self._stream
 
@@ -305,24 +285,10 @@ class CalibratedTrainer(Trainer):
 
     def get_calibration_dataloader(self) -> Iterable[Any]:
         """Make the loader of the calibration set as ``get_train_dataloader`` makes that of the training set."""
-        train = self.train_dataset, self._train_batch_size
-        self.train_dataset, self._train_batch_size = self.calibration_dataset, self._samples_of_a_batch()
-        try:
-            return self.get_train_dataloader()
-        finally:
-            self.train_dataset, self._train_batch_size = train
-
-    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int] | None:
-        if self.train_dataset is not self.calibration_dataset:
-            return super()._get_train_sampler(*args, **kwargs)
-        # Grouping by length speeds training up, but a statistic of a batch needs a random sample of the whole.
-        return RandomSampler(self.train_dataset) if isinstance(self.train_dataset, Sized) else None
+        return self.loader_like_training(self.calibration_dataset, self._samples_of_a_batch())
 
     def _samples_of_a_batch(self) -> int:
-        return self._train_batch_size if self.calibration_batch_size is None else self.calibration_batch_size
-
-    def _minimum_samples(self) -> int:
-        return minimum_samples_of(self.calibration_objective)
+        return self.training_batch_size if self.calibration_batch_size is None else self.calibration_batch_size
 
     def _data_seed(self) -> int:
         return int(self.args.seed if self.args.data_seed is None else self.args.data_seed)

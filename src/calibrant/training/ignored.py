@@ -1,11 +1,13 @@
-"""Batches in which all labels, or all but a few, are ignored."""
+"""Losses of batches in which some labels, or all, are ignored."""
 
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.distributed import is_distributed
+from calibrant.inputs import Classification
 from calibrant.numerics import readable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -47,11 +49,11 @@ def objective_or_zero(objective: Loss, logits: Tensor, target: Tensor) -> Tensor
     """
     if is_distributed():
         return objective(logits, target)
-    return loss_or_zero(objective, logits, target, minimum=minimum_samples_of(objective))
+    return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
 
 
-def minimum_samples_of(objective: object) -> int:
-    """Return the fewest samples an objective is defined for: what it says itself, 1 if it says nothing."""
+def minimum_samples(objective: object) -> int:
+    """Fewest samples an objective is defined for, by its own ``minimum_samples()``; 1 if it has none, or is None."""
     minimum = getattr(objective, "minimum_samples", None)
     return int(minimum()) if callable(minimum) else 1
 
@@ -59,3 +61,35 @@ def minimum_samples_of(objective: object) -> int:
 def zero_of(logits: Tensor) -> Tensor:
     """Return a zero that is connected to the logits; they may hold anything, NaN included."""
     return torch.where(torch.zeros_like(logits, dtype=torch.bool), logits, 0.0).sum()
+
+
+def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> Tensor:
+    """Mean NLL of the samples that count; 0, with a zero gradient, where there are none.
+
+    Args:
+        data: A checked batch.
+        sample_weight: ``(N,)`` non-negative weights.
+    """
+    # Not by indexing with the mask, for whose result an accelerator would have to be waited for.
+    target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
+    if sample_weight is None and data.mask is None:
+        return F.cross_entropy(data.logits, target)
+    each = F.cross_entropy(data.logits, target, ignore_index=-100, reduction="none")
+    if sample_weight is None:
+        return each.sum() / (target != -100).sum().clamp_min(1)
+    weight = sample_weight.to(each.dtype)
+    if data.mask is not None:
+        weight = torch.where(data.mask, weight, 0.0)
+    return (each * weight).sum() / weight.sum().clamp_min(torch.finfo(each.dtype).tiny)
+
+
+def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+    """Cross entropy of ``(N, C, ...)`` logits as torch has it, but 0 where every sample is ignored, not NaN.
+
+    A shorter way than :func:`cross_entropy`, for every step of a training loop: shapes and labels are checked by torch.
+    """
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():  # no looking at values there
+        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+        return total / (target != ignore_index).sum().clamp_min(1)
+    loss = F.cross_entropy(logits, target, ignore_index=ignore_index)
+    return zero_of(logits) if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss

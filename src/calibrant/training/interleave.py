@@ -10,8 +10,8 @@ from torch.utils.data import IterableDataset
 
 from calibrant import inputs
 from calibrant.distributed import is_distributed
-from calibrant.training.held_out import warn_of_loaders
-from calibrant.training.randomness import RandomState, random_state, set_random_state
+from calibrant.training.data_warnings import warn_of_loaders
+from calibrant.training.randomness import RandomState, kept_random_state, random_state, set_random_state
 
 SAME = "the {} loader would give every process the same samples: give it a torch.utils.data.DistributedSampler"
 
@@ -136,7 +136,7 @@ class InterleavedLoader:
                 batches = self._calibration_batches = self._calibration.begin()
             for batch in batches:
                 self._calibration.batches += 1
-                if _is_large_enough(batch, self.minimum_samples):
+                if is_large_enough(batch, self.minimum_samples):
                     return batch
         raise ValueError(
             f"the calibration loader gave no batch of at least {self.minimum_samples} samples, which the objective "
@@ -200,11 +200,10 @@ class _Place:
     def _iterate(self) -> Iterator[Any]:
         if self.passes > 1 and not self.was_opened and getattr(self.loader, "persistent_workers", False):
             # Its first pass starts the workers and draws their seed; a later one, as this is, does not.
-            now = random_state()
-            iter(self.loader)
-            set_random_state(now)
+            with kept_random_state():
+                iter(self.loader)
         self.was_opened = True
-        _set_epoch(self.loader, self.passes - 1)
+        set_epoch(self.loader, self.passes - 1)
         return iter(self.loader)
 
     def generators(self) -> list[torch.Generator]:
@@ -267,14 +266,15 @@ def _known_length(loader: Iterable[Any]) -> int | None:
         return None
 
 
-def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
+def set_epoch(loader: Iterable[Any], epoch: int) -> None:
     """Tell samplers such as DistributedSampler to reshuffle, which they do not by themselves."""
     for part in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
-        if callable(set_epoch := getattr(part, "set_epoch", None)):
-            set_epoch(epoch)
+        if callable(tell := getattr(part, "set_epoch", None)):
+            tell(epoch)
 
 
-def _is_large_enough(batch: Any, minimum: int) -> bool:
+def is_large_enough(batch: Any, minimum: int) -> bool:
+    """Whether a batch of any structure has so many samples, as far as can be seen."""
     samples = _samples_in(batch)
     return samples is None or samples >= minimum
 

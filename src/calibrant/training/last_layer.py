@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from calibrant.torch_private import Convolution
 from calibrant.training.outputs import logits_in, with_logits
 
-Layer = nn.Linear | nn.modules.conv._ConvNd
+Layer = nn.Linear | Convolution
 BUFFER = "calibrant_temperature"
 
 
@@ -33,19 +34,42 @@ def find_layer(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
         model: Any module.
         run: Runs the model on a batch and returns its logits.
     """
+    return _find_layer(*_outputs(model, run))
+
+
+def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
+    """Return the layer that makes the logits, or the innermost module that returns them where no layer does.
+
+    Args:
+        model: Any module.
+        run: Runs the model on a batch and returns its logits.
+    """
+    made, logits = _outputs(model, run)
+    same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
+    return _find_layer(made, logits) or next(same, model)
+
+
+def _find_layer(made: list[tuple[nn.Module, Tensor]], logits: Tensor) -> nn.Module | None:
+    layers = (module for module, output in reversed(made) if isinstance(module, Layer) and _is_same(output, logits))
+    return next(layers, None)
+
+
+def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:
+    """What each module returned, innermost first, and the logits."""
     made: list[tuple[nn.Module, Tensor]] = []
 
-    def keep(layer: nn.Module, _: Any, output: Tensor) -> None:
-        made.append((layer, output.detach()))
+    def keep(module: nn.Module, _: Any, output: Any) -> None:
+        logits = getattr(output, "logits", output)
+        if isinstance(logits, Tensor):
+            made.append((module, logits.detach()))
 
-    hooks = [layer.register_forward_hook(keep) for layer in model.modules() if isinstance(layer, Layer)]
+    hooks = [module.register_forward_hook(keep) for module in model.modules()]
     try:
         with torch.no_grad():
-            logits = run().detach()
+            return made, run().detach()
     finally:
         for hook in hooks:
             hook.remove()
-    return next((layer for layer, output in reversed(made) if _is_same(output, logits)), None)
 
 
 def _is_same(output: Tensor, logits: Tensor) -> bool:

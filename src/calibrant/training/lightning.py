@@ -1,10 +1,9 @@
 """Calibrated training under Lightning of any network that returns logits."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -12,12 +11,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from calibrant import inputs
 from calibrant.inputs import Classification
-from calibrant.training.calibrated_loss import Method
 from calibrant.training.checkpoint import WholeCheckpointIO
 from calibrant.training.guarded import GuardedModule
-from calibrant.training.ignored import loss_or_zero
+from calibrant.training.ignored import cross_entropy, loss_or_zero
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, require_parts_for_ranks
 from calibrant.training.lightning_data import InterleavedDataModule
+from calibrant.training.methods import BatchNormUse, Method
+from calibrant.training.outputs import logits_of, pair_of
 from calibrant.training.recorded import KEY
 from calibrant.training.saved_classifier import arguments_in, arguments_of, read_without_tensors
 from calibrant.training.structure import Trusted
@@ -86,7 +86,7 @@ class CalibratedClassifier(GuardedModule):
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         scheduler_interval: Literal["epoch", "step"] = "epoch",
-        batchnorm: Literal["update", "freeze"] | None = None,
+        batchnorm: BatchNormUse | None = None,
         bins: int = 20,
         guard: bool = True,
     ) -> None:
@@ -124,10 +124,7 @@ class CalibratedClassifier(GuardedModule):
 
     def forward(self, inputs: Any) -> Tensor:
         """The logits of a batch of inputs, divided by the temperature while the method has one."""
-        output = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
-        logits = getattr(output, "logits", output)
-        if not isinstance(logits, Tensor):
-            raise TypeError(f"the model must return logits, or an object with .logits, got {type(output).__name__}")
+        logits = logits_of(self.model, inputs)
         return logits if self.temperature == 1 else logits / self.temperature
 
     def on_train_start(self) -> None:
@@ -148,13 +145,13 @@ class CalibratedClassifier(GuardedModule):
         """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
         del batch_idx
         batch, held_out = self._parts(batch)
-        x, y = self._pair(batch)
+        x, y = pair_of(batch)
         if self.calibrated_loss is None:
             logits = self(x)
             loss = self._training_loss(logits, y)
             self.training_scores.add(self._checked(logits, y), loss)
             return loss
-        step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else self._pair(held_out)))
+        step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else pair_of(held_out)))
         self.training_scores.add(self._checked(step.logits, y), step.loss)
         if step.objective is None:
             return step.loss
@@ -163,7 +160,7 @@ class CalibratedClassifier(GuardedModule):
 
     def _training_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.loss is None:
-            return _nll(self._checked(logits, target))
+            return cross_entropy(self._checked(logits, target))
         return loss_or_zero(self.loss, logits, target)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
@@ -273,29 +270,11 @@ class CalibratedClassifier(GuardedModule):
             )
         return batch, None
 
-    def _pair(self, batch: Any) -> tuple[Any, Tensor]:
-        if not isinstance(batch, list | tuple) or len(batch) != 2:
-            size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
-            raise TypeError(
-                f"a batch must be (inputs, target), got {type(batch).__name__}{size}: give the loader a collate_fn "
-                "that makes such pairs"
-            )
-        return batch[0], batch[1]
-
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
         return inputs.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
 
     def _evaluate(self, batch: Any) -> Classification:
-        x, y = self._pair(batch)
+        x, y = pair_of(batch)
         data = self._checked(self(x), y)
-        self.evaluation_scores.add(data, _nll(data))
+        self.evaluation_scores.add(data, cross_entropy(data))
         return data
-
-
-def _nll(data: Classification) -> Tensor:
-    if data.mask is None:
-        return F.cross_entropy(data.logits, data.target)
-    # Not by indexing with the mask, for whose result an accelerator would have to be waited for.
-    target = torch.where(data.mask, data.target, -100)
-    # If every sample is ignored, this is 0, and the mean of torch is NaN.
-    return F.cross_entropy(data.logits, target, ignore_index=-100, reduction="sum") / data.mask.sum().clamp(min=1)

@@ -1,20 +1,17 @@
-"""From a batch to the logits of any model, and the loss of logits."""
+"""From a batch to the logits of any model, and from logits and target to samples."""
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.inputs import Classification
 from calibrant.numerics import readable
-from calibrant.training.ignored import zero_of
 
 
 def logits_of(model: Callable[..., Any], batch: Any) -> Tensor:
@@ -29,13 +26,30 @@ def logits_of(model: Callable[..., Any], batch: Any) -> Tensor:
     return logits_in(model(**batch) if isinstance(batch, Mapping) else model(batch))
 
 
+def pair_of(batch: Any, what: str = "a batch") -> tuple[Any, Any]:
+    """Inputs and target of a batch."""
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
+        raise TypeError(
+            f"{what} must be (inputs, target), got {type(batch).__name__}{size}: give the loader a collate_fn that "
+            "makes such pairs"
+        )
+    return batch[0], batch[1]
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Device of a model's weights; the CPU if it has none."""
+    return next((weights.device for weights in model.parameters()), torch.device("cpu"))
+
+
 def logits_in(output: Any) -> Tensor:
     """Logits in what a model returned."""
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
+        found = f"only {', '.join(output)}" if isinstance(output, Mapping) else type(output).__name__
         raise TypeError(
-            f"the model must return logits, or an object or mapping with logits, got {type(output).__name__}: wrap it "
-            "in a module that returns the logits alone"
+            f"the model must return logits, or an object or mapping with logits, got {found}: use a model with a "
+            "classification head, or wrap it in a module that returns the logits alone"
         )
     return logits
 
@@ -54,11 +68,6 @@ def with_logits(output: Any, logits: Tensor) -> Any:
     return changed
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module that ``torch.compile`` has wrapped, or the model itself."""
-    return getattr(model, "_orig_mod", model)
-
-
 PROBABILITIES = (
     "the model's outputs look like probabilities, or their logarithms: remove the softmax, sigmoid or log-softmax at "
     "its end, since the loss takes logits"
@@ -71,32 +80,6 @@ def looks_like_probabilities(logits: Tensor) -> bool:
         return False
     sums = logits.sum(1) if bool((logits >= 0).all()) else logits.logsumexp(1) + 1
     return bool(((sums - 1).abs() < 1e-3).all())
-
-
-@contextmanager
-def evaluating(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
-    """Run forward passes in evaluation mode, then put every module back into the mode it was in.
-
-    BatchNorm goes by its running statistics and leaves them alone.
-
-    Args:
-        model: Any module.
-        dropout: Keep dropout as it is in training.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    for module, training in modes:
-        is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-        module.training = training and dropout and is_dropout
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def has_dropout(model: nn.Module) -> bool:
-    """Whether dropout makes a model another one in training mode."""
-    return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
 
 
 def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100) -> Classification:
@@ -137,26 +120,6 @@ def finite(
     return logits.nan_to_num(0.0, 0.0, 0.0), target.masked_fill(bad, ignore_index), count
 
 
-def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> Tensor:
-    """Mean NLL of the samples that count; 0, with a zero gradient, where there are none.
-
-    Args:
-        data: A checked batch.
-        sample_weight: ``(N,)`` non-negative weights.
-    """
-    # Not by indexing with the mask, for whose result an accelerator would have to be waited for.
-    target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
-    if sample_weight is None and data.mask is None:
-        return F.cross_entropy(data.logits, target)
-    each = F.cross_entropy(data.logits, target, ignore_index=-100, reduction="none")
-    if sample_weight is None:
-        return each.sum() / (target != -100).sum().clamp_min(1)
-    weight = sample_weight.to(each.dtype)
-    if data.mask is not None:
-        weight = torch.where(data.mask, weight, 0.0)
-    return (each * weight).sum() / weight.sum().clamp_min(torch.finfo(each.dtype).tiny)
-
-
 def spread(weight: Tensor | None, count: int) -> Tensor | None:
     """One weight for each of ``count`` places, of weights for each place or for each sample with several of them."""
     if weight is None:
@@ -168,15 +131,3 @@ def spread(weight: Tensor | None, count: int) -> Tensor | None:
     if readable(weight) and bool(((weight < 0) | ~weight.isfinite()).any()):
         raise ValueError("weights must be finite and not negative")
     return weight.reshape(-1) if weight.numel() == count else weight.repeat_interleave(count // len(weight))
-
-
-def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
-    """Cross entropy of ``(N, C, ...)`` logits as torch has it, but 0 where every sample is ignored, not NaN.
-
-    A shorter way than :func:`cross_entropy`, for every step of a training loop: shapes and labels are checked by torch.
-    """
-    if logits.device.type != "cpu" or torch.compiler.is_compiling():  # no looking at values there
-        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
-        return total / (target != ignore_index).sum().clamp_min(1)
-    loss = F.cross_entropy(logits, target, ignore_index=ignore_index)
-    return zero_of(logits) if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss

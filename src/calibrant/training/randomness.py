@@ -1,6 +1,8 @@
 """The state of the random numbers, as plain values that a checkpoint can carry."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,3 +36,20 @@ def set_random_state(state: RandomState) -> None:
     np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))  # noqa: NPY002
     if "cuda" in state:
         torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Put the generators back afterwards to where they are now."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (the global generator is what transforms draw from)
+    torch.manual_seed(seed)

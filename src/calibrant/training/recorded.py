@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from calibrant.training.epoch_scores import EpochScores
 from calibrant.training.interleave import InterleavedLoader
+from calibrant.training.lightning_private import begin_next_epoch, is_fitting, validate_now, validation_is_due
 from calibrant.training.randomness import RandomState, random_state, set_random_state
 from calibrant.training.score_names import with_current_names
 
@@ -62,25 +63,15 @@ class RecordedModule(lightning.LightningModule):
         self._epoch, self._validation = resumed["epoch"], with_current_names(resumed["validation"])
         self._latest_validation = dict(resumed.get("latest_validation", {}))
         if resumed["validation_is_due"]:
-            self._validate_now()
+            validate_now(self.trainer)
         if resumed["epoch_is_over"]:
             known = len(self.history)
             self._close_epoch()
             for entry in self.history[known:]:
                 for logger in self.loggers:
                     logger.log_metrics(entry, step=self.global_step - 1)
-            progress: Any = self.trainer.fit_loop.epoch_progress.current
-            if progress.processed == progress.started:
-                # Lightning has closed this epoch too, but would not open the next one, nor count it.
-                self.trainer.fit_loop.reset_restart_stage()
+            begin_next_epoch(self.trainer)
             self._begin_epoch(self._epoch + 1)
-
-    def _validate_now(self) -> None:
-        loop = self.trainer.fit_loop.epoch_loop.val_loop
-        loop.restarting = False
-        self.trainer.validating = True
-        loop.run()
-        self.trainer.training = True
 
     def on_train_epoch_start(self) -> None:
         """Begin to count."""
@@ -191,9 +182,7 @@ class RecordedModule(lightning.LightningModule):
 
     def _validation_is_due(self) -> bool:
         """Whether validation follows this step and has not been yet."""
-        fetcher = self.trainer.fit_loop._data_fetcher
-        due = self._has_new_step and fetcher is not None
-        return due and self.trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)  # type: ignore[arg-type]
+        return self._has_new_step and validation_is_due(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the history, the epoch so far, and where the loader is."""
@@ -214,8 +203,7 @@ class RecordedModule(lightning.LightningModule):
         if saved is None:
             return
         self.history = [with_current_names(entry) for entry in saved["history"]]
-        trains = self._trainer is not None and self.trainer.state.fn == "fit"
-        self._resumed = saved if trains else None
+        self._resumed = saved if is_fitting(self) else None
 
 
 def loader_states(trainer: Any) -> list[dict[str, Any]]:
@@ -239,7 +227,7 @@ def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
             "a train loader without a length cannot be picked up again, since Lightning reads it a batch "
             "ahead: give it a length"
         )
-    loader.load_state_dict(states[trainer.global_rank % len(states)])
+    loader.load_state_dict(of_rank(states, trainer.global_rank))
 
 
 def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -249,3 +237,8 @@ def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
     states: list[Any] = [None] * trainer.world_size
     dist.all_gather_object(states, state)
     return states
+
+
+def of_rank(states: Sequence[Mapping[str, Any]], rank: int) -> Mapping[str, Any]:
+    """The state of one rank, where there may have been another number of them."""
+    return states[rank % len(states)]

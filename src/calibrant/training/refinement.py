@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import inputs
-from calibrant.posthoc.folding import layer_like
 from calibrant.posthoc.temperature import best_temperature
+from calibrant.training.last_layer import divide_layer
 
 ROWS = 2**14  # of one piece, so that double precision does not take twice the memory of all logits
 
@@ -108,6 +108,45 @@ class BestRefinement:
         self.best_epoch_, self.waited, self.weights = state["best_epoch"], state["waited"], weights
 
 
+class StopsByRefinement:
+    """What the early-stopping callbacks of Lightning and of transformers have in common.
+
+    Args:
+        patience: Validations without improvement after which training stops; None to go on.
+        fold: Divide the last layer by the temperature at the end.
+        layer: Layer that makes the logits, or its name; found when not given.
+    """
+
+    def __init__(self, patience: int | None, fold: bool, layer: str | nn.Linear | None) -> None:
+        self.fold = fold
+        self.layer = layer
+        self._best = BestRefinement(patience)
+        self._classes = 0
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature of the best validation."""
+        return self._best.temperature_
+
+    @property
+    def best_score_(self) -> float:
+        """Log loss of the best validation after its temperature."""
+        return self._best.best_score_
+
+    def _add(self, score: float, temperature: float, classes: int, epoch: float, module: nn.Module) -> None:
+        self._classes = classes
+        if self.fold:
+            last_layer(module, classes, self.layer)  # an error now, rather than at the end
+        self._best.add(score, temperature, epoch, module)
+
+    def _put_best_back(self, module: nn.Module) -> None:
+        if self._best.weights is None:
+            return
+        module.load_state_dict(self._best.weights)
+        if self.fold:
+            divide_layer(last_layer(module, self._classes, self.layer), self.temperature_)
+
+
 def classes_of(logits: Tensor) -> int:
     """Number of classes: 2 if there is one logit, that of class 1."""
     return max(logits.shape[1], 2) if logits.dim() > 1 else 2
@@ -128,12 +167,7 @@ def last_layer(module: nn.Module, classes: int, layer: str | nn.Linear | None) -
             f"the temperature is divided into a torch.nn.Linear with {classes} outputs, and {what}: name the layer "
             "that makes the logits with layer=, or set fold=False"
         )
-    if sum(found.weight is weight for each in module.modules() for weight in each._parameters.values()) > 1:
+    owned = (each.named_parameters(recurse=False, remove_duplicate=False) for each in module.modules())
+    if sum(found.weight is weight for each in owned for _, weight in each) > 1:
         raise ValueError("the weights of the last layer are shared with another layer, which folding would change too")
     return found
-
-
-def fold(layer: nn.Linear, temperature: float) -> None:
-    """Divide the outputs of a layer by the temperature, in place."""
-    bias = None if layer.bias is None else layer.bias.double() / temperature
-    layer.load_state_dict(layer_like(layer, layer.weight.double() / temperature, bias).state_dict())

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lightning.fabric.utilities.cloud_io import _load
-
+from calibrant.training.lightning_private import load_checkpoint
 from calibrant.training.structure import Trusted, UntrustedError, module_of, structure_of
 
 
@@ -66,7 +65,7 @@ def _module(name: str, saved: Mapping[str, Any], trusted: Trusted) -> Any:
 
 def read_without_tensors(path: Any) -> dict[str, Any]:
     """Return the plain values of a checkpoint, with tensors that have no values, which saves reading them."""
-    content: dict[str, Any] = _load(path, map_location="meta", weights_only=True)
+    content: dict[str, Any] = load_checkpoint(path, map_location="meta", weights_only=True)
     if hasattr(path, "seek"):
         path.seek(0)
     return content

@@ -10,13 +10,14 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from calibrant.distributed import is_distributed
-from calibrant.training.randomness import random_state, set_random_state
-from calibrant.training.refinement import BestRefinement, classes_of, fold, last_layer, refined_nll
+from calibrant.training.outputs import logits_in
+from calibrant.training.randomness import kept_random_state
+from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
 
 SCORE = "validation_refined_nll"
 
 
-class StopAfterTemperature(Callback):
+class StopAfterTemperature(StopsByRefinement, Callback):
     """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
 
     The validation loss of a network often rises because it becomes over-confident, while its predictions still get
@@ -58,23 +59,10 @@ class StopAfterTemperature(Callback):
         fold: bool = False,
         layer: str | nn.Linear | None = None,
     ) -> None:
+        super().__init__(patience, fold, layer)
         self.loader = loader
-        self.fold = fold
-        self.layer = layer
-        self._best = BestRefinement(patience)
         self._collected: list[tuple[Tensor, Tensor]] = []
-        self._classes = 0
         self._resumes = False
-
-    @property
-    def temperature_(self) -> float:
-        """Temperature of the best validation."""
-        return self._best.temperature_
-
-    @property
-    def best_score_(self) -> float:
-        """Log loss of the best validation after its temperature."""
-        return self._best.best_score_
 
     @property
     def best_epoch_(self) -> int | None:
@@ -114,20 +102,13 @@ class StopAfterTemperature(Callback):
         pl_module.log(SCORE, score, sync_dist=True)
         if trainer.state.fn != "fit":
             return
-        if self.fold:
-            last_layer(pl_module, classes, self.layer)  # an error now, rather than at the end
-            self._classes = classes
-        self._best.add(score, temperature, _epoch(trainer, pl_module), pl_module)
+        self._add(score, temperature, classes, _epoch(trainer, pl_module), pl_module)
         trainer.should_stop = trainer.should_stop or self._best.stops
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the best weights back, after all checkpoints have been written."""
         del trainer
-        if self._best.weights is None:
-            return
-        pl_module.load_state_dict(self._best.weights)
-        if self.fold:
-            fold(last_layer(pl_module, self._classes, self.layer), self.temperature_)
+        self._put_best_back(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
         """The best validation so far, with its weights."""
@@ -144,8 +125,7 @@ class StopAfterTemperature(Callback):
             logits, target = outputs["logits"], outputs["target"]
         elif isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):
             with trainer.precision_plugin.forward_context():
-                output = module(batch[0])
-            logits, target = getattr(output, "logits", output), batch[1]
+                logits, target = logits_in(module(batch[0])), batch[1]
         else:
             raise TypeError(
                 "StopAfterTemperature needs logits: let validation_step return a dict with 'logits' and 'target', or "
@@ -154,10 +134,9 @@ class StopAfterTemperature(Callback):
         self._collected.append((logits.detach().float().cpu(), target.detach().cpu()))
 
     def _read_loader(self, trainer: Trainer, module: LightningModule) -> None:
-        state = random_state()  # that of training, which the loader may draw from
-        for batch in self.loader or ():
-            self._collect(trainer, module, None, trainer.strategy.batch_to_device(batch))
-        set_random_state(state)
+        with kept_random_state():  # that of training, which the loader may draw from
+            for batch in self.loader or ():
+                self._collect(trainer, module, None, trainer.strategy.batch_to_device(batch))
 
 
 def _on_all_ranks(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float, int]:

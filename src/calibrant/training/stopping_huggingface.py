@@ -10,13 +10,14 @@ from torch import nn
 from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from calibrant.files import whole_or_not_at_all
-from calibrant.training.refinement import BestRefinement, fold, last_layer, refined_nll
+from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
+from calibrant.training.trainer_scores import joined
 
 SCORE = "refined_nll"
 WEIGHTS = "best_after_temperature.pt"
 
 
-class StopTrainerAfterTemperature(TrainerCallback):
+class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
     """Stop when the evaluation log loss after temperature scaling no longer improves, and keep the best weights.
 
     The counterpart of :class:`~calibrant.training.StopAfterTemperature` for ``transformers.Trainer``. Every evaluation
@@ -58,23 +59,10 @@ class StopTrainerAfterTemperature(TrainerCallback):
         layer: str | nn.Linear | None = None,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
     ) -> None:
-        self.fold = fold
-        self.layer = layer
+        super().__init__(patience, fold, layer)
         self._metrics = compute_metrics
-        self._best = BestRefinement(patience)
         self._latest: tuple[float, float, int] | None = None
-        self._classes = 0
         self._trains = False
-
-    @property
-    def temperature_(self) -> float:
-        """Temperature of the best evaluation."""
-        return self._best.temperature_
-
-    @property
-    def best_score_(self) -> float:
-        """Log loss of the best evaluation after its temperature."""
-        return self._best.best_score_
 
     @property
     def best_epoch_(self) -> float | None:
@@ -88,18 +76,15 @@ class StopTrainerAfterTemperature(TrainerCallback):
 
     def refine(self, predictions: Any, labels: Any) -> dict[str, float]:
         """Return ``refined_nll`` of logits and labels, and remember it for the end of the evaluation."""
-        logits = predictions[0] if isinstance(predictions, tuple) else predictions
-        if isinstance(logits, list):
-            logits = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits])
-            labels = np.concatenate(labels)
+        logits, labels = joined(predictions, labels)
         if np.ndim(logits) != 2:
             raise ValueError(
                 f"StopTrainerAfterTemperature needs logits (N, C), got shape {np.shape(logits)}: "
                 "preprocess_logits_for_metrics must leave the logits as they are"
             )
-        score, temperature = refined_nll(torch.as_tensor(logits).float(), torch.as_tensor(labels))
-        self._latest = score, temperature, max(logits.shape[1], 2)
-        return {SCORE: score}
+        given = torch.as_tensor(logits).float()
+        self._latest = *refined_nll(given, torch.as_tensor(labels)), classes_of(given)
+        return {SCORE: self._latest[0]}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -134,11 +119,7 @@ class StopTrainerAfterTemperature(TrainerCallback):
                 "StopTrainerAfterTemperature saw no predictions: pass compute_metrics=stopping.compute_metrics to "
                 "Trainer, or use CalibratedTrainer"
             )
-        score, temperature, self._classes = latest
-        model = kwargs["model"]
-        if self.fold:
-            last_layer(model, self._classes, self.layer)  # an error now, rather than at the end
-        self._best.add(score, temperature, float(state.epoch or 0), model)
+        self._add(*latest, float(state.epoch or 0), kwargs["model"])
         kept: Any = state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
         kept[_PLACE] = {"args": {}, "attributes": self._best.state() | {"classes": self._classes}}
         control.should_training_stop = control.should_training_stop or self._best.stops
@@ -164,11 +145,7 @@ class StopTrainerAfterTemperature(TrainerCallback):
         """Put the best weights back."""
         del args, state, control
         self._trains = False
-        if self._best.weights is None:
-            return
-        kwargs["model"].load_state_dict(self._best.weights)
-        if self.fold:
-            fold(last_layer(kwargs["model"], self._classes, self.layer), self.temperature_)
+        self._put_best_back(kwargs["model"])
 
 
 _PLACE = "calibrant_refinement"  # not the name of the class, or Trainer might make a new callback from it

@@ -1,16 +1,12 @@
 """Held-out batches without end, whose place two integers tell."""
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-import numpy as np
-import torch
-
-from calibrant.training.interleave import _is_large_enough, _set_epoch
-from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.interleave import is_large_enough, set_epoch
+from calibrant.training.randomness import kept_random_state, random_state, seed_all, set_random_state
 
 
 class Stream:
@@ -45,7 +41,7 @@ class Stream:
             for _ in range(2):  # what is left of this pass, then all of the next
                 for batch in self._this_pass():
                     self.batches += 1
-                    if _is_large_enough(batch, self._minimum):
+                    if is_large_enough(batch, self._minimum):
                         return batch
                 self.passes, self.batches, self._rest = self.passes + 1, 0, None
         raise ValueError(
@@ -56,11 +52,9 @@ class Stream:
     def whole_pass(self) -> Iterator[Any]:
         """Give every batch once, beside the stream, which stays where it is."""
         with self._own_random_numbers():
-            if self._loader is None:
-                _seed_all(self._seed)
-                self._loader = self._make_loader()
-            _seed_all(self._seed)
-            yield from self._loader
+            loader = self._opened()
+            seed_all(self._seed)
+            yield from loader
 
     def _this_pass(self) -> Iterator[Any]:
         if self._rest is None:
@@ -70,25 +64,22 @@ class Stream:
         return self._rest
 
     def _begin(self) -> Iterator[Any]:
+        loader = self._opened()
+        seed_all(self._seed + self.passes)
+        set_epoch(loader, self.passes)
+        return iter(loader)
+
+    def _opened(self) -> Iterable[Any]:
         if self._loader is None:
-            _seed_all(self._seed)  # which accelerate's sampler keeps, to add the number of the pass to it
+            seed_all(self._seed)  # which accelerate's sampler keeps, to add the number of the pass to it
             self._loader = self._make_loader()
-        _seed_all(self._seed + self.passes)
-        _set_epoch(self._loader, self.passes)
-        return iter(self._loader)
+        return self._loader
 
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:
-        outside = random_state()
-        set_random_state(self._random)
-        try:
-            yield
-        finally:
-            self._random = random_state()
-            set_random_state(outside)
-
-
-def _seed_all(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 (the global generator is what transforms draw from)
-    torch.manual_seed(seed)
+        with kept_random_state():
+            set_random_state(self._random)
+            try:
+                yield
+            finally:
+                self._random = random_state()

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from calibrant.inputs import Classification
-from calibrant.training.guard import Guard, Scores, Sums
+from calibrant.training.guard import Guard
+from calibrant.training.running_scores import Scores, Sums
 
 
 class TrainerGuard(Guard):
@@ -33,11 +34,7 @@ class TrainerGuard(Guard):
     def log(self) -> dict[str, float]:
         """Scores of the held-out batches since the last entry, and the number of warnings so far."""
         scores, self._logged = self._logged.scores(across_ranks=True), Sums()
-        warnings = {"warnings": float(len(self.warnings_))}
-        if scores is None:
-            return warnings
-        named = {"held_out_accuracy": scores.accuracy, "held_out_nll": scores.nll, "held_out_gap": scores.gap}
-        return named | warnings
+        return ({} if scores is None else scores.named()) | {"warnings": float(len(self.warnings_))}
 
     def compare_evaluation(
         self, accuracy: float, samples: int, distinct: float, *, learns: bool, dropout: bool

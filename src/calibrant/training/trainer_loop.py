@@ -3,17 +3,18 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.training.calibrated_loss import CalibratedLoss, Method
-from calibrant.training.divided_logits import DividedLogits, find_maker
+from calibrant.training.calibrated_loss import CalibratedLoss
+from calibrant.training.divided_logits import DividedLogits
 from calibrant.training.finishing import Finished
-from calibrant.training.ignored import Loss
-from calibrant.training.last_layer import Layer
-from calibrant.training.outputs import evaluating, has_dropout, logits_of
+from calibrant.training.last_layer import Layer, find_maker
+from calibrant.training.methods import Settings
+from calibrant.training.modes import evaluating, has_dropout
+from calibrant.training.outputs import logits_in, logits_of
 from calibrant.training.trainer_guard import ObjectiveWindow, TrainerGuard
 
 FILE = "calibrated_loss.pt"
@@ -29,11 +30,7 @@ class TrainerLoop:
         wrapped: The same model as it is trained, in ``DistributedDataParallel`` for example.
         batch: Keyword arguments of the model, by which the layer that makes the logits is found.
         label: Name of the labels in a batch.
-        method: As :class:`CalibratedLoss` takes it.
-        objective: Of ``(logits, labels)``, for methods that have one.
-        weight: Weight of the objective.
-        every: Use a held-out batch at every k-th optimizer step.
-        batchnorm: What held-out batches do to running statistics.
+        settings: Method and its settings.
         guard: Whether to warn.
     """
 
@@ -43,30 +40,27 @@ class TrainerLoop:
         wrapped: nn.Module,
         batch: Mapping[str, Any],
         label: str,
-        method: Method,
+        settings: Settings,
         *,
-        objective: Loss | None,
-        weight: float | None,
-        every: int,
-        batchnorm: Literal["update", "freeze"] | None,
         guard: bool,
     ) -> None:
         self._label = label
-        self._every = every
+        self._every = settings.every
+        self._learns = settings.learns
         with evaluating(model):
             maker = find_maker(model, lambda: _classifying(model, self._inputs(batch)))
-        divides = method == "temperature"
         self.loss = CalibratedLoss(
             # The gradient of "published" goes the way of the training loss; that of "head" only through one layer.
-            wrapped if method == "published" else model,
-            method,
-            objective=objective, weight=weight, every=every if divides else 1, batchnorm=batchnorm,
-            layer=maker if divides or (method == "head" and isinstance(maker, Layer)) else None,
+            wrapped if settings.method == "published" else model,
+            settings.method,
+            objective=settings.objective, weight=settings.weight if self._learns else None,
+            every=1 if self._learns else self._every, batchnorm=settings.batchnorm,
+            layer=maker if not self._learns or (settings.method == "head" and isinstance(maker, Layer)) else None,
         )  # fmt: skip
-        self.loss._output = maker
-        self.loss.guard = self.guard = TrainerGuard(guard, has_objective=not divides)
-        self._has_dropout = not divides and _has_dropout(model)
-        self._divided = DividedLogits(maker) if divides else None
+        self.loss.output = maker
+        self.loss.guard = self.guard = TrainerGuard(guard, has_objective=self._learns)
+        self._has_dropout = self._learns and _has_dropout(model)
+        self._divided = None if self._learns else DividedLogits(maker)
         self._handle = maker.register_forward_hook(self._note)
         self._is_watching = False
         self._latest: Tensor | None = None
@@ -79,22 +73,22 @@ class TrainerLoop:
         One is enough for the temperature. An objective has one beside every micro-batch.
         """
         if self._divided is None:
-            return step % self._every == 0 and bool(self.loss._is_due(True))
+            return step % self._every == 0 and bool(self.loss.is_due())
         if step == self._seen_step:
             return False
         self._seen_step = step
-        return bool(self.loss._is_due(True))
+        return bool(self.loss.is_due())
 
     def observe(self, batch: Mapping[str, Any]) -> None:
         """Run a held-out batch forward and move the temperature."""
         assert self._divided is not None  # noqa: S101 (the method is "temperature")
         with self._divided.raw():
-            self.loss._observe(*self._pair(batch), None)
+            self.loss.observe(*self._pair(batch))
         self._divided.set(self.loss.temperature)
 
     def objective(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the objective of a held-out batch."""
-        value = self.loss._held_out_objective(*self._pair(batch), None)
+        value = self.loss.held_out_objective(*self._pair(batch))
         self._objectives.add(value.detach())
         return value
 
@@ -108,13 +102,13 @@ class TrainerLoop:
             self._is_watching = False
         logits, self._latest = self._latest, None
         if logits is not None and isinstance(labels, Tensor) and logits.shape[:1] == labels.shape:
-            self.loss._watch_training(logits, labels)
+            self.loss.watch_training(logits, labels)
 
     def _note(self, module: nn.Module, given: Any, output: Any) -> None:
         # Where the logits are made: what a wrapped model returns may be a copy that the loss does not depend on.
         del module, given
         if self._is_watching:
-            logits = logits_of(lambda _: output, None)
+            logits = logits_in(output)
             if self.loss.objective is not None:
                 self.guard.watch(logits, "loss")
             self._latest = logits.detach()
@@ -127,8 +121,7 @@ class TrainerLoop:
             samples: Number of its samples.
             distinct: Number of distinct held-out samples.
         """
-        learns = self.loss.method != "temperature"
-        self.guard.compare_evaluation(accuracy, samples, distinct, learns=learns, dropout=self._has_dropout)
+        self.guard.compare_evaluation(accuracy, samples, distinct, learns=self._learns, dropout=self._has_dropout)
 
     def finish(self, batches: Iterable[Mapping[str, Any]]) -> Finished:
         """Fold the last temperature into the model."""
@@ -168,18 +161,9 @@ class TrainerLoop:
         return self._inputs(batch), batch[self._label]
 
 
-def logits_in(outputs: Any) -> Tensor:
-    """Logits in what a model returned, or an error that says what it returned instead."""
-    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    if not isinstance(logits, Tensor):
-        found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        raise ValueError(f"the model returned no logits, only {found}: use a model with a classification head")
-    return logits
-
-
 def _classifying(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
     """Logits of a model, or an error if they are not those of a classifier."""
-    logits = logits_in(model(**inputs))
+    logits = logits_of(model, inputs)
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise ValueError(
             f"expected logits (N, C) of at least 2 classes for labels (N,), got {tuple(logits.shape)}: use a model "

@@ -9,10 +9,7 @@ from calibrant import metrics
 
 def scores_of_predictions(predictions: Any, labels: Any) -> dict[str, float]:
     """Accuracy and ECE of what Trainer gathered: arrays, or lists of them from batches it did not join."""
-    logits = predictions[0] if isinstance(predictions, tuple) else predictions
-    if isinstance(logits, list):
-        logits = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits])
-        labels = np.concatenate(labels)
+    logits, labels = joined(predictions, labels)
     if np.ndim(logits) != 2 or np.shape(labels) != np.shape(logits)[:1]:
         raise ValueError(
             f"ECE needs logits (N, C) and labels (N,), got {np.shape(logits)} and {np.shape(labels)}: "
@@ -23,6 +20,14 @@ def scores_of_predictions(predictions: Any, labels: Any) -> dict[str, float]:
         return {}
     given = metrics.predictions(logits=logits[counts], target=labels[counts])
     return {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
+
+
+def joined(predictions: Any, labels: Any) -> tuple[Any, Any]:
+    """Logits and labels as arrays; models may return more than logits, of which these are the first."""
+    logits = predictions[0] if isinstance(predictions, tuple) else predictions
+    if not isinstance(logits, list):
+        return logits, labels
+    return np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits]), np.concatenate(labels)
 
 
 def counted(labels: Any) -> int:

@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from calibrant.training import InterleavedLoader, interleave
-from calibrant.training.ignored import minimum_samples_of
+from calibrant.training.ignored import minimum_samples
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant_lab.data.samples import Data
@@ -55,8 +55,8 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
     loss, objective = method.build(dict(configuration.options))
     weight = configuration.option("weight")
     data = configuration.of_recipe.load(settings, folder, configuration.seed)
-    minimum_samples = minimum_samples_of(objective)
-    loaders = make_loaders(configuration, data, minimum_samples=minimum_samples)
+    fewest = minimum_samples(objective)
+    loaders = make_loaders(configuration, data, minimum_samples=fewest)
     network = first_network(configuration, data)
     classifier = CalibratedClassifier(
         network, objective, 1.0 if weight is None else weight, method=method.training, loss=loss,
@@ -67,7 +67,7 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
     )  # fmt: skip
     batches = interleave(
         loaders.train, loaders.calibration, calibration_every=settings.calibration_every,
-        minimum_samples=minimum_samples,
+        minimum_samples=fewest,
     )  # fmt: skip
     return Prepared(configuration, loaders, batches, classifier)
 

@@ -1,10 +1,36 @@
-"""What the calibration batch does to BatchNorm."""
+"""The mode a network runs in: evaluation, with or without dropout, and what a batch does to BatchNorm."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from calibrant.torch_private import BatchNorm, Dropout
+
+
+@contextmanager
+def evaluating(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
+    """Run forward passes in evaluation mode, then put every module back into the mode it was in.
+
+    BatchNorm goes by its running statistics and leaves them alone.
+
+    Args:
+        model: Any module.
+        dropout: Keep dropout as it is in training.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    for module, training in modes:
+        module.training = training and dropout and isinstance(module, Dropout)
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether dropout makes a model another one in training mode."""
+    return any(isinstance(module, Dropout) and module.p > 0 for module in model.modules())
 
 
 @contextmanager
@@ -27,7 +53,7 @@ def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
         >>> model.running_mean, int(model.num_batches_tracked)
         (tensor([0., 0.]), 0)
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
     try:
         for layer in layers:
             # A layer in evaluation mode goes by its running statistics, which it keeps, and changes nothing anyway.

@@ -1,6 +1,6 @@
 """What is wrong with held-out data at first sight: too few, or trained on too."""
 
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from typing import Any
 
 from torch.utils.data import RandomSampler, SequentialSampler, Subset
@@ -9,6 +9,9 @@ from calibrant.training.warning import warn
 
 # Held-out samples below which a user is warned at once.
 FEWEST = 5
+# Which rows Dataset.select of Hugging Face took is private, so that their content is compared. Data may have a few
+# equal samples by nature; and so many bytes of each data set take about a second.
+USUAL_REPEATS, MOST_BYTES = 0.05, 2**24
 
 
 def warn_of_data(held_out: Any, train: Any = None) -> None:
@@ -49,10 +52,31 @@ def _shared(held_out: Any, train: Any) -> int:
     whole, rows = _rows(held_out)
     other, other_rows = _rows(train)
     if whole is not other:
-        return 0
+        return _equal_samples(held_out, train)
     return len(set(rows) if other_rows is None else set(other_rows) if rows is None else set(rows) & set(other_rows))
 
 
 def _rows(dataset: Any) -> tuple[Any, Any]:
     """The data set that a subset is of, and which of its rows; None for all."""
     return (dataset.dataset, dataset.indices) if isinstance(dataset, Subset) else (dataset, None)
+
+
+def _equal_samples(held_out: Any, train: Any) -> int:
+    """How many held-out samples of two Hugging Face data sets are equal to one in training, if more than usual."""
+    of_datasets = [type(each).__module__.partition(".")[0] == "datasets" for each in (held_out, train)]
+    if not all(of_datasets) or not hasattr(train, "__len__") or set(held_out.column_names) != set(train.column_names):
+        return 0
+    columns = sorted(train.column_names)
+    seen = set(_contents(train, columns))
+    equal = sum(content in seen for content in _contents(held_out, columns))
+    return equal if equal > USUAL_REPEATS * len(held_out) else 0
+
+
+def _contents(dataset: Any, columns: list[str]) -> Iterator[int]:
+    """A hash of each sample as it is stored, of as many as are quickly read."""
+    read = 0
+    for table in dataset.with_format("arrow").select_columns(columns).iter(batch_size=1000):
+        yield from (hash(repr(row)) for row in table.to_pylist())
+        read += table.nbytes
+        if read > MOST_BYTES:
+            return

@@ -1,0 +1,45 @@
+"""Private names of torch that this package depends on, all of them here. Tested with torch 2.13.0.
+
+Hooks that a subclass overrides, ``nn.Module._apply`` and ``_load_from_state_dict``, stand where they are overridden.
+"""
+
+import torch
+import torch.autograd.forward_ad
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.conv import _ConvNd as Convolution
+from torch.nn.modules.dropout import _DropoutNd as Dropout
+
+__all__ = [
+    "BatchNorm",
+    "Convolution",
+    "Dropout",
+    "assert_without_waiting",
+    "is_forward_mode",
+    "is_transformed",
+    "unwrapped",
+]
+
+
+def is_transformed() -> bool:
+    """Whether a ``torch.func`` transform, or a tracer such as ``make_fx`` or ``torch.jit.trace``, is at work."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_tracing()
+    )
+
+
+def is_forward_mode() -> bool:
+    """Whether this is inside ``torch.autograd.forward_ad.dual_level``."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def assert_without_waiting(condition: Tensor, message: str) -> None:
+    """Let a kernel check a condition on an accelerator, which nothing waits for."""
+    torch._assert_async(condition, message)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module that ``torch.compile`` has wrapped, or the model itself."""
+    return getattr(model, "_orig_mod", model)

@@ -1,0 +1,38 @@
+"""Private names of Lightning that this package depends on, all of them here. Tested with lightning 2.6.0 and 2.6.6.
+
+What is not underscored but undocumented, the stages and progress of the loops, is here too.
+"""
+
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from lightning.fabric.utilities.cloud_io import _load as load_checkpoint
+
+__all__ = ["begin_next_epoch", "is_fitting", "load_checkpoint", "validate_now", "validation_is_due"]
+
+
+def is_fitting(module: LightningModule) -> bool:
+    """Whether a module has a trainer, and that trainer fits it."""
+    return module._trainer is not None and module.trainer.state.fn == "fit"
+
+
+def validation_is_due(trainer: Trainer) -> bool:
+    """Whether validation follows the training step that has just ended."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+
+
+def validate_now(trainer: Trainer) -> None:
+    """Run a validation in the middle of ``fit``."""
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    loop.restarting = False
+    trainer.validating = True
+    loop.run()
+    trainer.training = True
+
+
+def begin_next_epoch(trainer: Trainer) -> None:
+    """Let a run that resumes from the very end of an epoch open the next one, and count it."""
+    progress: Any = trainer.fit_loop.epoch_progress.current
+    if progress.processed == progress.started:
+        trainer.fit_loop.reset_restart_stage()

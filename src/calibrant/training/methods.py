@@ -1,0 +1,59 @@
+"""The three methods, and the settings that each has when not told otherwise."""
+
+from typing import Any, Literal, NamedTuple
+
+from calibrant import inputs
+from calibrant.training.ignored import Loss
+
+Method = Literal["temperature", "head", "published"]
+BatchNormUse = Literal["freeze", "update"]
+
+
+class Settings(NamedTuple):
+    """A method with everything it needs; for the fields see :class:`calibrant.training.CalibratedLoss`."""
+
+    method: Method
+    objective: Loss | None
+    weight: float
+    every: int
+    batchnorm: BatchNormUse
+
+    @property
+    def learns(self) -> bool:
+        """Whether a gradient from held-out data reaches the network."""
+        return self.method != "temperature"
+
+
+def checked_settings(
+    method: Method,
+    objective: Loss | None,
+    weight: float | None,
+    every: int | None,
+    batchnorm: BatchNormUse | None,
+    **of_objective: Any,
+) -> Settings:
+    """Check what was given, and fill in what was not.
+
+    Args:
+        method: Name of the method.
+        objective: Objective of held-out batches.
+        weight: Weight of the objective.
+        every: Steps for one held-out batch.
+        batchnorm: What held-out batches do to running statistics.
+        **of_objective: Options of the objective that ``"published"`` has by default.
+    """
+    inputs.check_choice("method", method, ("temperature", "head", "published"))
+    if method == "temperature" and (objective is not None or weight is not None):
+        raise ValueError("method 'temperature' has no objective and no weight: choose 'published' or 'head' for one")
+    inputs.check_objective(objective)
+    weight = 1.0 if weight is None else weight
+    inputs.check_range("weight", weight, low=0)
+    every = (4 if method == "temperature" else 1) if every is None else every
+    inputs.check_count("every", every)
+    batchnorm = ("update" if method == "published" else "freeze") if batchnorm is None else batchnorm
+    inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+    if objective is None and method == "published":
+        from calibrant import ESDLoss
+
+        objective = ESDLoss(**of_objective)
+    return Settings(method, objective, float(weight), every, batchnorm)

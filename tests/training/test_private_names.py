@@ -1,0 +1,36 @@
+"""Private names of torch, Lightning and transformers are used in one file each, where a new release is looked after."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import calibrant
+
+PACKAGE = Path(calibrant.__file__).parent
+HOMES = {"torch_private.py", "lightning_private.py", "transformers_private.py"}
+# Objects whose private names are our own, or part of a documented protocol.
+OWN = {"self", "cls", "loaded"}
+PROTOCOL = {"_replace", "_getframe", "_apply", "_load_from_state_dict"}
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name not in HOMES]
+
+
+def private_names(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            of = node.value.id if isinstance(node.value, ast.Name) else ""
+            found |= {node.attr} if of not in OWN else set()
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name.startswith("_") and not name.startswith("__")} - PROTOCOL
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_private_names_stay_in_their_file(path: Path) -> None:
+    assert not private_names(path)
+
+
+def test_the_search_finds_them() -> None:
+    assert {"_BatchNorm", "_assert_async"} <= private_names(PACKAGE / "torch_private.py")
+    assert {"_load", "_trainer", "_data_fetcher"} <= private_names(PACKAGE / "training" / "lightning_private.py")
