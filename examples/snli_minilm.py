@@ -99,7 +99,7 @@ def main() -> None:
         eval_dataset=validation,
         calibration_dataset=held_out,
         objective=cal.ESDLoss(),
-        objective_weight=given.weight if given.objective == "esd" else 0,
+        weight=given.weight if given.objective == "esd" else 0,
         calibration_batch_size=given.calibration_batch_size,
         calibration_every=given.calibration_every,
     )

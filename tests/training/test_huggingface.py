@@ -78,7 +78,7 @@ def arguments(folder: Path, **changed: Any) -> TrainingArguments:
 
 def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> CalibratedTrainer:
     """A trainer by plain gradient descent with rate 1: what the weights lose is the gradient."""
-    own = {"compute_loss_func", "compute_metrics", "calibration_dataset", "objective", "objective_weight",
+    own = {"compute_loss_func", "compute_metrics", "calibration_dataset", "objective", "weight",
            "calibration_batch_size", "calibration_every", "batchnorm", "train_dataset", "eval_dataset",
            "preprocess_logits_for_metrics"}  # fmt: skip
     options: dict[str, Any] = {"calibration_dataset": Sentences(8, seed=2), "train_dataset": Sentences(8, seed=1)}
@@ -86,7 +86,7 @@ def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) 
     model = bert() if model is None else model
     given = arguments(folder, **changed)
     descent = torch.optim.SGD(model.parameters(), lr=given.learning_rate)
-    return CalibratedTrainer(model, given, pad, optimizers=(descent, None), **{"objective_weight": WEIGHT} | options)
+    return CalibratedTrainer(model, given, pad, optimizers=(descent, None), **{"weight": WEIGHT} | options)
 
 
 def flat(model: Any) -> Tensor:
@@ -135,7 +135,7 @@ def summed(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
 )
 def test_the_nll_is_what_trainer_computes(tmp_path: Path, samples: int, options: dict[str, Any]) -> None:
     train: Any = Sentences(samples, seed=1)
-    ours = calibrated(tmp_path, train_dataset=train, objective_weight=0, **options)
+    ours = calibrated(tmp_path, train_dataset=train, weight=0, **options)
     ours.train()
     model = bert()
     descent = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -404,8 +404,8 @@ def test_batchnorm_is_updated_or_frozen_by_calibration_batches(tmp_path: Path, b
         ({"calibration_dataset": None}, "calibration_dataset is None: hold out"),
         ({"calibration_dataset": Sentences(2, seed=0)}, "has 2 samples, and 3 are the fewest"),
         ({"calibration_batch_size": 2}, "a calibration batch of 2 samples is too small"),
-        ({"objective_weight": -1.0}, "finite and not negative, got -1.0"),
-        ({"objective_weight": float("nan")}, "finite and not negative, got nan"),
+        ({"weight": -1.0}, "finite and not negative, got -1.0"),
+        ({"weight": float("nan")}, "finite and not negative, got nan"),
         ({"calibration_every": 0}, "calibration_every must be at least 1 and at most 1000000, got 0"),
         ({"metric_for_best_model": "ece", "greater_is_better": True}, "set greater_is_better=False"),
         ({"batchnorm": "off"}, "batchnorm"),

@@ -53,7 +53,7 @@ class Network(nn.Module):
 
 
 def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> CalibratedTrainer:
-    own = {"method", "calibration_dataset", "objective", "objective_weight", "calibration_every", "train_dataset",
+    own = {"method", "calibration_dataset", "objective", "weight", "calibration_every", "train_dataset",
            "calibration_batch_size", "guard", "optimizers"}  # fmt: skip
     train, held_out, test = digits(0)
     options: dict[str, Any] = {"calibration_dataset": Images(held_out), "train_dataset": Images(train)}
@@ -88,7 +88,7 @@ def logged(trainer: CalibratedTrainer, name: str) -> list[float]:
 def test_an_objective_that_leads_the_training_is_reported(
     tmp_path: Path, weight: float, root: bool, bf16: bool
 ) -> None:
-    trainer = calibrated(tmp_path, objective=cal.ESDLoss(root=root), objective_weight=weight, bf16=bf16)
+    trainer = calibrated(tmp_path, objective=cal.ESDLoss(root=root), weight=weight, bf16=bf16)
     assert "outweighs" in warned(trainer)
     assert logged(trainer, "warnings")[0] == 0
     assert logged(trainer, "warnings")[-1] >= 1
@@ -109,7 +109,7 @@ def trained(data: Batch, epochs: int = 25) -> Network:
 def test_a_collapse_of_training_accuracy_is_reported(tmp_path: Path) -> None:
     """The log has an entry at every step, and yet windows are long enough for a judgement."""
     trainer = calibrated(
-        tmp_path, model=trained(digits(0)[0], epochs=1), objective_weight=1000.0, logging_steps=1, warmup_steps=150,
+        tmp_path, model=trained(digits(0)[0], epochs=1), weight=1000.0, logging_steps=1, warmup_steps=150,
         lr_scheduler_type="constant_with_warmup",
     )  # fmt: skip
     assert "collapse" in warned(trainer)
@@ -135,7 +135,7 @@ def test_held_out_data_unlike_evaluation_data_are_reported(tmp_path: Path, metho
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"method": "published"}, {"objective_weight": 4.0}, {"method": "head"},
+    [{}, {"method": "published"}, {"weight": 4.0}, {"method": "head"},
      {"method": "head", "objective": cal.MMCELoss()}, {"method": "published", "logging_steps": 1}],
     ids=["temperature", "published", "published-4", "head", "head-mmce", "logged-often"],
 )  # fmt: skip
@@ -149,7 +149,7 @@ def test_sound_training_gives_no_warning(tmp_path: Path, options: dict[str, Any]
 
 
 def test_a_guard_that_is_off_is_silent(tmp_path: Path) -> None:
-    trainer = calibrated(tmp_path, objective_weight=1000.0, guard=False, num_train_epochs=2, logging_steps=10)
+    trainer = calibrated(tmp_path, weight=1000.0, guard=False, num_train_epochs=2, logging_steps=10)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trainer.train()
@@ -210,7 +210,7 @@ def test_dropout_is_found_in_modules_and_in_the_configuration() -> None:
 
 def test_a_resumed_guard_knows_what_it_has_seen(tmp_path: Path) -> None:
     options: dict[str, Any] = {
-        "objective_weight": 10.0, "num_train_epochs": 3, "save_strategy": "steps", "save_steps": 60,
+        "weight": 10.0, "num_train_epochs": 3, "save_strategy": "steps", "save_steps": 60,
     }  # fmt: skip
     whole, resumed = calibrated(tmp_path, **options), calibrated(tmp_path, **options)
     found = warned(whole)
@@ -234,7 +234,7 @@ def test_the_gradient_of_method_head_reaches_the_last_layer_only(tmp_path: Path,
     for weight in (0.0, 0.7):
         model = models[weight] = Network()
         calibrated(
-            tmp_path, model=model, method="head", objective=objective, objective_weight=weight, max_steps=1,
+            tmp_path, model=model, method="head", objective=objective, weight=weight, max_steps=1,
             train_dataset=Images(train), calibration_dataset=Images(held_out), eval_strategy="no",
             optimizers=(torch.optim.SGD(model.parameters(), lr=1.0), None), learning_rate=1.0,
         ).train()  # fmt: skip

@@ -37,7 +37,7 @@ class Noisy(Dataset[dict[str, Any]]):
 
 
 def trainer(folder: Path, seed: int = 0, **changed: Any) -> CalibratedTrainer:
-    own = {"method", "calibration_every", "objective", "objective_weight", "guard", "compute_loss_func"}
+    own = {"method", "calibration_every", "objective", "weight", "guard", "compute_loss_func"}
     options = {name: changed.pop(name) for name in own & set(changed)}
     defaults = {"max_steps": 40, "learning_rate": 3e-3, "per_device_train_batch_size": 32}
     return CalibratedTrainer(
@@ -72,7 +72,7 @@ def test_the_model_that_is_saved_is_calibrated(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = loaded(**batch).logits
     assert F.cross_entropy(logits, labels).item() == pytest.approx(metrics["eval_loss"], rel=1e-3)
-    plain = trainer(tmp_path, max_steps=150, objective_weight=0.0)
+    plain = trainer(tmp_path, max_steps=150, weight=0.0)
     plain.train()
     assert metrics["eval_ece"] < plain.evaluate()["eval_ece"] / 1.5
     assert cal.metrics.ece(logits=logits, target=labels, bins=20) == pytest.approx(metrics["eval_ece"], abs=1e-3)
@@ -113,13 +113,13 @@ def test_a_resumed_training_ends_with_the_same_weights(steps: int, tmp_path: Pat
 
 def test_an_objective_or_its_weight_means_the_published_recipe(tmp_path: Path) -> None:
     assert trainer(tmp_path, objective=cal.ESDLoss()).method == "published"
-    assert trainer(tmp_path, objective_weight=0.5).method == "published"
+    assert trainer(tmp_path, weight=0.5).method == "published"
     one = trainer(tmp_path, method="published", logging_steps=5, max_steps=5)
     one.train()
     assert one.finished is None
     assert "held_out_accuracy" in one.state.log_history[0]
     with pytest.raises(ValueError, match="has no objective and no weight"):
         trainer(tmp_path, method="temperature", objective=cal.ESDLoss())
-    assert trainer(tmp_path, method="head", objective_weight=2.0).method == "head"
+    assert trainer(tmp_path, method="head", weight=2.0).method == "head"
     with pytest.raises(ValueError, match="method must be one of"):
         trainer(tmp_path, method="esd")

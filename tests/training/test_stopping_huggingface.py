@@ -57,7 +57,7 @@ def made(folder: Path, kind: type[Trainer], stopping: Any, *callbacks: Any, **ch
         "use_cpu": True, "disable_tqdm": True, "save_total_limit": None,
     }  # fmt: skip
     options: dict[str, Any] = {"compute_metrics": stopping.compute_metrics} if kind is Trainer else {
-        "calibration_dataset": rows(20, seed=3), "objective_weight": 0.0,
+        "calibration_dataset": rows(20, seed=3), "weight": 0.0,
     }  # fmt: skip
     return kind(
         Classifier(), TrainingArguments(**given | changed), train_dataset=rows(200, seed=0),

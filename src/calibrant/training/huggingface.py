@@ -34,7 +34,7 @@ class CalibratedTrainer(OpenTrainer):
     training hold the weights before the division, and T in ``calibrated_loss.pt``.
 
     With an objective the method is ``"published"``. One optimizer step descends along the gradient of
-    ``NLL(train batch) + objective_weight * objective(calibration batch)``. The NLL is whatever ``Trainer`` computes,
+    ``NLL(train batch) + weight * objective(calibration batch)``. The NLL is whatever ``Trainer`` computes,
     label smoothing and ``compute_loss_func`` included. Calibration batches are shuffled, stripped of unused columns,
     collated, padded and moved as training batches are, and never end: when the calibration set is through it is
     reshuffled and begun again. With the method ``"head"`` the gradient of the held-out loss, the cross entropy or an
@@ -64,7 +64,7 @@ class CalibratedTrainer(OpenTrainer):
             :func:`~calibrant.training.interleaved_split`.
         objective: Function of ``(logits, labels)`` of a calibration batch. If not given, ``ESDLoss()`` for the method
             ``"published"`` and the cross entropy for ``"head"``.
-        objective_weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not
+        weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not
             computed at all.
         method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`; the
             last by default if an objective or its weight is given.
@@ -101,7 +101,7 @@ class CalibratedTrainer(OpenTrainer):
         *args: Any,
         calibration_dataset: Any,
         objective: Loss | None = None,
-        objective_weight: float | None = None,
+        weight: float | None = None,
         method: Method | None = None,
         calibration_batch_size: int | None = None,
         calibration_every: int | None = None,
@@ -111,21 +111,19 @@ class CalibratedTrainer(OpenTrainer):
     ) -> None:
         if calibration_dataset is None:
             raise ValueError("calibration_dataset is None: hold out training data with interleaved_split")
-        if objective_weight is not None and not (math.isfinite(objective_weight) and objective_weight >= 0):
-            raise ValueError(f"objective_weight must be finite and not negative, got {objective_weight}")
+        if weight is not None and not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"weight must be finite and not negative, got {weight}")
         if calibration_every is not None:
             check_count("calibration_every", calibration_every)
         if method is None:
-            method = "temperature" if objective is None and objective_weight is None else "published"
-        settings = checked_settings(method, objective, objective_weight, calibration_every, batchnorm)
+            method = "temperature" if objective is None and weight is None else "published"
+        settings = checked_settings(method, objective, weight, calibration_every, batchnorm)
         if objective is not None and not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
         self.calibration_dataset = calibration_dataset
         self.guard = guard
-        self.method, objective, self.objective_weight, self.calibration_every, self.batchnorm = self._settings = (
-            settings
-        )
+        self.method, objective, self.weight, self.calibration_every, self.batchnorm = self._settings = settings
         self.calibration_objective = objective  # Trainer's own self.objective is that of a search of hyperparameters
         self.calibrated_loss: CalibratedLoss | None = None
         self.finished: Finished | None = None
@@ -193,7 +191,7 @@ class CalibratedTrainer(OpenTrainer):
             return super().training_step(model, inputs, *args, **kwargs)
 
     def _has_use(self) -> bool:
-        return self.method == "temperature" or self.objective_weight > 0
+        return self.method == "temperature" or self.weight > 0
 
     def _started_loop(self, model: nn.Module, batch: dict[str, Any]) -> TrainerLoop:
         if self._loop is None:
@@ -261,9 +259,7 @@ class CalibratedTrainer(OpenTrainer):
             value = loop.objective(batch)
         # accelerate divides by the steps it knows of, which are 1 where Trainer divides by itself.
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
-        self.accelerator.backward(
-            value * (self.objective_weight * self.accelerator.gradient_accumulation_steps / steps)
-        )
+        self.accelerator.backward(value * (self.weight * self.accelerator.gradient_accumulation_steps / steps))
 
     def _current_stream(self) -> Stream:
         kept: Any = self.state.stateful_callbacks
