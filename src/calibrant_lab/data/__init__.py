@@ -9,21 +9,7 @@ from calibrant_lab.data.nli import load_anli, load_snli
 from calibrant_lab.data.text import Pairs, PairSamples, TextBatches, TextData, TokenisedPairs
 
 __all__ = [
-    "ImageBatches",
-    "ImageData",
-    "ImageFolderData",
-    "ImageSamples",
-    "Images",
-    "PairSamples",
-    "Pairs",
-    "TextBatches",
-    "TextData",
-    "TokenisedPairs",
-    "load_anli",
-    "load_cifar10",
-    "load_cifar100",
-    "load_digits",
-    "load_image_folder",
-    "load_mnist",
-    "load_snli",
-]
+    "ImageBatches", "ImageData", "ImageFolderData", "ImageSamples", "Images", "PairSamples", "Pairs", "TextBatches",
+    "TextData", "TokenisedPairs", "load_anli", "load_cifar10", "load_cifar100", "load_digits", "load_image_folder",
+    "load_mnist", "load_snli",
+]  # fmt: skip

@@ -15,25 +15,15 @@ TEACHER_SEED = 2023
 
 
 class Rows(NamedTuple):
-    """Rows of a made data set.
+    """Rows of a made data set."""
 
-    Attributes:
-        x: Features, ``(N, 20)``, standard normal.
-        target: Labels drawn from the true probabilities, ``(N,)``.
-        truth: The true probabilities, ``(N, 5)``.
-    """
-
-    x: Tensor
-    target: Tensor
-    truth: Tensor
+    x: Tensor  # features, (N, 20), standard normal
+    target: Tensor  # drawn from the true probabilities, (N,)
+    truth: Tensor  # the true probabilities, (N, 5)
 
 
 def draw_rows(count: int, seed: int) -> Rows:
     """Draw rows and labels; the teacher is the same for every seed.
-
-    Args:
-        count: Number of rows.
-        seed: Seed of the rows and of the labels.
 
     Example:
         >>> rows = draw_rows(1000, seed=0)

@@ -28,22 +28,16 @@ SOURCE = Source(
 
 
 def load_mnist(folder: Path | None, size: int = 32) -> ImageData:
-    """60,000 handwritten digits to train on and 10,000 to test on, in one channel.
+    """60,000 handwritten digits to train on and 10,000 to test on, in one channel, resized bilinearly from 28×28.
 
-    Args:
-        folder: Where the four idx files are, gzipped or not, or the folder above ``MNIST/raw``; None fetches them from
-            the Hugging Face hub.
-        size: They are resized, bilinearly and once for all, from 28×28 to this many pixels a side.
+    In four idx files, gzipped or not, in the folder or its ``MNIST/raw``; None fetches them from the Hugging Face hub.
     """
     if folder is None:
         train, test = hub.fetch_images(SOURCE, image="image", label="label")
     else:
-        paths = find_files(folder, ["MNIST/raw"], list(CHECKSUMS), SOURCE)
-        train_pixels, train_labels, test_pixels, test_labels = (
-            _read(path, name) for name, path in zip(CHECKSUMS, paths, strict=True)
-        )
-        train = Images(train_pixels.unsqueeze(1), train_labels.long())
-        test = Images(test_pixels.unsqueeze(1), test_labels.long())
+        paths = find_files(folder, "MNIST/raw", list(CHECKSUMS), SOURCE)
+        parts = [_read(path, name) for name, path in zip(CHECKSUMS, paths, strict=True)]
+        train, test = (Images(pixels.unsqueeze(1), labels.long()) for pixels, labels in (parts[:2], parts[2:]))
     return ImageData(_resized(train, size), _resized(test, size), classes=10)
 
 

@@ -71,16 +71,9 @@ class PictureFiles:
 class Pictures(Dataset[tuple[Tensor, int]]):
     """A map-style data set of pictures, to be read by a ``DataLoader`` with workers.
 
-    Random crops and flips come from torch's global generator, which a ``DataLoader`` seeds anew for each worker.
-
-    Args:
-        source: Where the pictures come from.
-        labels: Their labels, int64.
-        size: Side of the square each is brought to.
-        mean: Subtracted, one value for each channel, of pixels in [0, 1].
-        std: Divided by, likewise.
-        augment: True cuts a random part and scales it; False takes the centre.
-        flip: Mirror every other random part, left to right; the centre is never mirrored.
+    Each becomes a square of ``size`` pixels a side, ``(pixels / 255 - mean) / std``: the centre, or with ``augment`` a
+    random part, scaled, every other one mirrored with ``flip``. Random crops and flips come from torch's global
+    generator, which a ``DataLoader`` seeds anew for each worker.
 
     Example:
         >>> from PIL import Image
