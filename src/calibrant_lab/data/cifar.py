@@ -30,18 +30,12 @@ CIFAR100_CHECKSUMS = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef
 
 
 def load_cifar10(folder: Path | None) -> ImageData:
-    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 10 things.
-
-    In ``cifar-10-batches-py`` or the folder above it; None fetches them from the Hugging Face hub.
-    """
+    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 10 things."""
     return _load(folder, "cifar-10-batches-py", CIFAR10_CHECKSUMS, "label", 10, CIFAR10)
 
 
 def load_cifar100(folder: Path | None) -> ImageData:
-    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 100 things (the fine labels).
-
-    In ``cifar-100-python`` or the folder above it; None fetches them from the Hugging Face hub.
-    """
+    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 100 things (the fine labels)."""
     return _load(folder, "cifar-100-python", CIFAR100_CHECKSUMS, "fine_label", 100, CIFAR100)
 
 

@@ -64,16 +64,7 @@ class ImageBatches(Batches):
     memory format, which convolutions are fastest with; labels as int64. ``mean`` and ``std`` have one value, or one
     for each channel. ``crop_padding`` pads each image with so many black pixels on every side and crops the original
     size from a random place, another for each image; ``flip`` mirrors every other image, at random, left to right.
-
-    Each ``iter()`` draws one seed from torch's global generator, as a ``DataLoader`` does, and takes order, crops and
-    flips of that pass from a generator of its own: restoring the global state before ``iter()`` repeats the pass
-    exactly, however far it is followed. A loader with nothing random about it draws nothing.
-
-    Example:
-        >>> images = Images(torch.full((5, 1, 2, 2), 255, dtype=torch.uint8), torch.arange(5))
-        >>> loader = ImageBatches(images, batch_size=2, mean=[0.5], std=[0.5])
-        >>> [(tuple(x.shape), x.max().item(), y.tolist()) for x, y in loader]
-        [((2, 1, 2, 2), 1.0, [0, 1]), ((2, 1, 2, 2), 1.0, [2, 3]), ((1, 1, 2, 2), 1.0, [4])]
+    Order, crops and flips of a pass come from :func:`~calibrant_lab.data.batching.generator_of_pass`.
     """
 
     def __init__(
@@ -96,7 +87,7 @@ class ImageBatches(Batches):
             )
         if crop_padding < 0:
             raise ValueError(f"crop_padding must be 0 or more, got {crop_padding}")
-        super().__init__(len(pixels), batch_size, indices=indices, shuffle=shuffle)
+        super().__init__(self._batch, len(pixels), batch_size, indices=indices, shuffle=shuffle)
         self.crop_padding = crop_padding
         self.flip = flip
         # (N, H, W, C), the channels of a pixel side by side.
@@ -113,10 +104,9 @@ class ImageBatches(Batches):
         corners = torch.randint(places, (len(order), 2), generator=generator) if self.crop_padding else None
         flipped = torch.randint(2, (len(order),), generator=generator).bool() if self.flip else None
         choices = (repeat(None) if one is None else one.split(self._batch_size) for one in (corners, flipped))
-        return map(self.take, order.split(self._batch_size), *choices)
+        return map(self._batch, order.split(self._batch_size), *choices)
 
-    def take(self, rows: Tensor, corners: Tensor | None = None, flipped: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The batch of some images, cropped at these places, and those mirrored."""
+    def _batch(self, rows: Tensor, corners: Tensor | None, flipped: Tensor | None) -> tuple[Tensor, Tensor]:
         pixels = self._pixels.index_select(0, rows)
         if corners is not None:
             pixels = _cropped(pixels, corners, self.crop_padding)

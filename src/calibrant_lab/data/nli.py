@@ -43,10 +43,7 @@ PARTS, ROUNDS = ("train", "dev", "test"), (1, 2, 3)
 
 
 def load_snli(folder: Path | None) -> TextData:
-    """The Stanford corpus: 549,367 pairs to train on, 9,842 to validate, 9,824 to test, those with an agreed label.
-
-    From the folder or its ``snli_1.0``, gzipped or not; None fetches them from the Hugging Face hub.
-    """
+    """The Stanford corpus: 549,367 pairs to train on, 9,842 to validate, 9,824 to test, those with an agreed label."""
     if folder is None:
         return TextData(*hub.fetch_pairs(SNLI, [["train"], ["validation"], ["test"]]), classes=3)
     names = [f"snli_1.0_{part}.jsonl" for part in PARTS]
@@ -55,10 +52,7 @@ def load_snli(folder: Path | None) -> TextData:
 
 
 def load_anli(folder: Path | None) -> TextData:
-    """Adversarial NLI, its three rounds joined: 162,865 pairs to train on, 3,200 to validate, 3,200 to test.
-
-    From the folder or its ``anli_v1.0``, gzipped or not; None fetches them from the Hugging Face hub.
-    """
+    """Adversarial NLI, its three rounds joined: 162,865 pairs to train on, 3,200 to validate, 3,200 to test."""
     if folder is None:
         return TextData(*hub.fetch_pairs(ANLI, [[f"{part}_r{k}" for k in ROUNDS] for part in PARTS]), classes=3)
     paths = find_files(folder, "anli_v1.0", [f"R{k}/{part}.jsonl" for part in PARTS for k in ROUNDS], ANLI)

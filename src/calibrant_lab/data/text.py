@@ -108,9 +108,8 @@ class TextBatches(Batches):
     def __init__(
         self, pairs: TokenisedPairs, batch_size: int, *, indices: Tensor | None = None, shuffle: bool = False
     ) -> None:
-        super().__init__(len(pairs), batch_size, indices=indices, shuffle=shuffle)
+        super().__init__(self._batch, len(pairs), batch_size, indices=indices, shuffle=shuffle)
         self.pairs = pairs
 
-    def take(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Padded pairs and their labels."""
+    def _batch(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         return self.pairs.padded(rows), self.pairs.labels.index_select(0, rows)

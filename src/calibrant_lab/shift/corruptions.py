@@ -21,6 +21,7 @@ References:
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from typing import Any
@@ -38,18 +39,18 @@ ELASTIC_SIZE = 32  # of the images that the strengths of elastic transform are s
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
+@dataclass
 class Draws:
-    """Random numbers, those of an image the same whichever images it comes with: by its index in their set."""
+    """Random numbers, those of an image the same whichever images it comes with."""
 
-    def __init__(self, key: int, indices: range) -> None:
-        self._key = key
-        self._indices = indices
+    key: int  # of the corruption, its severity and the seed
+    indices: range  # of the images in their set
 
     @cached_property
     def _generators(self) -> list[np.random.Generator]:
         # A counter-based generator starts anywhere at no cost: each image has 2^128 blocks of its own.
-        counters = (index << 128 for index in self._indices)
-        return [np.random.Generator(np.random.Philox(key=self._key, counter=counter)) for counter in counters]
+        counters = (index << 128 for index in self.indices)
+        return [np.random.Generator(np.random.Philox(key=self.key, counter=counter)) for counter in counters]
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal, ``(N, *shape)``."""
@@ -200,26 +201,19 @@ CORRUPTIONS: dict[str, tuple[Callable[[Tensor, Any, Draws], Tensor], Sequence[An
     "glass_blur": (glass_blur, ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))),
     "motion_blur": (motion_blur, ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))),
     "zoom_blur": (zoom_blur, (1.06, 1.11, 1.16, 1.21, 1.26)),
-    "snow": (
-        snow,
-        (
-            (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95),
-            (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
-            (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9),
-            (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85),
-            (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.8),
-        ),
-    ),
+    "snow": (snow, (
+        (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95), (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9), (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9),
+        (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85), (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.8),
+    )),
     "fog": (fog, ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))),
     "brightness": (brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
     "contrast": (contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
-    "elastic_transform": (
-        elastic_transform,
-        ((0.0, 0.0, 2.56), (1.6, 6.4, 2.24), (2.56, 1.92, 1.92), (3.2, 1.28, 1.6), (3.2, 0.96, 0.96)),
-    ),
+    "elastic_transform": (elastic_transform, (
+        (0.0, 0.0, 2.56), (1.6, 6.4, 2.24), (2.56, 1.92, 1.92), (3.2, 1.28, 1.6), (3.2, 0.96, 0.96),
+    )),
     "pixelate": (pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
     "jpeg_compression": (jpeg_compression, (80, 65, 58, 50, 40)),
-}
+}  # fmt: skip
 NOT_GENERATED = ("frost",)
 
 

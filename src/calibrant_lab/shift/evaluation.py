@@ -129,7 +129,6 @@ def evaluate_shifts(
     temperatures = temperatures or [trial.result().validation["temperature"] for trial in trials]
     results = [_begun(trial, source, limit, own) for trial, own in zip(trials, temperatures, strict=True)]
     lacking = [[name for name in source.corruptions if name not in result.corrupted] for result in results]
-    checked: set[int] = set()
     with _progress(console, sum(map(len, lacking))) as advance:
         for name in source.corruptions:
             todo = [place for place, names in enumerate(lacking) if name in names]
@@ -138,9 +137,8 @@ def evaluate_shifts(
             for place in todo:
                 trial, result = trials[place], results[place]
                 network = _network(trial, shifted[0])
-                if place not in checked:
+                if name == lacking[place][0]:
                     _check_images(trial, network, source, result.images)
-                    checked.add(place)
                 scores = tuple(
                     _score(_predicted(trial, network, images, result.images), result.temperature) for images in shifted
                 )

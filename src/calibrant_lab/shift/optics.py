@@ -43,12 +43,7 @@ def gaussian_filter(size: int, sigma: float, truncate: float, border: Border) ->
 
 @cache
 def box_resampling(size: int, resized: int) -> Tensor:
-    """The ``(resized, size)`` matrix of Pillow's box filter: the mean of the pixels whose centres lie in the window.
-
-    Example:
-        >>> box_resampling(4, 2).tolist()
-        [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]]
-    """
+    """The ``(resized, size)`` matrix of Pillow's box filter: the mean of the pixels whose centres lie in the window."""
     scale = size / resized
     centres = (torch.arange(resized, dtype=torch.double).unsqueeze(1) + 0.5) * scale
     away = (torch.arange(size, dtype=torch.double) + 0.5 - centres) / max(scale, 1.0)
