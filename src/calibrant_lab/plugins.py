@@ -41,23 +41,13 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def absolute(reference: str, folder: Path = Path()) -> str:
-    """A reference that means the same in any working directory; relative paths are relative to the folder.
-
-    Example:
-        >>> absolute("esd"), absolute("package.module:name")
-        ('esd', 'package.module:name')
-    """
+    """A reference that means the same in any working directory; relative paths are relative to the folder."""
     place, _, name = reference.rpartition(":")
     return f"{(folder / place).resolve()}:{name}" if place.endswith(".py") else reference
 
 
 def short(reference: str) -> str:
-    """A reference without the folder of its file: what a table calls it, and what identifies a trial.
-
-    Example:
-        >>> short("/home/someone/wine.py:wine"), short("mnist")
-        ('wine.py:wine', 'mnist')
-    """
+    """A reference without the folder of its file: what a table calls it, and what identifies a trial."""
     place, _, name = reference.rpartition(":")
     return f"{Path(place).name}:{name}" if place.endswith(".py") else reference
 

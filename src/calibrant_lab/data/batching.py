@@ -1,7 +1,7 @@
 """Which samples make up each batch of a pass, and where the randomness of a pass comes from."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,22 +20,13 @@ def generator_of_pass() -> torch.Generator:
 class Batches:
     """A loader of samples, or of those with the ``indices`` in their order; with ``shuffle`` in a new order each pass.
 
-    ``take`` makes a batch of indices. Without shuffling nothing is drawn from torch's global generator.
+    Without shuffling nothing is drawn from torch's global generator.
     """
 
-    def __init__(
-        self,
-        take: Callable[..., tuple[Any, Tensor]],
-        samples: int,
-        batch_size: int,
-        *,
-        indices: Tensor | None = None,
-        shuffle: bool = False,
-    ) -> None:
+    def __init__(self, samples: int, batch_size: int, *, indices: Tensor | None = None, shuffle: bool = False) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self._indices = torch.arange(samples) if indices is None else _checked(indices, samples)
-        self._take = take
         self._batch_size = batch_size
         self._shuffle = shuffle
         if not len(self._indices):
@@ -46,7 +37,10 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         order = self._order(generator_of_pass() if self._shuffle else None)
-        return map(self._take, order.split(self._batch_size))
+        return map(self._batch, order.split(self._batch_size))
+
+    def _batch(self, rows: Tensor) -> tuple[Any, Tensor]:
+        raise NotImplementedError
 
     def _order(self, generator: torch.Generator | None) -> Tensor:
         if not self._shuffle:

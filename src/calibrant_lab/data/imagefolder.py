@@ -25,14 +25,10 @@ SOURCE = Source(
 
 
 class ImageFolderData(NamedTuple):
-    """A data set of pictures on disk.
-
-    ``train`` and ``train_unaugmented`` are the same pictures in the same order, so that one split of indices serves
-    both: the second is for the part that validates.
-    """
+    """A data set of pictures on disk."""
 
     train: Pictures
-    train_unaugmented: Pictures
+    train_unaugmented: Pictures  # the same, in the same order, for the part that validates: one split serves both
     test: Pictures
     labels: Tensor  # int64, of the training pictures
     classes: int

@@ -87,7 +87,7 @@ class ImageBatches(Batches):
             )
         if crop_padding < 0:
             raise ValueError(f"crop_padding must be 0 or more, got {crop_padding}")
-        super().__init__(self._batch, len(pixels), batch_size, indices=indices, shuffle=shuffle)
+        super().__init__(len(pixels), batch_size, indices=indices, shuffle=shuffle)
         self.crop_padding = crop_padding
         self.flip = flip
         # (N, H, W, C), the channels of a pixel side by side.
@@ -106,7 +106,9 @@ class ImageBatches(Batches):
         choices = (repeat(None) if one is None else one.split(self._batch_size) for one in (corners, flipped))
         return map(self._batch, order.split(self._batch_size), *choices)
 
-    def _batch(self, rows: Tensor, corners: Tensor | None, flipped: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _batch(
+        self, rows: Tensor, corners: Tensor | None = None, flipped: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         pixels = self._pixels.index_select(0, rows)
         if corners is not None:
             pixels = _cropped(pixels, corners, self.crop_padding)

@@ -1,7 +1,8 @@
 """Natural language inference: SNLI and ANLI from their published lines of JSON."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,23 +45,29 @@ PARTS, ROUNDS = ("train", "dev", "test"), (1, 2, 3)
 
 def load_snli(folder: Path | None) -> TextData:
     """The Stanford corpus: 549,367 pairs to train on, 9,842 to validate, 9,824 to test, those with an agreed label."""
-    if folder is None:
-        return TextData(*hub.fetch_pairs(SNLI, [["train"], ["validation"], ["test"]]), classes=3)
-    names = [f"snli_1.0_{part}.jsonl" for part in PARTS]
-    paths = find_files(folder, "snli_1.0", names, SNLI)
-    return TextData(*(_pairs([path], SNLI_FIELDS, SNLI) for path in paths), classes=3)
+    names = [[f"snli_1.0_{part}.jsonl"] for part in PARTS]
+    return _load(folder, "snli_1.0", names, [["train"], ["validation"], ["test"]], SNLI_FIELDS, SNLI)
 
 
 def load_anli(folder: Path | None) -> TextData:
     """Adversarial NLI, its three rounds joined: 162,865 pairs to train on, 3,200 to validate, 3,200 to test."""
+    names = [[f"R{k}/{part}.jsonl" for k in ROUNDS] for part in PARTS]
+    return _load(folder, "anli_v1.0", names, [[f"{part}_r{k}" for k in ROUNDS] for part in PARTS], ANLI_FIELDS, ANLI)
+
+
+def _load(
+    folder: Path | None, below: str, names: list[list[str]], splits: list[list[str]], fields: Fields, source: Source
+) -> TextData:
     if folder is None:
-        return TextData(*hub.fetch_pairs(ANLI, [[f"{part}_r{k}" for k in ROUNDS] for part in PARTS]), classes=3)
-    paths = find_files(folder, "anli_v1.0", [f"R{k}/{part}.jsonl" for part in PARTS for k in ROUNDS], ANLI)
-    by_part = [paths[first : first + len(ROUNDS)] for first in range(0, len(paths), len(ROUNDS))]
-    return TextData(*(_pairs(some, ANLI_FIELDS, ANLI) for some in by_part), classes=3)
+        parts = hub.fetch_pairs(source, splits)
+    else:
+        paths = iter(find_files(folder, below, [name for part in names for name in part], source))
+        parts = [_pairs(list(islice(paths, len(part))), fields, source) for part in names]
+    train, validation, test = parts
+    return TextData(train, validation, test, classes=3)
 
 
-def _pairs(paths: Sequence[Path], fields: Fields, source: Source) -> Pairs:
+def _pairs(paths: list[Path], fields: Fields, source: Source) -> Pairs:
     rows = [row for path in paths for row in _rows(path, fields, source)]
     if not rows:
         raise FileError(paths[0], f"holds no labelled pair: get it again from {source.site}")

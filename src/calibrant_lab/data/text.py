@@ -30,10 +30,7 @@ class TextData(NamedTuple):
 
 
 class TokenisedPairs:
-    """Pairs as token numbers, end to end without padding: what any number of :class:`TextBatches` share.
-
-    The tokenizer is one of ``transformers``, best a fast one; longer pairs are cut, the longer sentence first.
-    """
+    """Pairs as token numbers, end to end without padding: what any number of :class:`TextBatches` share."""
 
     def __init__(self, pairs: Pairs, tokenizer: Any, *, max_length: int) -> None:
         premises, hypotheses, self.labels = pairs
@@ -99,16 +96,12 @@ class PairSamples:
 
 
 class TextBatches(Batches):
-    """A loader of tokenised pairs: a dictionary of int64 tensors for the model, and labels, a batch.
-
-    The dictionary has ``input_ids``, ``attention_mask`` and, where the tokenizer makes them, ``token_type_ids``, padded
-    to the longest pair of the batch.
-    """
+    """A loader of tokenised pairs: the model's input, padded to the longest pair of the batch, and labels."""
 
     def __init__(
         self, pairs: TokenisedPairs, batch_size: int, *, indices: Tensor | None = None, shuffle: bool = False
     ) -> None:
-        super().__init__(self._batch, len(pairs), batch_size, indices=indices, shuffle=shuffle)
+        super().__init__(len(pairs), batch_size, indices=indices, shuffle=shuffle)
         self.pairs = pairs
 
     def _batch(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor]:

@@ -87,18 +87,14 @@ def check_fits(model: TextClassifier, tokenizer: PreTrainedTokenizerBase, max_le
         )
     for name, module in network.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in POSITION_TABLES:
-            positions = module.num_embeddings - _unused_positions(module)
+            # Rows before the first token's: BART-like networks have an offset, RoBERTa-like ones follow the padding.
+            after_padding = 0 if module.padding_idx is None else module.padding_idx + 1
+            positions = module.num_embeddings - (int(getattr(module, "offset", 0)) or after_padding)
             if max_length > positions:
                 raise ValueError(
                     f"max_length is {max_length}, but the model has {positions} positions: set max_length to "
                     f"{positions} or less"
                 )
-
-
-def _unused_positions(table: nn.Embedding) -> int:
-    """Rows before the first token's: BART-like networks have an offset, RoBERTa-like ones count from the padding on."""
-    offset = getattr(table, "offset", 0)
-    return int(offset) or (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
 def _transformers() -> ModuleType:

@@ -130,7 +130,9 @@ def snow(x: Tensor, weather: tuple[float, float, float, float, int, float, float
         flakes = optics.both_ways(optics.zooming(size, zoom), flakes)
     flakes = _rounded_down(torch.where(flakes < least, 0.0, flakes))
     falling = _rounded(optics.motion_blurred(flakes, radius, sigma, draws.between(-135, -45)))
-    pale = torch.maximum(x, 1.5 * _grey(x) + 0.5)
+    luminance = torch.tensor(LUMINANCE if x.shape[1] == 3 else (1.0,))
+    grey = torch.einsum("nchw,c->nhw", x, luminance).unsqueeze(1)
+    pale = torch.maximum(x, 1.5 * grey + 0.5)
     return kept * x + (1 - kept) * pale + falling + falling.rot90(2, (2, 3))
 
 
@@ -269,8 +271,3 @@ def _rounded_down(x: Tensor) -> Tensor:
 
 def _rounded(x: Tensor) -> Tensor:
     return (255 * x.clamp(0, 1)).round() / 255
-
-
-def _grey(x: Tensor) -> Tensor:
-    weights = torch.tensor(LUMINANCE if x.shape[1] == 3 else (1.0,))
-    return torch.einsum("nchw,c->nhw", x, weights).unsqueeze(1)

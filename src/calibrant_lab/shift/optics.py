@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Border = Literal["nearest", "symmetric"]
+Border = Literal["nearest", "symmetric"]  # beyond it lies the last pixel, or the mirror image, that pixel included
 
 
 def both_ways(matrix: Tensor, images: Tensor) -> Tensor:
@@ -22,10 +22,7 @@ def both_ways(matrix: Tensor, images: Tensor) -> Tensor:
 
 @cache
 def gaussian_filter(size: int, sigma: float, truncate: float, border: Border) -> Tensor:
-    """The matrix of a one-dimensional Gaussian filter, cut at ``truncate`` standard deviations.
-
-    Beyond the border lies the last pixel, or the mirror image, that pixel included.
-    """
+    """The matrix of a one-dimensional Gaussian filter, cut at ``truncate`` standard deviations."""
     if sigma == 0:
         return torch.eye(size)
     reach = int(truncate * sigma + 0.5)
@@ -94,12 +91,7 @@ def convolved(images: Tensor, kernel: Tensor) -> Tensor:
 
 @cache
 def soft_disk(radius: float, blur: float) -> Tensor:
-    """A disk of pixels, its edge softened by a Gaussian of 3 × 3 pixels: the image of a point out of focus.
-
-    Example:
-        >>> [round(weight, 4) for weight in soft_disk(1.0, 0.1)[2].tolist()]
-        [0.0, 0.2, 0.2, 0.2, 0.0]
-    """
+    """A disk of pixels, its edge softened by a Gaussian of 3 × 3 pixels: the image of a point out of focus."""
     reach = math.floor(radius) + 1
     place = torch.arange(-reach, reach + 1)
     disk = (place.square() + place.square().unsqueeze(1) <= radius**2).float()
