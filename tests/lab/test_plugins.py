@@ -91,7 +91,7 @@ def test_the_digest_changes_with_the_source(plugin: str) -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("digit", "there is no recipe 'digit', did you mean digits: there are digits, mnist,"),
+        ("digit", "there is no recipe 'digit', did you mean digits: there are made, digits, mnist,"),
         ("./none.py:rows", "none.py): check the path"),
         ("no_package.module:rows", "No module named 'no_package'"),
         (":rows", "recipe ':rows' cannot be loaded"),

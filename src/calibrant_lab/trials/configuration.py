@@ -161,7 +161,7 @@ def _changed(configuration: Configuration, changes: Mapping[str, Any]) -> Config
     of_others = {option for one in METHODS.values() for option in one.defaults} - fields.keys()
     options |= {option: given.pop(option) for option in list(given) if option in known or option in of_others}
     if unknown := next((one for one in given if one not in fields), None):
-        raise ValueError(no_such_setting(unknown, [*known, *fields]))
+        raise plugins.UnknownNameError(no_such_setting(unknown, [*known, *fields]))
     settings = configuration.settings.replaced(given)
     kept = {one: digest for one, digest in configuration.files if one not in given}
     return configure(

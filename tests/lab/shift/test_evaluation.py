@@ -300,7 +300,9 @@ def test_the_figure_shows_the_mean_over_seeds_and_corruptions() -> None:
         low, high = axes.get_ylim()
         assert all(low <= value <= high for line in axes.lines for value in np.asarray(line.get_ydata()))
     legend = figure.legends[0]
-    assert [text.get_text() for text in legend.get_texts()] == ["NLL", "ESD", "middle half of the corruptions"]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "NLL", "ESD", "middle half of the corruptions", "± standard deviation of 2 seeds",
+    ]  # fmt: skip
     assert legend.get_title().get_text() == "Distribution shift: 2 generated corruptions"
 
 

@@ -99,7 +99,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, message: 
 def test_a_missing_file_and_a_missing_recipe(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"none\.toml: cannot be read"):
         read_settings(tmp_path / "none.toml")
-    with pytest.raises(UnknownNameError, match="there is no recipe 'svhn': there are digits, mnist"):
+    with pytest.raises(UnknownNameError, match="there is no recipe 'svhn': there are made, digits, mnist"):
         configure("svhn")
     content = configure("mnist").to_dict() | {"recipe": "svhn"}
     (tmp_path / "a.json").write_text(json.dumps(content))
@@ -119,9 +119,9 @@ def test_every_setting_is_explained() -> None:
         ("cifar10", "nll", {"noise": 0.1}, "there is no setting 'noise'"),
         ("snli", "nll", {"crop_padding": 4}, "there is no setting 'crop-padding'"),
         ("imagenet100", "nll", {"max_length": 64}, "there is no setting 'max-length'"),
-        ("mnist", "nll", {"weight": 2.0}, "there is no setting 'weight'"),
-        ("mnist", "loop", {"weight": 2.0}, "there is no setting 'weight'"),
-        ("mnist", "esd", {"bandwidth": 2.0}, "there is no setting 'bandwidth'"),
+        ("mnist", "nll", {"weight": 2.0}, "weight is not an option of nll, which has none"),
+        ("mnist", "loop", {"weight": 2.0}, "weight is not an option of loop"),
+        ("mnist", "esd", {"bandwidth": 2.0}, "bandwidth is not an option of esd, which has weight"),
     ],
 )
 def test_settings_of_other_recipes_and_options_of_other_methods_are_refused(
