@@ -25,10 +25,6 @@ def convert(path: Path, console: Console) -> int:
     """Convert every trial of the earlier form, in place; return how many there were.
 
     Settings, identities and scores are written anew and folders renamed; predictions, weights and curves stay.
-
-    Args:
-        path: A store, or a file that ``calibrant runs export`` wrote.
-        console: Where to say what was done.
     """
     if not path.exists():
         raise FileError(path, "is not there: give a folder of trials, or a file that calibrant runs export wrote")
@@ -77,9 +73,13 @@ def _is_earlier(found: Any) -> bool:
 
 def configuration_of(found: dict[str, Any]) -> Configuration:
     """The configuration that the flat settings of Calibrant 0.1 describe."""
-    name, options = _method(found)
-    kind = recipe(found["recipe"]).settings
-    settings = {key: value for key, value in found.items() if key in kind.model_fields}
+    name, options = found["objective"], found
+    if found.get("method") in ("temperature", "head"):
+        options = found | {"loss": None if name == "nll" else name}
+        name = {"temperature": "loop", "head": "head"}[found["method"]]
+    elif name == "esd" and not found.get("root", True):
+        name = "esd-raw"
+    settings = {key: value for key, value in found.items() if key in recipe(found["recipe"]).settings.model_fields}
     files = {
         key: "unknown"
         for key in ("initial_weights", "class_list")
@@ -90,25 +90,11 @@ def configuration_of(found: dict[str, Any]) -> Configuration:
     return configure(found["recipe"], name, options=given, settings=settings, seed=found["seed"], files=files)
 
 
-def _method(found: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    objective = found["objective"]
-    if found.get("method") in ("temperature", "head"):
-        name = {"temperature": "loop", "head": "head"}[found["method"]]
-        return name, found | {"loss": None if objective == "nll" else objective}
-    return ("esd-raw" if objective == "esd" and not found.get("root", True) else objective), found
-
-
 def _result(found: dict[str, Any], outcome: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
-    validation: dict[str, Any] = dict(found["validation"]) | {"temperature": outcome["temperature"]}
+    validation: dict[str, Any] = {**found["validation"], "temperature": outcome["temperature"]}
     if "nll" not in validation:
-        validation["nll"] = _validation_nll(folder)
+        validation["nll"] = math.nan
+        if folder is not None and (folder / "validation.npz").exists():
+            validation["nll"] = score("nll", Trial(folder).predicted("validation"))
     test = {new: outcome[old] for old, new in COLUMNS.items()}
-    return found | {
-        "validation": validation, "test": test, "environment": found["environment"] | {"sources": {}}
-    }  # fmt: skip
-
-
-def _validation_nll(folder: Path | None) -> float:
-    if folder is None or not (folder / "validation.npz").exists():
-        return math.nan
-    return score("nll", Trial(folder).predicted("validation"))
+    return found | {"validation": validation, "test": test, "environment": found["environment"] | {"sources": {}}}

@@ -19,33 +19,22 @@ COPIES = 3  # of the weights in a checkpoint: AdamW has two more
 
 
 class Estimate(NamedTuple):
-    """What one trial takes.
+    """What one trial takes."""
 
-    Attributes:
-        seconds: Steps, and the evaluation after every epoch and in the end.
-        disk: Bytes that it leaves.
-        checkpoint: Bytes that it needs besides while it runs.
-        on_gpu: Whether it ran on a GPU.
-    """
-
-    seconds: float
-    disk: int
-    checkpoint: int
+    seconds: float  # of its steps, and of the evaluation after every epoch and in the end
+    disk: int  # bytes that it leaves
+    checkpoint: int  # bytes that it needs besides while it runs
     on_gpu: bool
 
 
 def estimate(configuration: Configuration, data: Path | None, accelerator: str = "auto") -> Estimate:
-    """Train a few steps, evaluate once, and multiply.
-
-    Args:
-        configuration: The trial.
-        data: Folder of the data.
-        accelerator: As Lightning names them.
-    """
+    """Train a few steps, evaluate once, and multiply."""
     settings, clock = configuration.settings, _Clock()
     prepared = prepare(configuration.replaced({"max_steps": STEPS + 1}), data)
     trained = fit(prepared, callbacks=[clock], accelerator=accelerator)
     evaluation = time.monotonic() - clock.ended
+    # The median leaves validation out, where an epoch has several steps.
+    step = statistics.median(later - earlier for earlier, later in pairwise(clock.times)) if clock.times[1:] else 0.0
     steps = min(settings.epochs * clock.steps_in_epoch, settings.max_steps or settings.epochs * clock.steps_in_epoch)
     epochs = -(-steps // clock.steps_in_epoch)
     weights = sum(value.nbytes for value in trained.model.state_dict().values())
@@ -53,7 +42,7 @@ def estimate(configuration: Configuration, data: Path | None, accelerator: str =
     if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in trained.model.modules()):
         predictions *= 2
     return Estimate(
-        steps * clock.step + (epochs + 1) * evaluation, weights + predictions + epochs * BYTES_OF_EPOCH,
+        steps * step + (epochs + 1) * evaluation, weights + predictions + epochs * BYTES_OF_EPOCH,
         COPIES * weights, next(trained.model.parameters()).is_cuda,
     )  # fmt: skip
 
@@ -63,11 +52,6 @@ class _Clock(Callback):
         self.times: list[float] = []
         self.ended = 0.0
         self.steps_in_epoch = 1
-
-    @property
-    def step(self) -> float:
-        """Seconds; the median leaves validation out, where an epoch has several steps."""
-        return statistics.median(later - earlier for earlier, later in pairwise(self.times)) if self.times[1:] else 0.0
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self.times.append(time.monotonic())

@@ -70,12 +70,7 @@ class Losses:
         self._seen: dict[Configuration, tuple[int, int]] = {}  # how often in a row, and at which checkpoint
 
     def settle(self, trial: Configuration, text: str) -> Ended | None:
-        """How the trial has ended, or None if it is to be run again.
-
-        Args:
-            trial: Whose process is gone.
-            text: What is known about it.
-        """
+        """How the trial whose process is gone has ended, or None if it is to be run again."""
         if self.store.result(trial) is not None:  # only its message was lost
             return Ended(trial, "done")
         checkpoint = _modified(self.store.trial(trial).folder / CHECKPOINT)
@@ -99,13 +94,8 @@ class LocalExecutor:
     """One trial a process; the cores, or the GPUs, are divided among them.
 
     A process that is lost, say for want of memory, is replaced, and its trial taken up again from its checkpoint.
-    Workers leave by themselves when this process is gone, however it ended.
-
-    Args:
-        store: Where trials are kept.
-        data: Folder of the data.
-        workers: Processes; by default one for each GPU, or for each core.
-        accelerator: As Lightning names them.
+    Workers leave by themselves when this process is gone, however it ended. By default there is one for each GPU, or
+    for each core.
     """
 
     def __init__(

@@ -30,20 +30,11 @@ class RayExecutor:
     A trial whose worker or node is lost is taken up again from its checkpoint, on any node.
 
     The store must be a folder that all nodes, and the machine this runs on, share under the same path; so must the
-    data, and the files a configuration names. Calibrant must be installed on all nodes, with the extra ``train``.
+    data, and the files a configuration names. Calibrant must be installed on all nodes, with the extra ``lab``.
 
-    Args:
-        store: Where trials are kept.
-        data: Folder of the data.
-        address: Of a cluster to join, such as ``auto`` or ``10.0.0.1:6379``; by default Ray is started on this machine,
-            for as long as the trials run. Where this process is connected to Ray already, that is used, and left as
-            it was.
-        gpus_per_trial: A fraction lets several trials share a GPU. Without any, trials run on the CPU.
-        cpus_per_trial: Also the number of threads of a trial.
-        accelerator: As Lightning names them.
-
-    Raises:
-        ImportError: Where Ray is not installed.
+    Without an address, Ray is started on this machine, for as long as the trials run. Where this process is connected
+    to Ray already, that is used, and left as it was. Without GPUs for a trial, trials run on the CPU; its CPUs are also
+    the number of its threads.
     """
 
     def __init__(

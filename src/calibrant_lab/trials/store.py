@@ -64,18 +64,10 @@ class UnknownTrialError(FileError):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a trial is.
+    """How far a trial is; scores are those of the last validation, NaN before the first."""
 
-    Attributes:
-        epochs: Passed, with the part of the present one.
-        of: All there will be.
-        seconds: That they took.
-        accuracy: Of the last validation; NaN before the first.
-        ece: Likewise.
-    """
-
-    epochs: float
-    of: int
+    epochs: float  # passed, with the part of the present one
+    of: int  # all there will be
     seconds: float
     accuracy: float
     ece: float
@@ -175,8 +167,8 @@ class Trial:
         with _explained(path):
             found = read_json(path)
             return Result(
-                self.configuration, _scores(found["validation"]), _scores(found["test"]), _typed(Cost, found["cost"]),
-                dict(found["environment"]),
+                self.configuration, _numbers(found["validation"]), _numbers(found["test"]),
+                _typed(Cost, found["cost"]), dict(found["environment"]),
             )  # fmt: skip
 
     def history(self) -> list[dict[str, float]]:
@@ -350,8 +342,8 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _scores(found: dict[str, Any]) -> dict[str, float]:
-    values = {str(name): math.nan if value is None else value for name, value in found.items()}
+def _numbers(found: dict[str, Any]) -> dict[str, float]:
+    values = {name: math.nan if value is None else value for name, value in found.items()}
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, float | int):
             raise ValueError(f"{name} must be a number, got {value!r}")
@@ -359,8 +351,4 @@ def _scores(found: dict[str, Any]) -> dict[str, float]:
 
 
 def _typed(kind: type[T], found: dict[str, Any]) -> T:
-    values = {field.name: found[field.name] for field in fields(kind)}  # type: ignore[arg-type]
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, float | int | None):
-            raise ValueError(f"{name} must be a number, got {value!r}")
-    return kind(**{name: math.nan if value is None else value for name, value in values.items()})
+    return kind(**_numbers({field.name: found[field.name] for field in fields(kind)}))  # type: ignore[arg-type]

@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What all trials of a sweep have in common.
-
-    Attributes:
-        store: Where they are kept.
-        data: Folder of the data.
-        accelerator: As Lightning names them.
-    """
+    """What all trials of a sweep have in common."""
 
     store: Path
     data: Path | None
@@ -45,11 +39,7 @@ def attempt(job: Job, configuration: Configuration) -> "tuple[Ending, str | None
 
 
 def work(handle: int) -> None:
-    """Run the trials that come through a pipe, after the job they belong to.
-
-    Args:
-        handle: Of the pipe's end, as it was inherited.
-    """
+    """Run the trials that come through the pipe inherited as this handle, after the job they belong to."""
     faulthandler.enable()
     pipe: Connection[Any, Any] = Connection(handle)
     trials: SimpleQueue[bytes] = SimpleQueue()
