@@ -15,16 +15,12 @@ from calibrant_lab.paper.tables.lines import parts
 from calibrant_lab.sweeps.protocol import Plan, plan
 from calibrant_lab.sweeps.run import recorded, validated
 from calibrant_lab.sweeps.sweep import FOLDER
+from calibrant_lab.trials.runs import look, order
 from calibrant_lab.trials.store import Store
 
 
 def write_store_report(path: Path, store: Store) -> None:
-    """Write the page of :func:`render_store` to a file: whole, or not at all.
-
-    Args:
-        path: Of the page.
-        store: What it is about.
-    """
+    """Write the page of :func:`render_store` to a file: whole, or not at all."""
     page = render_store(store)
     with whole_or_not_at_all(path) as temporary:
         temporary.write_bytes(page.encode())
@@ -34,11 +30,10 @@ def render_store(store: Store) -> str:
     """Return one HTML page: no script, nothing to load, the same bytes for the same trials.
 
     Tables and figures are those of the sweeps that the store has recorded. What was not run is said to be missing.
-
-    Args:
-        store: Trials of any number of recipes, finished or not.
     """
-    found = content.entries(store)
+    found = [look(trial) for trial in store.trials()]
+    # As `calibrant runs list` has them; what cannot be read comes last.
+    found.sort(key=lambda run: (0, order(run.configuration)) if run.configuration else (1, (run.trial.folder.name,)))
     if not found:
         raise ValueError(f"{store.folder} holds no trials: give the --runs of an earlier calibrant reproduce")
     require_report_packages()
@@ -61,7 +56,7 @@ def render_store(store: Store) -> str:
         cost=_cost(groups, store),
         environments=content.environments(found),
         failures=content.failures(found),
-        trials=content.trial_rows(found),
+        trials=[content.trial_row(run) for run in found],
         footer=f"Made by Calibrant {metadata.version('calibrant')} from stored results alone.",
     )
 

@@ -1,6 +1,5 @@
 """`--dry-run`: every trial of a plan, what is not known of it yet, and what all of them will take."""
 
-from collections import Counter
 from collections.abc import Callable
 
 from rich import box
@@ -27,13 +26,8 @@ def list_trials(
 ) -> None:
     """One line a trial: its row, its settings, and whether it is done.
 
-    Args:
-        rehearsed: The plan as it will be in the end, but for the values that the search chooses.
-        known: The plan as far as results tell.
-        results: Of the trials that are done.
-        console: Where to print.
-        estimate: Measures a trial; asked for one of each method and batch size that have something to do.
-        gpus: GPUs of a trial, where it runs on any.
+    The plan is rehearsed as it will be in the end, but for the values that the search chooses, and known as far as
+    results tell. One trial of each method and batch size that have something to do is estimated.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column(justify="right")
@@ -49,9 +43,7 @@ def list_trials(
             finished = trial in results and not unknown
             to_do += [] if finished else [trial]
             state = "done" if finished else "waits" if unknown else "to do"
-            table.add_row(
-                str(len(listed)), row.name, step, _settings(trial, row, unknown), str(trial.seed), state
-            )  # fmt: skip
+            table.add_row(str(len(listed)), row.name, step, _settings(trial, row, unknown), str(trial.seed), state)
     print_whole(console, table)
     counts = f"{len(listed)} trials, {len(listed) - len(to_do)} done, {len(to_do)} to do."
     console.print(counts, _cost(to_do, estimate, gpus), highlight=False, markup=False, soft_wrap=True)
@@ -76,25 +68,21 @@ def _steps(row: Row, so_far: Row) -> list[tuple[str, Configuration, frozenset[st
 def _settings(trial: Configuration, row: Row, unknown: frozenset[str]) -> str:
     options = dict(trial.options)
     shown = [name for name in options if name in SYMBOLS or any(name == search.option for search in row.searches)]
-    parts = [
+    return ", ".join(
         f"{SYMBOLS.get(name, name)} {'chosen' if name in unknown else format(options[name], 'g')}"
         for name in sorted(shown, key=list(SYMBOLS).index)
         if options[name] is not None
-    ]
-    return ", ".join(parts)
+    )
 
 
 def _cost(to_do: list[Configuration], estimate: Callable[[Configuration], Estimate], gpus: float) -> str:
     if not to_do:
         return ""
-    alike: dict[tuple[str, int], Configuration] = {}
-    counts: Counter[tuple[str, int]] = Counter()
+    alike: dict[tuple[str, int], list[Configuration]] = {}
     for trial in to_do:
-        key = (trial.method, trial.settings.batch_size)
-        alike.setdefault(key, trial)
-        counts[key] += 1
+        alike.setdefault((trial.method, trial.settings.batch_size), []).append(trial)
     try:
-        found = [(estimate(trial), counts[key]) for key, trial in alike.items()]
+        found = [(estimate(trials[0]), len(trials)) for trials in alike.values()]
     except (ValueError, OSError, ImportError) as error:  # such as data that are not there
         return f"What they take cannot be measured: {error}"
     seconds = sum(one.seconds * count for one, count in found)

@@ -106,7 +106,8 @@ class _Planner:
 
     def plan(self) -> Plan:
         sized = self.sweep.batch_divisors != (1,)
-        rows = [Row(_sized("NLL", self.base) if sized else "NLL", self._seeds(self.base))]
+        size = f" (b{self.base.settings.batch_size})" if sized else ""
+        rows = [Row(f"NLL{size}", self._seeds(self.base))]
         if self.sweep.reduced_split:
             rows.append(Row("NLL, reduced split", self._seeds(self.base.replaced({"reduced_split": True}))))
         for name in self.sweep.methods:
@@ -179,10 +180,6 @@ def row_name(method_name: str) -> str:
     return f"+ {found.label}" if found.objective is not None else found.label
 
 
-def _sized(name: str, configuration: Configuration) -> str:
-    return f"{name} (b{configuration.settings.batch_size})"
-
-
 def first_seed(configuration: Configuration) -> Configuration:
     """What stands for all seeds of a candidate."""
     return configuration.replaced({"seed": 0})
@@ -203,11 +200,7 @@ def mean_scores(trials: Iterable[Configuration], results: Results) -> dict[Confi
 def best_of(
     scores: Mapping[Configuration, Validated], baseline: Validated, tolerance: float
 ) -> tuple[Configuration | None, bool]:
-    """The lowest score among candidates that are accurate enough, and if none is, the most accurate.
-
-    Returns:
-        The best, None without any; and whether it is accurate enough.
-    """
+    """The lowest score among candidates that are accurate enough, and if none is, the most accurate; and which."""
     within = [one for one, found in scores.items() if qualifies(found.accuracy, baseline.accuracy, tolerance)]
     # Ties go to the more accurate, then to the first in the grid, the gentlest.
     if within:

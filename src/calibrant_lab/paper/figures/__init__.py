@@ -81,10 +81,6 @@ DRAWN: dict[str, Callable[[Plan, Store], Figure]] = {
 def write_figure(path: Path, figure: Figure) -> None:
     """Write a figure, whole or not at all, in the format its name ends in; the same figure gives the same bytes.
 
-    Args:
-        path: Ending in .svg, .png or .pdf.
-        figure: What to write.
-
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:

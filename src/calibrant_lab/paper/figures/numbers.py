@@ -26,12 +26,7 @@ def numbers_of(figure: str, plan: Plan, store: Store) -> str:
 
 
 def shift_csv(sweep: Sweep, rows: Mapping[str, Sequence[ShiftResult]]) -> str:
-    """Scores under every corruption at every severity; 0 is the clean test set (Figure 6).
-
-    Args:
-        sweep: Whose networks they are.
-        rows: By the name of a table's row, a result for each network.
-    """
+    """Scores of the networks of every row under every corruption and severity; 0 is the clean test set (Figure 6)."""
     return csv_of(
         subject_of(sweep)
         | {"row": _plain(name), "network": place, "images": result.images, "corruption": corruption,

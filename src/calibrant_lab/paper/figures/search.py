@@ -23,10 +23,6 @@ def figure2(plan: Plan, store: Store) -> Figure:
     """Test ECE of MMCE by its bandwidth (left) and of SB-ECE by its temperature (right), with ESD as a line.
 
     A point is the mean over the seeds of the search, by default one. Of what it chose, and of ESD, there are all seeds.
-
-    Args:
-        plan: Of Table 1.
-        store: Where its trials are.
     """
     rows = {method: parts.row_of(plan, method) for method in _INNER}
     if not any(row and _inner(row, store) for row in rows.values()):
@@ -47,15 +43,9 @@ def figure2(plan: Plan, store: Store) -> Figure:
         panels[0].set_ylim(0, 1.08 * panels[0].get_ylim()[1])
         parts.percent_axis(panels[0])
         seeds = plan.sweep.search_seeds
+        points = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
         keys: list[Line2D | Patch] = [
-            Line2D(
-                [],
-                [],
-                color=INK,
-                marker=".",
-                linewidth=1.6,
-                label=f"mean of {seeds} seeds" if seeds > 1 else "one seed",
-            ),
+            Line2D([], [], color=INK, marker=".", linewidth=1.6, label=points),
             _ring_key("chosen, all seeds"),
             Line2D([], [], color=ACCENT, linewidth=1.6, label="ESD, all seeds"),
             Patch(color=ACCENT, alpha=parts.BAND, linewidth=0, label="± standard deviation"),
@@ -65,18 +55,12 @@ def figure2(plan: Plan, store: Store) -> Figure:
 
 
 def figure5(plan: Plan, store: Store) -> Figure:
-    """Validation accuracy against λ, and the least accuracy that the selection accepts.
-
-    Args:
-        plan: Of Table 1.
-        store: Where its trials are.
-    """
+    """Validation accuracy against λ, and the least accuracy that the selection accepts."""
     baseline = parts.finished(plan.baselines, store)
     rows = [row for row in plan.rows if row.searches and parts.finished(row.searches[0].candidates, store)]
     if not baseline or not rows:
         raise parts.not_run("Figure 5", "the first trial of the NLL and a trial of the search over λ", plan)
     accuracy = fmean(result.validation["accuracy"] for result in baseline)
-    points = 100 * plan.sweep.tolerance
     with parts.wide_figure() as figure:
         axes = figure.subplots()
         axes.axhline(accuracy, color=INK, linewidth=1.2)
@@ -87,16 +71,13 @@ def figure5(plan: Plan, store: Store) -> Figure:
         axes.set(xscale="log", xlabel="weight λ of the objective", ylabel="validation accuracy")
         _ticks(axes, _apart(trial.option("weight") for row in rows for trial in row.searches[0].candidates))
         parts.percent_axis(axes)
-        legend_above(
-            figure,
-            plan.sweep.subject,
-            *(parts.line_key(parts.look_of(plan.rows, row), parts.label_of(row)) for row in rows),
-            _ring_key("chosen"),
-            Line2D([], [], color=INK, linewidth=1.2, label="NLL"),
-            Line2D(
-                [], [], color=INK, linewidth=1.2, linestyle=(0, (3, 1.5)), label=f"threshold, {points:g} points below"
-            ),
-        )
+        least = f"threshold, {100 * plan.sweep.tolerance:g} points below"
+        keys = [parts.line_key(parts.look_of(plan.rows, row), parts.label_of(row)) for row in rows]
+        keys += [
+            _ring_key("chosen"), Line2D([], [], color=INK, linewidth=1.2, label="NLL"),
+            Line2D([], [], color=INK, linewidth=1.2, linestyle=(0, (3, 1.5)), label=least),
+        ]  # fmt: skip
+        legend_above(figure, plan.sweep.subject, *keys)
     return figure
 
 

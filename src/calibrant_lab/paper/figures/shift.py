@@ -23,11 +23,7 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]], subject: str = "") -> Fig
 
     A marker is the mean over corruptions and seeds. Its thin line is the standard deviation over seeds of the mean
     over corruptions; its bar holds the middle half of the corruptions, the seeds averaged. Severity 0 is the clean
-    test set.
-
-    Args:
-        rows: By the name of a table's row, a result for each seed; rows without any are left out.
-        subject: Data and network, for the title.
+    test set. Rows without results are left out.
     """
     shown = {name: list(results) for name, results in rows.items() if results}
     if not shown:

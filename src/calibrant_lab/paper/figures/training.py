@@ -21,10 +21,6 @@ def figure1(plan: Plan, store: Store) -> Figure:
     """Accuracy (left) and ECE (right) by epoch of the NLL, and of ESD below it if it was run.
 
     Training scores are taken while the network learns, over the batches of an epoch; test scores at its end.
-
-    Args:
-        plan: Of Table 1.
-        store: Where its trials are.
     """
     shown = (parts.row_of(plan, "nll"), parts.row_of(plan, "esd"))
     rows = [(row, found) for row in shown if row and (found := _read(row, store))]

@@ -27,13 +27,7 @@ def render(tabulated: Tabulated, format: Literal["table"]) -> RenderableType: ..
 @overload
 def render(tabulated: Tabulated, format: Literal["markdown", "latex", "csv"]) -> str: ...
 def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A002
-    """A table with its notes and, but for CSV, the comparisons over seeds under it.
-
-    Args:
-        tabulated: The table.
-        format: ``"table"`` for a rich renderable, 80 columns wide; the others are text. CSV has one line for each row
-            with numbers of its own columns; that of the comparisons is :func:`significance_csv`.
-    """
+    """A table with its notes and, but for CSV, the comparisons over seeds under it; for terminals 80 columns wide."""
     formats: dict[Format, Callable[[Tabulated], RenderableType]] = {
         "table": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv,
     }  # fmt: skip
