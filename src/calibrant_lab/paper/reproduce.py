@@ -18,14 +18,13 @@ from calibrant_lab.paper.request import Request
 from calibrant_lab.paper.tables.build import Tabulated, tabulate
 from calibrant_lab.paper.tables.formats import Format, render, significance_csv
 from calibrant_lab.shift.evaluation import shift_of
-from calibrant_lab.sweeps.dry_run import list_trials
+from calibrant_lab.sweeps.dry_run import estimate, list_trials
 from calibrant_lab.sweeps.live import LiveView
 from calibrant_lab.sweeps.protocol import Plan, plan, rehearse
 from calibrant_lab.sweeps.run import record, run, validated
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.estimate import estimate
 from calibrant_lab.trials.fit import check_accelerator, prepare
 from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor

@@ -191,10 +191,7 @@ def mean_scores(trials: Iterable[Configuration], results: Results) -> dict[Confi
     for trial in trials:
         if trial in results:
             found.setdefault(first_seed(trial), []).append(results[trial])
-    return {
-        one: Validated(fmean(found.accuracy for found in scores), fmean(found.score for found in scores))
-        for one, scores in found.items()
-    }
+    return {one: Validated(*map(fmean, zip(*scores, strict=True))) for one, scores in found.items()}
 
 
 def best_of(

@@ -48,14 +48,13 @@ def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> P
                     del elsewhere[trial]
             current = plan(sweep, results, failed)
             missing = current.missing(results.keys() | failed)
-            if not missing:
-                observer.show(current, results, failed)
-                return current
             for trial in missing:
                 if trial not in submitted and elsewhere.get(trial, 0.0) <= time.monotonic():
                     executor.submit(trial)
                     submitted.add(trial)
             observer.show(current, results, failed)
+            if not missing:
+                return current
             for trial, ending in executor.wait(SECONDS_TO_WAIT):
                 if ending == "disk full":
                     raise FileError(store.folder, "is on a disk that is full: make room, and the same command goes on")

@@ -92,13 +92,9 @@ class Configuration:
             >>> configure("mnist").identity
             '8157fbfe6a7c45a4'
         """
-        common = {name: field.default for name, field in Settings.model_fields.items()}
-        files = dict(self.files)
-        settings = {
-            name: files.get(name, value)
-            for name, value in self.settings.to_dict().items()
-            if name not in common or value != common[name]
-        }
+        common = {name: field.default for name, field in Settings.model_fields.items()}.items()
+        kept = {name: value for name, value in self.settings.to_dict().items() if (name, value) not in common}
+        settings = kept | {name: digest for name, digest in self.files if name in kept}
         counted = [
             plugins.short(self.recipe), plugins.short(self.method), self.seed, _canonical(dict(self.options)),
             _canonical(settings),

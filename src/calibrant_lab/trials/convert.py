@@ -80,11 +80,8 @@ def configuration_of(found: dict[str, Any]) -> Configuration:
     elif name == "esd" and not found.get("root", True):
         name = "esd-raw"
     settings = {key: value for key, value in found.items() if key in recipe(found["recipe"]).settings.model_fields}
-    files = {
-        key: "unknown"
-        for key in ("initial_weights", "class_list")
-        if settings.get(key) and not Path(settings[key]).is_file()
-    }
+    named = [key for key in ("initial_weights", "class_list") if settings.get(key)]
+    files = {key: "unknown" for key in named if not Path(settings[key]).is_file()}
     known = method(name).defaults
     given = {key: value for key, value in options.items() if key in known and value is not None}
     return configure(found["recipe"], name, options=given, settings=settings, seed=found["seed"], files=files)

@@ -42,12 +42,10 @@ def split(configuration: Configuration, samples: int, *, validates: bool, minimu
             f"{len(validation)} to validate and {len(training)} to train: change it, or give more data"
         )
     kept = validation if validates else None
-    holds_out = configuration.of_method.holds_out
+    holds_out, share = configuration.of_method.holds_out, settings.calibration_fraction
     if not holds_out and not settings.reduced_split:
         return Parts(training, None, kept)
-    train, calibration = interleaved_split(
-        len(training), settings.calibration_fraction, seed, minimum_samples=minimum_samples
-    )
+    train, calibration = interleaved_split(len(training), share, seed, minimum_samples=minimum_samples)
     return Parts(training[train], training[calibration] if holds_out else None, kept)
 
 

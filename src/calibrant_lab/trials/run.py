@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -23,11 +23,10 @@ from calibrant_lab.trials.fit import Prepared, Trained, fit, predict, prepare
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.metering import Meter
 from calibrant_lab.trials.provenance import check_files, environment_of, made_with
-from calibrant_lab.trials.store import Result, Store, Trial, is_full, write_result
+from calibrant_lab.trials.store import Ending, Result, Store, Trial, is_full, write_result
 from calibrant_lab.trials.watching import KeepLast
 
 SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is running
-Ending = Literal["done", "busy", "failed", "disk full"]
 
 
 def run_trial(

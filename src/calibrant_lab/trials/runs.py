@@ -61,8 +61,7 @@ def list_runs(store: Store, console: Console) -> None:
     readable = [(run.configuration, run) for run in runs if run.configuration is not None]
     readable.sort(key=lambda pair: order(pair[0]))
     for (recipe, model, epochs), group in groupby(readable, lambda pair: _group(pair[0])):
-        parts = [recipe, model, f"{epochs} epochs"]
-        console.print(_listed(group, title=", ".join(part for part in parts if part)))
+        console.print(_listed(group, title=", ".join(filter(None, (recipe, model, f"{epochs} epochs")))))
     for run in runs:
         if run.problem is not None:
             _show_problem(run, console)
@@ -103,16 +102,14 @@ def _listed(runs: Iterable[tuple[Configuration, Run]], *, title: str) -> Table:
         else:
             progress = run.trial.progress() if run.status == "running" else None
             scores = ["", "", f"{duration(progress.seconds_left)} left" if progress and progress.share > 0 else ""]
-        table.add_row(
-            run.trial.identity[:DIGITS], escape(label(configuration)), str(configuration.seed), _status(run), *scores
-        )
+        identity, name = run.trial.identity[:DIGITS], escape(label(configuration))
+        table.add_row(identity, name, str(configuration.seed), _status(run), *scores)
     return table
 
 
 def _status(run: Run) -> Text:
     text = Text(run.status, style=COLOURS[run.status])
-    progress = run.trial.progress() if run.status in ("running", "unfinished", "failed") else None
-    if progress is not None:
+    if run.status in ("running", "unfinished", "failed") and (progress := run.trial.progress()) is not None:
         text.append(f" {progress.share:.0%}", style="default")
     return text
 
@@ -124,9 +121,8 @@ def _summary(runs: list[Run]) -> str:
     text += f"; {size(sum(run.trial.size() for run in runs))}"
     if counts["done"]:
         seconds = sum(run.result.cost.seconds for run in runs if run.result is not None)
-        text += (
-            f", {duration(seconds)} of training. Accuracy and ECE in {BINS} bins: on the test set, before any scaling"
-        )
+        scores = f"Accuracy and ECE in {BINS} bins: on the test set, before any scaling"
+        text += f", {duration(seconds)} of training. {scores}"
     return text + (". What went wrong: calibrant runs show TRIAL." if counts["failed"] else ".")
 
 
@@ -162,11 +158,8 @@ def _show_result(result: Result, console: Console) -> None:
     found, cost = result.validation, result.cost
     scores = {"accuracy %": percent(found["accuracy"]), "ECE %": percent(found["ece"])}
     _pairs(console, "validation set", scores | {"temperature": f"{found['temperature']:.3g}"})
-    spent = {
-        "time": duration(cost.seconds), "processor time": duration(cost.processor_seconds),
-        "samples": f"{cost.images:,}", "peak memory": size(cost.peak_memory),
-    }  # fmt: skip
-    _pairs(console, "cost", spent)
+    times = {"time": duration(cost.seconds), "processor time": duration(cost.processor_seconds)}
+    _pairs(console, "cost", times | {"samples": f"{cost.images:,}", "peak memory": size(cost.peak_memory)})
     _pairs(console, "environment", result.environment)
     for change in changes_since(result):
         console.print(f"[yellow]changed[/] {escape(change)}\n", highlight=False)

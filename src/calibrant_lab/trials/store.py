@@ -35,6 +35,7 @@ FINAL = "final.ckpt"  # of a trial that can be prolonged
 LOCK = ".lock"
 DROPOUT_PASSES = 10  # that predictions with dropout are the mean of
 Status = Literal["done", "running", "failed", "unfinished"]
+Ending = Literal["done", "busy", "failed", "disk full"]  # of an attempt at a trial
 Part = Literal["validation", "test"]
 T = TypeVar("T")
 
@@ -175,10 +176,8 @@ class Trial:
         """Scores an epoch: ``train_...``, ``validation_...`` and ``test_...``."""
         path = self.folder / HISTORY
         with _explained(path):
-            return [
-                {name: math.nan if value is None else value for name, value in with_current_names(row).items()}
-                for row in read_json(path)
-            ]
+            rows = [with_current_names(row) for row in read_json(path)]
+            return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
 
     def predicted(self, part: Part, *, sampled: bool = False) -> Predicted:
         """Logits and targets; ``sampled`` are the mean of passes with dropout on, as log-probabilities."""

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.store import Store, is_full
-
-if TYPE_CHECKING:
-    from calibrant_lab.trials.run import Ending
+from calibrant_lab.trials.store import Ending, Store, is_full
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Job:
     accelerator: str
 
 
-def attempt(job: Job, configuration: Configuration) -> "tuple[Ending, str | None]":
+def attempt(job: Job, configuration: Configuration) -> tuple[Ending, str | None]:
     """Run a trial; say how it ended and, where the trial could not note it down itself, what went wrong."""
     try:
         # Here, since it takes seconds: a process that only hands trials out does without it.

@@ -82,11 +82,10 @@ def _bars(subject: str, costs: list[RowCost]) -> Figure:
         single, total = figure.subplots(1, 2, sharey=True)
         scale = _bar(single, costs, single=True)
         for place, cost in enumerate(costs):
-            mean, deviation = parts.mean_and_deviation([run.cost.processor_seconds for run in cost.runs])
             if len(cost.runs) > 1:
-                single.errorbar(
-                    mean / scale, place, xerr=deviation / scale, color=INK, elinewidth=1, capsize=2.5, linewidth=0
-                )
+                times = [run.cost.processor_seconds / scale for run in cost.runs]
+                mean, deviation = parts.mean_and_deviation(times)
+                single.errorbar(mean, place, xerr=deviation, color=INK, elinewidth=1, capsize=2.5, linewidth=0)
         scale = _bar(total, costs, single=False)
         for place, cost in enumerate(costs):
             end = max(cost.seconds(single=False, processor=processor) for processor in (True, False)) / scale
@@ -127,19 +126,16 @@ def _lines(costs: dict[str, list[RowCost]]) -> Figure:
     by_name = [{cost.name: cost for cost in found} for found in costs.values()]
     with parts.wide_figure() as figure:
         for axes, title in zip(figure.subplots(1, 2), _TITLES, strict=True):
+            single = title == _TITLES[0]
             values = {
-                name: np.array([
-                    found[name].seconds(single=title == _TITLES[0]) if name in found else np.nan for found in by_name
-                ])
+                name: np.array([row[name].seconds(single=single) if name in row else np.nan for row in by_name])
                 for name in looks
-            }  # fmt: skip
+            }
             shown = np.concatenate([value[np.isfinite(value)] for value in values.values()])
             scale, unit = _unit(shown)
             for name, value in values.items():
-                axes.plot(
-                    range(len(costs)), value / scale, color=looks[name].colour, marker=looks[name].marker, markersize=5,
-                    linewidth=1.6, alpha=0.9,
-                )  # fmt: skip
+                colour, marker = looks[name]
+                axes.plot(value / scale, color=colour, marker=marker, markersize=5, linewidth=1.6, alpha=0.9)
             # From digits to language models costs differ by powers of ten.
             if shown.min() > 0 and shown.max() / shown.min() > 30:
                 axes.set_yscale("log")

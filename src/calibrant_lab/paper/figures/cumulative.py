@@ -37,13 +37,11 @@ def figure4(plan: Plan, store: Store) -> Figure:
         bottom[0].yaxis.set_major_locator(MaxNLocator(4))
         figure.supxlabel("samples, the least confident first (their confidence)", fontsize=9.5, color=MUTED)
         legend_above(
-            figure,
-            plan.sweep.subject,
-            Line2D([], [], color=ACCENT, linewidth=1.8, label="accuracy"),
+            figure, plan.sweep.subject, Line2D([], [], color=ACCENT, linewidth=1.8, label="accuracy"),
             Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (3, 1.5)), label="confidence"),
             Line2D([], [], color=GAP, linewidth=1.8, label="difference"),
             Patch(color=MUTED, alpha=0.2, linewidth=0, label="chance (95 %)"),
-        )
+        )  # fmt: skip
     return figure
 
 

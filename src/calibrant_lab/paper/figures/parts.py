@@ -43,9 +43,7 @@ _LOOKS = {
     "SB-ECE": Look("#009e73", "^"),
     "ESD": Look(ACCENT, "o"),
 }
-_OTHERS = [
-    Look(colour, marker) for marker in ("v", "P", "X") for colour in ("#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1")
-]
+_OTHERS = [Look(colour, marker) for marker in "vPX" for colour in ("#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1")]
 
 
 def label_of(row: Row) -> str:
@@ -73,10 +71,8 @@ def finished(trials: Iterable[Configuration], store: Store) -> list[Result]:
 
 def not_run(figure: str, needs: str, plan: Plan) -> NotRunError:
     """What to say when a figure cannot be drawn."""
-    recipe = plugins.short(plan.base.recipe)
-    return NotRunError(
-        f"{figure} needs {needs}, which the store does not have for {recipe}: reproduce table1 with such trials first"
-    )
+    lacking = f"{figure} needs {needs}, which the store does not have for {plugins.short(plan.base.recipe)}"
+    return NotRunError(f"{lacking}: reproduce table1 with such trials first")
 
 
 @contextmanager

@@ -24,15 +24,15 @@ def figure2(plan: Plan, store: Store) -> Figure:
 
     A point is the mean over the seeds of the search, by default one. Of what it chose, and of ESD, there are all seeds.
     """
-    rows = {method: parts.row_of(plan, method) for method in _INNER}
-    if not any(row and _inner(row, store) for row in rows.values()):
+    rows = {method: _searched(plan, method, store) for method in _INNER}
+    if not any(rows.values()):
         raise parts.not_run("Figure 2", "the search over φ of MMCE or T of SB-ECE", plan)
     esd = parts.row_of(plan, "esd")
     scores = [result.test["ece"] for result in parts.finished(esd.trials, store)] if esd else []
     with parts.wide_figure() as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (method, row) in zip(panels, rows.items(), strict=True):
-            if row is None or not _inner(row, store):
+            if row is None:
                 parts.empty_panel(axes, "SB-ECE" if method == "sb-ece" else "MMCE")
                 continue
             _draw_inner(axes, row, store, parts.look_of(plan.rows, row))
@@ -81,8 +81,9 @@ def figure5(plan: Plan, store: Store) -> Figure:
     return figure
 
 
-def _inner(row: Row, store: Store) -> bool:
-    return len(row.searches) > 1 and bool(parts.finished(row.searches[1].candidates, store))
+def _searched(plan: Plan, method: str, store: Store) -> Row | None:
+    row = parts.row_of(plan, method)
+    return row if row and len(row.searches) > 1 and parts.finished(row.searches[1].candidates, store) else None
 
 
 def _draw_inner(axes: Axes, row: Row, store: Store, look: parts.Look) -> None:
@@ -157,7 +158,7 @@ def _ring_key(label: str) -> Line2D:
 
 
 def _draw_line(axes: Axes, scores: list[float]) -> None:
-    mean, deviation = parts.mean_and_deviation(scores)
-    axes.axhline(float(mean), color=ACCENT, linewidth=1.6)
+    mean, deviation = map(float, parts.mean_and_deviation(scores))
+    axes.axhline(mean, color=ACCENT, linewidth=1.6)
     if len(scores) > 1:
-        axes.axhspan(float(mean - deviation), float(mean + deviation), color=ACCENT, alpha=parts.BAND, linewidth=0)
+        axes.axhspan(mean - deviation, mean + deviation, color=ACCENT, alpha=parts.BAND, linewidth=0)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -123,11 +123,8 @@ def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
 def _networks(
     row: Row, store: Store, columns: Sequence[Column], paper: Mapping[str, Printed] | None, planned: int
 ) -> TableRow:
-    found = {
-        trial.seed: {one.key: store.trial(trial).score("test", one.key) for one in columns}
-        for trial in row.trials
-        if store.result(trial) is not None
-    }
+    done = _done(row, store)
+    found = {seed: {one.key: trial.score("test", one.key) for one in columns} for seed, trial in done.items()}
     begun = any(store.result(trial) is not None for search in row.searches for trial in search.candidates)
     problem = row.problem or (None if found else SEARCHING if begun and not row.trials else NOT_RUN)
     if not found and any(store.trial(trial).failure() is not None for trial in row.trials):
@@ -138,13 +135,10 @@ def _networks(
 
 
 def _cells(
-    found: Iterable[Mapping[str, float]], columns: Sequence[Column], paper: Mapping[str, Printed] | None = None
+    found: Collection[Mapping[str, float]], columns: Sequence[Column], paper: Mapping[str, Printed] | None = None
 ) -> dict[str, Cell]:
-    found = tuple(found)
-    return {
-        one.key: Cell(tuple(one.factor * scores[one.key] for scores in found), (paper or {}).get(one.key))
-        for one in columns
-    }
+    values = {one.key: tuple(one.factor * scores[one.key] for scores in found) for one in columns}
+    return {key: Cell(given, (paper or {}).get(key)) for key, given in values.items()}
 
 
 def _chosen(row: Row) -> dict[str, float]:
@@ -153,16 +147,14 @@ def _chosen(row: Row) -> dict[str, float]:
 
 
 def _with_best(rows: Sequence[TableRow], columns: Sequence[Column]) -> list[TableRow]:
-    best: dict[str, float] = {}
+    cells: list[dict[str, Cell]] = [dict(row.cells) for row in rows]
     for one in columns:
         means = [mean for row in rows if math.isfinite(mean := row.cells[one.key].mean)]
-        if len(means) > 1:
-            best[one.key] = (max if one.better > 0 else min)(means)
-
-    def marked(key: str, cell: Cell) -> Cell:
-        return dataclasses.replace(cell, best=math.isclose(cell.mean, best.get(key, math.nan), abs_tol=1e-9))
-
-    return [dataclasses.replace(row, cells={key: marked(key, cell) for key, cell in row.cells.items()}) for row in rows]
+        best = (max if one.better > 0 else min)(means) if len(means) > 1 else math.nan
+        for row in cells:
+            is_best = math.isclose(row[one.key].mean, best, abs_tol=1e-9)
+            row[one.key] = dataclasses.replace(row[one.key], best=is_best)
+    return [dataclasses.replace(row, cells=marked) for row, marked in zip(rows, cells, strict=True)]
 
 
 def _done(row: Row, store: Store) -> dict[int, Trial]:
