@@ -104,7 +104,7 @@ class RayExecutor:
             os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         ray = _ray()
         if not ray.is_initialized():
-            options = {"log_to_driver": talks, "logging_level": "DEBUG" if talks else "ERROR"}
+            options: dict[str, Any] = {"log_to_driver": talks, "logging_level": "DEBUG" if talks else "ERROR"}
             if not self._address:
                 options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
             self._connected_here = True

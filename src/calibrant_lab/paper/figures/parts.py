@@ -9,7 +9,6 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from calibrant.report.figures import ACCENT, GAP, MUTED, PAPER, house_style, percent_ticks
@@ -87,7 +86,10 @@ def percent_axis(axes: Axes, *, from_zero: bool = False) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     if from_zero:
         axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(percent_ticks(_decimals(axes.get_yticks())))
+    ticks = axes.get_yticks()
+    step = 100 * float(np.diff(ticks).min()) if len(ticks) > 1 else 1.0
+    exact = (digits for digits in range(4) if abs(step * 10**digits - round(step * 10**digits)) < 1e-6)
+    axes.yaxis.set_major_formatter(percent_ticks(next(exact, 4)))
 
 
 def plain_numbers() -> FuncFormatter:
@@ -106,18 +108,8 @@ def line_key(look: Look, label: str) -> Line2D:
     return Line2D([], [], color=look.colour, marker=look.marker, markersize=5, linewidth=1.6, label=label)
 
 
-def band_key(colour: str, seeds: int) -> Patch:
-    """A legend's entry for a standard deviation."""
-    return Patch(color=colour, alpha=BAND, linewidth=0, label=f"± standard deviation of {seeds} seeds")
-
-
 def empty_panel(axes: Axes, title: str) -> None:
     """Say in its place that something was not run."""
     axes.set(title=title, xticks=[])
     axes.grid(visible=False)
     axes.text(0.5, 0.5, "not run here", transform=axes.transAxes, ha="center", va="center", color=MUTED)
-
-
-def _decimals(ticks: Array) -> int:
-    step = 100 * float(np.diff(ticks).min()) if len(ticks) > 1 else 1.0
-    return next((digits for digits in range(4) if abs(step * 10**digits - round(step * 10**digits)) < 1e-6), 4)

@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from calibrant.report.figures import ACCENT, GAP, legend_above
@@ -43,8 +44,8 @@ def figure1(plan: Plan, store: Store) -> Figure:
             parts.percent_axis(axes)
         keys = [Line2D([], [], color=colour, dashes=line, linewidth=1.6, label=part) for part, colour, line in _PARTS]
         seeds = max(len(histories) for _, histories in rows)
-        bands = [parts.band_key(ACCENT, seeds)] if seeds > 1 else []
-        legend_above(figure, plan.sweep.subject, *keys, *bands)
+        band = Patch(color=ACCENT, alpha=parts.BAND, linewidth=0, label=f"± standard deviation of {seeds} seeds")
+        legend_above(figure, plan.sweep.subject, *keys, *([band] if seeds > 1 else []))
     return figure
 
 
