@@ -17,7 +17,7 @@ Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 Flag = Annotated[bool, Parameter(negative="")]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
 Settings = Annotated[str, Parameter(help="Settings of the recipe and options of the method, see calibrant recipes.")]
-Runs = Annotated[Path, Parameter(name="--runs")]
+Runs = Annotated[Path, Parameter(name="--runs", help="Folder of trials.")]
 
 
 def _store(folder: Path) -> "Store":
@@ -179,11 +179,7 @@ runs = App(name="runs", help="Inspect and clean up a folder of trials.")
 
 @runs.command(name="list")
 def list_trials(*, folder: Runs = Path("runs")) -> None:
-    """List all trials: settings, status, scores, cost.
-
-    Args:
-        folder: Folder of trials.
-    """
+    """List all trials: settings, status, scores, cost."""
     store = _store(folder)
     from calibrant_lab.trials.runs import list_runs
 

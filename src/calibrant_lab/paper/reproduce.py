@@ -82,10 +82,9 @@ def dry_run(request: Request, store: Store, running: Running, console: Console) 
     measure = cache(partial(estimate, data=request.data, accelerator=running.accelerator))
     for sweep in request.sweeps:
         results = validated(store, sweep)
-        finished = {trial: result for trial in results if (result := store.result(trial)) is not None}
         console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
         known, gpus = plan(sweep, results), running.gpus_per_trial or 1.0
-        list_trials(rehearse(sweep), known, finished, console, estimate=measure, gpus=gpus)
+        list_trials(rehearse(sweep), known, results, console, estimate=measure, gpus=gpus)
         console.print()
 
 

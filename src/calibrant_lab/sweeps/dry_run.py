@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import fit, prepare
 from calibrant_lab.trials.quantities import duration, size
-from calibrant_lab.trials.store import Result
 
 STEPS = 5  # that are timed, after one that is not: the first takes longer
 BYTES_OF_EPOCH = 1000  # in history.json
@@ -73,7 +72,7 @@ class _Clock(Callback):
 def list_trials(
     rehearsed: Plan,
     known: Plan,
-    results: dict[Configuration, Result],
+    results: Container[Configuration],
     console: Console,
     *,
     estimate: Callable[[Configuration], Estimate],

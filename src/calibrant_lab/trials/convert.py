@@ -10,10 +10,9 @@ from calibrant.files import FileError
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
 from calibrant_lab.scores import score
-from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.store import Store, Trial
+from calibrant_lab.trials.store import CONFIGURATION, RESULT, Store, Trial
 
 COLUMNS = {
     "accuracy": "accuracy", "ece": "ece", "nll": "nll", "ece_temperature": "ece+temperature",
@@ -35,7 +34,7 @@ def convert(path: Path, console: Console) -> int:
 
 def _convert_store(folder: Path) -> int:
     store, count = Store(folder), 0
-    for path in sorted(folder.glob(f"*/{kept.CONFIGURATION}")):
+    for path in sorted(folder.glob(f"*/{CONFIGURATION}")):
         found = read_json(path)
         if not _is_earlier(found):
             continue
@@ -45,10 +44,10 @@ def _convert_store(folder: Path) -> int:
             raise FileError(target, f"is there already, and {path.parent.name} is the same trial: remove one of them")
         # The configuration last: what is interrupted before it is converted by the same command again.
         path.parent.rename(target)
-        result = target / kept.RESULT
+        result = target / RESULT
         if result.exists() and "outcome" in (scores := read_json(result)):
             write_json(result, _result(scores, scores.pop("outcome"), target))
-        write_json(target / kept.CONFIGURATION, configuration.to_dict())
+        write_json(target / CONFIGURATION, configuration.to_dict())
         count += 1
     return count
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant_lab import plugins
-from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.runs import look, order
-from calibrant_lab.trials.store import Result, Store, Trial
+from calibrant_lab.trials.store import DATA, Result, Store, Trial
 
 
 def export(store: Store, path: Path, *, predictions: bool = False) -> int:
@@ -43,7 +42,7 @@ def _exported(trial: Trial, result: Result) -> dict[str, Any]:
     for name in (*configuration["files"], "model"):
         if isinstance(settings.get(name), str) and Path(settings[name]).is_absolute():
             settings[name] = Path(settings[name]).name
-    data = trial.folder / kept.DATA
+    data = trial.folder / DATA
     return {
         "trial": trial.identity, "configuration": configuration, "validation": result.validation, "test": result.test,
         "cost": asdict(result.cost), "environment": result.environment,

@@ -140,10 +140,8 @@ def _apart(values: Iterable[float]) -> list[float]:
 
 
 def _plot(axes: Axes, means: dict[float, float], look: parts.Look, width: float = 1.6) -> None:
-    axes.plot(
-        [*means], [*means.values()], color=look.colour, marker=look.marker,
-        markersize=3.4 + width, linewidth=width,
-    )  # fmt: skip
+    colour, marker = look
+    axes.plot([*means], [*means.values()], color=colour, marker=marker, markersize=3.4 + width, linewidth=width)
 
 
 def _ring(axes: Axes, place: float, value: float, deviation: float | None, look: parts.Look, size: float = 9) -> None:
