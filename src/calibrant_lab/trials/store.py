@@ -118,8 +118,7 @@ class Trial:
     def configuration(self) -> Configuration:
         """What was, or is to be, run."""
         path = self.folder / CONFIGURATION
-        with _explained(path):
-            found = read_json(path)
+        with _explained(path) as found:
             try:
                 configuration = from_dict(found)
             except plugins.UnknownNameError as error:
@@ -164,9 +163,7 @@ class Trial:
 
     def result(self) -> Result:
         """The scores and the cost of a finished trial."""
-        path = self.folder / RESULT
-        with _explained(path):
-            found = read_json(path)
+        with _explained(self.folder / RESULT) as found:
             return Result(
                 self.configuration, _numbers(found["validation"]), _numbers(found["test"]),
                 _typed(Cost, found["cost"]), dict(found["environment"]),
@@ -174,9 +171,8 @@ class Trial:
 
     def history(self) -> list[dict[str, float]]:
         """Scores an epoch: ``train_...``, ``validation_...`` and ``test_...``."""
-        path = self.folder / HISTORY
-        with _explained(path):
-            rows = [with_current_names(row) for row in read_json(path)]
+        with _explained(self.folder / HISTORY) as found:
+            rows = [with_current_names(row) for row in found]
             return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
 
     def predicted(self, part: Part, *, sampled: bool = False) -> Predicted:
@@ -215,15 +211,14 @@ class Trial:
         path = self.folder / FAILURE
         if not path.exists():
             return None
-        with suppress(FileError), _explained(path):
-            return str(read_json(path)["traceback"])
+        with suppress(FileError), _explained(path) as found:
+            return str(found["traceback"])
         return f"it failed, and {path.name} cannot be read"
 
     def progress(self) -> Progress | None:
         """How far it was when it last said so; None before its first step and after its last."""
-        path = self.folder / PROGRESS
-        with suppress(FileError), _explained(path):
-            return _typed(Progress, read_json(path))
+        with suppress(FileError), _explained(self.folder / PROGRESS) as found:
+            return _typed(Progress, found)
         return None
 
     def size(self) -> int:
@@ -326,10 +321,10 @@ def write_result(folder: Path, result: Result) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Name the file that is not as a trial writes it, and say how to get out of that."""
+def _explained(path: Path) -> Iterator[Any]:
+    """Read a file; name one that is not as a trial writes it, and say how to get out of that."""
     try:
-        yield
+        yield read_json(path)
     except UnknownTrialError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
