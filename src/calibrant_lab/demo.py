@@ -25,7 +25,7 @@ SWEEP = Path(__file__).with_name("demo.toml")
 LOOP, TRUTH = "CalibratedLoss", "the true probabilities"
 # Name of a row -> method, and whether temperature scaling follows.
 ROWS = {"NLL": ("nll", ""), "NLL + temperature": ("nll", "+temperature"), "NLL + ESD": ("esd", ""), LOOP: ("loop", "")}
-COMPARED = {"accuracy": "points", "ece": "points", "log_loss": ""}
+COMPARED = ("accuracy", "ece", "log_loss")
 Scores = dict[str, list[dict[str, float]]]
 
 
