@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant_lab import data as readers
-from calibrant_lab.data.made import draw_rows
 from calibrant_lab.models.lenet import LeNet5
 from calibrant_lab.models.resnet_he import NarrowResNet
+from calibrant_lab.recipes.made import draw_rows
 
 LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2, "e": 0, "n": 1, "c": 2}
 

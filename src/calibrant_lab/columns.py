@@ -9,21 +9,13 @@ AFTER = {"temperature": "after TS", "vector": "after VS"}
 
 
 class Column(NamedTuple):
-    """A column.
+    """A column."""
 
-    Attributes:
-        key: Its name in a sweep.
-        heading: One or two lines.
-        factor: 100 where people read percent.
-        digits: Decimals shown.
-        better: Whether more of it (1) or less of it (-1) is better.
-    """
-
-    key: str
-    heading: str
-    factor: float
+    key: str  # its name in a sweep
+    heading: str  # one or two lines
+    factor: float  # 100 where people read percent
     digits: int
-    better: int
+    better: int  # 1 or -1: more of it, or less of it
 
     @property
     def label(self) -> str:
@@ -42,10 +34,8 @@ def column(key: str) -> Column:
     """
     check_column(key)
     metric, _, repair = key.partition("+")
-    name = ALIASES.get(metric, metric)
-    known = described(name)
+    known = described(ALIASES.get(metric, metric))
     is_percent = known.unit == "%"
-    heading = (
-        known.label.strip().rpartition(":")[2] + (" %" if is_percent else "") + (f"\n{AFTER[repair]}" if repair else "")
-    )
+    heading = known.label.strip().rpartition(":")[2] + (" %" if is_percent else "")
+    heading += f"\n{AFTER[repair]}" if repair else ""
     return Column(key, heading, 100 if is_percent else 1, 2 if is_percent else 4, 1 if known.more_is_better else -1)

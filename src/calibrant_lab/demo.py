@@ -25,6 +25,7 @@ SWEEP = Path(__file__).with_name("demo.toml")
 LOOP, TRUTH = "CalibratedLoss", "the true probabilities"
 # Name of a row -> method, and whether temperature scaling follows.
 ROWS = {"NLL": ("nll", ""), "NLL + temperature": ("nll", "+temperature"), "NLL + ESD": ("esd", ""), LOOP: ("loop", "")}
+ABOUT = "Made data whose true probabilities are known. The models below are those of the first seed."
 COMPARED = ("accuracy", "ece", "log_loss")
 Scores = dict[str, list[dict[str, float]]]
 
@@ -116,7 +117,7 @@ def _write(out: Path, store: Store, trials: Mapping[tuple[str, int], Configurati
     compared = [
         (first.name, one.name, cal.metrics.compare(first.predictions, one.predictions, metric="esd")) for one in others
     ]
-    write_report(out / "report.html", audits, compared, opening=" ".join(sentences))
+    write_report(out / "report.html", audits, compared, opening=[ABOUT, *sentences])
 
 
 def _show(

@@ -56,12 +56,7 @@ class Method:
         return weight | dict(self.options)
 
     def checked(self, options: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Complete options with the defaults, numbers made of texts.
-
-        Args:
-            options: Given options.
-            name: Name of the method, for the error message.
-        """
+        """Complete options with the defaults, numbers made of texts; the error message has the name of the method."""
         defaults = self.defaults
         for option in options:
             if option not in defaults:
@@ -96,11 +91,9 @@ class Losses(NamedTuple):
 def _as(default: Any, value: Any, option: str) -> Any:
     """A value from the command line, a text, as what the option is."""
     if isinstance(default, bool):
-        known = {"true": True, "false": False}
-        found = known.get(str(value).lower())
-        if found is None:
+        if str(value).lower() not in ("true", "false"):
             raise ValueError(f"{option} must be true or false, got {value!r}")
-        return found
+        return str(value).lower() == "true"
     if option == "loss" or (value is None and default is None):
         return value
     try:
@@ -112,27 +105,23 @@ def _as(default: Any, value: Any, option: str) -> Any:
     return number
 
 
-_BANDWIDTH = {"bandwidth": None}
+_KERNEL: dict[str, Any] = {"options": {"root": True, "bandwidth": None}, "searched": {"bandwidth": 0.4}}
+_SOFT: dict[str, Any] = {"options": {"softness": None}, "keywords": {"softness": "temperature"}}
 METHODS: dict[str, Method] = {
     "nll": Method("NLL"),
     "loop": Method("temperature in the loop", training="temperature", options={"loss": None}),
     "head": Method("held-out NLL through the head", training="head", options={"loss": None}),
     "esd": Method("ESD", cal.ESDLoss),
     "esd-raw": Method("ESD, raw", partial(cal.ESDLoss, root=False), weight_scale=100.0),
-    "mmce": Method("MMCE", cal.MMCELoss, options={"root": True} | _BANDWIDTH, searched={"bandwidth": 0.4}),
-    "weighted-mmce": Method(
-        "weighted MMCE", cal.WeightedMMCELoss, options={"root": True} | _BANDWIDTH, searched={"bandwidth": 0.4}
-    ),
-    "sb-ece": Method(
-        "SB-ECE", cal.SoftBinnedECELoss, options={"softness": None}, keywords={"softness": "temperature"},
-        searched={"softness": 1e-2},
-    ),
-    "s-avuc": Method("S-AvUC", cal.SoftAvUCLoss, options={"softness": None}, keywords={"softness": "temperature"}),
+    "mmce": Method("MMCE", cal.MMCELoss, **_KERNEL),
+    "weighted-mmce": Method("weighted MMCE", cal.WeightedMMCELoss, **_KERNEL),
+    "sb-ece": Method("SB-ECE", cal.SoftBinnedECELoss, **_SOFT, searched={"softness": 1e-2}),
+    "s-avuc": Method("S-AvUC", cal.SoftAvUCLoss, **_SOFT),
     "avuc": Method("AvUC", cal.AvUCLoss),
     "ece": Method("ECE", cal.ECELoss),
     "mdca": Method("MDCA", cal.MDCALoss),
     "dca": Method("DCA", cal.DCALoss),
-    "ece-kde": Method("ECE-KDE", cal.ECEKDELoss, options=_BANDWIDTH),
+    "ece-kde": Method("ECE-KDE", cal.ECEKDELoss, options={"bandwidth": None}),
     "focal": Method("focal", loss=cal.FocalLoss, options={"gamma": None}),
     "dual-focal": Method("dual focal", loss=cal.DualFocalLoss, options={"gamma": None}),
     "label-smoothing": Method("label smoothing", loss=cal.LabelSmoothingLoss, options={"smoothing": None}),

@@ -18,16 +18,7 @@ class UnknownNameError(ValueError):
 
 
 def find(reference: str, kind: str, built_in: Mapping[str, Any]) -> Any:
-    """Find an object.
-
-    Args:
-        reference: Name of a built-in object, ``package.module:name`` or ``path/to/file.py:name``.
-        kind: What it is, for the error message.
-        built_in: The built-in objects by name.
-
-    Raises:
-        UnknownNameError: There is no such object.
-    """
+    """Find an object by its name among the built-in ones, or from outside; ``kind`` is for the error message."""
     if reference in built_in:
         return built_in[reference]
     place, colon, name = reference.rpartition(":")
@@ -44,53 +35,30 @@ def find(reference: str, kind: str, built_in: Mapping[str, Any]) -> Any:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The known name that is nearest to a wrong one, as part of an error message; empty if none is near.
-
-    Example:
-        >>> meant("epoch", ["epochs", "batch-size"])
-        ', did you mean epochs'
-    """
+    """The known name that is nearest to a wrong one, as part of an error message; empty if none is near."""
     close = get_close_matches(name, list(known), n=1)
     return f", did you mean {close[0]}" if close else ""
 
 
 def absolute(reference: str, folder: Path = Path()) -> str:
-    """A reference that means the same in any working directory.
-
-    Args:
-        reference: A name, ``package.module:name`` or ``path/to/file.py:name``.
-        folder: What a relative path is relative to.
-
-    Example:
-        >>> absolute("esd"), absolute("package.module:name")
-        ('esd', 'package.module:name')
-    """
+    """A reference that means the same in any working directory; relative paths are relative to the folder."""
     place, _, name = reference.rpartition(":")
     return f"{(folder / place).resolve()}:{name}" if place.endswith(".py") else reference
 
 
 def short(reference: str) -> str:
-    """A reference without the folder of its file: what a table calls it, and what identifies a trial.
-
-    Example:
-        >>> short("/home/someone/wine.py:wine"), short("mnist")
-        ('wine.py:wine', 'mnist')
-    """
+    """A reference without the folder of its file: what a table calls it, and what identifies a trial."""
     place, _, name = reference.rpartition(":")
     return f"{Path(place).name}:{name}" if place.endswith(".py") else reference
 
 
 def source_digest(reference: str) -> str | None:
     """Sixteen digits that change with the source file of an object from outside; None for a built-in one."""
-    place, colon, _ = reference.rpartition(":")
-    if not colon:
-        return None
-    if place.endswith(".py"):
-        path = Path(place)
-    else:
+    place = reference.rpartition(":")[0]
+    if place and not place.endswith(".py"):
         spec = importlib.util.find_spec(place)
-        path = Path(spec.origin) if spec is not None and spec.origin else Path()
-    return digest_of(path) if path.is_file() else None
+        place = spec.origin or "" if spec is not None else ""
+    return digest_of(Path(place)) if Path(place).is_file() else None
 
 
 def digest_of(path: Path) -> str:
@@ -123,8 +91,7 @@ def _from_file(path: Path) -> ModuleType:
     # A name of its own, since two folders may each have a file of this name.
     name = f"calibrant_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # noqa: S101 (the name ends in .py)
-    assert spec.loader is not None  # noqa: S101
+    assert spec is not None and spec.loader is not None  # noqa: PT018, S101 (the name ends in .py)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

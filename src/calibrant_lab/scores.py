@@ -24,16 +24,10 @@ class Predicted(NamedTuple):
 
 
 def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = KEPT) -> dict[str, float]:
-    """Score a network on its test set.
+    """Score a network on its test set: shares, not percent, NaN where no temperature could be fitted.
 
-    Args:
-        validation: Predictions that post-hoc methods are fitted on.
-        test: Predictions that are scored.
-        columns: Names of metrics, or their import paths as functions of :class:`calibrant.metrics.Predictions`; with
-            ``+temperature`` or ``+vector``, after scaling.
-
-    Returns:
-        Shares, not percent. NaN where no temperature could be fitted.
+    Columns are names of metrics, or their import paths as functions of :class:`calibrant.metrics.Predictions`; with
+    ``+temperature`` or ``+vector``, after scaling, which is fitted on the validation set.
     """
     scaled: dict[str, Tensor | None] = {}
     found = {}
@@ -48,8 +42,7 @@ def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = K
 
 def score(metric: str, predicted: Predicted) -> float:
     """One metric of predictions; ECE in the paper's 20 right-closed bins."""
-    name = ALIASES.get(metric, metric)
-    chosen: Any = plugins.find(metric, "metric", {}) if ":" in metric else name
+    chosen: Any = plugins.find(metric, "metric", {}) if ":" in metric else ALIASES.get(metric, metric)
     data = cal.metrics.predictions(logits=predicted.logits, target=predicted.target)
     return find_metric(chosen, BINS).value(data)
 

@@ -63,12 +63,7 @@ class Settings(BaseModel):
 
 
 def no_such_setting(name: str, known: Iterable[str]) -> str:
-    """What to say about an unknown name.
-
-    Example:
-        >>> no_such_setting("epoch", ["epochs", "batch_size"])
-        "there is no setting 'epoch', did you mean epochs: there are epochs, batch-size"
-    """
+    """What to say about an unknown name."""
     name, names = name.replace("_", "-"), [one.replace("_", "-") for one in known]
     return f"there is no setting {name!r}{meant(name, names)}: there are {', '.join(names)}"
 

@@ -27,30 +27,23 @@ def score_table(
 ) -> Table:
     """One row for each method, mean ± standard deviation over its seeds; the best mean of each column in bold.
 
-    Args:
-        rows: By name, the scores of each seed by the key of a column.
-        columns: What to show.
-        title: Over the table.
-        apart: A row that is not compared with the others.
+    Rows have the scores of each seed by the key of a column; the one named ``apart`` is not compared with the others.
     """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("", no_wrap=True)
     for one in columns:
         table.add_column(one.heading, justify="right", no_wrap=True)
     means = {
-        name: {one.key: statistics.fmean(seed[one.key] for seed in scores) for one in columns}
+        name: {one.key: one.better * statistics.fmean(seed[one.key] for seed in scores) for one in columns}
         for name, scores in rows.items()
     }
+    compared = [mean for name, mean in means.items() if name != apart]
     for name, scores in rows.items():
         cells = []
         for one in columns:
-            known = [
-                mean[one.key] * one.better
-                for other, mean in means.items()
-                if other != apart and not math.isnan(mean[one.key])
-            ]
+            known = [mean[one.key] for mean in compared if not math.isnan(mean[one.key])]
             text = mean_and_spread([one.factor * seed[one.key] for seed in scores], one.digits)
-            best = len(rows) > 1 and name != apart and bool(known) and means[name][one.key] * one.better == max(known)
+            best = len(rows) > 1 and name != apart and bool(known) and means[name][one.key] == max(known)
             cells.append(f"[bold]{text}[/]" if best else text)
         table.add_row(name, *cells)
     return table

@@ -22,7 +22,7 @@ def write_report(
     comparisons: Sequence[Compared] = (),
     *,
     title: str | None = None,
-    opening: str | None = None,
+    opening: Sequence[str] = (),
 ) -> None:
     """Write the page of :func:`render` to a file: whole, or not at all.
 
@@ -52,7 +52,7 @@ def render(
     comparisons: Sequence[Compared] = (),
     *,
     title: str | None = None,
-    opening: str | None = None,
+    opening: Sequence[str] = (),
 ) -> str:
     """Return one HTML page with everything inside: no script, nothing to load, the same bytes for the same audits.
 
@@ -60,7 +60,7 @@ def render(
         audits: One for each model; several are shown side by side.
         comparisons: ``(first name, second name, metrics.compare(first, second))`` for pairs of models.
         title: Of the page; by default it names the model, or counts them.
-        opening: Sentences that the page begins with.
+        opening: Sentences that the page begins with, one a paragraph.
 
     Example:
         >>> import numpy as np
@@ -91,7 +91,7 @@ def render(
         title=text,
         heading=heading,
         css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
-        opening=None if opening is None else clean(opening),
+        opening=[clean(sentence) for sentence in opening],
         lead=content.lead(audits),
         models=[content.model(audit, f"m{place}") for place, audit in enumerate(audits, start=1)],
         comparisons=[content.comparison(*compared) for compared in comparisons],

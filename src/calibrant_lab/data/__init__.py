@@ -1,4 +1,8 @@
-"""Data sets the experiments train on, from official files or the Hugging Face hub, and loaders that keep up."""
+"""Data sets the experiments train on, and loaders that keep up.
+
+Each is read from the folder of its official files, gzipped or not, or from the folder above; None in place of a folder
+fetches it from the Hugging Face hub.
+"""
 
 from calibrant_lab.data.cifar import load_cifar10, load_cifar100
 from calibrant_lab.data.digits import load_digits
@@ -9,21 +13,7 @@ from calibrant_lab.data.nli import load_anli, load_snli
 from calibrant_lab.data.text import Pairs, PairSamples, TextBatches, TextData, TokenisedPairs
 
 __all__ = [
-    "ImageBatches",
-    "ImageData",
-    "ImageFolderData",
-    "ImageSamples",
-    "Images",
-    "PairSamples",
-    "Pairs",
-    "TextBatches",
-    "TextData",
-    "TokenisedPairs",
-    "load_anli",
-    "load_cifar10",
-    "load_cifar100",
-    "load_digits",
-    "load_image_folder",
-    "load_mnist",
-    "load_snli",
-]
+    "ImageBatches", "ImageData", "ImageFolderData", "ImageSamples", "Images", "PairSamples", "Pairs", "TextBatches",
+    "TextData", "TokenisedPairs", "load_anli", "load_cifar10", "load_cifar100", "load_digits", "load_image_folder",
+    "load_mnist", "load_snli",
+]  # fmt: skip

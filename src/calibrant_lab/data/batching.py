@@ -1,6 +1,8 @@
 """Which samples make up each batch of a pass, and where the randomness of a pass comes from."""
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,56 +14,38 @@ def generator_of_pass() -> torch.Generator:
     As in ``torch.utils.data.DataLoader``: restoring the global state before a pass repeats the pass, and a pass
     given up half-way has taken no more from the global state than one that ran to its end.
     """
-    seed = int(torch.empty((), dtype=torch.int64).random_().item())
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
 
 
-class Batching:
-    """Cuts a set of samples into batches.
+class Batches:
+    """A loader of samples, or of those with the ``indices`` in their order; with ``shuffle`` in a new order each pass.
 
-    Args:
-        samples: How many samples there are.
-        batch_size: How many make up a batch.
-        indices: Those to use, in the order to use them; all when not given.
-        shuffle: Take them in a new random order at each pass.
-
-    Example:
-        >>> batching = Batching(10, 4, indices=torch.arange(0, 10, 2))
-        >>> len(batching)
-        2
-        >>> [batch.tolist() for batch in batching.batches(batching.order(None))]
-        [[0, 2, 4, 6], [8]]
+    Without shuffling nothing is drawn from torch's global generator.
     """
 
-    def __init__(
-        self,
-        samples: int,
-        batch_size: int,
-        *,
-        indices: Tensor | None = None,
-        shuffle: bool = False,
-    ) -> None:
+    def __init__(self, samples: int, batch_size: int, *, indices: Tensor | None = None, shuffle: bool = False) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self.indices = torch.arange(samples) if indices is None else _checked(indices, samples)
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        if not len(self.indices):
+        self._indices = torch.arange(samples) if indices is None else _checked(indices, samples)
+        self._batch_size = batch_size
+        self._shuffle = shuffle
+        if not len(self._indices):
             raise ValueError("0 samples make no batch: give at least one")
 
     def __len__(self) -> int:
-        return math.ceil(len(self.indices) / self.batch_size)
+        return math.ceil(len(self._indices) / self._batch_size)
 
-    def order(self, generator: torch.Generator | None) -> Tensor:
-        """The samples in the order of one pass; without shuffling no generator is needed."""
-        if not self.shuffle:
-            return self.indices
-        return self.indices[torch.randperm(len(self.indices), generator=generator)]
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+        order = self._order(generator_of_pass() if self._shuffle else None)
+        return map(self._batch, order.split(self._batch_size))
 
-    def batches(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Cut something that has a value for each sample of a pass into a part for each batch."""
-        parts: tuple[Tensor, ...] = values.split(self.batch_size)
-        return parts
+    def _batch(self, rows: Tensor) -> tuple[Any, Tensor]:
+        raise NotImplementedError
+
+    def _order(self, generator: torch.Generator | None) -> Tensor:
+        if not self._shuffle:
+            return self._indices
+        return self._indices[torch.randperm(len(self._indices), generator=generator)]
 
 
 def _checked(indices: Tensor, samples: int) -> Tensor:

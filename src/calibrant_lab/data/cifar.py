@@ -30,43 +30,27 @@ CIFAR100_CHECKSUMS = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef
 
 
 def load_cifar10(folder: Path | None) -> ImageData:
-    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 10 things.
-
-    Args:
-        folder: ``cifar-10-batches-py`` or the folder above it; None fetches them from the Hugging Face hub.
-    """
-    if folder is None:
-        return ImageData(*hub.fetch_images(CIFAR10, image="img", label="label"), classes=10)
-    return _load(folder, "cifar-10-batches-py", CIFAR10_CHECKSUMS, b"labels", 10, CIFAR10)
+    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 10 things."""
+    return _load(folder, "cifar-10-batches-py", CIFAR10_CHECKSUMS, "label", 10, CIFAR10)
 
 
 def load_cifar100(folder: Path | None) -> ImageData:
-    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 100 things (the fine labels).
-
-    Args:
-        folder: ``cifar-100-python`` or the folder above it; None fetches them from the Hugging Face hub.
-    """
-    if folder is None:
-        return ImageData(*hub.fetch_images(CIFAR100, image="img", label="fine_label"), classes=100)
-    return _load(folder, "cifar-100-python", CIFAR100_CHECKSUMS, b"fine_labels", 100, CIFAR100)
+    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 100 things (the fine labels)."""
+    return _load(folder, "cifar-100-python", CIFAR100_CHECKSUMS, "fine_label", 100, CIFAR100)
 
 
 def _load(
-    folder: Path, below: str, checksums: Mapping[str, str], labels_name: bytes, classes: int, source: Source
+    folder: Path | None, below: str, checksums: Mapping[str, str], label: str, classes: int, source: Source
 ) -> ImageData:
-    paths = find_files(folder, [below], list(checksums), source, suffixes=("",))
-    parts = [
-        _read(path, expected, labels_name, classes, source)
+    if folder is None:
+        return ImageData(*hub.fetch_images(source, image="img", label=label), classes)
+    paths = find_files(folder, below, list(checksums), source, suffixes=("",))
+    *train, test = (
+        _read(path, expected, f"{label}s".encode(), classes, source)
         for path, expected in zip(paths, checksums.values(), strict=True)
-    ]
-    return ImageData(_joined(parts[:-1]), parts[-1], classes)
-
-
-def _joined(parts: list[Images]) -> Images:
-    if len(parts) == 1:
-        return parts[0]
-    pixels, labels = zip(*parts, strict=True)
-    return Images(torch.cat(pixels), torch.cat(labels))
+    )
+    pixels, labels = zip(*train, strict=True)
+    return ImageData(Images(torch.cat(pixels), torch.cat(labels)), test, classes)
 
 
 def _read(path: Path, expected: str, labels_name: bytes, classes: int, source: Source) -> Images:
@@ -115,12 +99,8 @@ class _Array:
         self.values = np.frombuffer(content, dtype=np.uint8).reshape(shape, order="F" if column_major else "C")
 
 
-def _empty_array(*_: object) -> _Array:
-    return _Array()
-
-
 STAND_INS: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
 }

@@ -12,16 +12,9 @@ TEST_IMAGES = 360
 def load_digits(noise: float = 0.3) -> ImageData:
     """1,437 digits to train on and 360 to test on, 32×32 pixels in one channel.
 
-    Without noise nearly every prediction is right, and there is nothing to be over-confident about. Noise and split
-    are always the same.
-
-    Args:
-        noise: Standard deviation of Gaussian noise added to the 8×8 pixels in [0, 1] before they are enlarged.
-
-    Example:
-        >>> train, test, classes = load_digits()
-        >>> tuple(train.pixels.shape), len(test.labels), classes
-        ((1437, 1, 32, 32), 360, 10)
+    ``noise`` is the standard deviation of Gaussian noise added to the 8×8 pixels in [0, 1] before they are enlarged:
+    without it nearly every prediction is right, and there is nothing to be over-confident about. Noise and split are
+    always the same.
     """
     if not 0 <= noise < float("inf"):
         raise ValueError(f"noise must be a number of 0 or more, got {noise}")

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 
 def fetch_images(source: Source, *, image: str, label: str) -> tuple[Images, Images]:
     """Training and test images, decoded into memory; ``image`` and ``label`` are the hub's names of the columns."""
-    with _explaining(source):
-        splits = _fetch(source)
-        train, test = (_decoded(splits[name], image, label) for name in ("train", "test"))
-    return train, test
+    with _splits(source) as splits:
+        return _decoded(splits["train"], image, label), _decoded(splits["test"], image, label)
 
 
 def fetch_pairs(source: Source, parts: Sequence[Sequence[str]]) -> list[Pairs]:
     """Pairs of sentences, a set for each part, which joins some splits; those without an agreed label are left out."""
-    with _explaining(source):
-        splits = _fetch(source)
+    with _splits(source) as splits:
         return [_joined([splits[name] for name in names]) for names in parts]
 
 
@@ -50,14 +47,8 @@ class HubPictures:
 
 def fetch_pictures(source: Source, names: Sequence[str], *, image: str, label: str) -> list[tuple[HubPictures, Tensor]]:
     """The pictures of some splits, to be decoded on demand, and their labels."""
-    with _explaining(source):
-        splits = _fetch(source)
+    with _splits(source) as splits:
         return [(HubPictures(splits[name], image), _labels(splits[name], label)) for name in names]
-
-
-def _fetch(source: Source) -> Mapping[str, Any]:
-    splits: Mapping[str, Any] = import_module("datasets").load_dataset(source.hub)
-    return splits
 
 
 def _decoded(split: Any, image: str, label: str) -> Images:
@@ -84,10 +75,10 @@ def _labels(split: Any, name: str) -> Tensor:
 
 
 @contextmanager
-def _explaining(source: Source) -> Iterator[None]:
-    """Turn whatever goes wrong on the way to the hub into one sentence that says how to do without it."""
+def _splits(source: Source) -> Iterator[Mapping[str, Any]]:
+    """The splits of a data set; whatever goes wrong with them becomes one sentence that says how to do without."""
     try:
-        yield
+        yield import_module("datasets").load_dataset(source.hub)
     except MemoryError:
         raise
     except Exception as error:  # `datasets` raises errors of half a dozen libraries

@@ -1,6 +1,7 @@
 """A folder of pictures laid out as ImageNet is: ``train/<class>/*`` and ``val/<class>/*``."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,14 +25,10 @@ SOURCE = Source(
 
 
 class ImageFolderData(NamedTuple):
-    """A data set of pictures on disk.
-
-    ``train`` and ``train_unaugmented`` are the same pictures in the same order, so that one split of indices serves
-    both: the second is for the part that validates.
-    """
+    """A data set of pictures on disk."""
 
     train: Pictures
-    train_unaugmented: Pictures
+    train_unaugmented: Pictures  # the same, in the same order, for the part that validates: one split serves both
     test: Pictures
     labels: Tensor  # int64, of the training pictures
     classes: int
@@ -46,18 +43,11 @@ def load_image_folder(
     flip: bool = True,
     classes: Path | None = None,
 ) -> ImageFolderData:
-    """Pictures to train on (a random part of each) and to test on (the centre).
+    """Pictures to train on (a random part of each) and to test on (the centre), see :class:`Pictures`.
 
-    Labels number the class folders in the order of their names.
-
-    Args:
-        folder: The folder above ``train`` and ``val``; None fetches ImageNet-100 from the Hugging Face hub.
-        size: Pixels a side the network takes.
-        mean: Subtracted, one value for each channel, of pixels in [0, 1].
-        std: Divided by, likewise.
-        flip: Mirror every other picture to train on, at random, left to right.
-        classes: A text file that begins each line with the name of a class folder, when only some are wanted:
-            ImageNet-100 is a part of ImageNet.
+    Labels number the class folders in the order of their names. ``classes`` is a text file that begins each line with
+    the name of a class folder, when only some are wanted: ImageNet-100 is a part of ImageNet. Without a folder above
+    ``train`` and ``val``, ImageNet-100 is fetched from the Hugging Face hub.
     """
     train: PictureSource
     test: PictureSource
@@ -72,17 +62,11 @@ def load_image_folder(
         train, labels = _files(folder / "train", names)
         test, test_labels = _files(folder / "val", names)
         number = len(names)
-
-    def pictures(source: PictureSource, labels: Tensor, *, augment: bool) -> Pictures:
-        return Pictures(source, labels, size=size, mean=mean, std=std, augment=augment, flip=flip)
-
+    pictures = partial(Pictures, size=size, mean=mean, std=std, flip=flip)
     return ImageFolderData(
-        train=pictures(train, labels, augment=True),
-        train_unaugmented=pictures(train, labels, augment=False),
-        test=pictures(test, test_labels, augment=False),
-        labels=labels,
-        classes=number,
-    )
+        pictures(train, labels, augment=True), pictures(train, labels, augment=False),
+        pictures(test, test_labels, augment=False), labels, number,
+    )  # fmt: skip
 
 
 def _class_names(folder: Path, classes: Path | None) -> list[str]:
@@ -94,8 +78,7 @@ def _class_names(folder: Path, classes: Path | None) -> list[str]:
         if not there[part]:
             raise SOURCE.lacking(folder, f"has no class folders in {path}")
     if classes is None:
-        only = sorted(there["train"] ^ there["val"])
-        if only:
+        if only := sorted(there["train"] ^ there["val"]):
             raise FileError(
                 folder,
                 f"train and val must have the same class folders, but {_some(only)} is in one only: complete it, or "
@@ -109,8 +92,7 @@ def _class_names(folder: Path, classes: Path | None) -> list[str]:
     wanted = [line.split()[0] for line in lines if line.strip()]
     if not wanted or len(set(wanted)) < len(wanted):
         raise FileError(classes, "must name at least one class folder, one a line, none twice")
-    missing = sorted(set(wanted) - (there["train"] & there["val"]))
-    if missing:
+    if missing := sorted(set(wanted) - (there["train"] & there["val"])):
         raise FileError(
             classes, f"names {_some(missing)}, which is not in both {folder / 'train'} and {folder / 'val'}"
         )

@@ -1,24 +1,22 @@
 """Small images kept in memory as bytes, and batched, cropped, flipped and normalised as tensors."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant_lab.data.batching import Batching, generator_of_pass
+from calibrant_lab.data.batching import Batches, generator_of_pass
 
 EVALUATION_BATCH = 1000
 
 
 class Images(NamedTuple):
-    """A labelled set of images of one size.
+    """A labelled set of images of one size."""
 
-    Pixels in the ``channels_last`` memory format are batched without a copy of the whole set.
-    """
-
-    pixels: Tensor  # uint8, (N, C, H, W)
+    pixels: Tensor  # uint8, (N, C, H, W); batched without a copy of the whole set if they are channels_last
     labels: Tensor  # int64, (N,)
 
 
@@ -31,15 +29,7 @@ class ImageData(NamedTuple):
 
 
 class ImageSamples:
-    """Images in memory as a recipe's :class:`~calibrant_lab.data.samples.Samples`.
-
-    Args:
-        images: Pixels and labels.
-        mean: Subtracted from pixels in [0, 1], one value or one for each channel.
-        std: Divided by, likewise.
-        crop_padding: Of training images, see :class:`ImageBatches`.
-        flip: Likewise.
-    """
+    """Images in memory as a recipe's :class:`~calibrant_lab.data.samples.Samples`, batched by :class:`ImageBatches`."""
 
     def __init__(
         self,
@@ -62,46 +52,19 @@ class ImageSamples:
         size = size if training else EVALUATION_BATCH
         return ImageBatches(self.images, size, indices=rows, shuffle=training, **self._pixels, **augmentation)
 
-    def like(self, images: Images) -> "ImageSamples":
-        """Other images, normalised as these."""
-        return ImageSamples(images, **self._pixels)
-
     def content(self) -> Iterable[Tensor]:
         """Labels and pixels."""
         return self.labels, self.images.pixels
 
 
-class ImageBatches:
+class ImageBatches(Batches):
     """A loader of images in memory: ``(images, labels)`` a batch, without Python work for each image.
 
     Images come as float32 ``(pixels / 255 - mean) / std``, shape ``(B, C, H, W)`` in the ``channels_last``
-    memory format, which convolutions are fastest with; labels as int64.
-
-    Each ``iter()`` draws one seed from torch's global generator, as a ``DataLoader`` does, and takes order, crops and
-    flips of that pass from a generator of its own: restoring the global state before ``iter()`` repeats the pass
-    exactly, however far it is followed. A loader with nothing random about it draws nothing.
-
-    Args:
-        images: What to load.
-        batch_size: Images a batch.
-        indices: Which images, in which order; all when not given. Loaders of parts share the pixels.
-        shuffle: A new order each pass.
-        mean: Subtracted, one value or one for each channel, of pixels in [0, 1].
-        std: Divided by, likewise.
-        crop_padding: Pad each image with this many black pixels on every side and crop the original size from a
-            random place, another for each image; 0 does not crop.
-        flip: Mirror every other image, at random, left to right.
-
-    Example:
-        >>> images = Images(torch.full((5, 1, 2, 2), 255, dtype=torch.uint8), torch.arange(5))
-        >>> loader = ImageBatches(images, batch_size=2, mean=[0.5], std=[0.5])
-        >>> len(loader)
-        3
-        >>> for x, y in loader:
-        ...     print(tuple(x.shape), x.max().item(), y.tolist())
-        (2, 1, 2, 2) 1.0 [0, 1]
-        (2, 1, 2, 2) 1.0 [2, 3]
-        (1, 1, 2, 2) 1.0 [4]
+    memory format, which convolutions are fastest with; labels as int64. ``mean`` and ``std`` have one value, or one
+    for each channel. ``crop_padding`` pads each image with so many black pixels on every side and crops the original
+    size from a random place, another for each image; ``flip`` mirrors every other image, at random, left to right.
+    Order, crops and flips of a pass come from :func:`~calibrant_lab.data.batching.generator_of_pass`.
     """
 
     def __init__(
@@ -124,7 +87,7 @@ class ImageBatches:
             )
         if crop_padding < 0:
             raise ValueError(f"crop_padding must be 0 or more, got {crop_padding}")
-        self.batching = Batching(len(pixels), batch_size, indices=indices, shuffle=shuffle)
+        super().__init__(len(pixels), batch_size, indices=indices, shuffle=shuffle)
         self.crop_padding = crop_padding
         self.flip = flip
         # (N, H, W, C), the channels of a pixel side by side.
@@ -133,41 +96,27 @@ class ImageBatches:
         if not (self._std > 0).all():
             raise ValueError(f"std must be positive, got {list(std)}")
 
-    def __len__(self) -> int:
-        return len(self.batching)
-
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         # All random choices of the pass are made here and now, not when the first batch is asked for.
-        random = self.batching.shuffle or self.crop_padding or self.flip
-        generator = generator_of_pass() if random else None
-        order = self.batching.order(generator)
+        generator = generator_of_pass() if self._shuffle or self.crop_padding or self.flip else None
+        order = self._order(generator)
         places = 2 * self.crop_padding + 1
         corners = torch.randint(places, (len(order), 2), generator=generator) if self.crop_padding else None
         flipped = torch.randint(2, (len(order),), generator=generator).bool() if self.flip else None
-        return self._batches(order, corners, flipped)
+        choices = (repeat(None) if one is None else one.split(self._batch_size) for one in (corners, flipped))
+        return map(self._batch, order.split(self._batch_size), *choices)
 
-    def _batches(
-        self, order: Tensor, corners: Tensor | None, flipped: Tensor | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        cut = self.batching.batches
-        parts = zip(
-            cut(order),
-            [None] * len(self) if corners is None else cut(corners),
-            [None] * len(self) if flipped is None else cut(flipped),
-            strict=True,
-        )
-        for chosen, corner, mirror in parts:
-            pixels = self._pixels.index_select(0, chosen)
-            if corner is not None:
-                pixels = _cropped(pixels, corner, self.crop_padding)
-            if mirror is not None:
-                which = mirror.nonzero().squeeze(1)
-                pixels.index_copy_(0, which, pixels.index_select(0, which).flip(2))
-            yield self._normalised(pixels), self._labels.index_select(0, chosen)
-
-    def _normalised(self, pixels: Tensor) -> Tensor:
+    def _batch(
+        self, rows: Tensor, corners: Tensor | None = None, flipped: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        pixels = self._pixels.index_select(0, rows)
+        if corners is not None:
+            pixels = _cropped(pixels, corners, self.crop_padding)
+        if flipped is not None:
+            which = flipped.nonzero().squeeze(1)
+            pixels.index_copy_(0, which, pixels.index_select(0, which).flip(2))
         values = pixels.flatten(1).float().div_(255).sub_(self._mean).div_(self._std)
-        return values.view_as(pixels).permute(0, 3, 1, 2)
+        return values.view_as(pixels).permute(0, 3, 1, 2), self._labels.index_select(0, rows)
 
     def _spread(self, name: str, values: Sequence[float]) -> Tensor:
         """One value for each number of an image, which is much faster to combine with than one a channel."""

@@ -1,6 +1,7 @@
 """MNIST from its four idx files."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,29 +29,16 @@ SOURCE = Source(
 
 
 def load_mnist(folder: Path | None, size: int = 32) -> ImageData:
-    """60,000 handwritten digits to train on and 10,000 to test on, in one channel.
-
-    Args:
-        folder: Where the four idx files are, gzipped or not, or the folder above ``MNIST/raw``; None fetches them from
-            the Hugging Face hub.
-        size: They are resized, bilinearly and once for all, from 28×28 to this many pixels a side.
-    """
+    """60,000 handwritten digits to train on and 10,000 to test on, in one channel, resized bilinearly from 28×28."""
     if folder is None:
         train, test = hub.fetch_images(SOURCE, image="image", label="label")
     else:
-        paths = find_files(folder, ["MNIST/raw"], list(CHECKSUMS), SOURCE)
-        train_pixels, train_labels, test_pixels, test_labels = (
-            _read(path, name) for name, path in zip(CHECKSUMS, paths, strict=True)
-        )
-        train = Images(train_pixels.unsqueeze(1), train_labels.long())
-        test = Images(test_pixels.unsqueeze(1), test_labels.long())
-    return ImageData(_resized(train, size), _resized(test, size), classes=10)
-
-
-def _resized(images: Images, size: int) -> Images:
+        paths = find_files(folder, "MNIST/raw", list(CHECKSUMS), SOURCE)
+        parts = [_read(path, name) for name, path in zip(CHECKSUMS, paths, strict=True)]
+        train, test = (Images(pixels.unsqueeze(1), labels.long()) for pixels, labels in (parts[:2], parts[2:]))
     # On bytes, torch rounds as Pillow does: equal on all of MNIST at 32 pixels, and within one grey level at others.
-    pixels = F.interpolate(images.pixels, size=(size, size), mode="bilinear", antialias=True)
-    return Images(pixels, images.labels)
+    resized = partial(F.interpolate, size=(size, size), mode="bilinear", antialias=True)
+    return ImageData(Images(resized(train.pixels), train.labels), Images(resized(test.pixels), test.labels), classes=10)
 
 
 def _read(path: Path, name: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,46 +40,34 @@ SNLI_FIELDS = Fields(
     "sentence1", "sentence2", "gold_label", {"entailment": 0, "neutral": 1, "contradiction": 2, "-": None}
 )
 ANLI_FIELDS = Fields("context", "hypothesis", "label", {"e": 0, "n": 1, "c": 2})
-ROUNDS = (1, 2, 3)
+PARTS, ROUNDS = ("train", "dev", "test"), (1, 2, 3)
 
 
 def load_snli(folder: Path | None) -> TextData:
-    """The Stanford corpus: 549,367 pairs to train on, 9,842 to validate, 9,824 to test, those with an agreed label.
-
-    Args:
-        folder: Where ``snli_1.0_train.jsonl`` and so on are, gzipped or not, or the folder above ``snli_1.0``; None
-            fetches them from the Hugging Face hub.
-    """
-    if folder is None:
-        return _data(hub.fetch_pairs(SNLI, [["train"], ["validation"], ["test"]]))
-    names = [f"snli_1.0_{part}.jsonl" for part in ("train", "dev", "test")]
-    paths = find_files(folder, ["snli_1.0"], names, SNLI)
-    return _data([read_pairs([path], SNLI_FIELDS, SNLI) for path in paths])
+    """The Stanford corpus: 549,367 pairs to train on, 9,842 to validate, 9,824 to test, those with an agreed label."""
+    names = [[f"snli_1.0_{part}.jsonl"] for part in PARTS]
+    return _load(folder, "snli_1.0", names, [["train"], ["validation"], ["test"]], SNLI_FIELDS, SNLI)
 
 
 def load_anli(folder: Path | None) -> TextData:
-    """Adversarial NLI, its three rounds joined: 162,865 pairs to train on, 3,200 to validate, 3,200 to test.
+    """Adversarial NLI, its three rounds joined: 162,865 pairs to train on, 3,200 to validate, 3,200 to test."""
+    names = [[f"R{k}/{part}.jsonl" for k in ROUNDS] for part in PARTS]
+    return _load(folder, "anli_v1.0", names, [[f"{part}_r{k}" for k in ROUNDS] for part in PARTS], ANLI_FIELDS, ANLI)
 
-    Args:
-        folder: Where ``R1``, ``R2`` and ``R3`` are, each with ``train.jsonl`` and so on, gzipped or not, or the folder
-            above ``anli_v1.0``; None fetches them from the Hugging Face hub.
-    """
-    parts = ("train", "dev", "test")
+
+def _load(
+    folder: Path | None, below: str, names: list[list[str]], splits: list[list[str]], fields: Fields, source: Source
+) -> TextData:
     if folder is None:
-        return _data(hub.fetch_pairs(ANLI, [[f"{part}_r{k}" for k in ROUNDS] for part in parts]))
-    names = [f"R{k}/{part}.jsonl" for part in parts for k in ROUNDS]
-    paths = find_files(folder, ["anli_v1.0"], names, ANLI)
-    by_part = [paths[first : first + len(ROUNDS)] for first in range(0, len(paths), len(ROUNDS))]
-    return _data([read_pairs(some, ANLI_FIELDS, ANLI) for some in by_part])
-
-
-def _data(parts: list[Pairs]) -> TextData:
+        parts = hub.fetch_pairs(source, splits)
+    else:
+        paths = iter(find_files(folder, below, [name for part in names for name in part], source))
+        parts = [_pairs(list(islice(paths, len(part))), fields, source) for part in names]
     train, validation, test = parts
     return TextData(train, validation, test, classes=3)
 
 
-def read_pairs(paths: list[Path], fields: Fields, source: Source) -> Pairs:
-    """The labelled pairs of some files, one after the other."""
+def _pairs(paths: list[Path], fields: Fields, source: Source) -> Pairs:
     rows = [row for path in paths for row in _rows(path, fields, source)]
     if not rows:
         raise FileError(paths[0], f"holds no labelled pair: get it again from {source.site}")

@@ -20,14 +20,9 @@ RESIZED = 256 / 224  # shorter side of a picture to the side of the square cut f
 
 
 class PictureError(ValueError):
-    r"""A picture cannot be decoded: one line, also when it comes out of a worker of a ``DataLoader``.
+    """A picture cannot be decoded: one line, also when it comes out of a worker of a ``DataLoader``.
 
     There torch makes the error anew, from the whole traceback as text; only its last line is kept.
-
-    Example:
-        >>> text = "Caught PictureError in DataLoader worker process 0.\nOriginal Traceback ..."
-        >>> PictureError(text + "\ncalibrant_lab.data.pictures.PictureError: a.jpg: is damaged\n")
-        PictureError('a.jpg: is damaged')
     """
 
     def __init__(self, message: str) -> None:
@@ -71,24 +66,9 @@ class PictureFiles:
 class Pictures(Dataset[tuple[Tensor, int]]):
     """A map-style data set of pictures, to be read by a ``DataLoader`` with workers.
 
-    Random crops and flips come from torch's global generator, which a ``DataLoader`` seeds anew for each worker.
-
-    Args:
-        source: Where the pictures come from.
-        labels: Their labels, int64.
-        size: Side of the square each is brought to.
-        mean: Subtracted, one value for each channel, of pixels in [0, 1].
-        std: Divided by, likewise.
-        augment: True cuts a random part and scales it; False takes the centre.
-        flip: Mirror every other random part, left to right; the centre is never mirrored.
-
-    Example:
-        >>> from PIL import Image
-        >>> grey = [Image.new("RGB", (60, 40), (51, 51, 51))]
-        >>> pictures = Pictures(grey, torch.tensor([3]), size=32, mean=[0.0] * 3, std=[1.0] * 3, augment=True)
-        >>> image, label = pictures[0]
-        >>> tuple(image.shape), round(image.mean().item(), 4), label
-        ((3, 32, 32), 0.2, 3)
+    Each becomes a square of ``size`` pixels a side, ``(pixels / 255 - mean) / std``: the centre, or with ``augment`` a
+    random part, scaled, every other one mirrored with ``flip``. Random crops and flips come from torch's global
+    generator, which a ``DataLoader`` seeds anew for each worker.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Samples of any kind, and the batches that a training run takes of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from calibrant_lab.data.batching import Batching, generator_of_pass
+from calibrant_lab.data.batching import Batches
 
 
 @runtime_checkable
@@ -57,26 +57,22 @@ class TensorSamples:
 
     def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "TensorBatches":
         """Batches of the rows, shuffled for training."""
-        return TensorBatches(self, Batching(len(self.labels), size, indices=rows, shuffle=training))
+        return TensorBatches(self, size, rows, shuffle=training)
 
     def content(self) -> Iterable[Tensor]:
         """Inputs and labels."""
         return self.x, self.labels
 
 
-@dataclass(frozen=True)
-class TensorBatches:
+class TensorBatches(Batches):
     """A loader of samples in memory."""
 
-    samples: TensorSamples
-    batching: Batching
+    def __init__(self, samples: TensorSamples, size: int, rows: Tensor | None, *, shuffle: bool) -> None:
+        super().__init__(len(samples.labels), size, indices=rows, shuffle=shuffle)
+        self._samples = samples
 
-    def __len__(self) -> int:
-        return len(self.batching)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = self.batching.order(generator_of_pass() if self.batching.shuffle else None)
-        return ((self.samples.x[rows], self.samples.labels[rows]) for rows in self.batching.batches(order))
+    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self._samples.x[rows], self._samples.labels[rows]
 
 
 class DatasetSamples:

@@ -33,23 +33,19 @@ class Source(NamedTuple):
 
 
 def find_files(
-    folder: Path, below: Sequence[str], names: Sequence[str], source: Source, suffixes: Sequence[str] = ("", ".gz")
+    folder: Path, below: str, names: Sequence[str], source: Source, suffixes: Sequence[str] = ("", ".gz")
 ) -> list[Path]:
-    """The files of these names, in the folder itself or in one of those below it."""
-    places = [folder, *(folder / name for name in below)]
-    found: list[Path] = []
-    missing: list[str] = []
+    """The files of these names, in the folder itself or in the one below it."""
+    places = (folder, folder / below)
+    found = []
     for name in names:
-        there = [place / f"{name}{suffix}" for place in places for suffix in suffixes]
-        first = next((path for path in there if path.is_file()), None)
-        if first is None:
-            missing.append(name)
-        else:
-            found.append(first)
+        there = (place / f"{name}{suffix}" for place in places for suffix in suffixes)
+        found.append(next((path for path in there if path.is_file()), None))
+    missing = [name for name, path in zip(names, found, strict=True) if path is None]
     if missing:
         or_packed = " (or .gz)" if len(suffixes) > 1 else ""
         raise source.lacking(folder, f"has no {', '.join(missing)}{or_packed}, looked in {', '.join(map(str, places))}")
-    return found
+    return [path for path in found if path is not None]
 
 
 def unpacked(path: Path, content: bytes, source: Source) -> bytes:

@@ -1,13 +1,13 @@
 """Pairs of sentences, tokenised once and batched as padded tensors."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant_lab.data.batching import Batching, generator_of_pass
+from calibrant_lab.data.batching import Batches
 
 TOKENISED_AT_ONCE = 10_000
 
@@ -30,13 +30,7 @@ class TextData(NamedTuple):
 
 
 class TokenisedPairs:
-    """Pairs as token numbers, end to end without padding: what any number of :class:`TextBatches` share.
-
-    Args:
-        pairs: What to tokenise.
-        tokenizer: A tokenizer of ``transformers``, best a fast one.
-        max_length: Longer pairs are cut to this many tokens, the longer sentence first.
-    """
+    """Pairs as token numbers, end to end without padding: what any number of :class:`TextBatches` share."""
 
     def __init__(self, pairs: Pairs, tokenizer: Any, *, max_length: int) -> None:
         premises, hypotheses, self.labels = pairs
@@ -101,35 +95,14 @@ class PairSamples:
         return self.labels, *self.pairs.flat.values()
 
 
-class TextBatches:
-    """A loader of tokenised pairs: a dictionary of int64 tensors for the model, and labels, a batch.
-
-    The dictionary has ``input_ids``, ``attention_mask`` and, where the tokenizer makes them, ``token_type_ids``, padded
-    to the longest pair of the batch. Randomness is that of :class:`~calibrant_lab.data.images.ImageBatches`:
-    one draw from torch's global generator at each ``iter()``, and none without shuffling.
-
-    Args:
-        pairs: What to load; loaders of parts share it.
-        batch_size: Pairs a batch.
-        indices: Which pairs, in which order; all when not given.
-        shuffle: A new order each pass.
-    """
+class TextBatches(Batches):
+    """A loader of tokenised pairs: the model's input, padded to the longest pair of the batch, and labels."""
 
     def __init__(
-        self,
-        pairs: TokenisedPairs,
-        batch_size: int,
-        *,
-        indices: Tensor | None = None,
-        shuffle: bool = False,
+        self, pairs: TokenisedPairs, batch_size: int, *, indices: Tensor | None = None, shuffle: bool = False
     ) -> None:
+        super().__init__(len(pairs), batch_size, indices=indices, shuffle=shuffle)
         self.pairs = pairs
-        self.batching = Batching(len(pairs), batch_size, indices=indices, shuffle=shuffle)
 
-    def __len__(self) -> int:
-        return len(self.batching)
-
-    def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        order = self.batching.order(generator_of_pass() if self.batching.shuffle else None)
-        chosen = self.batching.batches(order)
-        return ((self.pairs.padded(batch), self.pairs.labels.index_select(0, batch)) for batch in chosen)
+    def _batch(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        return self.pairs.padded(rows), self.pairs.labels.index_select(0, rows)

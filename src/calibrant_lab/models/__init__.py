@@ -13,35 +13,19 @@ from calibrant_lab.models.weights import load_weights
 
 __all__ = ["IMAGE_MODELS", "TextClassifier", "build_image_model", "check_fits", "load_weights", "tokenizer_for"]
 
-# Each is called with ``classes`` and ``channels``.
+# Each is called with ``classes`` and ``channels``. For 32 x 32 images, but for resnet18, which is for ImageNet.
 IMAGE_MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
     "resnet18-cifar": resnet18_cifar,
     "resnet34-cifar": resnet34_cifar,
     "resnet50-cifar": resnet50_cifar,
     "resnet18": resnet18,
-    "resnet20": partial(NarrowResNet, 20),
-    "resnet32": partial(NarrowResNet, 32),
-    "resnet44": partial(NarrowResNet, 44),
-    "resnet56": partial(NarrowResNet, 56),
+    **{f"resnet{depth}": partial(NarrowResNet, depth) for depth in (20, 32, 44, 56)},
 }
 
 
 def build_image_model(name: str, *, classes: int, channels: int) -> nn.Module:
-    """A network for images, with random weights.
-
-    Args:
-        name: One of :data:`IMAGE_MODELS`: ``lenet5``, ``resnet20``, ``32``, ``44`` and ``56`` (narrow, for
-            32 x 32 images), ``resnet18-cifar``, ``34`` and ``50`` (wide, for 32 x 32 images), ``resnet18`` (for
-            ImageNet).
-        classes: How many logits come out.
-        channels: 3 for colour, 1 for grey.
-
-    Example:
-        >>> import torch
-        >>> build_image_model("resnet20", classes=100, channels=3)(torch.zeros(2, 3, 32, 32)).shape
-        torch.Size([2, 100])
-    """
+    """A network for images, with random weights, by its name in :data:`IMAGE_MODELS`."""
     if name not in IMAGE_MODELS:
         raise ValueError(f"there is no image model {name!r}: choose one of {', '.join(IMAGE_MODELS)}")
     for what, count in (("classes", classes), ("channels", channels)):

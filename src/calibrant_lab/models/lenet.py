@@ -14,10 +14,6 @@ class LeNet5(nn.Sequential):
     References:
         LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition",
         Proceedings of the IEEE 1998.
-
-    Example:
-        >>> LeNet5()(torch.zeros(2, 1, 32, 32)).shape
-        torch.Size([2, 10])
     """
 
     def __init__(self, classes: int = 10, channels: int = 1) -> None:

@@ -1,6 +1,7 @@
 """Residual networks of four stages: with a stem for 32 x 32 images, or the one for ImageNet."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3 x 3 convolution between two 1 x 1 ones, and a shortcut around them; the middle one takes the stride."""
+    """A 3 x 3 convolution between two 1 x 1 ones, and a shortcut; as in torchvision the middle one takes the stride."""
 
     expansion = 4
 
@@ -61,27 +62,13 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
 class ResNet(nn.Module):
     """Residual network of four stages, 64 to 512 wide, with global average pooling; returns logits.
 
-    Modules carry the names that torchvision gave them, so state dicts of the ImageNet stem are
-    interchangeable with torchvision's. Weights start as there: convolutions from a normal distribution
-    scaled by fan-out, batch normalisation from 1 and 0.
-
-    Args:
-        block: :class:`BasicBlock` (ResNet18, 34) or :class:`Bottleneck` (ResNet50); in the latter the 3 x 3
-            convolution takes the stride, as in torchvision.
-        depths: Blocks in each of the four stages.
-        stem: ``"cifar"`` is a 3 x 3 convolution of stride 1, for images of about 32 x 32; ``"imagenet"`` a
-            7 x 7 convolution of stride 2 and max-pooling, for images of about 224 x 224.
-        classes: How many logits come out.
-        channels: 3 for colour, 1 for grey.
+    The stem ``"cifar"`` is a 3 x 3 convolution of stride 1, for images of about 32 x 32; ``"imagenet"`` a 7 x 7
+    convolution of stride 2 and max-pooling, for images of about 224 x 224. Modules carry the names that torchvision
+    gave them, so state dicts of the latter are interchangeable with torchvision's. Weights start as there: convolutions
+    from a normal distribution scaled by fan-out, batch normalisation from 1 and 0.
 
     References:
         He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
-
-    Example:
-        >>> import torch
-        >>> model = ResNet(BasicBlock, (2, 2, 2, 2), stem="cifar", classes=10)
-        >>> model(torch.zeros(2, 3, 32, 32)).shape
-        torch.Size([2, 10])
     """
 
     def __init__(
@@ -124,41 +111,8 @@ def _stage(block: type[BasicBlock | Bottleneck], depth: int, *, inputs: int, wid
     return nn.Sequential(block(inputs, width, stride), *rest)
 
 
-def resnet18_cifar(classes: int = 10, channels: int = 3) -> ResNet:
-    """ResNet18 with the stem for 32 x 32 images: 11.2 million parameters.
-
-    Example:
-        >>> sum(parameter.numel() for parameter in resnet18_cifar().parameters())
-        11173962
-    """
-    return ResNet(BasicBlock, (2, 2, 2, 2), stem="cifar", classes=classes, channels=channels)
-
-
-def resnet34_cifar(classes: int = 10, channels: int = 3) -> ResNet:
-    """ResNet34 with the stem for 32 x 32 images: 21.3 million parameters.
-
-    Example:
-        >>> len(resnet34_cifar(classes=100).layer3)
-        6
-    """
-    return ResNet(BasicBlock, (3, 4, 6, 3), stem="cifar", classes=classes, channels=channels)
-
-
-def resnet50_cifar(classes: int = 10, channels: int = 3) -> ResNet:
-    """ResNet50 with the stem for 32 x 32 images: 23.5 million parameters.
-
-    Example:
-        >>> resnet50_cifar(classes=100).fc
-        Linear(in_features=2048, out_features=100, bias=True)
-    """
-    return ResNet(Bottleneck, (3, 4, 6, 3), stem="cifar", classes=classes, channels=channels)
-
-
-def resnet18(classes: int = 1000, channels: int = 3) -> ResNet:
-    """ResNet18 with the stem for ImageNet; its state dict is interchangeable with torchvision's.
-
-    Example:
-        >>> resnet18(classes=100).state_dict()["layer2.0.downsample.0.weight"].shape
-        torch.Size([128, 64, 1, 1])
-    """
-    return ResNet(BasicBlock, (2, 2, 2, 2), stem="imagenet", classes=classes, channels=channels)
+# For 32 x 32 images: 11.2, 21.3 and 23.5 million parameters.
+resnet18_cifar = partial(ResNet, BasicBlock, (2, 2, 2, 2), stem="cifar", classes=10)
+resnet34_cifar = partial(ResNet, BasicBlock, (3, 4, 6, 3), stem="cifar", classes=10)
+resnet50_cifar = partial(ResNet, Bottleneck, (3, 4, 6, 3), stem="cifar", classes=10)
+resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2), stem="imagenet", classes=1000)

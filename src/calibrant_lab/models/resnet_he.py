@@ -29,20 +29,10 @@ class NarrowBlock(nn.Module):
 
 
 class NarrowResNet(nn.Module):
-    """Residual network of three stages, 16, 32 and 64 wide, for 32 x 32 images; returns logits.
-
-    Args:
-        depth: Layers with weights, ``6 n + 2``: 20, 32, 44, 56 and so on.
-        classes: How many logits come out.
-        channels: 3 for colour, 1 for grey.
+    """Residual network of three stages, 16, 32 and 64 wide, for 32 x 32 images; ``depth`` counts layers with weights.
 
     References:
         He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
-
-    Example:
-        >>> import torch
-        >>> NarrowResNet(20)(torch.zeros(2, 3, 32, 32)).shape
-        torch.Size([2, 10])
     """
 
     def __init__(self, depth: int, classes: int = 10, channels: int = 3) -> None:

@@ -20,22 +20,7 @@ POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 class TextClassifier(nn.Module):
-    """A pretrained encoder with a classification head, called with what its tokenizer returns; returns logits.
-
-    Args:
-        network: A sequence classifier of transformers. :meth:`from_pretrained` and :meth:`from_config` make one;
-            ``network.save_pretrained(folder)`` saves it for the former.
-
-    Example:
-        >>> import torch
-        >>> from transformers import BertConfig
-        >>> config = BertConfig(
-        ...     vocab_size=10, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, num_labels=3
-        ... )
-        >>> model = TextClassifier.from_config(config)
-        >>> model(input_ids=torch.tensor([[2, 5, 3]]), attention_mask=torch.ones(1, 3)).shape
-        torch.Size([1, 3])
-    """
+    """A pretrained encoder with a classification head, called with what its tokenizer returns; returns logits."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -46,16 +31,7 @@ class TextClassifier(nn.Module):
         """A pretrained network in float32 and in training mode, with a fresh head unless the weights bring one.
 
         No code that comes with the weights is run, and weights that are pickled are read by torch's restricted
-        unpickler.
-
-        Args:
-            name_or_folder: A folder that ``save_pretrained`` wrote, or a name on the hub: ``"bert-base-uncased"``.
-            classes: How many logits come out.
-
-        Raises:
-            ImportError: transformers is not installed.
-            OSError: There is no such folder or name, or the hub cannot be reached.
-            ValueError: What is there does not fit together, or has a head for another number of classes.
+        unpickler. A head for another number of classes is refused.
         """
         transformers = _transformers()
         with _quiet(transformers), _explained(name_or_folder):
@@ -84,23 +60,7 @@ class TextClassifier(nn.Module):
 
 
 def tokenizer_for(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
-    r"""The tokenizer that belongs to a network, by the same name or from the same folder.
-
-    Raises:
-        ImportError: transformers is not installed.
-        OSError: There is no such folder or name, or the hub cannot be reached.
-        ValueError: What is there is no tokenizer.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "film"]
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "config.json").write_text('{"model_type": "bert"}')
-        ...     _ = Path(folder, "vocab.txt").write_text("".join(f"{word}\n" for word in vocabulary))
-        ...     tokenizer_for(folder)("A film")["input_ids"]
-        [2, 5, 6, 3]
-    """
+    """The tokenizer that belongs to a network, by the same name or from the same folder."""
     transformers = _transformers()
     with _quiet(transformers), _explained(name_or_folder):
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
@@ -116,25 +76,6 @@ def check_fits(model: TextClassifier, tokenizer: PreTrainedTokenizerBase, max_le
     """Refuse, before training does, tokens that a model has no embedding for and texts longer than its positions.
 
     Networks that need no table of positions (rotary or relative ones) take texts of any length.
-
-    Args:
-        model: What is to be trained.
-        tokenizer: What makes its input.
-        max_length: Longest text, in tokens.
-
-    Raises:
-        ValueError: A token number or ``max_length`` is beyond what the model has.
-
-    Example:
-        >>> from transformers import BertConfig, BertTokenizer
-        >>> shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-        >>> model = TextClassifier.from_config(BertConfig(vocab_size=6, max_position_embeddings=64, **shape))
-        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "film"]
-        >>> tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)})
-        >>> check_fits(model, tokenizer, max_length=128)
-        Traceback (most recent call last):
-        ...
-        ValueError: max_length is 128, but the model has 64 positions: set max_length to 64 or less
     """
     network: Any = model.network
     embedded = network.get_input_embeddings().num_embeddings
@@ -146,18 +87,14 @@ def check_fits(model: TextClassifier, tokenizer: PreTrainedTokenizerBase, max_le
         )
     for name, module in network.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in POSITION_TABLES:
-            positions = module.num_embeddings - _unused_positions(module)
+            # Rows before the first token's: BART-like networks have an offset, RoBERTa-like ones follow the padding.
+            after_padding = 0 if module.padding_idx is None else module.padding_idx + 1
+            positions = module.num_embeddings - (int(getattr(module, "offset", 0)) or after_padding)
             if max_length > positions:
                 raise ValueError(
                     f"max_length is {max_length}, but the model has {positions} positions: set max_length to "
                     f"{positions} or less"
                 )
-
-
-def _unused_positions(table: nn.Embedding) -> int:
-    """Rows before the first token's: BART-like networks have an offset, RoBERTa-like ones count from the padding on."""
-    offset = getattr(table, "offset", 0)
-    return int(offset) or (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
 def _transformers() -> ModuleType:

@@ -13,24 +13,6 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     Takes a state dict, or a checkpoint that keeps one as ``"state_dict"``; names may begin with ``module.``,
     as ``DataParallel`` leaves them. Only tensors and plain containers are read (``weights_only=True``). When
     it fails, the network is left as it was.
-
-    Args:
-        model: The network to fill, on any device.
-        path: The file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, holds no weights, or holds those of another network.
-
-    Example:
-        >>> import tempfile, torch
-        >>> from torch import nn
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     torch.save({"module.weight": torch.ones(1, 2), "module.bias": torch.zeros(1)}, f"{folder}/w.pt")
-        ...     model = nn.Linear(2, 1)
-        ...     load_weights(model, f"{folder}/w.pt")
-        >>> model(torch.tensor([3.0, 4.0])).item()
-        7.0
     """
     weights = _read(Path(path))
     own = model.state_dict()

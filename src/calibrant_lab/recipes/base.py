@@ -76,13 +76,12 @@ def _with_defaults(settings: type[Settings], defaults: dict[str, Any]) -> type[S
     fields: dict[str, Any] = {}
     for name, default in defaults.items():
         known = settings.model_fields.get(name)
-        fields[name] = (
-            (Any if default is None else type(default), Field(default))
-            if known is None
-            else (known.annotation, Field(default, description=known.description, json_schema_extra=None))
-        )
-        if known is not None:
-            fields[name][1].metadata = list(known.metadata)  # its bounds
+        if known is None:
+            fields[name] = (Any if default is None else type(default), default)
+        else:
+            field: Any = Field(default, description=known.description)
+            field.metadata = list(known.metadata)  # its bounds
+            fields[name] = (known.annotation, field)
     return create_model(settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields)
 
 

@@ -1,7 +1,5 @@
 """SNLI with BERT and ANLI with RoBERTa, as in the ESD paper; any pairs of sentences."""
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -9,6 +7,7 @@ from torch import nn
 
 from calibrant_lab.data import PairSamples, TextData, TokenisedPairs, load_anli, load_snli
 from calibrant_lab.data.samples import Data
+from calibrant_lab.models import TextClassifier, check_fits, tokenizer_for
 from calibrant_lab.recipes.base import Recipe
 from calibrant_lab.settings import Settings
 
@@ -20,10 +19,7 @@ class PairSettings(Settings):
     max_length: int = Field(128, ge=8, description="Tokens that a pair of sentences is cut to.")
 
 
-def pair_data(found: TextData, settings: PairSettings) -> Data:
-    """Pairs of sentences, tokenised for the model that the settings name."""
-    from calibrant_lab.models.text import tokenizer_for
-
+def _tokenised(found: TextData, settings: PairSettings) -> Data:
     tokenizer = tokenizer_for(settings.model)
     train, validation, test = (
         PairSamples(TokenisedPairs(pairs, tokenizer, max_length=settings.max_length))
@@ -32,21 +28,16 @@ def pair_data(found: TextData, settings: PairSettings) -> Data:
     return Data(train, test, validation, classes=found.classes)
 
 
-def build_classifier(data: Data, settings: PairSettings) -> nn.Module:
-    """The pretrained model with a head for the classes."""
-    from calibrant_lab.models.text import TextClassifier, check_fits, tokenizer_for
-
+def _classifier(data: Data, settings: PairSettings) -> nn.Module:
     network = TextClassifier.from_pretrained(settings.model, classes=data.classes)
     check_fits(network, tokenizer_for(settings.model), settings.max_length)
     return network
 
 
-def _load(read: Any, settings: PairSettings, folder: Path | None) -> Data:
-    return pair_data(read(folder), settings)
-
-
-_AS_PUBLISHED: dict[str, Any] = {"epochs": 15, "learning_rate": 1e-5}
+_COMMON: dict[str, Any] = {"settings": PairSettings, "epochs": 15, "learning_rate": 1e-5}  # as published
 snli = Recipe(
-    partial(_load, load_snli), build_classifier, settings=PairSettings, max_length=158, **_AS_PUBLISHED
+    lambda settings, folder: _tokenised(load_snli(folder), settings), _classifier, max_length=158, **_COMMON
 )  # fmt: skip
-anli = Recipe(partial(_load, load_anli), build_classifier, settings=PairSettings, model="roberta-base", **_AS_PUBLISHED)
+anli = Recipe(
+    lambda settings, folder: _tokenised(load_anli(folder), settings), _classifier, model="roberta-base", **_COMMON
+)

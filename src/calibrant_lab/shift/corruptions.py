@@ -39,23 +39,18 @@ ELASTIC_SIZE = 32  # of the images that the strengths of elastic transform are s
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
+@dataclass
 class Draws:
-    """Random numbers, those of an image the same whichever images it comes with.
+    """Random numbers, those of an image the same whichever images it comes with."""
 
-    Args:
-        key: Of the corruption, its severity and the seed.
-        indices: Of the images in their set.
-    """
-
-    def __init__(self, key: int, indices: range) -> None:
-        self._key = key
-        self._indices = indices
+    key: int  # of the corruption, its severity and the seed
+    indices: range  # of the images in their set
 
     @cached_property
     def _generators(self) -> list[np.random.Generator]:
         # A counter-based generator starts anywhere at no cost: each image has 2^128 blocks of its own.
-        counters = (index << 128 for index in self._indices)
-        return [np.random.Generator(np.random.Philox(key=self._key, counter=counter)) for counter in counters]
+        counters = (index << 128 for index in self.indices)
+        return [np.random.Generator(np.random.Philox(key=self.key, counter=counter)) for counter in counters]
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal, ``(N, *shape)``."""
@@ -95,9 +90,8 @@ def impulse_noise(x: Tensor, share: float, draws: Draws) -> Tensor:
     return torch.where(chance < share, (chance < share / 2).float(), x)
 
 
-def defocus_blur(x: Tensor, disk: tuple[float, float], draws: Draws) -> Tensor:
+def defocus_blur(x: Tensor, disk: tuple[float, float], _: Draws) -> Tensor:
     """Out of focus: radius and softness of the image of a point."""
-    del draws
     return optics.convolved(x, optics.soft_disk(*disk))
 
 
@@ -121,9 +115,8 @@ def motion_blur(x: Tensor, stroke: tuple[int, float], draws: Draws) -> Tensor:
     return _rounded(optics.motion_blurred(x, *stroke, draws.between(-45, 45)))
 
 
-def zoom_blur(x: Tensor, farthest: float, draws: Draws) -> Tensor:
+def zoom_blur(x: Tensor, farthest: float, _: Draws) -> Tensor:
     """The camera moves towards what it sees."""
-    del draws
     factors = tuple(float(factor) for factor in np.arange(1, farthest, 0.01))
     return (x.flatten(2) @ optics.zoom_mean(x.shape[-1], factors).T).view_as(x)
 
@@ -137,7 +130,9 @@ def snow(x: Tensor, weather: tuple[float, float, float, float, int, float, float
         flakes = optics.both_ways(optics.zooming(size, zoom), flakes)
     flakes = _rounded_down(torch.where(flakes < least, 0.0, flakes))
     falling = _rounded(optics.motion_blurred(flakes, radius, sigma, draws.between(-135, -45)))
-    pale = torch.maximum(x, 1.5 * _grey(x) + 0.5)
+    luminance = torch.tensor(LUMINANCE if x.shape[1] == 3 else (1.0,))
+    grey = torch.einsum("nchw,c->nhw", x, luminance).unsqueeze(1)
+    pale = torch.maximum(x, 1.5 * grey + 0.5)
     return kept * x + (1 - kept) * pale + falling + falling.rot90(2, (2, 3))
 
 
@@ -151,17 +146,15 @@ def fog(x: Tensor, weather: tuple[float, float], draws: Draws) -> Tensor:
     return (x + density * cloud) * brightest / (brightest + density)
 
 
-def brightness(x: Tensor, more: float, draws: Draws) -> Tensor:
+def brightness(x: Tensor, more: float, _: Draws) -> Tensor:
     """More light: hue and saturation stay, the value grows."""
-    del draws
     value = x.amax(1, keepdim=True)
     brighter = (value + more).clamp(max=1)
     return torch.where(value > 0, x * brighter / value.clamp(min=1e-6), brighter)
 
 
-def contrast(x: Tensor, kept: float, draws: Draws) -> Tensor:
+def contrast(x: Tensor, kept: float, _: Draws) -> Tensor:
     """Every channel nearer to its mean."""
-    del draws
     mean = x.mean((2, 3), keepdim=True)
     return mean + kept * (x - mean)
 
@@ -179,9 +172,8 @@ def elastic_transform(x: Tensor, strengths: tuple[float, float, float], draws: D
     return optics.sampled(moved.clamp(0, 1), line + across, line.unsqueeze(1) + down, with_edge=True)
 
 
-def pixelate(x: Tensor, share: float, draws: Draws) -> Tensor:
+def pixelate(x: Tensor, share: float, _: Draws) -> Tensor:
     """Fewer pixels, enlarged again."""
-    del draws
     size = x.shape[-1]
     for resized in (int(size * share), size):
         matrix = optics.box_resampling(x.shape[-1], resized)
@@ -189,9 +181,8 @@ def pixelate(x: Tensor, share: float, draws: Draws) -> Tensor:
     return x
 
 
-def jpeg_compression(x: Tensor, quality: int, draws: Draws) -> Tensor:
+def jpeg_compression(x: Tensor, quality: int, _: Draws) -> Tensor:
     """Saved as JPEG."""
-    del draws
     from PIL import Image
 
     found = []
@@ -202,55 +193,37 @@ def jpeg_compression(x: Tensor, quality: int, draws: Draws) -> Tensor:
     return torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).float() / 255
 
 
-@dataclass(frozen=True)
-class Corruption:
-    """One way to make images worse, and how strongly at each severity."""
-
-    apply: Callable[[Tensor, Any, Draws], Tensor]
-    levels: Sequence[Any]
-
-
-# By the names of the published files, in the paper's order: noise, blur, weather, digital.
-CORRUPTIONS: dict[str, Corruption] = {
-    "gaussian_noise": Corruption(gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
-    "shot_noise": Corruption(shot_noise, (500.0, 250.0, 100.0, 75.0, 50.0)),
-    "impulse_noise": Corruption(impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
-    "defocus_blur": Corruption(defocus_blur, ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))),
-    "glass_blur": Corruption(glass_blur, ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))),
-    "motion_blur": Corruption(motion_blur, ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))),
-    "zoom_blur": Corruption(zoom_blur, (1.06, 1.11, 1.16, 1.21, 1.26)),
-    "snow": Corruption(
-        snow,
-        (
-            (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95),
-            (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
-            (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9),
-            (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85),
-            (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.8),
-        ),
-    ),
-    "fog": Corruption(fog, ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))),
-    "brightness": Corruption(brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
-    "contrast": Corruption(contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
-    "elastic_transform": Corruption(
-        elastic_transform,
-        ((0.0, 0.0, 2.56), (1.6, 6.4, 2.24), (2.56, 1.92, 1.92), (3.2, 1.28, 1.6), (3.2, 0.96, 0.96)),
-    ),
-    "pixelate": Corruption(pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
-    "jpeg_compression": Corruption(jpeg_compression, (80, 65, 58, 50, 40)),
-}
+# By the names of the published files, in the paper's order (noise, blur, weather, digital), with the strength at each
+# severity.
+CORRUPTIONS: dict[str, tuple[Callable[[Tensor, Any, Draws], Tensor], Sequence[Any]]] = {
+    "gaussian_noise": (gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
+    "shot_noise": (shot_noise, (500.0, 250.0, 100.0, 75.0, 50.0)),
+    "impulse_noise": (impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
+    "defocus_blur": (defocus_blur, ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))),
+    "glass_blur": (glass_blur, ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))),
+    "motion_blur": (motion_blur, ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))),
+    "zoom_blur": (zoom_blur, (1.06, 1.11, 1.16, 1.21, 1.26)),
+    "snow": (snow, (
+        (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95), (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9), (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9),
+        (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85), (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.8),
+    )),
+    "fog": (fog, ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))),
+    "brightness": (brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
+    "contrast": (contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
+    "elastic_transform": (elastic_transform, (
+        (0.0, 0.0, 2.56), (1.6, 6.4, 2.24), (2.56, 1.92, 1.92), (3.2, 1.28, 1.6), (3.2, 0.96, 0.96),
+    )),
+    "pixelate": (pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
+    "jpeg_compression": (jpeg_compression, (80, 65, 58, 50, 40)),
+}  # fmt: skip
 NOT_GENERATED = ("frost",)
 
 
 def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0, first: int = 0) -> Tensor:
     """Corrupt images: of the same shape and type, and the same every time.
 
-    Args:
-        images: ``(N, C, S, S)``, C of 1 or 3: uint8, or floating point in 0 to 1.
-        name: One of :data:`CORRUPTIONS`.
-        severity: 1 to 5.
-        seed: Of the random numbers, which also depend on the corruption, its severity and the image's place.
-        first: Place of the first image in its set: parts of a set come out as they do in the whole.
+    Images are ``(N, C, S, S)``, C of 1 or 3: uint8, or floating point in 0 to 1. Random numbers depend on the seed, the
+    corruption, its severity and the image's place, counted from ``first``: parts of a set come out as in the whole.
 
     Example:
         >>> grey = torch.full((2, 3, 32, 32), 100, dtype=torch.uint8)
@@ -260,14 +233,14 @@ def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0, first: i
         True
     """
     _check(images, name, severity)
-    corruption = CORRUPTIONS[name]
+    apply, levels = CORRUPTIONS[name]
     key = int.from_bytes(hashlib.blake2b(f"{name} {severity} {seed}".encode(), digest_size=8).digest())
     result = torch.empty_like(images)
     for start in range(0, len(images), CHUNK):
         part = images[start : start + CHUNK].cpu()
         given = (part.float() / 255 if part.dtype == torch.uint8 else part.float()).contiguous()
         draws = Draws(key, range(first + start, first + start + len(part)))
-        worse = corruption.apply(given, corruption.levels[severity - 1], draws).clamp(0, 1)
+        worse = apply(given, levels[severity - 1], draws).clamp(0, 1)
         result[start : start + CHUNK] = _bytes(worse) if images.dtype == torch.uint8 else worse
     return result
 
@@ -298,8 +271,3 @@ def _rounded_down(x: Tensor) -> Tensor:
 
 def _rounded(x: Tensor) -> Tensor:
     return (255 * x.clamp(0, 1)).round() / 255
-
-
-def _grey(x: Tensor) -> Tensor:
-    weights = torch.tensor(LUMINANCE if x.shape[1] == 3 else (1.0,))
-    return torch.einsum("nchw,c->nhw", x, weights).unsqueeze(1)

@@ -4,11 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BeforeValidator, Field, TypeAdapter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import nn
@@ -29,6 +30,8 @@ from calibrant_lab.trials.store import WEIGHTS, Result, Store, Trial
 SHIFT = "shift.json"
 # Another processor rounds otherwise; another network or other data differ far more.
 SAME_LOGITS = 1e-2
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]  # JSON has no NaN
+FIVE = Field(min_length=len(SEVERITIES), max_length=len(SEVERITIES))
 
 
 @dataclass(frozen=True)
@@ -38,45 +41,30 @@ class ShiftScore:
     Temperature changes no prediction, so there is one accuracy. Where no temperature could be fitted, its ECE is NaN.
     """
 
-    accuracy: float
-    ece: float
-    ece_temperature: float
+    accuracy: Number
+    ece: Number
+    ece_temperature: Number
 
 
 @dataclass(frozen=True)
 class ShiftRequest:
-    """What was asked for: results are used again for the same request only.
-
-    Attributes:
-        source: Published images, or generated ones.
-        corruptions: Which.
-        limit: Only so many images, the first of the test set; None for all.
-        fingerprint: Tells other images, and another training of the same trial, apart.
-    """
+    """What was asked for: results are used again for the same request only."""
 
     source: SourceName
     corruptions: tuple[str, ...]
-    limit: int | None
-    fingerprint: str
+    limit: int | None  # only so many images, the first of the test set
+    fingerprint: str  # tells other images, and another training of the same trial, apart
 
 
 @dataclass(frozen=True)
 class ShiftResult:
-    """One network under distribution shift.
-
-    Attributes:
-        request: What was asked for.
-        images: How many, at each severity of each corruption.
-        temperature: Fitted on the validation set, or what was given.
-        clean: Severity 0: the test set as it is.
-        corrupted: By corruption, severities 1 to 5.
-    """
+    """One network under distribution shift."""
 
     request: ShiftRequest
-    images: int
-    temperature: float
-    clean: ShiftScore
-    corrupted: dict[str, tuple[ShiftScore, ...]]
+    images: int  # at each severity of each corruption
+    temperature: Number  # fitted on the validation set, or what was given
+    clean: ShiftScore  # severity 0: the test set as it is
+    corrupted: dict[str, Annotated[tuple[ShiftScore, ...], FIVE]]  # severities 1 to 5
 
     def by_severity(self, measure: str) -> list[list[float]]:
         """Of each severity from 0 to 5, one value for each corruption; without corruption there is but one."""
@@ -84,40 +72,21 @@ class ShiftResult:
         return [[getattr(self.clean, measure)], *worse]
 
 
+RESULTS = TypeAdapter(list[ShiftResult])
+
+
 def shift_of(
     plan: Plan, store: Store, data: Path | None, *, corrupted: Path | None, limit: int | None, console: Console
 ) -> dict[str, list[ShiftResult]]:
-    """Every finished trial of a plan's rows under distribution shift, by the name of the row.
-
-    Trials that are not finished are left out: a row without any has an empty list.
-
-    Args:
-        plan: Whose rows to evaluate.
-        store: Where its trials are.
-        data: Folder of the clean data; None for digits, or to fetch from the hub.
-        corrupted: Folder of CIFAR-10-C or CIFAR-100-C; without it they are looked for below ``data``, and generated
-            if they are not there.
-        limit: Use only so many test images.
-        console: Where to show how far it is.
-    """
+    """Every finished trial of a plan's rows under distribution shift, by the name of the row; others are left out."""
     source = shifted_images(plan.base, data, corrupted)
-    trials = {
-        trial: store.trial(trial)
-        for row in plan.rows
-        for trial in row.trials
-        if store.result(trial) is not None
-    }  # fmt: skip
+    trials = {trial: store.trial(trial) for row in plan.rows for trial in row.trials if store.result(trial) is not None}
     results = dict(zip(trials, evaluate_shifts([*trials.values()], source, limit=limit, console=console), strict=True))
     return {row.name: [results[trial] for trial in row.trials if trial in results] for row in plan.rows}
 
 
 def kept_shifts(plan: Plan, store: Store) -> dict[str, list[ShiftResult]]:
-    """What was evaluated earlier of a plan's rows: of the images and corruptions that most trials have, all complete.
-
-    Args:
-        plan: Its rows name the results.
-        store: Where its trials are.
-    """
+    """What was evaluated earlier of a plan's rows, complete, of the images and corruptions that most trials have."""
     found = {trial: _complete(store.trial(trial)) for row in plan.rows for trial in row.trials if store.result(trial)}
     kinds = Counter(kind for results in found.values() for kind in results)
     # Of equally many the one with more images.
@@ -153,21 +122,13 @@ def evaluate_shifts(
     """Several finished trials on one recipe: images are corrupted once for all of them.
 
     Each keeps its results in its folder after every corruption: an interruption loses one at most, and what is there
-    is not computed again.
-
-    Args:
-        trials: Finished ones.
-        source: The images.
-        limit: Use only so many, the first of the test set.
-        temperatures: One for each trial; by default those fitted on their validation sets.
-        console: Where to show how far it is.
+    is not computed again. Temperatures are by default those fitted on the validation sets.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 image, got {limit}")
     temperatures = temperatures or [trial.result().validation["temperature"] for trial in trials]
     results = [_begun(trial, source, limit, own) for trial, own in zip(trials, temperatures, strict=True)]
     lacking = [[name for name in source.corruptions if name not in result.corrupted] for result in results]
-    checked: set[int] = set()
     with _progress(console, sum(map(len, lacking))) as advance:
         for name in source.corruptions:
             todo = [place for place, names in enumerate(lacking) if name in names]
@@ -176,9 +137,8 @@ def evaluate_shifts(
             for place in todo:
                 trial, result = trials[place], results[place]
                 network = _network(trial, shifted[0])
-                if place not in checked:
+                if name == lacking[place][0]:
                     _check_images(trial, network, source, result.images)
-                    checked.add(place)
                 scores = tuple(
                     _score(_predicted(trial, network, images, result.images), result.temperature) for images in shifted
                 )
@@ -252,26 +212,9 @@ def _kept(trial: Trial) -> list[ShiftResult]:
     """What the file holds; one that cannot be understood holds nothing that could not be found again."""
     path = trial.folder / SHIFT
     if path.exists():
-        with suppress(KeyError, TypeError, AttributeError, ValueError):
-            return [_typed(found) for found in read_json(path)["results"]]
+        with suppress(KeyError, TypeError, ValueError):
+            return RESULTS.validate_python(read_json(path)["results"])
     return []
-
-
-def _typed(found: dict[str, Any]) -> ShiftResult:
-    def score(values: dict[str, Any]) -> ShiftScore:
-        return ShiftScore(*(_number(values[field.name]) for field in fields(ShiftScore)))
-
-    asked = dict(found["request"])
-    corrupted = {str(name): tuple(map(score, scores)) for name, scores in found["corrupted"].items()}
-    if any(len(scores) != len(SEVERITIES) for scores in corrupted.values()):
-        raise ValueError("a corruption has five severities")
-    request = ShiftRequest(asked["source"], tuple(asked["corruptions"]), asked["limit"], asked["fingerprint"])
-    temperature = _number(found["temperature"])
-    return ShiftResult(request, int(found["images"]), temperature, score(found["clean"]), corrupted)
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
 
 
 @contextmanager

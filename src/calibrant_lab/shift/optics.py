@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Border = Literal["nearest", "symmetric"]
+Border = Literal["nearest", "symmetric"]  # beyond it lies the last pixel, or the mirror image, that pixel included
 
 
 def both_ways(matrix: Tensor, images: Tensor) -> Tensor:
@@ -22,18 +22,7 @@ def both_ways(matrix: Tensor, images: Tensor) -> Tensor:
 
 @cache
 def gaussian_filter(size: int, sigma: float, truncate: float, border: Border) -> Tensor:
-    """The matrix of a one-dimensional Gaussian filter, cut at ``truncate`` standard deviations.
-
-    Args:
-        size: Of the line that is filtered.
-        sigma: In pixels; 0 leaves everything as it is.
-        truncate: In standard deviations.
-        border: Beyond the border lies the last pixel, or the mirror image, that pixel included.
-
-    Example:
-        >>> gaussian_filter(4, 0.5, 4.0, "nearest").sum(1).tolist()
-        [1.0, 1.0, 1.0, 1.0]
-    """
+    """The matrix of a one-dimensional Gaussian filter, cut at ``truncate`` standard deviations."""
     if sigma == 0:
         return torch.eye(size)
     reach = int(truncate * sigma + 0.5)
@@ -51,12 +40,7 @@ def gaussian_filter(size: int, sigma: float, truncate: float, border: Border) ->
 
 @cache
 def box_resampling(size: int, resized: int) -> Tensor:
-    """The ``(resized, size)`` matrix of Pillow's box filter: the mean of the pixels whose centres lie in the window.
-
-    Example:
-        >>> box_resampling(4, 2).tolist()
-        [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]]
-    """
+    """The ``(resized, size)`` matrix of Pillow's box filter: the mean of the pixels whose centres lie in the window."""
     scale = size / resized
     centres = (torch.arange(resized, dtype=torch.double).unsqueeze(1) + 0.5) * scale
     away = (torch.arange(size, dtype=torch.double) + 0.5 - centres) / max(scale, 1.0)
@@ -107,12 +91,7 @@ def convolved(images: Tensor, kernel: Tensor) -> Tensor:
 
 @cache
 def soft_disk(radius: float, blur: float) -> Tensor:
-    """A disk of pixels, its edge softened by a Gaussian of 3 × 3 pixels: the image of a point out of focus.
-
-    Example:
-        >>> [round(weight, 4) for weight in soft_disk(1.0, 0.1)[2].tolist()]
-        [0.0, 0.2, 0.2, 0.2, 0.0]
-    """
+    """A disk of pixels, its edge softened by a Gaussian of 3 × 3 pixels: the image of a point out of focus."""
     reach = math.floor(radius) + 1
     place = torch.arange(-reach, reach + 1)
     disk = (place.square() + place.square().unsqueeze(1) <= radius**2).float()
@@ -142,11 +121,7 @@ def motion_blurred(images: Tensor, radius: int, sigma: float, degrees: Tensor) -
 def sampled(images: Tensor, columns: Tensor, rows: Tensor, *, with_edge: bool) -> Tensor:
     """Images at places between pixels, ``(N, S, S)`` each, linearly; mirrored at the border.
 
-    Args:
-        images: To look up.
-        columns: Counted in pixels from the centre of the first.
-        rows: Likewise.
-        with_edge: Whether the mirror image repeats the last pixel.
+    Places are counted in pixels from the centre of the first; ``with_edge`` repeats the last pixel in the mirror image.
     """
     last = images.shape[-1] - 1
     scale = 2 / (last + 1) if with_edge else 2 / last
@@ -155,12 +130,7 @@ def sampled(images: Tensor, columns: Tensor, rows: Tensor, *, with_edge: bool) -
 
 
 def affinely_moved(images: Tensor, displaced: Tensor) -> Tensor:
-    """Move three corners of a square in the middle, and everything else with them.
-
-    Args:
-        images: To move.
-        displaced: ``(N, 3, 2)``, by how many columns and rows.
-    """
+    """Move three corners of a square in the middle by ``(N, 3, 2)`` columns and rows, and the rest with them."""
     size = images.shape[-1]
     low, high = size // 2 - size // 3, size // 2 + size // 3
     corners = torch.tensor([[high, high], [high, low], [low, low]], dtype=torch.double)
@@ -177,9 +147,7 @@ def affinely_moved(images: Tensor, displaced: Tensor) -> Tensor:
 def plasma(noise: Tensor, decay: float) -> Tensor:
     """A cloud in 0 to 1: midpoints displaced at random, again and again, on a square whose opposite sides meet.
 
-    Args:
-        noise: ``(N, S, S)``, uniform in -1 to 1; S is a power of two.
-        decay: The displacement is divided by its square at each halving.
+    The noise is uniform in -1 to 1, its side a power of two; at each halving it is divided by the decay's square.
     """
     size = noise.shape[-1]
     cloud = torch.zeros_like(noise)

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,44 +23,12 @@ IMAGES, SIDE = 10_000, 32  # of CIFAR's test set
 GENERATION = 1  # raised when generated images change, so that what was found with others is not taken for theirs
 
 
-class ShiftedImages(Protocol):
-    """Corrupted images of a test set, in its order."""
-
-    @property
-    def source(self) -> SourceName:
-        """Where they come from."""
-
-    @property
-    def corruptions(self) -> tuple[str, ...]:
-        """Which there are."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Tells one set from another."""
-
-    @property
-    def labels(self) -> Tensor:
-        """Of the test set."""
-
-    @property
-    def clean(self) -> Images | None:
-        """The images before corruption, where they are known."""
-
-    def corrupted(self, name: str, severity: int, count: int) -> Images:
-        """The first so many, corrupted."""
-
-
 @dataclass(frozen=True)
 class Official:
-    """The published files of one data set: for each corruption, all test images at severity 1, then at 2, ...
-
-    Attributes:
-        paths: By corruption.
-        labels: Of the test set, once.
-    """
+    """The published files of one data set: for each corruption, all test images at severity 1, then at 2, ..."""
 
     paths: dict[str, Path]
-    labels: Tensor
+    labels: Tensor  # of the test set, once
     source: SourceName = "official"
     clean: None = None
 
@@ -87,24 +55,18 @@ class Official:
 
 @dataclass(frozen=True)
 class Generated:
-    """Corruptions of the clean test set of a recipe.
-
-    Attributes:
-        configuration: Of a run on that recipe.
-        folder: With the official files of the clean data; None for digits, or to fetch from the hub.
-    """
+    """Corruptions of the clean test set of a recipe, which is read when first needed."""
 
     configuration: Configuration
-    folder: Path | None
+    folder: Path | None  # with the official files of the clean data
     source: SourceName = "generated"
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
     fingerprint: str = f"generation {GENERATION}"
 
     @cached_property
     def clean(self) -> Images:
-        """The test set, read when first needed."""
-        configuration = self.configuration
-        images: Images = configuration.of_recipe.load(configuration.settings, self.folder).test.images
+        """The test set before corruption."""
+        images: Images = self.configuration.of_recipe.load(self.configuration.settings, self.folder).test.images
         return images
 
     @property
@@ -117,25 +79,17 @@ class Generated:
         return Images(corrupt(self.clean.pixels[:count], name, severity), self.clean.labels[:count])
 
 
-def check_shift(configuration: Configuration) -> None:
-    """Complain about a recipe whose samples are not images that can be corrupted."""
-    if not configuration.of_recipe.shift:
-        raise ValueError(
-            f"there are no corrupted images of {plugins.short(configuration.recipe)}: figure6 is for recipes of images "
-            "in memory, made with shift=True"
-        )
+# Corrupted images of a test set, in its order; ``clean`` has them before corruption, where they are known.
+ShiftedImages = Official | Generated
 
 
 def shifted_images(configuration: Configuration, data: Path | None, corrupted: Path | None) -> ShiftedImages:
-    """The published files if they are there, and else corruptions of the clean test set.
-
-    Args:
-        configuration: Of a run on the recipe.
-        data: Folder of the clean data; the published files are looked for in its folder ``CIFAR-10-C`` too.
-        corrupted: Folder of the published files.
-    """
-    check_shift(configuration)
-    published = configuration.of_recipe.shift
+    """The published files in ``corrupted`` or below ``data``, and else corruptions of the recipe's clean test set."""
+    published, name = configuration.of_recipe.shift, plugins.short(configuration.recipe)
+    if not published:
+        raise ValueError(
+            f"there are no corrupted images of {name}: figure6 is for recipes of images in memory, made with shift=True"
+        )
     if isinstance(published, str):
         if corrupted is not None:
             return official(corrupted, published)
@@ -143,20 +97,14 @@ def shifted_images(configuration: Configuration, data: Path | None, corrupted: P
             return official(data, published)
     elif corrupted is not None:
         raise ValueError(
-            f"published corruptions exist for {' and '.join(SITES)}, not for {plugins.short(configuration.recipe)}: "
+            f"published corruptions exist for {' and '.join(SITES)}, not for {name}: "
             "leave them out to have them generated"
         )
     return Generated(configuration, data)
 
 
 def official(folder: Path, name: str, *, images: int = IMAGES) -> Official:
-    """Find and check the published files of CIFAR-10-C or CIFAR-100-C; nothing in them is unpickled.
-
-    Args:
-        folder: ``CIFAR-10-C`` or ``CIFAR-100-C``, or the folder above it: ``labels.npy`` and a file a corruption.
-        name: Which of the two.
-        images: In the test set; the files have five times as many.
-    """
+    """Find and check the published files, in the folder or the one of this name below it; nothing is unpickled."""
     get = f"get {name} from {SITES[name]} and unpack it there"
     where = next((place for place in (folder, folder / name) if (place / "labels.npy").is_file()), None)
     if where is None:

@@ -79,6 +79,6 @@ def test_the_numbers_stand_only_beside_the_papers_data_and_network(tmp_path: Pat
 
 
 def test_a_recipe_of_ones_own_has_no_published_numbers_whatever_its_name(tmp_path: Path) -> None:
-    source = "from calibrant_lab.recipes.digits import digits as mnist\n"
+    source = "from calibrant_lab.recipes import digits as mnist\n"
     (tmp_path / "own.py").write_text(source)
     assert beside("table1", f"{tmp_path / 'own.py'}:mnist") == {}

@@ -135,6 +135,7 @@ def test_defocus_is_a_correlation_with_a_soft_disk() -> None:
     # Half a pixel: one point, and what a Gaussian of 0.6 pixels leaves beside it.
     beside = math.exp(-0.5 / 0.6**2)
     assert optics.soft_disk(0.5, 0.6).sum().item() == pytest.approx(1)
+    assert optics.soft_disk(1.0, 0.1)[2].tolist() == pytest.approx([0, 0.2, 0.2, 0.2, 0], abs=1e-4)
     assert optics.soft_disk(0.5, 0.6)[1, 1].item() == pytest.approx(1 / (1 + 2 * beside) ** 2)
 
 
