@@ -2,17 +2,29 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
+from rich.console import Console
 
 from calibrant_lab.packages import require_training_packages
+
+if TYPE_CHECKING:
+    from calibrant_lab.trials.store import Store
 
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 Flag = Annotated[bool, Parameter(negative="")]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
 Settings = Annotated[str, Parameter(help="Settings of the recipe and options of the method, see calibrant recipes.")]
+Runs = Annotated[Path, Parameter(name="--runs", help="Folder of trials.")]
+
+
+def _store(folder: Path) -> "Store":
+    require_training_packages()
+    from calibrant_lab.trials.store import Store
+
+    return Store(folder)
 
 
 def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")) -> None:
@@ -26,8 +38,6 @@ def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")
         out: Folder for the trials, the report and the predictions of the first seed, to try other commands on.
     """
     require_training_packages()
-    from rich.console import Console
-
     from calibrant_lab.demo import run_demo
 
     run_demo(out, Console(), {"epochs": epochs}, seeds=seeds)
@@ -40,8 +50,6 @@ def recipes(name: str | None = None) -> None:
         name: Name or import path of a recipe.
     """
     require_training_packages()
-    from rich.console import Console
-
     from calibrant_lab.catalogue import list_recipes, show_recipe
 
     list_recipes(Console()) if name is None else show_recipe(name, Console())
@@ -146,10 +154,9 @@ def reproduce(
         shift_images: Number of test images to use for figure6; by default all.
         settings: Settings of the recipe for all trials, such as --epochs 5.
     """
-    require_training_packages()
+    store = _store(runs)
     from calibrant_lab.paper import reproduce as paper
     from calibrant_lab.paper.request import requested
-    from calibrant_lab.trials.store import Store
 
     changes: dict[str, Any] = {
         "methods": methods, "seeds": seeds, "search_seeds": search_seeds, "select": select, "columns": columns,
@@ -159,7 +166,7 @@ def reproduce(
     requests = requested(target, recipe, profile, given, settings, data_dir, corrupted_dir, shift_images)
     running = paper.Running(executor, parallel, ray_address, gpus_per_trial, cpus_per_trial, accelerator)
     try:
-        complete = paper.reproduce(requests, Store(runs), running, format, out, only_list=dry_run)
+        complete = paper.reproduce(requests, store, running, format, out, only_list=dry_run)
     except KeyboardInterrupt:
         sys.stderr.write("calibrant: interrupted: finished trials are kept, and the same command goes on\n")
         raise
@@ -168,23 +175,15 @@ def reproduce(
 
 
 runs = App(name="runs", help="Inspect and clean up a folder of trials.")
-Runs = Annotated[Path, Parameter(name="--runs")]
 
 
 @runs.command(name="list")
 def list_trials(*, folder: Runs = Path("runs")) -> None:
-    """List all trials: settings, status, scores, cost.
-
-    Args:
-        folder: Folder of trials.
-    """
-    require_training_packages()
-    from rich.console import Console
-
+    """List all trials: settings, status, scores, cost."""
+    store = _store(folder)
     from calibrant_lab.trials.runs import list_runs
-    from calibrant_lab.trials.store import Store
 
-    list_runs(Store(folder), Console())
+    list_runs(store, Console())
 
 
 @runs.command
@@ -195,13 +194,10 @@ def show(trial: str, *, folder: Runs = Path("runs")) -> None:
         trial: The first digits of its identity.
         folder: Folder of trials.
     """
-    require_training_packages()
-    from rich.console import Console
-
+    store = _store(folder)
     from calibrant_lab.trials.runs import show_run
-    from calibrant_lab.trials.store import Store
 
-    show_run(Store(folder), trial, Console())
+    show_run(store, trial, Console())
 
 
 @runs.command
@@ -222,13 +218,10 @@ def prune(
         weights: Remove the weights of finished trials, which only figure6 needs.
         apply: Remove instead of only listing.
     """
-    require_training_packages()
-    from rich.console import Console
-
+    store = _store(folder)
     from calibrant_lab.trials.runs import prune
-    from calibrant_lab.trials.store import Store
 
-    prune(Store(folder), failed=failed, unfinished=unfinished, weights=weights, apply=apply, console=Console())
+    prune(store, failed=failed, unfinished=unfinished, weights=weights, apply=apply, console=Console())
 
 
 @runs.command
@@ -240,11 +233,10 @@ def export(out: Path, *, folder: Runs = Path("runs"), predictions: Flag = False)
         folder: Folder of trials.
         predictions: Also write the logits of the test sets, as float16, to an .npz file of the same name.
     """
-    require_training_packages()
+    store = _store(folder)
     from calibrant_lab.trials.export import export
-    from calibrant_lab.trials.store import Store
 
-    export(Store(folder), out, predictions=predictions)
+    export(store, out, predictions=predictions)
 
 
 @runs.command
@@ -255,8 +247,6 @@ def convert(path: Path) -> None:
         path: Folder of trials, or a file that calibrant runs export wrote.
     """
     require_training_packages()
-    from rich.console import Console
-
     from calibrant_lab.trials.convert import convert
 
     convert(path, Console())
@@ -269,8 +259,7 @@ def report(folder: Annotated[Path, Parameter(name="runs")] = Path("runs"), *, ou
         folder: Folder of trials.
         out: File to write.
     """
-    require_training_packages()
+    store = _store(folder)
     from calibrant_lab.paper.store_report import write_store_report
-    from calibrant_lab.trials.store import Store
 
-    write_store_report(out, Store(folder))
+    write_store_report(out, store)

@@ -10,7 +10,7 @@ import calibrant as cal
 from calibrant.files import read_predictions, write_predictions
 from calibrant.report import audit, write_report
 from calibrant_lab.columns import Column, column
-from calibrant_lab.paper.tables.significance import holm, paired_test
+from calibrant_lab.paper.tables.significance import holm, least_p, paired_test
 from calibrant_lab.recipes.made import true_test_probabilities
 from calibrant_lab.scores import Predicted, scores_of
 from calibrant_lab.sweeps.live import LiveView
@@ -26,22 +26,14 @@ LOOP, TRUTH = "CalibratedLoss", "the true probabilities"
 # Name of a row -> method, and whether temperature scaling follows.
 ROWS = {"NLL": ("nll", ""), "NLL + temperature": ("nll", "+temperature"), "NLL + ESD": ("esd", ""), LOOP: ("loop", "")}
 ABOUT = "Made data whose true probabilities are known. The models below are those of the first seed."
-COMPARED = {"accuracy": "points", "ece": "points", "log_loss": ""}
+COMPARED = ("accuracy", "ece", "log_loss")
 Scores = dict[str, list[dict[str, float]]]
 
 
 def run_demo(
     out: Path, console: Console, changes: Mapping[str, int], *, seeds: int, workers: int | None = None
 ) -> Scores:
-    """Train every way with every seed, print the comparison, and return the scores by row.
-
-    Args:
-        out: Folder for the report, the first seed's predictions, and the trials.
-        console: Where to print.
-        changes: Settings that are not those of the demo.
-        seeds: Networks to train each way.
-        workers: Trials at a time; by default one a core.
-    """
+    """Train every way with every seed, print the comparison, and return the scores by row."""
     asked = Sweep.read(SWEEP)
     sweep = asked.model_copy(update={"seeds": seeds, "settings": asked.settings | dict(changes)})
     store = Store(out / "runs")
@@ -75,14 +67,7 @@ def _scores(store: Store, trials: Mapping[tuple[str, int], Configuration], colum
 
 
 def differences(scores: Scores, columns: Sequence[Column], row: str, others: Sequence[str]) -> Iterator[str]:
-    """Say, in a sentence for each other row, by how much the scores of one differ.
-
-    Args:
-        scores: By row and seed.
-        columns: What to compare.
-        row: The row to compare.
-        others: The rows to compare it with.
-    """
+    """Say, in a sentence for each other row, by how much the scores of one row differ from it."""
     seeds = len(scores[row])
     if seeds == 1:
         yield "One seed: train more for a paired test of the differences."
@@ -106,16 +91,12 @@ def differences(scores: Scores, columns: Sequence[Column], row: str, others: Seq
             size = f"{abs(mean):.{2 if one.factor == 100 else 3}f}{' points' if one.factor == 100 else ''}"
             p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
             name = one.heading.removesuffix(" %")
-            parts.append(
-                f"{name} the same"
-                if mean == 0
-                else f"{name} {size} {word} ({p_text}, {word} in {same} of {seeds} seeds)"
-            )
+            told = f"{size} {word} ({p_text}, {word} in {same} of {seeds} seeds)" if mean else "the same"
+            parts.append(f"{name} {told}")
         yield f"{row} against {other}: {', '.join(parts)}."
-    least = 2.0 ** (1 - seeds)
     yield (
         f"p: paired t-test over the seeds, corrected by Holm for {len(tests)} tests; an exact test of {seeds} seeds "
-        f"cannot go below {least:.4g}."
+        f"cannot go below {least_p(seeds):.4g}."
     )
 
 
@@ -134,8 +115,7 @@ def _write(out: Path, store: Store, trials: Mapping[tuple[str, int], Configurati
         audits.append(audit(name, read_predictions(path)))
     first, *others = audits
     compared = [
-        (first.name, other.name, cal.metrics.compare(first.predictions, other.predictions, metric="esd"))
-        for other in others
+        (first.name, one.name, cal.metrics.compare(first.predictions, one.predictions, metric="esd")) for one in others
     ]
     write_report(out / "report.html", audits, compared, opening=[ABOUT, *sentences])
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from rich.console import Console
 from rich.markup import escape
@@ -50,22 +49,9 @@ def resolve(
 
 
 def train(
-    configuration: Configuration,
-    data: Path | None,
-    runs: Path,
-    *,
-    wandb: str | None = None,
-    accelerator: str = "auto",
+    configuration: Configuration, data: Path | None, runs: Path, *, wandb: str | None = None, accelerator: str = "auto"
 ) -> Trial:
-    """Train, or go on with what was interrupted, or show again what is finished.
-
-    Args:
-        configuration: The trial.
-        data: Folder of the data.
-        runs: Folder that trials are kept in.
-        wandb: Project to log to with Weights & Biases.
-        accelerator: As Lightning names them.
-    """
+    """Train, or go on with what was interrupted, or show again what is finished."""
     check_accelerator(accelerator)
     store = Store(runs)
     trial = store.trial(configuration)
@@ -94,10 +80,12 @@ def train(
                 raise
         if ending == "busy":
             raise FileError(trial.folder, "is being trained by another process: wait for it, or choose other --runs")
-    audits = _audits(trial.folder, name)
+    audits = _audits(trial, name)
     if not (trial.folder / "report.html").exists():
         write_curves(trial.folder / "curves.png", trial.history(), title=name)
-        write_report(trial.folder / "report.html", audits, _compared(audits))
+        first, *others = audits
+        compared = [(first.name, one.name, cal.metrics.compare(first.predictions, one.predictions)) for one in others]
+        write_report(trial.folder / "report.html", audits, compared)
     _show(trial, configuration, name, audits)
     for change in changes_since(trial.result()):
         Console(stderr=True).print(f"[yellow]changed[/] {escape(change)}", highlight=False)
@@ -119,15 +107,15 @@ def _weights_and_biases(project: str, out: Path, name: str, configuration: Confi
     )  # fmt: skip
 
 
-def _audits(out: Path, name: str) -> list[Audit]:
+def _audits(trial: Trial, name: str) -> list[Audit]:
     """The network as trained, and with the temperature its validation set gives, which is the one to use."""
-    test, validation = (read_predictions(out / f"{part}.npz") for part in ("test", "validation"))
+    test = read_predictions(trial.folder / "test.npz")
     try:
-        scaling = cal.posthoc.TemperatureScaling().fit(*_logits_and_target(validation))
+        scaling = cal.posthoc.TemperatureScaling().fit(*trial.predicted("validation"))
     except ValueError as error:
         return [_without_repair(name, test, str(error))]
     temperature = f"{float(scaling.temperature_):.3g}"
-    logits, target = _logits_and_target(test)
+    logits, target = trial.predicted("test")
     scaled = cal.metrics.predictions(logits=scaling(logits).numpy(), target=target.numpy())
     return [
         _without_repair(name, test, f"temperature {temperature}, fitted on the validation set, is shown beside it"),
@@ -135,18 +123,9 @@ def _audits(out: Path, name: str) -> list[Audit]:
     ]
 
 
-def _logits_and_target(predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.as_tensor(predictions.logits), torch.as_tensor(predictions.target)
-
-
 def _without_repair(name: str, predictions: Predictions, reason: str) -> Audit:
     # An audit of a file fits a temperature on the file itself; here there is a validation set to fit it on.
     return dataclasses.replace(audit(name, predictions), repair=None, problem=reason)
-
-
-def _compared(audits: list[Audit]) -> list[tuple[str, str, Any]]:
-    first, *others = audits
-    return [(first.name, one.name, cal.metrics.compare(first.predictions, one.predictions)) for one in others]
 
 
 def _show(trial: Trial, configuration: Configuration, name: str, audits: list[Audit]) -> None:

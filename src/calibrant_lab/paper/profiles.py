@@ -15,17 +15,11 @@ RECIPES = ("mnist", "cifar10", "cifar100", "imagenet100", "snli", "anli")
 
 
 class Profile(NamedTuple):
-    """How much of a search to do.
+    """How much of a search to do."""
 
-    Attributes:
-        grids: Values to search, by option.
-        seeds: Networks in a row.
-        most_epochs: The most epochs to train for; None for the recipe's.
-    """
-
-    grids: dict[str, tuple[float, ...]]
-    seeds: int
-    most_epochs: int | None = None
+    grids: dict[str, tuple[float, ...]]  # values to search, by option
+    seeds: int  # networks in a row
+    most_epochs: int | None = None  # None for the recipe's
 
 
 def profile(name: str) -> Profile:
@@ -38,19 +32,12 @@ def profile(name: str) -> Profile:
     if name not in PROFILES:
         raise ValueError(f"there is no profile {name!r}: there are {', '.join(PROFILES)}")
     found = _read(f"{name}.toml")
-    return Profile(
-        {option: tuple(values) for option, values in found["grids"].items()}, found["seeds"], found.get("most_epochs")
-    )
+    grids = {option: tuple(values) for option, values in found["grids"].items()}
+    return Profile(grids, found["seeds"], found.get("most_epochs"))
 
 
 def paper_sweep(table: str, recipe_name: str, profile_name: str, changes: Mapping[str, Any] | None = None) -> Sweep:
-    """A table of the paper, for a recipe, searched as a profile says.
-
-    Args:
-        table: ``"table1"``, ``"table2"`` or ``"table3"``.
-        recipe_name: Name or import path of the recipe.
-        profile_name: ``"paper"``, ``"cpu"`` or ``"quick"``.
-        changes: Fields of the sweep that go before those of table and profile; ``settings`` and ``grids`` add to them.
+    """A table of the paper, for a recipe, searched as a profile says; ``changes`` are fields of the sweep.
 
     Example:
         >>> paper_sweep("table2", "mnist", "cpu").settings
@@ -60,18 +47,11 @@ def paper_sweep(table: str, recipe_name: str, profile_name: str, changes: Mappin
     if table not in tables:
         raise ValueError(f"there is no table {table!r}: there are {', '.join(tables)}")
     found, given = profile(profile_name), dict(changes or {})
-    settings = {}
-    default = recipe(recipe_name).settings().epochs
-    if found.most_epochs is not None and default > found.most_epochs:
-        settings["epochs"] = found.most_epochs
-    settings |= given.pop("settings", {})
-    grids = found.grids | given.pop("grids", {})
-    return Sweep.checked(
-        {"name": table, "recipe": recipe_name, "profile": profile_name, "seeds": found.seeds}
-        | tables[table]
-        | given
-        | {"settings": settings, "grids": grids}
-    )
+    most = found.most_epochs
+    shorter = {"epochs": most} if most is not None and recipe(recipe_name).settings().epochs > most else {}
+    added = {"settings": shorter | given.pop("settings", {}), "grids": found.grids | given.pop("grids", {})}
+    fields = {"name": table, "recipe": recipe_name, "profile": profile_name, "seeds": found.seeds}
+    return Sweep.checked(fields | tables[table] | given | added)
 
 
 def _read(name: str) -> dict[str, Any]:

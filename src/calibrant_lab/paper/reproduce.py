@@ -18,14 +18,13 @@ from calibrant_lab.paper.request import Request
 from calibrant_lab.paper.tables.build import Tabulated, tabulate
 from calibrant_lab.paper.tables.formats import Format, render, significance_csv
 from calibrant_lab.shift.evaluation import shift_of
-from calibrant_lab.sweeps.dry_run import list_trials
+from calibrant_lab.sweeps.dry_run import estimate, list_trials
 from calibrant_lab.sweeps.live import LiveView
 from calibrant_lab.sweeps.protocol import Plan, plan, rehearse
 from calibrant_lab.sweeps.run import record, run, validated
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.estimate import estimate
 from calibrant_lab.trials.fit import check_accelerator, prepare
 from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
@@ -35,16 +34,7 @@ from calibrant_lab.trials.store import DATA, Store
 
 @dataclass(frozen=True)
 class Running:
-    """Where trials run: executor, number in parallel, resources for each trial.
-
-    Args:
-        executor: local runs trials on this machine; ray on a cluster, or in Ray's way on this machine.
-        parallel: Trials at a time on this machine; by default one for each GPU or core.
-        ray_address: Address of the cluster, such as auto; by default Ray is started on this machine.
-        gpus_per_trial: GPUs of a trial on the cluster; may be a fraction.
-        cpus_per_trial: CPUs of a trial on the cluster; also its threads.
-        accelerator: cpu, gpu, mps or auto.
-    """
+    """Where trials run: executor, number in parallel, resources for each trial, as the command line has them."""
 
     executor: Literal["local", "ray"] = "local"
     parallel: int | None = None
@@ -66,15 +56,7 @@ def reproduce(
     """Run and show one recipe after the other; return whether every trial ended well.
 
     On a cluster with room for more, give several commands the same folder of trials. A recipe that cannot be run, for
-    want of its data for example, does not stop those after it.
-
-    Args:
-        requests: What to run and show.
-        store: Where trials are kept.
-        running: Where trials run.
-        format: Format of printed tables.
-        out: Folder for tables in every format, and for figures; figures go beside the trials without it.
-        only_list: Run nothing: list the trials, and show the tables as they stand.
+    want of its data for example, does not stop those after it. Without ``out``, figures go beside the trials.
     """
     console, complete = Console(), True
     for request in requests:
@@ -100,12 +82,9 @@ def dry_run(request: Request, store: Store, running: Running, console: Console) 
     measure = cache(partial(estimate, data=request.data, accelerator=running.accelerator))
     for sweep in request.sweeps:
         results = validated(store, sweep)
-        finished = {trial: result for trial in results if (result := store.result(trial)) is not None}
         console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
-        list_trials(
-            rehearse(sweep), plan(sweep, results), finished, console, estimate=measure,
-            gpus=running.gpus_per_trial or 1.0,
-        )  # fmt: skip
+        known, gpus = plan(sweep, results), running.gpus_per_trial or 1.0
+        list_trials(rehearse(sweep), known, results, console, estimate=measure, gpus=gpus)
         console.print()
 
 
@@ -125,8 +104,7 @@ def _run_missing(request: Request, store: Store, running: Running) -> None:
         _check_data(prepared.loaders.description["fingerprint"], current.needed, store)
         del prepared
         gc.collect()
-        total = len(rehearse(sweep).needed)
-        with LiveView(store, Console(stderr=True), total=total) as view:
+        with LiveView(store, Console(stderr=True), total=len(rehearse(sweep).needed)) as view:
             run(sweep, store, executor, view)
 
 
@@ -136,9 +114,8 @@ def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store)
         path = store.trial(trial).folder / DATA
         found = read_json(path) if path.exists() else None
         if isinstance(found, dict) and found.get("fingerprint", fingerprint) != fingerprint:
-            raise FileError(
-                path.parent, "was run with other data: give the --data-dir it was run with, or other --runs"
-            )
+            reason = "was run with other data: give the --data-dir it was run with, or other --runs"
+            raise FileError(path.parent, reason)
 
 
 def _show(request: Request, store: Store, format: Format, out: Path | None, console: Console) -> bool:  # noqa: A002

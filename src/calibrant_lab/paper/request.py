@@ -8,29 +8,21 @@ from typing import Any
 from calibrant_lab import plugins
 from calibrant_lab.paper.profiles import FIGURES, RECIPES, TABLES, paper_sweep
 from calibrant_lab.recipes import recipe
+from calibrant_lab.shift.sources import shifted_images
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run and show.
+    """What to run and show."""
 
-    Attributes:
-        sweeps: Tables, all of one recipe and settings; figures are drawn of the first.
-        figures: Figures to draw.
-        shows_tables: Whether to print and write the tables.
-        data: Folder of the data.
-        corrupted: Folder with the official files of the corrupted test set, for Figure 6.
-        limit: Test images for each corruption, for Figure 6.
-    """
-
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[Sweep, ...]  # tables, all of one recipe and settings; figures are drawn of the first
     figures: tuple[str, ...] = ()
     shows_tables: bool = True
     data: Path | None = None
-    corrupted: Path | None = None
-    limit: int | None = None
+    corrupted: Path | None = None  # folder with the official files of the corrupted test set, for Figure 6
+    limit: int | None = None  # of test images for each corruption, for Figure 6
 
     @property
     def base(self) -> Configuration:
@@ -50,15 +42,7 @@ def requested(
 ) -> list[Request]:
     """The requests of a command line, one for each recipe, checked before the first is run.
 
-    Args:
-        target: A table or a figure of the paper, ``"all"``, or the path of a sweep.
-        recipes: Names or import paths; by default the paper's, or the sweep's.
-        profile: How much of the search to do, for the paper's tables and figures; ``"paper"`` by default.
-        changes: Fields of the sweep that are not those of table and profile, or of the file.
-        settings: Settings of the recipe, as texts.
-        data: Folder of the data; for several recipes, of a folder for each.
-        corrupted: Folder of the published corrupted images.
-        limit: Test images of Figure 6.
+    ``changes`` are fields of the sweep that are not those of table and profile, or of the file.
     """
     if not target.endswith(".toml") and target not in (*TABLES, *FIGURES, "all"):
         known = ", ".join((*TABLES, *FIGURES))
@@ -73,16 +57,14 @@ def requested(
         sweeps = (
             _paper_sweeps(target, name, profile or "paper", given) if own is None else (_changed(own, name, given),)
         )
-        figures = tuple(
-            one for one in FIGURES
-            if one == target or (target == "all" and (one != "figure6" or recipe(name).shift))
-        )  # fmt: skip
+        drawable = [one for one in FIGURES if one != "figure6" or recipe(name).shift]
+        figures = tuple(drawable if target == "all" else [target] if target in FIGURES else [])
         folder = data
         if data is not None and len(names) > 1:
             folder = below if (below := data / plugins.short(name)).is_dir() else None
         made.append(Request(sweeps, figures, target not in FIGURES, folder, corrupted, limit))
-        if "figure6" in figures:
-            _check_figure6(made[-1])
+        if "figure6" in figures:  # before days of training rather than after them: whether it can be drawn at all
+            shifted_images(made[-1].base, folder, corrupted)
     return made
 
 
@@ -102,13 +84,6 @@ def _changed(sweep: Sweep, name: str, changes: dict[str, Any]) -> Sweep:
         grids = {key: values for key, values in grids.items() if not key.endswith(".weight")} | changes["grids"]
     settings = sweep.settings | changes["settings"]
     return Sweep.checked(sweep.model_dump() | changes | {"recipe": name, "grids": grids, "settings": settings})
-
-
-def _check_figure6(request: Request) -> None:
-    """Before days of training rather than after them: whether Figure 6 can be drawn at all."""
-    from calibrant_lab.shift.sources import shifted_images
-
-    shifted_images(request.base, request.data, request.corrupted)
 
 
 def _checked(name: str, settings: Mapping[str, str]) -> dict[str, Any]:

@@ -1,30 +1,39 @@
-"""One HTML page for a whole store: the tables and figures of its sweeps, its trials and failures."""
+"""One HTML page for a whole store: the tables and figures of its sweeps, its trials and what they cost, failures."""
 
-from collections.abc import Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
 from calibrant.files import whole_or_not_at_all
+from calibrant.report.content import percent
 from calibrant.report.names import clean
-from calibrant.report.packages import require_report_packages
+from calibrant.report.svg import inline_svg
 from calibrant_lab import plugins
-from calibrant_lab.paper import store_content as content
+from calibrant_lab.methods import SYMBOLS
+from calibrant_lab.paper.figures import DRAWN, caption
+from calibrant_lab.paper.figures.cost import figure3
+from calibrant_lab.paper.figures.parts import NotRunError
 from calibrant_lab.paper.tables.build import tabulate
 from calibrant_lab.paper.tables.lines import parts
 from calibrant_lab.sweeps.protocol import Plan, plan
 from calibrant_lab.sweeps.run import recorded, validated
 from calibrant_lab.sweeps.sweep import FOLDER
+from calibrant_lab.trials.configuration import Configuration, changes_of
+from calibrant_lab.trials.quantities import duration
+from calibrant_lab.trials.runs import COLOURS, Run, look, order
 from calibrant_lab.trials.store import Store
+
+_WORDS = {"done": "finished", "unfinished": "interrupted"}
 
 
 def write_store_report(path: Path, store: Store) -> None:
-    """Write the page of :func:`render_store` to a file: whole, or not at all.
-
-    Args:
-        path: Of the page.
-        store: What it is about.
-    """
+    """Write the page of :func:`render_store` to a file: whole, or not at all."""
     page = render_store(store)
     with whole_or_not_at_all(path) as temporary:
         temporary.write_bytes(page.encode())
@@ -34,19 +43,12 @@ def render_store(store: Store) -> str:
     """Return one HTML page: no script, nothing to load, the same bytes for the same trials.
 
     Tables and figures are those of the sweeps that the store has recorded. What was not run is said to be missing.
-
-    Args:
-        store: Trials of any number of recipes, finished or not.
     """
-    found = content.entries(store)
+    found = [look(trial) for trial in store.trials()]
+    # As `calibrant runs list` has them; what cannot be read comes last.
+    found.sort(key=lambda run: (0, order(run.configuration)) if run.configuration else (1, (run.trial.folder.name,)))
     if not found:
         raise ValueError(f"{store.folder} holds no trials: give the --runs of an earlier calibrant reproduce")
-    require_report_packages()
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    from calibrant.report.content import percent
-
     groups = _groups([plan(sweep, validated(store, sweep)) for sweep in recorded(store)])
     css = resources.files("calibrant.report").joinpath("page.css").read_text(encoding="utf-8")
     template = resources.files("calibrant_lab.paper").joinpath("store.html.jinja").read_text(encoding="utf-8")
@@ -56,12 +58,12 @@ def render_store(store: Store) -> str:
         css=Markup(css),  # noqa: S704 (our own file)
         title=_title(groups, len(found)),
         lead=f"{clean(store.folder.name)}: {len(found):,} trial{'s' if len(found) != 1 else ''}",
-        facts=content.facts(found),
+        facts=_facts(found),
         groups=[_group(group, store, f"g{place}") for place, group in enumerate(groups, start=1)],
         cost=_cost(groups, store),
-        environments=content.environments(found),
-        failures=content.failures(found),
-        trials=content.trial_rows(found),
+        environments=_environments(found),
+        failures=_failures(found),
+        trials=[_trial_row(run) for run in found],
         footer=f"Made by Calibrant {metadata.version('calibrant')} from stored results alone.",
     )
 
@@ -82,9 +84,6 @@ def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
 
 
 def _group(group: list[Plan], store: Store, name: str) -> dict[str, Any]:
-    from calibrant.report.svg import inline_svg
-    from calibrant_lab.paper.figures import DRAWN, caption
-
     first, missing, drawn = group[0], [], []
     for key, draw in DRAWN.items():
         if key == "figure6" and not first.base.of_recipe.shift:
@@ -106,11 +105,6 @@ def _group(group: list[Plan], store: Store, name: str) -> dict[str, Any]:
 
 def _cost(groups: Sequence[list[Plan]], store: Store) -> Any:
     """Figure 3 of all recipes at once, where there are several."""
-    from calibrant.report.svg import inline_svg
-    from calibrant_lab.paper.figures import caption
-    from calibrant_lab.paper.figures.cost import figure3
-    from calibrant_lab.paper.figures.parts import NotRunError
-
     if len(groups) < 2:
         return None
     try:
@@ -118,3 +112,89 @@ def _cost(groups: Sequence[list[Plan]], store: Store) -> Any:
         return inline_svg(figure3(plans, store), "cost", ". ".join(caption("figure3", plans[0].sweep)))
     except NotRunError:
         return None
+
+
+def _facts(found: Sequence[Run]) -> list[dict[str, str]]:
+    """The numbers at the top of the page."""
+    counts = Counter[str](run.status for run in found)
+    costs = [run.result.cost for run in found if run.result]
+    others = [
+        f"{counts[status]} {_WORDS.get(status, status)}" for status in COLOURS if counts[status] and status != "done"
+    ]
+    memory = max((cost.peak_memory for cost in costs), default=0)
+    content = (
+        ("trials finished", f"{counts['done']:,}", ", ".join(others) or "all there are"),
+        ("processor time", duration(sum(cost.processor_seconds for cost in costs)), "of the processes that trained"),
+        ("training time", duration(sum(cost.seconds for cost in costs)), "by the clock, all trials added up"),
+        ("samples", _large(sum(cost.images for cost in costs)), "forward and backward"),
+        ("memory", f"{memory / 1e9:.2f}\N{NO-BREAK SPACE}GB", "the most of any trial"),
+    )
+    return [{"label": label, "value": value, "note": note} for label, value, note in content]
+
+
+def _environments(found: Iterable[Run]) -> list[dict[str, Any]]:
+    """Where the trials ran, the most used first."""
+    given = [run.result.environment for run in found if run.result]
+    counts = Counter(tuple((clean(str(key)), clean(str(value))) for key, value in one.items()) for one in given)
+    return [{"settings": list(settings), "trials": trials} for settings, trials in counts.most_common()]
+
+
+def _failures(found: Iterable[Run]) -> list[dict[str, Any]]:
+    """What went wrong, trials with the same traceback together."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for run in found:
+        failure = run.trial.failure() if run.status == "failed" else run.problem
+        if failure is not None:
+            groups[_indented(failure)].append(clean(run.trial.folder.name))
+    return [
+        {"summary": clean(text.strip().rpartition("\n")[2]), "traceback": text, "trials": names}
+        for text, names in groups.items()
+    ]
+
+
+def _trial_row(run: Run) -> dict[str, Any]:
+    """A line in the list of all trials."""
+    one, result = run.configuration, run.result
+    row: dict[str, Any] = {
+        "identity": clean(run.trial.identity), "status": _WORDS.get(run.status, run.status),
+        "recipe": clean(run.trial.folder.name), "method": "", "weight": "", "settings": "", "seed": "",
+        "scores": [math.nan] * 5, "cost": "",
+    }  # fmt: skip
+    if one is not None:
+        weight = one.option("weight")
+        row |= {
+            "recipe": clean(plugins.short(one.recipe)), "settings": _settings(one), "seed": one.seed,
+            "method": clean(one.of_method.label) + ", reduced split" * one.settings.reduced_split,
+            "weight": "" if weight is None else f"{weight:g}",
+        }  # fmt: skip
+    if result is not None:
+        scores = [part[name] for part in (result.validation, result.test) for name in ("accuracy", "ece")]
+        scores.append(result.test["ece+temperature"])
+        row |= {"scores": scores, "cost": duration(result.cost.processor_seconds)}
+    return row
+
+
+def _settings(one: Configuration) -> str:
+    """Epochs, and what differs from the recipe and the method."""
+    defaults = one.of_method.defaults
+    changed = {name: value for name, value in one.options if name != "weight" and value != defaults[name]}
+    changed |= {name: value for name, value in changes_of(one).items() if name not in ("epochs", "reduced_split")}
+    parts = [f"{one.settings.epochs} epochs"]
+    for key, value in changed.items():
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        parts.append(f"{SYMBOLS.get(key, key.replace('_', ' '))} {shown}")
+    return clean(", ".join(parts))
+
+
+def _large(count: int) -> str:
+    space = "\N{NO-BREAK SPACE}"
+    for size, name in ((10**9, "billion"), (10**6, "million")):
+        if count >= size:
+            return f"{count / size:.3g}{space}{name}"
+    return f"{count:,}"
+
+
+def _indented(text: str) -> str:
+    """A traceback, cleaned line by line to keep its indentation."""
+    lines = ((line, len(line) - len(line.lstrip(" "))) for line in text.rstrip().splitlines())
+    return "\n".join(" " * indent + (clean(line) if line.strip() else "") for line, indent in lines)

@@ -1,25 +1,78 @@
-"""`--dry-run`: every trial of a plan, what is not known of it yet, and what all of them will take."""
+"""`--dry-run`: every trial of a plan, what is not known of it yet, and what all will take, by a few of their steps."""
 
-from collections import Counter
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Container
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from lightning import Trainer
+from lightning.pytorch.callbacks import Callback
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.sweeps.protocol import Plan, Row
 from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.estimate import Estimate
+from calibrant_lab.trials.fit import fit, prepare
 from calibrant_lab.trials.quantities import duration, size
-from calibrant_lab.trials.store import Result
+
+STEPS = 5  # that are timed, after one that is not: the first takes longer
+BYTES_OF_EPOCH = 1000  # in history.json
+COPIES = 3  # of the weights in a checkpoint: AdamW has two more
+
+
+class Estimate(NamedTuple):
+    """What one trial takes."""
+
+    seconds: float  # of its steps, and of the evaluation after every epoch and in the end
+    disk: int  # bytes that it leaves
+    checkpoint: int  # bytes that it needs besides while it runs
+    on_gpu: bool
+
+
+def estimate(configuration: Configuration, data: Path | None, accelerator: str = "auto") -> Estimate:
+    """Train a few steps, evaluate once, and multiply."""
+    settings, clock = configuration.settings, _Clock()
+    prepared = prepare(configuration.replaced({"max_steps": STEPS + 1}), data)
+    trained = fit(prepared, callbacks=[clock], accelerator=accelerator)
+    evaluation = time.monotonic() - clock.ended
+    # The median leaves validation out, where an epoch has several steps.
+    step = statistics.median(later - earlier for earlier, later in pairwise(clock.times)) if clock.times[1:] else 0.0
+    steps = min(settings.epochs * clock.steps_in_epoch, settings.max_steps or settings.epochs * clock.steps_in_epoch)
+    epochs = -(-steps // clock.steps_in_epoch)
+    weights = sum(value.nbytes for value in trained.model.state_dict().values())
+    predictions = sum(tensor.nbytes for part in (trained.validation, trained.test) for tensor in part)
+    if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in trained.model.modules()):
+        predictions *= 2
+    return Estimate(
+        steps * step + (epochs + 1) * evaluation, weights + predictions + epochs * BYTES_OF_EPOCH,
+        COPIES * weights, next(trained.model.parameters()).is_cuda,
+    )  # fmt: skip
+
+
+class _Clock(Callback):
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.ended = 0.0
+        self.steps_in_epoch = 1
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self.times.append(time.monotonic())
+        self.steps_in_epoch = int(trainer.num_training_batches)
+
+    def on_train_end(self, *_: Any) -> None:
+        self.ended = time.monotonic()
 
 
 def list_trials(
     rehearsed: Plan,
     known: Plan,
-    results: dict[Configuration, Result],
+    results: Container[Configuration],
     console: Console,
     *,
     estimate: Callable[[Configuration], Estimate],
@@ -27,13 +80,8 @@ def list_trials(
 ) -> None:
     """One line a trial: its row, its settings, and whether it is done.
 
-    Args:
-        rehearsed: The plan as it will be in the end, but for the values that the search chooses.
-        known: The plan as far as results tell.
-        results: Of the trials that are done.
-        console: Where to print.
-        estimate: Measures a trial; asked for one of each method and batch size that have something to do.
-        gpus: GPUs of a trial, where it runs on any.
+    The plan is rehearsed as it will be in the end, but for the values that the search chooses, and known as far as
+    results tell. One trial of each method and batch size that have something to do is estimated.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column(justify="right")
@@ -49,9 +97,7 @@ def list_trials(
             finished = trial in results and not unknown
             to_do += [] if finished else [trial]
             state = "done" if finished else "waits" if unknown else "to do"
-            table.add_row(
-                str(len(listed)), row.name, step, _settings(trial, row, unknown), str(trial.seed), state
-            )  # fmt: skip
+            table.add_row(str(len(listed)), row.name, step, _settings(trial, row, unknown), str(trial.seed), state)
     print_whole(console, table)
     counts = f"{len(listed)} trials, {len(listed) - len(to_do)} done, {len(to_do)} to do."
     console.print(counts, _cost(to_do, estimate, gpus), highlight=False, markup=False, soft_wrap=True)
@@ -76,25 +122,21 @@ def _steps(row: Row, so_far: Row) -> list[tuple[str, Configuration, frozenset[st
 def _settings(trial: Configuration, row: Row, unknown: frozenset[str]) -> str:
     options = dict(trial.options)
     shown = [name for name in options if name in SYMBOLS or any(name == search.option for search in row.searches)]
-    parts = [
+    return ", ".join(
         f"{SYMBOLS.get(name, name)} {'chosen' if name in unknown else format(options[name], 'g')}"
         for name in sorted(shown, key=list(SYMBOLS).index)
         if options[name] is not None
-    ]
-    return ", ".join(parts)
+    )
 
 
 def _cost(to_do: list[Configuration], estimate: Callable[[Configuration], Estimate], gpus: float) -> str:
     if not to_do:
         return ""
-    alike: dict[tuple[str, int], Configuration] = {}
-    counts: Counter[tuple[str, int]] = Counter()
+    alike: dict[tuple[str, int], list[Configuration]] = {}
     for trial in to_do:
-        key = (trial.method, trial.settings.batch_size)
-        alike.setdefault(key, trial)
-        counts[key] += 1
+        alike.setdefault((trial.method, trial.settings.batch_size), []).append(trial)
     try:
-        found = [(estimate(trial), counts[key]) for key, trial in alike.items()]
+        found = [(estimate(trials[0]), len(trials)) for trials in alike.values()]
     except (ValueError, OSError, ImportError) as error:  # such as data that are not there
         return f"What they take cannot be measured: {error}"
     seconds = sum(one.seconds * count for one, count in found)

@@ -26,12 +26,8 @@ SECONDS_BETWEEN_LOOKS = 1.0
 class LiveView:
     """Counts, the time left, running trials and the best so far, on a terminal; elsewhere nothing.
 
-    In the end, and anywhere, it lists the trials that failed.
-
-    Args:
-        store: Where the trials are.
-        console: Where to show them.
-        total: Trials there will be in the end, if known: a plan does not tell before its searches have ended.
+    In the end, and anywhere, it lists the trials that failed. A plan does not tell the total before its searches have
+    ended.
     """
 
     def __init__(self, store: Store, console: Console, *, total: int | None = None) -> None:
@@ -75,10 +71,8 @@ class LiveView:
         # Running trials fill the bar as far as they are.
         filled = len(done) + lost + sum(progress.share for progress in running.values() if progress)
         head.add_row(f"{counts}{to_do} to do", ProgressBar(total=max(1, total), completed=filled, width=30), left)
-        parts: list[RenderableType] = [head]
-        parts += [_running(running)] if running else []
-        parts += [best] if (best := _best(plan, results)) is not None else []
-        return Group(*parts)
+        parts = [head, _running(running) if running else None, _best(plan, results)]
+        return Group(*(part for part in parts if part is not None))
 
     def _seconds_left(self, done: Iterable[Configuration], running: Collection[Progress | None], to_do: int) -> float:
         """At the mean cost of a trial, shared by as many as are running; NaN while there is nothing to go by."""
@@ -92,10 +86,8 @@ class LiveView:
         return rest / max(1, len(running))
 
     def _list_failures(self) -> None:
-        if not self._failed:
-            return
-        count = len(self._failed)
-        self._console.print(f"[red]{count} {'trial' if count == 1 else 'trials'} failed[/]:", highlight=False)
+        if count := len(self._failed):
+            self._console.print(f"[red]{count} {'trial' if count == 1 else 'trials'} failed[/]:", highlight=False)
         folder = shlex.quote(str(self._store.folder))
         for one in sorted(self._failed, key=lambda one: (label(one), one.seed)):
             trial = self._store.trial(one)
@@ -132,12 +124,9 @@ def _best(plan: Plan, results: Results) -> Table | None:
         tried = [one for one in candidates if one in results]
         scores = mean_scores(tried, results)
         best, within = best_of(scores, baseline, plan.sweep.tolerance)
-        if best is None:
-            continue
-        name = escape(label(best)) + ("" if within else ", not accurate enough")
-        table.add_row(
-            name, f"{len(tried)} of {len(candidates)}", percent(scores[best].accuracy), f"{scores[best].score:.4f}"
-        )
+        if best is not None:
+            name, found = escape(label(best)) + ("" if within else ", not accurate enough"), scores[best]
+            table.add_row(name, f"{len(tried)} of {len(candidates)}", percent(found.accuracy), f"{found.score:.4f}")
     return table
 
 

@@ -94,7 +94,15 @@ def plan(sweep: Sweep, results: Results, failed: Set[Configuration] = frozenset(
         results: Validation scores of the trials that are finished.
         failed: Trials that ended without a result; they are not candidates.
     """
-    return _Planner(sweep, sweep.base, results, failed).plan()
+    base, sized = sweep.base, sweep.batch_divisors != (1,)
+    planner = _Planner(sweep, base, results, failed)
+    rows = [Row(f"NLL (b{base.settings.batch_size})" if sized else "NLL", planner.seeds(base))]
+    if sweep.reduced_split:
+        rows.append(Row("NLL, reduced split", planner.seeds(base.replaced({"reduced_split": True}))))
+    for name in sweep.methods:
+        row = planner.row(name)
+        rows += planner.sizes(row) if sized else [row]
+    return Plan(sweep, base, tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -104,31 +112,21 @@ class _Planner:
     results: Results
     failed: Set[Configuration]
 
-    def plan(self) -> Plan:
-        sized = self.sweep.batch_divisors != (1,)
-        rows = [Row(_sized("NLL", self.base) if sized else "NLL", self._seeds(self.base))]
-        if self.sweep.reduced_split:
-            rows.append(Row("NLL, reduced split", self._seeds(self.base.replaced({"reduced_split": True}))))
-        for name in self.sweep.methods:
-            row = self._row(name)
-            rows += self._sizes(row) if sized else [row]
-        return Plan(self.sweep, self.base, tuple(rows))
-
-    def _seeds(self, configuration: Configuration, count: int | None = None) -> tuple[Configuration, ...]:
+    def seeds(self, configuration: Configuration, count: int | None = None) -> tuple[Configuration, ...]:
         return tuple(configuration.replaced({"seed": seed}) for seed in range(count or self.sweep.seeds))
 
-    def _sizes(self, row: Row) -> Iterable[Row]:
+    def sizes(self, row: Row) -> Iterable[Row]:
         """Options are searched at the recipe's batch size, and kept."""
         largest = self.base.settings.batch_size
         for size in dict.fromkeys(max(3, largest // divisor) for divisor in self.sweep.batch_divisors):
             trials = tuple(trial.replaced({"batch_size": size}) for trial in row.trials)
             yield replace(row, name=f"{row.name} (b{size})", trials=trials)
 
-    def _row(self, name: str) -> Row:
+    def row(self, name: str) -> Row:
         of_method, label = method(name), row_name(name)
         start = self.base.replaced({"method": name} | dict(of_method.searched))
         if of_method.objective is None:
-            return Row(label, self._seeds(start))
+            return Row(label, self.seeds(start))
         if any(one in self.failed for one in self._baselines):
             return Row(label, (), problem="the NLL baseline of the search failed")
         searches: list[Search] = []
@@ -146,18 +144,18 @@ class _Planner:
         if chosen is None:
             ended = self._have_ended(searches[-1].candidates)
             return Row(label, (), tuple(searches), "every candidate of the search failed" if ended else None)
-        return Row(label, self._seeds(chosen), tuple(searches))
+        return Row(label, self.seeds(chosen), tuple(searches))
 
     @property
     def _baselines(self) -> tuple[Configuration, ...]:
-        return self._seeds(self.base, self.sweep.search_seeds)
+        return self.seeds(self.base, self.sweep.search_seeds)
 
     def _have_ended(self, candidates: Iterable[Configuration]) -> bool:
         """Whether nothing is left to wait for: neither a candidate nor what it is compared with."""
         return all(one in self.results or one in self.failed for one in (*self._baselines, *candidates))
 
     def _search(self, option: str, settings: Iterable[Configuration]) -> Search:
-        candidates = tuple(trial for one in settings for trial in self._seeds(one, self.sweep.search_seeds))
+        candidates = tuple(trial for one in settings for trial in self.seeds(one, self.sweep.search_seeds))
         if not self._have_ended(candidates):
             return Search(option, candidates, None, within=False)
         # One seed that failed is reason enough not to choose a candidate.
@@ -179,10 +177,6 @@ def row_name(method_name: str) -> str:
     return f"+ {found.label}" if found.objective is not None else found.label
 
 
-def _sized(name: str, configuration: Configuration) -> str:
-    return f"{name} (b{configuration.settings.batch_size})"
-
-
 def first_seed(configuration: Configuration) -> Configuration:
     """What stands for all seeds of a candidate."""
     return configuration.replaced({"seed": 0})
@@ -194,20 +188,13 @@ def mean_scores(trials: Iterable[Configuration], results: Results) -> dict[Confi
     for trial in trials:
         if trial in results:
             found.setdefault(first_seed(trial), []).append(results[trial])
-    return {
-        one: Validated(fmean(found.accuracy for found in scores), fmean(found.score for found in scores))
-        for one, scores in found.items()
-    }
+    return {one: Validated(*map(fmean, zip(*scores, strict=True))) for one, scores in found.items()}
 
 
 def best_of(
     scores: Mapping[Configuration, Validated], baseline: Validated, tolerance: float
 ) -> tuple[Configuration | None, bool]:
-    """The lowest score among candidates that are accurate enough, and if none is, the most accurate.
-
-    Returns:
-        The best, None without any; and whether it is accurate enough.
-    """
+    """The lowest score among candidates that are accurate enough, and if none is, the most accurate; and which."""
     within = [one for one, found in scores.items() if qualifies(found.accuracy, baseline.accuracy, tolerance)]
     # Ties go to the more accurate, then to the first in the grid, the gentlest.
     if within:

@@ -1,11 +1,12 @@
 """Run the trials that a sweep still misses, until it misses none."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 from calibrant.files import FileError
 from calibrant_lab import plugins
@@ -31,12 +32,6 @@ def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> P
 
     The sweep is recorded in the store before its first trial. Trials that failed in an earlier command are tried
     again. The executor is stopped in the end, whatever happens.
-
-    Args:
-        sweep: The request.
-        store: Where the executor keeps trials.
-        executor: What runs them.
-        observer: Is shown the state of the sweep.
     """
     record(sweep, store)
     results = validated(store, sweep)
@@ -53,14 +48,13 @@ def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> P
                     del elsewhere[trial]
             current = plan(sweep, results, failed)
             missing = current.missing(results.keys() | failed)
-            if not missing:
-                observer.show(current, results, failed)
-                return current
             for trial in missing:
                 if trial not in submitted and elsewhere.get(trial, 0.0) <= time.monotonic():
                     executor.submit(trial)
                     submitted.add(trial)
             observer.show(current, results, failed)
+            if not missing:
+                return current
             for trial, ending in executor.wait(SECONDS_TO_WAIT):
                 if ending == "disk full":
                     raise FileError(store.folder, "is on a disk that is full: make room, and the same command goes on")
@@ -95,16 +89,9 @@ def validated(store: Store, sweep: Sweep) -> dict[Configuration, Validated]:
     """Validation scores of all finished trials; none where there is no store yet."""
     if not store.folder.is_dir():
         return {}
-    base = sweep.base
-    found = {}
-    for trial in store.results():
-        # Others cannot be part of the sweep, and their scores may take long to compute.
-        if (
-            plugins.short(trial.recipe) == plugins.short(base.recipe)
-            and (scores := scores_of(trial, store, sweep)) is not None
-        ):
-            found[trial] = scores
-    return found
+    # Those of other recipes cannot be part of the sweep, and their scores may take long to compute.
+    ours = [one for one in store.results() if plugins.short(one.recipe) == plugins.short(sweep.recipe)]
+    return {one: scores for one in ours if (scores := scores_of(one, store, sweep)) is not None}
 
 
 def scores_of(trial: Configuration, store: Store, sweep: Sweep) -> Validated | None:
@@ -121,14 +108,10 @@ def _stopped_in_the_end(executor: Executor) -> Iterator[None]:
     # Only the main thread may say what a signal does; a handler that someone has set is theirs.
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if ours:
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
         executor.stop()
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _leave(number: int, _: Any) -> None:
-    raise SystemExit(128 + number)

@@ -35,8 +35,7 @@ class Sweep(BaseModel):
         ("mmce", "sb-ece", "esd"), description="Rows beside the NLL: names or import paths of methods."
     )
     grids: dict[str, tuple[float, ...]] = Field(
-        {"weight": (1.0,)},
-        description="Values to search, by option, or by method.option for one method alone.",
+        {"weight": (1.0,)}, description="Values to search, by option, or by method.option for one method alone."
     )
     seeds: int = Field(5, ge=1, description="Networks in a row.")
     search_seeds: int = Field(1, ge=1, description="Networks for each candidate of the search; their mean is compared.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 from calibrant.files import FileError, naming
 from calibrant_lab import plugins
@@ -55,12 +55,23 @@ class Configuration:
         """The value of an option; None if the method does not have it."""
         return dict(self.options).get(name)
 
-    def replaced(self, changes: Mapping[str, Any]) -> Self:
+    def replaced(self, changes: Mapping[str, Any]) -> "Configuration":
         """This configuration with some values changed: the seed, the method, its options, or settings.
 
         Another method begins with its own defaults.
         """
-        return _changed(self, changes)  # type: ignore[return-value]
+        given = {name.replace("-", "_"): value for name, value in changes.items()}
+        name, seed = given.pop("method", self.method), given.pop("seed", self.seed)
+        options = dict(self.options) if name == self.method else {}
+        known, fields = method(name).defaults, type(self.settings).model_fields
+        # An option of other methods only is refused by this one, in words of its own.
+        of_others = {option for one in METHODS.values() for option in one.defaults} - fields.keys()
+        options |= {option: given.pop(option) for option in list(given) if option in known or option in of_others}
+        if unknown := next((one for one in given if one not in fields), None):
+            raise plugins.UnknownNameError(no_such_setting(unknown, [*known, *fields]))
+        settings = self.settings.replaced(given).model_dump()
+        files = {one: digest for one, digest in self.files if one not in given}
+        return configure(self.recipe, name, options=options, settings=settings, seed=seed, files=files)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON keeps them."""
@@ -81,13 +92,9 @@ class Configuration:
             >>> configure("mnist").identity
             '8157fbfe6a7c45a4'
         """
-        common = {name: field.default for name, field in Settings.model_fields.items()}
-        files = dict(self.files)
-        settings = {
-            name: files.get(name, value)
-            for name, value in self.settings.to_dict().items()
-            if name not in common or value != common[name]
-        }
+        common = {name: field.default for name, field in Settings.model_fields.items()}.items()
+        kept = {name: value for name, value in self.settings.to_dict().items() if (name, value) not in common}
+        settings = kept | {name: digest for name, digest in self.files if name in kept}
         counted = [
             plugins.short(self.recipe), plugins.short(self.method), self.seed, _canonical(dict(self.options)),
             _canonical(settings),
@@ -128,12 +135,11 @@ def configure(
         raise ValueError(f"seed must be a whole number from 0 to 2^63, got {seed!r}")
     checked = recipe(recipe_name).settings.checked(settings or {})
     chosen = method(method_name).checked(options or {}, plugins.short(method_name))
-    named = {
-        name: getattr(checked, name)
-        for name, field in type(checked).model_fields.items()
-        if _names_a_file(field.annotation) and getattr(checked, name) is not None
-    }
-    digests = {name: (files or {}).get(name) or _digest(name, path) for name, path in named.items()}
+    digests = {}
+    for name, field in type(checked).model_fields.items():
+        path = getattr(checked, name)
+        if path is not None and FilePath in (field.annotation, *get_args(field.annotation)):
+            digests[name] = (files or {}).get(name) or _digest(name, path)
     return Configuration(
         plugins.absolute(recipe_name), plugins.absolute(method_name), tuple(sorted(chosen.items())), checked, seed,
         tuple(sorted(digests.items())),
@@ -147,25 +153,6 @@ def from_dict(found: Mapping[str, Any]) -> Configuration:
     return configure(
         found["recipe"], found["method"], options=found.get("options"), settings=found.get("settings"),
         seed=found.get("seed", 0), files=found.get("files"),
-    )  # fmt: skip
-
-
-def _changed(configuration: Configuration, changes: Mapping[str, Any]) -> Configuration:
-    given = {name.replace("-", "_"): value for name, value in changes.items()}
-    name = given.pop("method", configuration.method)
-    seed = given.pop("seed", configuration.seed)
-    known = method(name).defaults
-    options = dict(configuration.options) if name == configuration.method else {}
-    fields = type(configuration.settings).model_fields
-    # An option of other methods only is refused by this one, in words of its own.
-    of_others = {option for one in METHODS.values() for option in one.defaults} - fields.keys()
-    options |= {option: given.pop(option) for option in list(given) if option in known or option in of_others}
-    if unknown := next((one for one in given if one not in fields), None):
-        raise plugins.UnknownNameError(no_such_setting(unknown, [*known, *fields]))
-    settings = configuration.settings.replaced(given)
-    kept = {one: digest for one, digest in configuration.files if one not in given}
-    return configure(
-        configuration.recipe, name, options=options, settings=settings.model_dump(), seed=seed, files=kept
     )  # fmt: skip
 
 
@@ -228,17 +215,12 @@ def _shown(name: str, value: Any) -> str:
     return f"{written} {value:g}" if isinstance(value, float) else f"{written} {value}"
 
 
-def _names_a_file(annotation: Any) -> bool:
-    return annotation == FilePath or FilePath in get_args(annotation)
-
-
 def _digest(name: str, path: str) -> str:
     try:
         return plugins.digest_of(Path(path))
     except OSError as error:
-        raise FileError(
-            Path(path), f"cannot be read ({error.strerror}): give {name.replace('_', '-')} a file"
-        ) from error
+        reason = f"cannot be read ({error.strerror}): give {name.replace('_', '-')} a file"
+        raise FileError(Path(path), reason) from error
 
 
 def _canonical(value: Any) -> Any:

@@ -10,10 +10,9 @@ from calibrant.files import FileError
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
 from calibrant_lab.scores import score
-from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.store import Store, Trial
+from calibrant_lab.trials.store import CONFIGURATION, RESULT, Store, Trial
 
 COLUMNS = {
     "accuracy": "accuracy", "ece": "ece", "nll": "nll", "ece_temperature": "ece+temperature",
@@ -25,10 +24,6 @@ def convert(path: Path, console: Console) -> int:
     """Convert every trial of the earlier form, in place; return how many there were.
 
     Settings, identities and scores are written anew and folders renamed; predictions, weights and curves stay.
-
-    Args:
-        path: A store, or a file that ``calibrant runs export`` wrote.
-        console: Where to say what was done.
     """
     if not path.exists():
         raise FileError(path, "is not there: give a folder of trials, or a file that calibrant runs export wrote")
@@ -39,7 +34,7 @@ def convert(path: Path, console: Console) -> int:
 
 def _convert_store(folder: Path) -> int:
     store, count = Store(folder), 0
-    for path in sorted(folder.glob(f"*/{kept.CONFIGURATION}")):
+    for path in sorted(folder.glob(f"*/{CONFIGURATION}")):
         found = read_json(path)
         if not _is_earlier(found):
             continue
@@ -49,10 +44,10 @@ def _convert_store(folder: Path) -> int:
             raise FileError(target, f"is there already, and {path.parent.name} is the same trial: remove one of them")
         # The configuration last: what is interrupted before it is converted by the same command again.
         path.parent.rename(target)
-        result = target / kept.RESULT
+        result = target / RESULT
         if result.exists() and "outcome" in (scores := read_json(result)):
             write_json(result, _result(scores, scores.pop("outcome"), target))
-        write_json(target / kept.CONFIGURATION, configuration.to_dict())
+        write_json(target / CONFIGURATION, configuration.to_dict())
         count += 1
     return count
 
@@ -77,38 +72,25 @@ def _is_earlier(found: Any) -> bool:
 
 def configuration_of(found: dict[str, Any]) -> Configuration:
     """The configuration that the flat settings of Calibrant 0.1 describe."""
-    name, options = _method(found)
-    kind = recipe(found["recipe"]).settings
-    settings = {key: value for key, value in found.items() if key in kind.model_fields}
-    files = {
-        key: "unknown"
-        for key in ("initial_weights", "class_list")
-        if settings.get(key) and not Path(settings[key]).is_file()
-    }
+    name, options = found["objective"], found
+    if found.get("method") in ("temperature", "head"):
+        options = found | {"loss": None if name == "nll" else name}
+        name = {"temperature": "loop", "head": "head"}[found["method"]]
+    elif name == "esd" and not found.get("root", True):
+        name = "esd-raw"
+    settings = {key: value for key, value in found.items() if key in recipe(found["recipe"]).settings.model_fields}
+    named = [key for key in ("initial_weights", "class_list") if settings.get(key)]
+    files = {key: "unknown" for key in named if not Path(settings[key]).is_file()}
     known = method(name).defaults
     given = {key: value for key, value in options.items() if key in known and value is not None}
     return configure(found["recipe"], name, options=given, settings=settings, seed=found["seed"], files=files)
 
 
-def _method(found: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    objective = found["objective"]
-    if found.get("method") in ("temperature", "head"):
-        name = {"temperature": "loop", "head": "head"}[found["method"]]
-        return name, found | {"loss": None if objective == "nll" else objective}
-    return ("esd-raw" if objective == "esd" and not found.get("root", True) else objective), found
-
-
 def _result(found: dict[str, Any], outcome: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
-    validation: dict[str, Any] = dict(found["validation"]) | {"temperature": outcome["temperature"]}
+    validation: dict[str, Any] = {**found["validation"], "temperature": outcome["temperature"]}
     if "nll" not in validation:
-        validation["nll"] = _validation_nll(folder)
+        validation["nll"] = math.nan
+        if folder is not None and (folder / "validation.npz").exists():
+            validation["nll"] = score("nll", Trial(folder).predicted("validation"))
     test = {new: outcome[old] for old, new in COLUMNS.items()}
-    return found | {
-        "validation": validation, "test": test, "environment": found["environment"] | {"sources": {}}
-    }  # fmt: skip
-
-
-def _validation_nll(folder: Path | None) -> float:
-    if folder is None or not (folder / "validation.npz").exists():
-        return math.nan
-    return score("nll", Trial(folder).predicted("validation"))
+    return found | {"validation": validation, "test": test, "environment": found["environment"] | {"sources": {}}}

@@ -9,40 +9,29 @@ import numpy as np
 
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant_lab import plugins
-from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.runs import look, order
-from calibrant_lab.trials.store import Result, Store, Trial
+from calibrant_lab.trials.store import DATA, Result, Store, Trial
 
 
 def export(store: Store, path: Path, *, predictions: bool = False) -> int:
-    """Write the finished trials to one JSON file, without networks and paths of this machine.
+    """Write the finished trials to one JSON file, without networks and paths of this machine; return their number.
 
-    Args:
-        store: The trials. One that is damaged is an error: half of the results would pass for all of them. Those of
-            recipes and methods that this installation does not know are left out.
-        path: The file.
-        predictions: Write logits and targets of the test sets beside it, as float16, to an .npz file of the same name.
-
-    Returns:
-        How many there are.
+    One that is damaged is an error: half of the results would pass for all of them. Those of recipes and methods that
+    this installation does not know are left out. Predictions go to an .npz file beside it.
     """
-    found = _finished(store)
-    write_json(path, {"trials": [_exported(trial, result) for trial, result in found]})
-    if predictions:
-        _write_predictions(path.with_suffix(".npz"), [trial for trial, _ in found])
-    return len(found)
-
-
-def _finished(store: Store) -> list[tuple[Trial, Result]]:
-    found = []
+    found: list[tuple[Trial, Result]] = []
     for trial in store.trials():
         run = look(trial)
         if run.status == "damaged":
             raise FileError(trial.folder, f"cannot be exported: {run.problem}")
         if run.result is not None:
             found.append((trial, run.result))
-    return sorted(found, key=lambda pair: order(pair[1].configuration))
+    found.sort(key=lambda pair: order(pair[1].configuration))
+    write_json(path, {"trials": [_exported(trial, result) for trial, result in found]})
+    if predictions:
+        _write_predictions(path.with_suffix(".npz"), [trial for trial, _ in found])
+    return len(found)
 
 
 def _exported(trial: Trial, result: Result) -> dict[str, Any]:
@@ -51,9 +40,9 @@ def _exported(trial: Trial, result: Result) -> dict[str, Any]:
         configuration[name] = plugins.short(configuration[name])
     settings = configuration["settings"]
     for name in (*configuration["files"], "model"):
-        if isinstance(settings.get(name), str):
-            settings[name] = Path(settings[name]).name if Path(settings[name]).is_absolute() else settings[name]
-    data = trial.folder / kept.DATA
+        if isinstance(settings.get(name), str) and Path(settings[name]).is_absolute():
+            settings[name] = Path(settings[name]).name
+    data = trial.folder / DATA
     return {
         "trial": trial.identity, "configuration": configuration, "validation": result.validation, "test": result.test,
         "cost": asdict(result.cost), "environment": result.environment,
@@ -62,7 +51,7 @@ def _exported(trial: Trial, result: Result) -> dict[str, Any]:
 
 
 def _write_predictions(path: Path, trials: list[Trial]) -> None:
-    """Logits of every trial by its identity, and the targets of each distinct test set once."""
+    """Logits, as float16, and targets of every trial by its identity."""
     arrays: dict[str, Any] = {}
     for trial in trials:
         logits, target = trial.predicted("test")

@@ -45,30 +45,24 @@ class Trained(NamedTuple):
 
 
 def prepare(configuration: Configuration, folder: Path | None = None) -> Prepared:
-    """Read the data and build the network; the random numbers are then where training begins with them.
-
-    Args:
-        configuration: The run.
-        folder: Folder of the data.
-    """
+    """Read the data and build the network; the random numbers are then where training begins with them."""
     method, settings = configuration.of_method, configuration.settings
     loss, objective = method.build(dict(configuration.options))
     weight = configuration.option("weight")
     data = configuration.of_recipe.load(settings, folder, configuration.seed)
     fewest = minimum_samples(objective)
     loaders = make_loaders(configuration, data, minimum_samples=fewest)
-    network = first_network(configuration, data)
     classifier = CalibratedClassifier(
-        network, objective, 1.0 if weight is None else weight, method=method.training, loss=loss,
+        first_network(configuration, data), objective, 1.0 if weight is None else weight, method=method.training,
+        loss=loss,
         optimizer=lambda parameters: torch.optim.AdamW(
             parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
         ),
         batchnorm=None if method.training == "head" else settings.batchnorm,
     )  # fmt: skip
     batches = interleave(
-        loaders.train, loaders.calibration, calibration_every=settings.calibration_every,
-        minimum_samples=fewest,
-    )  # fmt: skip
+        loaders.train, loaders.calibration, calibration_every=settings.calibration_every, minimum_samples=fewest
+    )
     return Prepared(configuration, loaders, batches, classifier)
 
 
@@ -92,28 +86,16 @@ def fit(
     resume_from: Path | None = None,
     accelerator: str = "auto",
 ) -> Trained:
-    """Train a network, and predict the validation and the test set with it.
-
-    Args:
-        prepared: What :func:`prepare` made, just now.
-        loggers: Of Lightning.
-        callbacks: Of Lightning.
-        resume_from: A checkpoint of the same run.
-        accelerator: As Lightning names them.
-    """
+    """Train a network that was prepared just now, and predict the validation and the test set with it."""
     configuration, loaders, batches, classifier = prepared
-    watching = [_UpdateLoss(classifier, loaders.validation), *callbacks]
     settings = configuration.settings
     trainer = _trainer(
         accelerator, max_epochs=settings.epochs, max_steps=settings.max_steps or -1, precision=settings.precision,
-        logger=list(loggers), callbacks=watching,
+        logger=list(loggers), callbacks=[_UpdateLoss(classifier, loaders.validation), *callbacks],
     )  # fmt: skip
     with _quiet():
         try:
-            trainer.fit(
-                classifier, batches, loaders.validation,
-                ckpt_path=None if resume_from is None else str(resume_from), weights_only=True,
-            )  # fmt: skip
+            trainer.fit(classifier, batches, loaders.validation, ckpt_path=resume_from, weights_only=True)
         except SystemExit as error:  # Lightning's way of ending after Ctrl-C
             raise KeyboardInterrupt from error
     model = classifier.model.to(trainer.strategy.root_device)
@@ -133,8 +115,7 @@ class _UpdateLoss(Callback):
     def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         """Predict the validation set, and leave the mode of the network and the random numbers as they were."""
         del module, batch
-        loss, model = self.classifier.loss, self.classifier.model
-        update = getattr(loss, "update", None)
+        model, update = self.classifier.model, getattr(self.classifier.loss, "update", None)
         if not callable(update) or batch_idx or not trainer.current_epoch:
             return
         state = random_state()

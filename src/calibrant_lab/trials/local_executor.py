@@ -10,18 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe, connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import torch
 
 from calibrant.files import FileError
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.json_files import write_json
-from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, FAILURE, Store
+from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, FAILURE, Ending, Store
 from calibrant_lab.trials.worker import Job
-
-if TYPE_CHECKING:
-    from calibrant_lab.trials.run import Ending
 
 ATTEMPTS = 3  # at a trial that is lost with its process and has not come any further since the last time
 LAST_WORDS = 2000  # characters of what a lost process had printed
@@ -31,7 +28,7 @@ class Ended(NamedTuple):
     """A trial that an executor is through with."""
 
     configuration: Configuration
-    ending: "Ending"
+    ending: Ending
 
 
 class Executor(Protocol):
@@ -47,7 +44,7 @@ class Executor(Protocol):
         """End everything now; what is unfinished goes on from its checkpoint another time."""
 
 
-def note_failure(store: Store, trial: Configuration, text: str) -> "Ending":
+def note_failure(store: Store, trial: Configuration, text: str) -> Ending:
     """Record why there is no result, on behalf of a trial that could not; unless someone else has it, or is at it."""
     kept = store.trial(trial)
     # Where not even the reason can be written, as on a full disk, the others go on all the same.
@@ -70,12 +67,7 @@ class Losses:
         self._seen: dict[Configuration, tuple[int, int]] = {}  # how often in a row, and at which checkpoint
 
     def settle(self, trial: Configuration, text: str) -> Ended | None:
-        """How the trial has ended, or None if it is to be run again.
-
-        Args:
-            trial: Whose process is gone.
-            text: What is known about it.
-        """
+        """How the trial whose process is gone has ended, or None if it is to be run again."""
         if self.store.result(trial) is not None:  # only its message was lost
             return Ended(trial, "done")
         checkpoint = _modified(self.store.trial(trial).folder / CHECKPOINT)
@@ -99,13 +91,8 @@ class LocalExecutor:
     """One trial a process; the cores, or the GPUs, are divided among them.
 
     A process that is lost, say for want of memory, is replaced, and its trial taken up again from its checkpoint.
-    Workers leave by themselves when this process is gone, however it ended.
-
-    Args:
-        store: Where trials are kept.
-        data: Folder of the data.
-        workers: Processes; by default one for each GPU, or for each core.
-        accelerator: As Lightning names them.
+    Workers leave by themselves when this process is gone, however it ended. By default there is one for each GPU, or
+    for each core.
     """
 
     def __init__(
@@ -177,19 +164,14 @@ class LocalExecutor:
         try:
             ending, text = worker.pipe.recv()
         except (EOFError, OSError):
-            return self._lost(place, trial)
+            text = self._end(place)
+            ended = None if trial is None else self._losses.settle(trial, text)
+            if trial is not None and ended is None:
+                self._queue.append(trial)
+            return ended
         if trial is None:
             return None
         return Ended(trial, ending if text is None else note_failure(self._store, trial, text))
-
-    def _lost(self, place: int, trial: Configuration | None) -> Ended | None:
-        text = self._end(place)
-        if trial is None:  # it was waiting for one
-            return None
-        ended = self._losses.settle(trial, text)
-        if ended is None:
-            self._queue.append(trial)
-        return ended
 
     def _end(self, place: int) -> str:
         """End a worker and whatever it has started, if it has not ended yet; say how it did."""

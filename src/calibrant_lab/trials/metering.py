@@ -66,14 +66,12 @@ class Meter(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What goes into a checkpoint."""
-        return {
-            "elapsed": self._elapsed(), "images": self._images, "scores": self._scores, "peak_memory": self._peak()
-        }  # fmt: skip
+        counted = {"elapsed": self._elapsed(), "images": self._images, "peak_memory": self._peak()}
+        return counted | {"scores": self._scores}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
-        seconds, processor = state_dict["elapsed"]
-        self._before = (seconds, processor)
+        self._before = state_dict["elapsed"]
         self._images = state_dict["images"]
         self._scores = {epoch: with_current_names(scores) for epoch, scores in state_dict["scores"].items()}
         self._peak_memory = state_dict.get("peak_memory", 0)
@@ -96,11 +94,8 @@ class Meter(Callback):
         return max(self._peak_memory, _peak_memory())
 
     def _elapsed(self) -> tuple[float, float]:
-        now = _clocks()
-        seconds, processor = (
-            before + end - begin for before, end, begin in zip(self._before, now, self._began, strict=True)
-        )
-        return seconds, processor
+        (seconds, processor), now = self._before, _clocks()
+        return seconds + now[0] - self._began[0], processor + now[1] - self._began[1]
 
     def _score(self, epoch: int, module: CalibratedClassifier) -> None:
         """Off the clock, and leaving random numbers and the modes of layers as they were."""

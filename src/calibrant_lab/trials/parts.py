@@ -31,14 +31,7 @@ class Loaders(NamedTuple):
 
 
 def split(configuration: Configuration, samples: int, *, validates: bool, minimum_samples: int) -> Parts:
-    """Which training samples validate, which are held out, and which are left for the training loss.
-
-    Args:
-        configuration: The run.
-        samples: Number of training samples.
-        validates: Whether validation samples are split off.
-        minimum_samples: Samples of the smallest held-out part.
-    """
+    """Which training samples validate, if any are to, which are held out, and which are left for the training loss."""
     settings, seed = configuration.settings, configuration.seed
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
     count = round(settings.validation_fraction * samples) if validates else 0
@@ -49,35 +42,23 @@ def split(configuration: Configuration, samples: int, *, validates: bool, minimu
             f"{len(validation)} to validate and {len(training)} to train: change it, or give more data"
         )
     kept = validation if validates else None
-    holds_out = configuration.of_method.holds_out
+    holds_out, share = configuration.of_method.holds_out, settings.calibration_fraction
     if not holds_out and not settings.reduced_split:
         return Parts(training, None, kept)
-    train, calibration = interleaved_split(
-        len(training), settings.calibration_fraction, seed, minimum_samples=minimum_samples
-    )
+    train, calibration = interleaved_split(len(training), share, seed, minimum_samples=minimum_samples)
     return Parts(training[train], training[calibration] if holds_out else None, kept)
 
 
 def make_loaders(configuration: Configuration, data: Data, *, minimum_samples: int) -> Loaders:
     """Split the data: validation first, then the held-out part from what remains."""
-    settings = configuration.settings
-    parts = split(
-        configuration, len(data.train.labels), validates=data.validation is None, minimum_samples=minimum_samples
-    )
-    size = settings.batch_size
-    held_out_size = settings.calibration_batch_size or size
-    if data.validation is None:
-        validation = data.train.batches(size, parts.validation)
-    else:
-        validation = data.validation.batches(size)
-    calibration = parts.calibration
-    return Loaders(
-        data.train.batches(size, parts.train, training=True),
-        None if calibration is None else data.train.batches(held_out_size, calibration, training=True),
-        validation,
-        data.test.batches(size),
-        _described(data, parts),
-    )
+    size, own = configuration.settings.batch_size, data.validation
+    parts = split(configuration, len(data.train.labels), validates=own is None, minimum_samples=minimum_samples)
+    train, calibration = data.train.batches(size, parts.train, training=True), None
+    if parts.calibration is not None:
+        held_out_size = configuration.settings.calibration_batch_size or size
+        calibration = data.train.batches(held_out_size, parts.calibration, training=True)
+    validation = data.train.batches(size, parts.validation) if own is None else own.batches(size)
+    return Loaders(train, calibration, validation, data.test.batches(size), _described(data, parts))
 
 
 def _described(data: Data, parts: Parts) -> dict[str, Any]:

@@ -45,19 +45,14 @@ def told(results: Iterable[Result]) -> list[str]:
 def check_files(configuration: Configuration) -> None:
     """Complain about files that are not what the configuration was made with: another file is another trial."""
     for name in _changed_files(configuration):
-        raise FileError(
-            Path(getattr(configuration.settings, name)), f"has changed since: give {name.replace('_', '-')} again"
-        )
+        path = Path(getattr(configuration.settings, name))
+        raise FileError(path, f"has changed since: give {name.replace('_', '-')} again")
 
 
 def _changed_files(configuration: Configuration) -> list[str]:
     """Settings whose files there are, with other content."""
-    paths = {name: Path(getattr(configuration.settings, name)) for name, _ in configuration.files}
-    return [
-        name
-        for name, digest in configuration.files
-        if paths[name].is_file() and plugins.digest_of(paths[name]) != digest
-    ]
+    named = [(name, Path(getattr(configuration.settings, name)), digest) for name, digest in configuration.files]
+    return [name for name, path, digest in named if path.is_file() and plugins.digest_of(path) != digest]
 
 
 def environment_of(model: nn.Module) -> dict[str, Any]:

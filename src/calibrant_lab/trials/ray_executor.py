@@ -8,17 +8,14 @@ import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import Ended, Losses, note_failure
-from calibrant_lab.trials.store import RESULT, Store, is_full
+from calibrant_lab.trials.store import RESULT, Ending, Store, is_full
 from calibrant_lab.trials.worker import Job, attempt
-
-if TYPE_CHECKING:
-    from calibrant_lab.trials.run import Ending
 
 SECONDS_TO_ARRIVE = 90.0  # a network file system may show new files late
 OBJECT_STORE = 100 * 2**20  # bytes; all that comes back are a few words
@@ -30,20 +27,11 @@ class RayExecutor:
     A trial whose worker or node is lost is taken up again from its checkpoint, on any node.
 
     The store must be a folder that all nodes, and the machine this runs on, share under the same path; so must the
-    data, and the files a configuration names. Calibrant must be installed on all nodes, with the extra ``train``.
+    data, and the files a configuration names. Calibrant must be installed on all nodes, with the extra ``lab``.
 
-    Args:
-        store: Where trials are kept.
-        data: Folder of the data.
-        address: Of a cluster to join, such as ``auto`` or ``10.0.0.1:6379``; by default Ray is started on this machine,
-            for as long as the trials run. Where this process is connected to Ray already, that is used, and left as
-            it was.
-        gpus_per_trial: A fraction lets several trials share a GPU. Without any, trials run on the CPU.
-        cpus_per_trial: Also the number of threads of a trial.
-        accelerator: As Lightning names them.
-
-    Raises:
-        ImportError: Where Ray is not installed.
+    Without an address, Ray is started on this machine, for as long as the trials run. Where this process is connected
+    to Ray already, that is used, and left as it was. Without GPUs for a trial, trials run on the CPU; its CPUs are also
+    the number of its threads.
     """
 
     def __init__(
@@ -80,10 +68,8 @@ class RayExecutor:
             self._connect()
         trial = self._store.trial(configuration)
         trial.folder.mkdir(parents=True, exist_ok=True)
-        reference = self._task.options(name=f"trial {trial.folder.name}").remote(
-            self._job, configuration, max(1, int(self._needs["CPU"]))
-        )
-        self._running[reference] = configuration
+        task = self._task.options(name=f"trial {trial.folder.name}")
+        self._running[task.remote(self._job, configuration, max(1, int(self._needs["CPU"])))] = configuration
 
     def wait(self, seconds: float) -> list[Ended]:
         """Those that have ended since the last call."""
@@ -118,16 +104,13 @@ class RayExecutor:
             os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         ray = _ray()
         if not ray.is_initialized():
-            only_here = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+            options: dict[str, Any] = {"log_to_driver": talks, "logging_level": "DEBUG" if talks else "ERROR"}
+            if not self._address:
+                options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
             self._connected_here = True
-            ray.init(
-                self._address or "local", log_to_driver=talks, logging_level="DEBUG" if talks else "ERROR",
-                **({} if self._address else only_here),
-            )  # fmt: skip
-        self._task = ray.remote(
-            num_cpus=self._needs["CPU"], num_gpus=self._needs["GPU"],
-            max_retries=0,  # we do that, and count
-        )(_run)  # fmt: skip
+            ray.init(self._address or "local", **options)
+        # It is we who try again, and count.
+        self._task = ray.remote(num_cpus=self._needs["CPU"], num_gpus=self._needs["GPU"], max_retries=0)(_run)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(all(node.get(name, 0) >= least for name, least in self._needs.items()) for node in nodes):
             there = "; ".join(f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes)
@@ -178,7 +161,7 @@ def _ray() -> Any:
 _SHARED = "the store must be a folder that all nodes share under the same path"
 
 
-def _run(job: Job, configuration: Configuration, threads: int) -> "tuple[Ending, str | None]":
+def _run(job: Job, configuration: Configuration, threads: int) -> tuple[Ending, str | None]:
     """Run a trial on a node, once it is sure that its folder is there: we made it before we asked."""
     folder = Store(job.store).trial(configuration).folder
     node = platform.node()

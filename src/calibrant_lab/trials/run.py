@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -23,11 +23,10 @@ from calibrant_lab.trials.fit import Prepared, Trained, fit, predict, prepare
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.metering import Meter
 from calibrant_lab.trials.provenance import check_files, environment_of, made_with
-from calibrant_lab.trials.store import Result, Store, Trial, is_full, write_result
+from calibrant_lab.trials.store import Ending, Result, Store, Trial, is_full, write_result
 from calibrant_lab.trials.watching import KeepLast
 
 SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is running
-Ending = Literal["done", "busy", "failed", "disk full"]
 
 
 def run_trial(
@@ -45,17 +44,7 @@ def run_trial(
 
     What goes wrong is kept with the trial: the others go on. A trial that another process is at is left to it. A trial
     of more epochs goes on from a shorter one that kept its checkpoint: no learning rate depends on their number, so
-    that the result is the same.
-
-    Args:
-        store: Where to keep it.
-        configuration: The trial.
-        data: Folder of the data.
-        accelerator: As Lightning names them.
-        loggers: Loggers of Lightning.
-        callbacks: Callbacks of Lightning.
-        raises: Raise what goes wrong too, for someone who has asked for this trial alone.
-        keeps_checkpoint: Keep the last checkpoint, so that the trial can be prolonged.
+    that the result is the same. ``raises`` is for someone who has asked for this trial alone.
     """
     trial = store.trial(configuration)
     trial.folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +60,10 @@ def run_trial(
             write_json(trial.folder / kept.CONFIGURATION, configuration.to_dict())
             _begin_where_another_ended(store, configuration)
             _run(trial.folder, configuration, data, accelerator, loggers, callbacks)
-            _leave_checkpoint(trial.folder, keeps_checkpoint)
+            checkpoint = trial.folder / kept.CHECKPOINT
+            if keeps_checkpoint and checkpoint.exists():
+                checkpoint.replace(trial.folder / kept.FINAL)
+            checkpoint.unlink(missing_ok=True)
         except Exception as error:  # reported by the caller that asked for the trial
             if is_full(error):
                 raise
@@ -104,13 +96,11 @@ def _run(
     checkpoint = folder / kept.CHECKPOINT
     check_files(configuration)
     prepared = prepare(configuration, data)
-    resumes = checkpoint.exists()
-    _check_data(folder, prepared, resumes=resumes)
+    earlier = checkpoint if checkpoint.exists() else None
+    _check_data(folder, prepared, resumes=earlier is not None)
     meter = Meter(prepared, folder / kept.PROGRESS)
-    trained = fit(
-        prepared, loggers=loggers, callbacks=[meter, KeepLast(checkpoint), *callbacks],
-        resume_from=checkpoint if resumes else None, accelerator=accelerator,
-    )  # fmt: skip
+    watching = [meter, KeepLast(checkpoint), *callbacks]
+    trained = fit(prepared, loggers=loggers, callbacks=watching, resume_from=earlier, accelerator=accelerator)
     write_json(folder / kept.HISTORY, meter.history(trained))
     _write_predictions(folder, prepared, trained)
     write_weights(folder / kept.WEIGHTS, trained.model)
@@ -120,13 +110,6 @@ def _run(
     environment = environment_of(trained.model) | made_with(configuration)
     write_result(folder, Result(configuration, validation, found, meter.cost(), environment))
     (folder / kept.PROGRESS).unlink(missing_ok=True)
-
-
-def _leave_checkpoint(folder: Path, keeps: bool) -> None:
-    checkpoint = folder / kept.CHECKPOINT
-    if keeps and checkpoint.exists():
-        checkpoint.replace(folder / kept.FINAL)
-    checkpoint.unlink(missing_ok=True)
 
 
 def _begin_where_another_ended(store: Store, configuration: Configuration) -> None:

@@ -61,15 +61,17 @@ def list_runs(store: Store, console: Console) -> None:
     readable = [(run.configuration, run) for run in runs if run.configuration is not None]
     readable.sort(key=lambda pair: order(pair[0]))
     for (recipe, model, epochs), group in groupby(readable, lambda pair: _group(pair[0])):
-        parts = [recipe, model, f"{epochs} epochs"]
-        console.print(_listed(group, title=", ".join(part for part in parts if part)))
+        console.print(_listed(group, title=", ".join(filter(None, (recipe, model, f"{epochs} epochs")))))
     for run in runs:
         if run.problem is not None:
-            colour = COLOURS[run.status]
-            console.print(f"[{colour}]{run.status}[/] {escape(run.problem)}", highlight=False, soft_wrap=True)
+            _show_problem(run, console)
     for line in told(run.result for run in runs if run.result is not None):
         console.print(f"[yellow]changed[/] {escape(line)}", highlight=False, soft_wrap=True)
     console.print(_summary(runs), highlight=False, soft_wrap=True)
+
+
+def _show_problem(run: Run, console: Console) -> None:
+    console.print(_status(run), escape(str(run.problem)), highlight=False, soft_wrap=True)
 
 
 def _group(configuration: Configuration) -> tuple[str, str, int]:
@@ -80,8 +82,7 @@ def _group(configuration: Configuration) -> tuple[str, str, int]:
 def order(configuration: Configuration) -> tuple[Any, ...]:
     """Which trial comes before which: those of one recipe and method together, seeds last."""
     c = configuration
-    names = list(METHODS)
-    place = names.index(c.method) if c.method in names else len(names)
+    place = [*METHODS, c.method].index(c.method)  # those from outside come last
     searched = tuple(c.option(name) or 0.0 for name in ("weight", "bandwidth", "softness"))
     return *_group(c), place, c.settings.reduced_split, -c.settings.batch_size, *searched, label(c), c.seed
 
@@ -95,27 +96,22 @@ def _listed(runs: Iterable[tuple[Configuration, Run]], *, title: str) -> Table:
         # What is long may take a second line where the terminal is narrow.
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=heading not in ("method", "status"))
     for configuration, run in runs:
-        scores = ["", "", _left(run)]
         if run.result is not None:
             test, cost = run.result.test, run.result.cost
             scores = [percent(test["accuracy"]), percent(test["ece"]), duration(cost.seconds)]
-        table.add_row(
-            run.trial.identity[:DIGITS], escape(label(configuration)), str(configuration.seed), _status(run), *scores
-        )
+        else:
+            progress = run.trial.progress() if run.status == "running" else None
+            scores = ["", "", f"{duration(progress.seconds_left)} left" if progress and progress.share > 0 else ""]
+        identity, name = run.trial.identity[:DIGITS], escape(label(configuration))
+        table.add_row(identity, name, str(configuration.seed), _status(run), *scores)
     return table
 
 
 def _status(run: Run) -> Text:
     text = Text(run.status, style=COLOURS[run.status])
-    progress = run.trial.progress() if run.status in ("running", "unfinished", "failed") else None
-    if progress is not None:
+    if run.status in ("running", "unfinished", "failed") and (progress := run.trial.progress()) is not None:
         text.append(f" {progress.share:.0%}", style="default")
     return text
-
-
-def _left(run: Run) -> str:
-    progress = run.trial.progress() if run.status == "running" else None
-    return f"{duration(progress.seconds_left)} left" if progress is not None and progress.share > 0 else ""
 
 
 def _summary(runs: list[Run]) -> str:
@@ -125,27 +121,18 @@ def _summary(runs: list[Run]) -> str:
     text += f"; {size(sum(run.trial.size() for run in runs))}"
     if counts["done"]:
         seconds = sum(run.result.cost.seconds for run in runs if run.result is not None)
-        text += (
-            f", {duration(seconds)} of training. Accuracy and ECE in {BINS} bins: on the test set, before any scaling"
-        )
+        scores = f"Accuracy and ECE in {BINS} bins: on the test set, before any scaling"
+        text += f", {duration(seconds)} of training. {scores}"
     return text + (". What went wrong: calibrant runs show TRIAL." if counts["failed"] else ".")
 
 
 def show_run(store: Store, prefix: str, console: Console) -> None:
-    """Show all that is known of one trial.
-
-    Args:
-        store: Where it is.
-        prefix: The first digits of its identity, enough to tell it from the others; or the name of its folder.
-        console: Where to show it.
-    """
+    """Show all that is known of one trial."""
     run = look(find(store, prefix))
     folder = escape(str(run.trial.folder))
-    if run.configuration is None:
-        colour = COLOURS[run.status]
-        console.print(f"[{colour}]{run.status}[/] {escape(str(run.problem))}", highlight=False, soft_wrap=True)
+    if (c := run.configuration) is None:
+        _show_problem(run, console)
         return
-    c = run.configuration
     head = f"[bold]{escape(label(c))}[/] on {escape(plugins.short(c.recipe))}, seed {c.seed}:"
     console.print(head, _status(run), highlight=False, end="\n\n")
     changes = changes_of(c)
@@ -171,11 +158,8 @@ def _show_result(result: Result, console: Console) -> None:
     found, cost = result.validation, result.cost
     scores = {"accuracy %": percent(found["accuracy"]), "ECE %": percent(found["ece"])}
     _pairs(console, "validation set", scores | {"temperature": f"{found['temperature']:.3g}"})
-    spent = {
-        "time": duration(cost.seconds), "processor time": duration(cost.processor_seconds),
-        "samples": f"{cost.images:,}", "peak memory": size(cost.peak_memory),
-    }  # fmt: skip
-    _pairs(console, "cost", spent)
+    times = {"time": duration(cost.seconds), "processor time": duration(cost.processor_seconds)}
+    _pairs(console, "cost", times | {"samples": f"{cost.images:,}", "peak memory": size(cost.peak_memory)})
     _pairs(console, "environment", result.environment)
     for change in changes_since(result):
         console.print(f"[yellow]changed[/] {escape(change)}\n", highlight=False)
@@ -199,19 +183,7 @@ def find(store: Store, prefix: str) -> Trial:
 
 
 def prune(store: Store, *, failed: bool, unfinished: bool, weights: bool, apply: bool, console: Console) -> int:
-    """Remove what is no longer wanted; what is running or damaged is left alone.
-
-    Args:
-        store: Where from.
-        failed: Trials that failed.
-        unfinished: Trials that were begun and not ended, with their checkpoints.
-        weights: The networks of finished trials, and checkpoints that are left of them.
-        apply: Remove, instead of only saying what.
-        console: Where to say it.
-
-    Returns:
-        Bytes that were, or would be, freed.
-    """
+    """Remove what is no longer wanted, or say what; what is running or damaged is left alone. Returns bytes freed."""
     if not (failed or unfinished or weights):
         raise ValueError("choose what to remove: --failed, --unfinished or --weights")
     freed = 0

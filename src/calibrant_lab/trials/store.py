@@ -35,6 +35,7 @@ FINAL = "final.ckpt"  # of a trial that can be prolonged
 LOCK = ".lock"
 DROPOUT_PASSES = 10  # that predictions with dropout are the mean of
 Status = Literal["done", "running", "failed", "unfinished"]
+Ending = Literal["done", "busy", "failed", "disk full"]  # of an attempt at a trial
 Part = Literal["validation", "test"]
 T = TypeVar("T")
 
@@ -64,18 +65,10 @@ class UnknownTrialError(FileError):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a trial is.
+    """How far a trial is; scores are those of the last validation, NaN before the first."""
 
-    Attributes:
-        epochs: Passed, with the part of the present one.
-        of: All there will be.
-        seconds: That they took.
-        accuracy: Of the last validation; NaN before the first.
-        ece: Likewise.
-    """
-
-    epochs: float
-    of: int
+    epochs: float  # passed, with the part of the present one
+    of: int  # all there will be
     seconds: float
     accuracy: float
     ece: float
@@ -125,8 +118,7 @@ class Trial:
     def configuration(self) -> Configuration:
         """What was, or is to be, run."""
         path = self.folder / CONFIGURATION
-        with _explained(path):
-            found = read_json(path)
+        with _explained(path) as found:
             try:
                 configuration = from_dict(found)
             except plugins.UnknownNameError as error:
@@ -171,22 +163,17 @@ class Trial:
 
     def result(self) -> Result:
         """The scores and the cost of a finished trial."""
-        path = self.folder / RESULT
-        with _explained(path):
-            found = read_json(path)
+        with _explained(self.folder / RESULT) as found:
             return Result(
-                self.configuration, _scores(found["validation"]), _scores(found["test"]), _typed(Cost, found["cost"]),
-                dict(found["environment"]),
+                self.configuration, _numbers(found["validation"]), _numbers(found["test"]),
+                _typed(Cost, found["cost"]), dict(found["environment"]),
             )  # fmt: skip
 
     def history(self) -> list[dict[str, float]]:
         """Scores an epoch: ``train_...``, ``validation_...`` and ``test_...``."""
-        path = self.folder / HISTORY
-        with _explained(path):
-            return [
-                {name: math.nan if value is None else value for name, value in with_current_names(row).items()}
-                for row in read_json(path)
-            ]
+        with _explained(self.folder / HISTORY) as found:
+            rows = [with_current_names(row) for row in found]
+            return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
 
     def predicted(self, part: Part, *, sampled: bool = False) -> Predicted:
         """Logits and targets; ``sampled`` are the mean of passes with dropout on, as log-probabilities."""
@@ -224,15 +211,14 @@ class Trial:
         path = self.folder / FAILURE
         if not path.exists():
             return None
-        with suppress(FileError), _explained(path):
-            return str(read_json(path)["traceback"])
+        with suppress(FileError), _explained(path) as found:
+            return str(found["traceback"])
         return f"it failed, and {path.name} cannot be read"
 
     def progress(self) -> Progress | None:
         """How far it was when it last said so; None before its first step and after its last."""
-        path = self.folder / PROGRESS
-        with suppress(FileError), _explained(path):
-            return _typed(Progress, read_json(path))
+        with suppress(FileError), _explained(self.folder / PROGRESS) as found:
+            return _typed(Progress, found)
         return None
 
     def size(self) -> int:
@@ -335,10 +321,10 @@ def write_result(folder: Path, result: Result) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Name the file that is not as a trial writes it, and say how to get out of that."""
+def _explained(path: Path) -> Iterator[Any]:
+    """Read a file; name one that is not as a trial writes it, and say how to get out of that."""
     try:
-        yield
+        yield read_json(path)
     except UnknownTrialError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -350,8 +336,8 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _scores(found: dict[str, Any]) -> dict[str, float]:
-    values = {str(name): math.nan if value is None else value for name, value in found.items()}
+def _numbers(found: dict[str, Any]) -> dict[str, float]:
+    values = {name: math.nan if value is None else value for name, value in found.items()}
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, float | int):
             raise ValueError(f"{name} must be a number, got {value!r}")
@@ -359,8 +345,4 @@ def _scores(found: dict[str, Any]) -> dict[str, float]:
 
 
 def _typed(kind: type[T], found: dict[str, Any]) -> T:
-    values = {field.name: found[field.name] for field in fields(kind)}  # type: ignore[arg-type]
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, float | int | None):
-            raise ValueError(f"{name} must be a number, got {value!r}")
-    return kind(**{name: math.nan if value is None else value for name, value in values.items()})
+    return kind(**_numbers({field.name: found[field.name] for field in fields(kind)}))  # type: ignore[arg-type]

@@ -48,18 +48,15 @@ class Bar(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Name the epoch."""
-        self.progress.update(
-            self.task,
-            description=f"{self.label}: epoch {trainer.current_epoch + 1} of {trainer.max_epochs}",
-        )
+        epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+        self.progress.update(self.task, description=f"{self.label}: {epoch}")
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Move on by a step, and show the scores as they were last logged."""
-        if self.progress.disable:
-            return
-        steps = trainer.num_training_batches
-        self.progress.update(self.task, completed=trainer.global_step / steps, total=trainer.max_epochs)
-        self._show(trainer)
+        if not self.progress.disable:
+            done = trainer.global_step / trainer.num_training_batches
+            self.progress.update(self.task, completed=done, total=trainer.max_epochs)
+            self._show(trainer)
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Show the epoch."""

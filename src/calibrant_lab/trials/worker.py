@@ -9,31 +9,22 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.store import Store, is_full
-
-if TYPE_CHECKING:
-    from calibrant_lab.trials.run import Ending
+from calibrant_lab.trials.store import Ending, Store, is_full
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all trials of a sweep have in common.
-
-    Attributes:
-        store: Where they are kept.
-        data: Folder of the data.
-        accelerator: As Lightning names them.
-    """
+    """What all trials of a sweep have in common."""
 
     store: Path
     data: Path | None
     accelerator: str
 
 
-def attempt(job: Job, configuration: Configuration) -> "tuple[Ending, str | None]":
+def attempt(job: Job, configuration: Configuration) -> tuple[Ending, str | None]:
     """Run a trial; say how it ended and, where the trial could not note it down itself, what went wrong."""
     try:
         # Here, since it takes seconds: a process that only hands trials out does without it.
@@ -45,11 +36,7 @@ def attempt(job: Job, configuration: Configuration) -> "tuple[Ending, str | None
 
 
 def work(handle: int) -> None:
-    """Run the trials that come through a pipe, after the job they belong to.
-
-    Args:
-        handle: Of the pipe's end, as it was inherited.
-    """
+    """Run the trials that come through the pipe inherited as this handle, after the job they belong to."""
     faulthandler.enable()
     pipe: Connection[Any, Any] = Connection(handle)
     trials: SimpleQueue[bytes] = SimpleQueue()

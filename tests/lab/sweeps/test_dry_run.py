@@ -7,12 +7,11 @@ import pytest
 from rich.console import Console
 
 from calibrant.files import FileError
-from calibrant_lab.sweeps.dry_run import list_trials
+from calibrant_lab.sweeps.dry_run import Estimate, estimate, list_trials
 from calibrant_lab.sweeps.protocol import plan, rehearse
 from calibrant_lab.sweeps.run import validated
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.estimate import Estimate, estimate
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store
 from tests.lab.made_trials import finished, of

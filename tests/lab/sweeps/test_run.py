@@ -25,7 +25,7 @@ from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, Cost, Result, 
 from tests.lab.interrupted_sweep import SWEEP, TRIALS, Unseen
 
 if TYPE_CHECKING:
-    from calibrant_lab.trials.run import Ending
+    from calibrant_lab.trials.store import Ending
 
 NEEDED = plan(SWEEP, {}).needed
 

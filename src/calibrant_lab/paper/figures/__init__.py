@@ -21,39 +21,27 @@ from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.store import Store
 
 _CAPTIONS = {
-    "figure1": (
-        "Training curves",
+    "figure1": ("Training curves",
         "Accuracy and ECE by epoch, on the training and on the test set. Training scores are taken while the network "
-        "learns, over the batches of an epoch; test scores at its end, for this figure only.",
-    ),
-    "figure2": (
-        "Sensitivity to inner settings",
+        "learns, over the batches of an epoch; test scores at its end, for this figure only."),
+    "figure2": ("Sensitivity to inner settings",
         "Test ECE of MMCE by its bandwidth φ and of SB-ECE by its temperature T, at the λ chosen for each. A point "
         "is the mean over the seeds of the search; the ring that over all seeds of what was chosen on the "
-        "validation set. ESD has no such setting: its line is the mean over seeds.",
-    ),
-    "figure3": (
-        "Cost",
+        "validation set. ESD has no such setting: its line is the mean over seeds."),
+    "figure3": ("Cost",
         "Processor time of one run, the mean of all runs of a method, and of one tuned network: every trial of its "
-        "search, each counted once. NLL needs no search, and ESD none beyond λ.",
-    ),
-    "figure4": (
-        "Cumulative accuracy and confidence",
+        "search, each counted once. NLL needs no search, and ESD none beyond λ."),
+    "figure4": ("Cumulative accuracy and confidence",
         "The first NLL network on the test set, as trained and after a temperature fitted on the validation set. ESD "
-        "estimates the mean square of the difference between the curves; it is unbiased, so it may fall below 0.",
-    ),
-    "figure5": (
-        "Accuracy against λ",
+        "estimates the mean square of the difference between the curves; it is unbiased, so it may fall below 0."),
+    "figure5": ("Accuracy against λ",
         "Validation accuracy in the search over λ, the mean over its seeds. Of those above the threshold, {points:g} "
         "points below the NLL, the one with the lowest validation {select} is chosen; if none is above, the most "
-        "accurate.",
-    ),
-    "figure6": (
-        "Distribution shift",
+        "accurate."),
+    "figure6": ("Distribution shift",
         "Accuracy, ECE, and ECE after a temperature fitted on clean validation data, by the severity of corruptions of "
         "the test images. A marker is the mean over corruptions and seeds, its thin line the standard deviation over "
-        "seeds, its bar the middle half of the corruptions.",
-    ),
+        "seeds, its bar the middle half of the corruptions."),
 }  # fmt: skip
 FORMATS = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
 
@@ -80,10 +68,6 @@ DRAWN: dict[str, Callable[[Plan, Store], Figure]] = {
 
 def write_figure(path: Path, figure: Figure) -> None:
     """Write a figure, whole or not at all, in the format its name ends in; the same figure gives the same bytes.
-
-    Args:
-        path: Ending in .svg, .png or .pdf.
-        figure: What to write.
 
     Example:
         >>> import tempfile

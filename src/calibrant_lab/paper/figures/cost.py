@@ -21,21 +21,13 @@ _TITLES = ("one run", "one tuned network")
 
 @dataclass(frozen=True)
 class RowCost:
-    """What a row of a table took.
-
-    Attributes:
-        name: Of the row.
-        look: How it is drawn.
-        runs: Every finished run of the row, those of its searches included.
-        tuning: Those that one tuned network takes: the trials of the searches, or one run where nothing is searched.
-        wanted: How many of those there will be, as far as is known.
-    """
+    """What a row of a table took."""
 
     name: str
     look: parts.Look
-    runs: tuple[Result, ...]
-    tuning: tuple[Result, ...]
-    wanted: int
+    runs: tuple[Result, ...]  # every finished run of the row, those of its searches included
+    tuning: tuple[Result, ...]  # those that one tuned network takes: of the searches, or one where nothing is searched
+    wanted: int  # how many of those there will be, as far as is known
 
     def seconds(self, *, single: bool, processor: bool = True) -> float:
         """Of a single run, the mean of all; or of all that one tuned network takes. NaN where nothing has finished."""
@@ -60,22 +52,15 @@ def figure3(plans: Sequence[Plan], store: Store) -> Figure:
     """Cost of one run (left) and of all the runs that one tuned network takes (right).
 
     Processor time, since wall-clock time depends on what else the machine does; a mark shows the latter. Several
-    plans stand side by side in the order of the cost of a run.
-
-    Args:
-        plans: Of Table 1, one for each recipe.
-        store: Where their trials are.
+    plans, one for each recipe, stand side by side in the order of the cost of a run.
     """
+    if not plans:
+        raise ValueError("Figure 3 needs a plan, got none")
     costs = {name: found for name, plan in _named(plans).items() if (found := row_costs(plan, store))}
     if not costs:
-        raise (
-            parts.not_run("Figure 3", "finished trials", plans[0])
-            if plans
-            else ValueError("Figure 3 needs a plan, got none")
-        )
+        raise parts.not_run("Figure 3", "finished trials", plans[0])
     if len(costs) == 1:
-        [(name, found)] = costs.items()
-        return _bars(name, found)
+        return _bars(*costs.popitem())
     # From the cheapest to the most expensive run of the NLL.
     return _lines(dict(sorted(costs.items(), key=lambda pair: pair[1][0].seconds(single=True))))
 
@@ -97,17 +82,18 @@ def _bars(subject: str, costs: list[RowCost]) -> Figure:
         single, total = figure.subplots(1, 2, sharey=True)
         scale = _bar(single, costs, single=True)
         for place, cost in enumerate(costs):
-            mean, deviation = parts.mean_and_deviation([run.cost.processor_seconds for run in cost.runs])
             if len(cost.runs) > 1:
-                single.errorbar(
-                    mean / scale, place, xerr=deviation / scale, color=INK, elinewidth=1, capsize=2.5, linewidth=0
-                )
+                times = [run.cost.processor_seconds / scale for run in cost.runs]
+                mean, deviation = parts.mean_and_deviation(times)
+                single.errorbar(mean, place, xerr=deviation, color=INK, elinewidth=1, capsize=2.5, linewidth=0)
         scale = _bar(total, costs, single=False)
         for place, cost in enumerate(costs):
             end = max(cost.seconds(single=False, processor=processor) for processor in (True, False)) / scale
+            done = f"{len(cost.tuning)} of " if len(cost.tuning) != cost.wanted else ""
             total.annotate(
-                _count(cost), (end, place), (6, 0), textcoords="offset points", va="center", color=MUTED, fontsize=8.5
-            )
+                f"{done}{cost.wanted} run{'s' if cost.wanted != 1 else ''}", (end, place), (6, 0),
+                textcoords="offset points", va="center", color=MUTED, fontsize=8.5,
+            )  # fmt: skip
         total.set_xlim(right=1.3 * total.get_xlim()[1])  # room for the counts
         single.set_yticks(range(len(costs)), [cost.name for cost in costs])
         single.set_ylim(len(costs) - 0.5, -0.5)
@@ -140,19 +126,16 @@ def _lines(costs: dict[str, list[RowCost]]) -> Figure:
     by_name = [{cost.name: cost for cost in found} for found in costs.values()]
     with parts.wide_figure() as figure:
         for axes, title in zip(figure.subplots(1, 2), _TITLES, strict=True):
+            single = title == _TITLES[0]
             values = {
-                name: np.array([
-                    found[name].seconds(single=title == _TITLES[0]) if name in found else np.nan for found in by_name
-                ])
+                name: np.array([row[name].seconds(single=single) if name in row else np.nan for row in by_name])
                 for name in looks
-            }  # fmt: skip
+            }
             shown = np.concatenate([value[np.isfinite(value)] for value in values.values()])
             scale, unit = _unit(shown)
             for name, value in values.items():
-                axes.plot(
-                    range(len(costs)), value / scale, color=looks[name].colour, marker=looks[name].marker, markersize=5,
-                    linewidth=1.6, alpha=0.9,
-                )  # fmt: skip
+                colour, marker = looks[name]
+                axes.plot(value / scale, color=colour, marker=marker, markersize=5, linewidth=1.6, alpha=0.9)
             # From digits to language models costs differ by powers of ten.
             if shown.min() > 0 and shown.max() / shown.min() > 30:
                 axes.set_yscale("log")
@@ -165,12 +148,6 @@ def _lines(costs: dict[str, list[RowCost]]) -> Figure:
             axes.margins(x=0.1)
         legend_above(figure, None, *(parts.line_key(look, name) for name, look in looks.items()))
     return figure
-
-
-def _count(cost: RowCost) -> str:
-    done = len(cost.tuning)
-    several = "s" if cost.wanted != 1 else ""
-    return f"{done} run{several}" if done == cost.wanted else f"{done} of {cost.wanted} run{several}"
 
 
 def _unit(seconds: parts.Array) -> tuple[float, str]:

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from calibrant.metrics import Predictions, esd, predictions
 from calibrant.posthoc import TemperatureScaling
@@ -22,10 +22,6 @@ def figure4(plan: Plan, store: Store) -> Figure:
 
     Samples stand in the order of their confidence. The difference of the two curves is drawn once more below, where
     it can be seen; the mean of its square is what ESD estimates without bias.
-
-    Args:
-        plan: Of Table 1.
-        store: Where its trials are, with their predictions.
     """
     given = as_trained_and_scaled(plan, store)
     with parts.wide_figure(4.8) as figure:
@@ -41,13 +37,11 @@ def figure4(plan: Plan, store: Store) -> Figure:
         bottom[0].yaxis.set_major_locator(MaxNLocator(4))
         figure.supxlabel("samples, the least confident first (their confidence)", fontsize=9.5, color=MUTED)
         legend_above(
-            figure,
-            plan.sweep.subject,
-            Line2D([], [], color=ACCENT, linewidth=1.8, label="accuracy"),
+            figure, plan.sweep.subject, Line2D([], [], color=ACCENT, linewidth=1.8, label="accuracy"),
             Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (3, 1.5)), label="confidence"),
             Line2D([], [], color=GAP, linewidth=1.8, label="difference"),
             Patch(color=MUTED, alpha=0.2, linewidth=0, label="chance (95 %)"),
-        )
+        )  # fmt: skip
     return figure
 
 
@@ -63,12 +57,9 @@ def as_trained_and_scaled(plan: Plan, store: Store) -> dict[str, Predictions]:
         scaling = TemperatureScaling().fit(*validation)
     except ValueError as error:
         raise ValueError(f"Figure 4 needs a temperature, and none fits the validation set: {error}") from error
-    return {
-        "as trained": predictions(logits=test.logits, target=test.target),
-        f"temperature {float(scaling.temperature_):.2f}": predictions(
-            logits=scaling(test.logits).detach(), target=test.target
-        ),
-    }
+    scaled = predictions(logits=scaling(test.logits).detach(), target=test.target)
+    trained = predictions(logits=test.logits, target=test.target)
+    return {"as trained": trained, f"temperature {float(scaling.temperature_):.2f}": scaled}
 
 
 def _draw(curves: Axes, difference: Axes, predicted: Predictions) -> None:
@@ -82,10 +73,8 @@ def _draw(curves: Axes, difference: Axes, predicted: Predictions) -> None:
     ticks = np.array([0, 0.25, 0.5, 0.75, 1])
     at = threshold[np.minimum(np.searchsorted(share, ticks), len(share) - 1)]
     difference.set_xlim(0, 1)
-    difference.xaxis.set_major_locator(FixedLocator(ticks.tolist()))
-    difference.set_xticklabels(
-        [f"{100 * tick:.0f} %\n({short_confidence(z)})" for tick, z in zip(ticks, at, strict=True)]
-    )
+    labels = [f"{100 * tick:.0f} %\n({short_confidence(z)})" for tick, z in zip(ticks, at, strict=True)]
+    difference.set_xticks(ticks, labels)
 
 
 def _power(value: float) -> str:

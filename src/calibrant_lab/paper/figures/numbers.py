@@ -7,6 +7,7 @@ from dataclasses import asdict
 from calibrant.report.figures import cumulated
 from calibrant_lab.paper.figures.cost import row_costs
 from calibrant_lab.paper.figures.cumulative import as_trained_and_scaled
+from calibrant_lab.paper.figures.parts import label_of
 from calibrant_lab.paper.tables.formats import csv_of, subject_of
 from calibrant_lab.shift.evaluation import ShiftResult
 from calibrant_lab.sweeps.protocol import Plan
@@ -26,15 +27,10 @@ def numbers_of(figure: str, plan: Plan, store: Store) -> str:
 
 
 def shift_csv(sweep: Sweep, rows: Mapping[str, Sequence[ShiftResult]]) -> str:
-    """Scores under every corruption at every severity; 0 is the clean test set (Figure 6).
-
-    Args:
-        sweep: Whose networks they are.
-        rows: By the name of a table's row, a result for each network.
-    """
+    """Scores of the networks of every row under every corruption and severity; 0 is the clean test set (Figure 6)."""
     return csv_of(
         subject_of(sweep)
-        | {"row": _plain(name), "network": place, "images": result.images, "corruption": corruption,
+        | {"row": name.removeprefix("+ "), "network": place, "images": result.images, "corruption": corruption,
            "severity": severity, **{key: f"{value:.6g}" for key, value in asdict(score).items()}}
         for name, results in rows.items()
         for place, result in enumerate(results)
@@ -43,18 +39,13 @@ def shift_csv(sweep: Sweep, rows: Mapping[str, Sequence[ShiftResult]]) -> str:
     )  # fmt: skip
 
 
-def _plain(row: str) -> str:
-    """A row's name that no spreadsheet takes for a formula."""
-    return row.removeprefix("+ ")
-
-
 def _curves(plan: Plan, store: Store) -> Lines:
     """Scores of every finished network of a plan's rows after every epoch (Figure 1)."""
     for row in plan.rows:
         for trial in row.trials:
             for epoch, scores in enumerate(store.trial(trial).history() if store.result(trial) else [], start=1):
                 found = {name: f"{scores.get(name, math.nan):.6g}" for name in CURVES}
-                yield {"row": _plain(row.name), "seed": trial.seed, "epoch": epoch, **found}
+                yield {"row": label_of(row), "seed": trial.seed, "epoch": epoch, **found}
 
 
 def _search(plan: Plan, store: Store) -> Lines:
@@ -66,7 +57,7 @@ def _search(plan: Plan, store: Store) -> Lines:
                     continue
                 chosen = search.chosen is not None and trial == search.chosen.replaced({"seed": trial.seed})
                 yield {
-                    "row": _plain(row.name), "option": search.option, "value": trial.option(search.option),
+                    "row": label_of(row), "option": search.option, "value": trial.option(search.option),
                     "seed": trial.seed, "chosen": chosen, "validation_accuracy": result.validation["accuracy"],
                     "validation_ece": result.validation["ece"], "test_ece": result.test["ece"],
                 }  # fmt: skip

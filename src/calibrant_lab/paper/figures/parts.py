@@ -9,7 +9,6 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from calibrant.report.figures import ACCENT, GAP, MUTED, PAPER, house_style, percent_ticks
@@ -43,9 +42,7 @@ _LOOKS = {
     "SB-ECE": Look("#009e73", "^"),
     "ESD": Look(ACCENT, "o"),
 }
-_OTHERS = [
-    Look(colour, marker) for marker in ("v", "P", "X") for colour in ("#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1")
-]
+_OTHERS = [Look(colour, marker) for marker in "vPX" for colour in ("#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1")]
 
 
 def label_of(row: Row) -> str:
@@ -73,10 +70,8 @@ def finished(trials: Iterable[Configuration], store: Store) -> list[Result]:
 
 def not_run(figure: str, needs: str, plan: Plan) -> NotRunError:
     """What to say when a figure cannot be drawn."""
-    recipe = plugins.short(plan.base.recipe)
-    return NotRunError(
-        f"{figure} needs {needs}, which the store does not have for {recipe}: reproduce table1 with such trials first"
-    )
+    lacking = f"{figure} needs {needs}, which the store does not have for {plugins.short(plan.base.recipe)}"
+    return NotRunError(f"{lacking}: reproduce table1 with such trials first")
 
 
 @contextmanager
@@ -91,7 +86,10 @@ def percent_axis(axes: Axes, *, from_zero: bool = False) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     if from_zero:
         axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(percent_ticks(_decimals(axes.get_yticks())))
+    ticks = axes.get_yticks()
+    step = 100 * float(np.diff(ticks).min()) if len(ticks) > 1 else 1.0
+    exact = (digits for digits in range(4) if abs(step * 10**digits - round(step * 10**digits)) < 1e-6)
+    axes.yaxis.set_major_formatter(percent_ticks(next(exact, 4)))
 
 
 def plain_numbers() -> FuncFormatter:
@@ -110,18 +108,8 @@ def line_key(look: Look, label: str) -> Line2D:
     return Line2D([], [], color=look.colour, marker=look.marker, markersize=5, linewidth=1.6, label=label)
 
 
-def band_key(colour: str, seeds: int) -> Patch:
-    """A legend's entry for a standard deviation."""
-    return Patch(color=colour, alpha=BAND, linewidth=0, label=f"± standard deviation of {seeds} seeds")
-
-
 def empty_panel(axes: Axes, title: str) -> None:
     """Say in its place that something was not run."""
     axes.set(title=title, xticks=[])
     axes.grid(visible=False)
     axes.text(0.5, 0.5, "not run here", transform=axes.transAxes, ha="center", va="center", color=MUTED)
-
-
-def _decimals(ticks: Array) -> int:
-    step = 100 * float(np.diff(ticks).min()) if len(ticks) > 1 else 1.0
-    return next((digits for digits in range(4) if abs(step * 10**digits - round(step * 10**digits)) < 1e-6), 4)

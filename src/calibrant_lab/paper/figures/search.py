@@ -23,20 +23,16 @@ def figure2(plan: Plan, store: Store) -> Figure:
     """Test ECE of MMCE by its bandwidth (left) and of SB-ECE by its temperature (right), with ESD as a line.
 
     A point is the mean over the seeds of the search, by default one. Of what it chose, and of ESD, there are all seeds.
-
-    Args:
-        plan: Of Table 1.
-        store: Where its trials are.
     """
-    rows = {method: parts.row_of(plan, method) for method in _INNER}
-    if not any(row and _inner(row, store) for row in rows.values()):
+    rows = {method: _searched(plan, method, store) for method in _INNER}
+    if not any(rows.values()):
         raise parts.not_run("Figure 2", "the search over φ of MMCE or T of SB-ECE", plan)
     esd = parts.row_of(plan, "esd")
     scores = [result.test["ece"] for result in parts.finished(esd.trials, store)] if esd else []
     with parts.wide_figure() as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (method, row) in zip(panels, rows.items(), strict=True):
-            if row is None or not _inner(row, store):
+            if row is None:
                 parts.empty_panel(axes, "SB-ECE" if method == "sb-ece" else "MMCE")
                 continue
             _draw_inner(axes, row, store, parts.look_of(plan.rows, row))
@@ -47,15 +43,9 @@ def figure2(plan: Plan, store: Store) -> Figure:
         panels[0].set_ylim(0, 1.08 * panels[0].get_ylim()[1])
         parts.percent_axis(panels[0])
         seeds = plan.sweep.search_seeds
+        points = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
         keys: list[Line2D | Patch] = [
-            Line2D(
-                [],
-                [],
-                color=INK,
-                marker=".",
-                linewidth=1.6,
-                label=f"mean of {seeds} seeds" if seeds > 1 else "one seed",
-            ),
+            Line2D([], [], color=INK, marker=".", linewidth=1.6, label=points),
             _ring_key("chosen, all seeds"),
             Line2D([], [], color=ACCENT, linewidth=1.6, label="ESD, all seeds"),
             Patch(color=ACCENT, alpha=parts.BAND, linewidth=0, label="± standard deviation"),
@@ -65,18 +55,12 @@ def figure2(plan: Plan, store: Store) -> Figure:
 
 
 def figure5(plan: Plan, store: Store) -> Figure:
-    """Validation accuracy against λ, and the least accuracy that the selection accepts.
-
-    Args:
-        plan: Of Table 1.
-        store: Where its trials are.
-    """
+    """Validation accuracy against λ, and the least accuracy that the selection accepts."""
     baseline = parts.finished(plan.baselines, store)
     rows = [row for row in plan.rows if row.searches and parts.finished(row.searches[0].candidates, store)]
     if not baseline or not rows:
         raise parts.not_run("Figure 5", "the first trial of the NLL and a trial of the search over λ", plan)
     accuracy = fmean(result.validation["accuracy"] for result in baseline)
-    points = 100 * plan.sweep.tolerance
     with parts.wide_figure() as figure:
         axes = figure.subplots()
         axes.axhline(accuracy, color=INK, linewidth=1.2)
@@ -87,21 +71,19 @@ def figure5(plan: Plan, store: Store) -> Figure:
         axes.set(xscale="log", xlabel="weight λ of the objective", ylabel="validation accuracy")
         _ticks(axes, _apart(trial.option("weight") for row in rows for trial in row.searches[0].candidates))
         parts.percent_axis(axes)
-        legend_above(
-            figure,
-            plan.sweep.subject,
-            *(parts.line_key(parts.look_of(plan.rows, row), parts.label_of(row)) for row in rows),
-            _ring_key("chosen"),
-            Line2D([], [], color=INK, linewidth=1.2, label="NLL"),
-            Line2D(
-                [], [], color=INK, linewidth=1.2, linestyle=(0, (3, 1.5)), label=f"threshold, {points:g} points below"
-            ),
-        )
+        least = f"threshold, {100 * plan.sweep.tolerance:g} points below"
+        keys = [parts.line_key(parts.look_of(plan.rows, row), parts.label_of(row)) for row in rows]
+        keys += [
+            _ring_key("chosen"), Line2D([], [], color=INK, linewidth=1.2, label="NLL"),
+            Line2D([], [], color=INK, linewidth=1.2, linestyle=(0, (3, 1.5)), label=least),
+        ]  # fmt: skip
+        legend_above(figure, plan.sweep.subject, *keys)
     return figure
 
 
-def _inner(row: Row, store: Store) -> bool:
-    return len(row.searches) > 1 and bool(parts.finished(row.searches[1].candidates, store))
+def _searched(plan: Plan, method: str, store: Store) -> Row | None:
+    row = parts.row_of(plan, method)
+    return row if row and len(row.searches) > 1 and parts.finished(row.searches[1].candidates, store) else None
 
 
 def _draw_inner(axes: Axes, row: Row, store: Store, look: parts.Look) -> None:
@@ -158,10 +140,8 @@ def _apart(values: Iterable[float]) -> list[float]:
 
 
 def _plot(axes: Axes, means: dict[float, float], look: parts.Look, width: float = 1.6) -> None:
-    axes.plot(
-        [*means], [*means.values()], color=look.colour, marker=look.marker,
-        markersize=3.4 + width, linewidth=width,
-    )  # fmt: skip
+    colour, marker = look
+    axes.plot([*means], [*means.values()], color=colour, marker=marker, markersize=3.4 + width, linewidth=width)
 
 
 def _ring(axes: Axes, place: float, value: float, deviation: float | None, look: parts.Look, size: float = 9) -> None:
@@ -176,7 +156,7 @@ def _ring_key(label: str) -> Line2D:
 
 
 def _draw_line(axes: Axes, scores: list[float]) -> None:
-    mean, deviation = parts.mean_and_deviation(scores)
-    axes.axhline(float(mean), color=ACCENT, linewidth=1.6)
+    mean, deviation = map(float, parts.mean_and_deviation(scores))
+    axes.axhline(mean, color=ACCENT, linewidth=1.6)
     if len(scores) > 1:
-        axes.axhspan(float(mean - deviation), float(mean + deviation), color=ACCENT, alpha=parts.BAND, linewidth=0)
+        axes.axhspan(mean - deviation, mean + deviation, color=ACCENT, alpha=parts.BAND, linewidth=0)

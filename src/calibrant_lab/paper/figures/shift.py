@@ -23,16 +23,15 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]], subject: str = "") -> Fig
 
     A marker is the mean over corruptions and seeds. Its thin line is the standard deviation over seeds of the mean
     over corruptions; its bar holds the middle half of the corruptions, the seeds averaged. Severity 0 is the clean
-    test set.
-
-    Args:
-        rows: By the name of a table's row, a result for each seed; rows without any are left out.
-        subject: Data and network, for the title.
+    test set. Rows without results are left out.
     """
     shown = {name: list(results) for name, results in rows.items() if results}
     if not shown:
         raise parts.NotRunError("the figure of distribution shift needs finished trials, and there are none")
-    _check_comparable([result for results in shown.values() for result in results])
+    found = [result for results in shown.values() for result in results]
+    if len({(result.request.source, tuple(result.corrupted), result.images) for result in found}) > 1:
+        reason = "the results are of different images or corruptions"
+        raise ValueError(f"{reason}: evaluate all trials with the same data and limit")
     # Who has which colour depends on the rows of the whole plan, drawn or not.
     every = [Row(name, ()) for name in rows]
     looks = {row.name: (parts.look_of(every, row), parts.label_of(row)) for row in every if row.name in shown}
@@ -75,15 +74,6 @@ def _by_severity(results: Sequence[ShiftResult], measure: str) -> tuple[parts.Ar
         mean, deviation = parts.mean_and_deviation(np.mean(values, axis=1))
         columns.append((mean, deviation, *np.quantile(np.mean(values, axis=0), (0.25, 0.75))))
     return tuple(np.array(column) for column in zip(*columns, strict=True))
-
-
-def _check_comparable(results: Sequence[ShiftResult]) -> None:
-    """Curves of different images must not stand side by side as if they were of the same."""
-    kinds = {(result.request.source, tuple(result.corrupted), result.images) for result in results}
-    if len(kinds) > 1:
-        raise ValueError(
-            "the results are of different images or corruptions: evaluate all trials with the same data and limit"
-        )
 
 
 def _title(result: ShiftResult, subject: str) -> str:

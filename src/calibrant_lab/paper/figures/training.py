@@ -4,15 +4,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from calibrant.report.figures import ACCENT, GAP, legend_above
 from calibrant_lab.paper.figures import parts
 from calibrant_lab.scores import BINS
-from calibrant_lab.sweeps.protocol import Plan, Row
+from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.store import Store
 
-History = list[dict[str, float]]
 _PARTS = (("train", GAP, (4.0, 2.0)), ("test", ACCENT, ()))  # name, colour, dashes
 _SCORES = (("accuracy", "accuracy"), ("ece", f"ECE in {BINS} bins"))
 
@@ -21,13 +21,10 @@ def figure1(plan: Plan, store: Store) -> Figure:
     """Accuracy (left) and ECE (right) by epoch of the NLL, and of ESD below it if it was run.
 
     Training scores are taken while the network learns, over the batches of an epoch; test scores at its end.
-
-    Args:
-        plan: Of Table 1.
-        store: Where its trials are.
     """
-    shown = (parts.row_of(plan, "nll"), parts.row_of(plan, "esd"))
-    rows = [(row, found) for row in shown if row and (found := _read(row, store))]
+    shown = [row for row in (parts.row_of(plan, "nll"), parts.row_of(plan, "esd")) if row]
+    done = [(row, found) for row in shown if (found := parts.finished(row.trials, store))]
+    rows = [(row, [store.trial(one.configuration).history() for one in found]) for row, found in done]
     if not rows or rows[0][0].name != "NLL":
         raise parts.not_run("Figure 1", "a finished trial of the NLL", plan)
     with parts.wide_figure(parts.HEIGHT * (1 if len(rows) == 1 else 1.65)) as figure:
@@ -36,7 +33,8 @@ def figure1(plan: Plan, store: Store) -> Figure:
             trained_with = row.name if row.name == "NLL" else f"NLL {row.name}"
             for axes, (score, name) in zip(line, _SCORES, strict=True):
                 for part, colour, dashes in _PARTS:
-                    _draw(axes, _values(histories, part, score), colour, dashes)
+                    values = [[one.get(f"{part}_{score}", np.nan) for one in history] for history in histories]
+                    _draw(axes, values, colour, dashes)
                 axes.set_title(f"{trained_with}: {name}")
         for axes in grid[-1]:
             axes.set_xlabel("epoch")
@@ -44,25 +42,15 @@ def figure1(plan: Plan, store: Store) -> Figure:
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.margins(y=0.03)  # a line at 0 or 100 % is as thick as the others
             parts.percent_axis(axes)
-        keys = [
-            Line2D([], [], color=colour, dashes=dashes, linewidth=1.6, label=part) for part, colour, dashes in _PARTS
-        ]
+        keys = [Line2D([], [], color=colour, dashes=line, linewidth=1.6, label=part) for part, colour, line in _PARTS]
         seeds = max(len(histories) for _, histories in rows)
-        bands = [parts.band_key(ACCENT, seeds)] if seeds > 1 else []
-        legend_above(figure, plan.sweep.subject, *keys, *bands)
+        band = Patch(color=ACCENT, alpha=parts.BAND, linewidth=0, label=f"± standard deviation of {seeds} seeds")
+        legend_above(figure, plan.sweep.subject, *keys, *([band] if seeds > 1 else []))
     return figure
 
 
-def _read(row: Row, store: Store) -> list[History]:
-    return [store.trial(result.configuration).history() for result in parts.finished(row.trials, store)]
-
-
-def _values(histories: list[History], part: str, score: str) -> parts.Array:
+def _draw(axes: Axes, values: list[list[float]], colour: str, dashes: tuple[float, ...]) -> None:
     """One line a seed, one column an epoch."""
-    return np.array([[entry.get(f"{part}_{score}", np.nan) for entry in history] for history in histories])
-
-
-def _draw(axes: Axes, values: parts.Array, colour: str, dashes: tuple[float, ...]) -> None:
     mean, deviation = parts.mean_and_deviation(values)
     epochs = np.arange(1, len(mean) + 1)
     axes.plot(epochs, mean, color=colour, dashes=dashes, linewidth=1.6, marker="o" if len(epochs) == 1 else None)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -25,17 +25,11 @@ NOT_RUN, SEARCHING = "not run here", "search not ended"  # no problem, only not 
 
 @dataclass(frozen=True)
 class Cell:
-    """Numbers as people read them, in percent where the column has percent.
+    """Numbers as people read them, in percent where the column has percent."""
 
-    Attributes:
-        values: One for each of the row's seeds, or one of them all; NaN where no temperature could be fitted.
-        paper: What the paper has there, if anything.
-        best: Whether no other row of single networks has a better mean.
-    """
-
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # one for each of the row's seeds, or one of them all; NaN where no temperature fits
     paper: Printed | None = None
-    best: bool = False
+    best: bool = False  # no other row of single networks has a better mean
 
     @property
     def mean(self) -> float:
@@ -55,48 +49,28 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row.
-
-    Attributes:
-        name: What the row of the plan is called.
-        kind: Networks alone, all seeds as an ensemble, or networks with dropout on.
-        cells: By the key of the column.
-        seeds: Those finished.
-        planned: How many there will be.
-        chosen: The options that were searched for, such as weight (λ).
-        within: Whether what was chosen loses less accuracy than is tolerated; None where no network was chosen by it.
-        problem: Why it has no numbers, if it has none.
-    """
+    """One row: networks alone, all seeds as an ensemble, or networks with dropout on."""
 
     name: str
     kind: Kind
-    cells: Mapping[str, Cell]
-    seeds: tuple[int, ...]
-    planned: int
-    chosen: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    within: bool | None = None
-    problem: str | None = None
+    cells: Mapping[str, Cell]  # by the key of the column
+    seeds: tuple[int, ...]  # those finished
+    planned: int  # how many there will be
+    chosen: Mapping[str, float] = dataclasses.field(default_factory=dict)  # options searched for, such as weight (λ)
+    within: bool | None = None  # the chosen one loses less accuracy than is tolerated; None where none was chosen
+    problem: str | None = None  # why it has no numbers
 
 
 @dataclass(frozen=True)
 class Tabulated:
-    """A table.
-
-    Attributes:
-        sweep: The request it answers.
-        columns: Its columns.
-        rows: Networks first, then ensembles, then dropout.
-        comparisons: Between rows of networks, over seeds.
-        failed: Trials that ended without a result: the row, and which of its seeds or candidates.
-        unkept: Rows whose predictions were not kept, so that they have no ensemble.
-    """
+    """A table."""
 
     sweep: Sweep
     columns: tuple[Column, ...]
-    rows: tuple[TableRow, ...]
-    comparisons: tuple[Comparison, ...]
-    failed: tuple[tuple[str, str], ...] = ()
-    unkept: tuple[str, ...] = ()
+    rows: tuple[TableRow, ...]  # networks first, then ensembles, then dropout
+    comparisons: tuple[Comparison, ...]  # between rows of networks, over seeds
+    failed: tuple[tuple[str, str], ...] = ()  # of trials without a result: the row, and which seed or candidate
+    unkept: tuple[str, ...] = ()  # rows whose predictions were not kept, so that they have no ensemble
 
     @property
     def in_paper(self) -> bool:
@@ -105,13 +79,10 @@ class Tabulated:
 
 
 def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabulated:
-    """Fill a table with what a store holds.
+    """Fill a table with what a store holds; what it lacks is "not run here".
 
-    Args:
-        plan: Its rows.
-        store: Results so far; what it lacks is "not run here".
-        ensembles: Add rows for the ensemble of a row's seeds, and for MC dropout where the network has any, from
-            stored predictions. By default where all rows have one batch size.
+    Ensembles of a row's seeds, and MC dropout where the network has any, are by default rows where all have one batch
+    size.
     """
     columns = tuple(column(key) for key in plan.sweep.columns)
     paper = published(plan.sweep)
@@ -126,11 +97,7 @@ def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabu
     for row in plan.rows:
         for trial, which in _named(row):
             named.setdefault(trial, (row.name, which))  # rows may share a search
-    failed = [
-        name
-        for trial, name in named.items()
-        if store.result(trial) is None and store.trial(trial).failure() is not None
-    ]
+    lost = [trial for trial in named if store.result(trial) is None and store.trial(trial).failure() is not None]
     results = {
         row.name: {key: dict(zip(row.seeds, cell.values, strict=True)) for key, cell in row.cells.items()}
         for row in networks
@@ -138,7 +105,7 @@ def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabu
     }
     compared = {one.key: one.better for one in columns if "+vector" not in one.key}
     comparisons = compare(results, _pairs([row for row in plan.rows if row.name in results], plan.rows[0]), compared)
-    return Tabulated(plan.sweep, columns, tuple(rows), comparisons, tuple(failed), tuple(unkept))
+    return Tabulated(plan.sweep, columns, tuple(rows), comparisons, tuple(named[one] for one in lost), tuple(unkept))
 
 
 def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
@@ -156,27 +123,22 @@ def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
 def _networks(
     row: Row, store: Store, columns: Sequence[Column], paper: Mapping[str, Printed] | None, planned: int
 ) -> TableRow:
-    found = {
-        trial.seed: {one.key: store.trial(trial).score("test", one.key) for one in columns}
-        for trial in row.trials
-        if store.result(trial) is not None
-    }
+    done = _done(row, store)
+    found = {seed: {one.key: trial.score("test", one.key) for one in columns} for seed, trial in done.items()}
     begun = any(store.result(trial) is not None for search in row.searches for trial in search.candidates)
     problem = row.problem or (None if found else SEARCHING if begun and not row.trials else NOT_RUN)
     if not found and any(store.trial(trial).failure() is not None for trial in row.trials):
         problem = "every seed failed"
+    within = row.searches[-1].within if row.searches and row.searches[-1].chosen is not None else None
     cells = _cells(found.values(), columns, paper)
-    return TableRow(row.name, "network", cells, tuple(found), planned, _chosen(row), _within(row), problem)
+    return TableRow(row.name, "network", cells, tuple(found), planned, _chosen(row), within, problem)
 
 
 def _cells(
-    found: Iterable[Mapping[str, float]], columns: Sequence[Column], paper: Mapping[str, Printed] | None = None
+    found: Collection[Mapping[str, float]], columns: Sequence[Column], paper: Mapping[str, Printed] | None = None
 ) -> dict[str, Cell]:
-    found = tuple(found)
-    return {
-        one.key: Cell(tuple(one.factor * scores[one.key] for scores in found), (paper or {}).get(one.key))
-        for one in columns
-    }
+    values = {one.key: tuple(one.factor * scores[one.key] for scores in found) for one in columns}
+    return {key: Cell(given, (paper or {}).get(key)) for key, given in values.items()}
 
 
 def _chosen(row: Row) -> dict[str, float]:
@@ -184,21 +146,15 @@ def _chosen(row: Row) -> dict[str, float]:
     return {search.option: row.trials[0].option(search.option) for search in row.searches} if row.trials else {}
 
 
-def _within(row: Row) -> bool | None:
-    return next((search.within for search in row.searches[-1:] if search.chosen is not None), None)
-
-
 def _with_best(rows: Sequence[TableRow], columns: Sequence[Column]) -> list[TableRow]:
-    best: dict[str, float] = {}
+    cells: list[dict[str, Cell]] = [dict(row.cells) for row in rows]
     for one in columns:
         means = [mean for row in rows if math.isfinite(mean := row.cells[one.key].mean)]
-        if len(means) > 1:
-            best[one.key] = (max if one.better > 0 else min)(means)
-
-    def marked(key: str, cell: Cell) -> Cell:
-        return dataclasses.replace(cell, best=math.isclose(cell.mean, best.get(key, math.nan), abs_tol=1e-9))
-
-    return [dataclasses.replace(row, cells={key: marked(key, cell) for key, cell in row.cells.items()}) for row in rows]
+        best = (max if one.better > 0 else min)(means) if len(means) > 1 else math.nan
+        for row in cells:
+            is_best = math.isclose(row[one.key].mean, best, abs_tol=1e-9)
+            row[one.key] = dataclasses.replace(row[one.key], best=is_best)
+    return [dataclasses.replace(row, cells=marked) for row, marked in zip(rows, cells, strict=True)]
 
 
 def _done(row: Row, store: Store) -> dict[int, Trial]:

@@ -13,11 +13,7 @@ def ensemble(members: Iterable[tuple[Predicted, Predicted]], columns: Sequence[s
     """Score networks that vote: the mean of their probabilities (Lakshminarayanan et al., NeurIPS 2017).
 
     The validation set of a network is data that it has not seen, but others may have: each is scaled by its own, and
-    the scaled probabilities are averaged.
-
-    Args:
-        members: Validation and test predictions of each; the test set must be one and the same.
-        columns: Scores, as those of single networks.
+    the scaled probabilities are averaged. The test set must be one and the same.
     """
     repairs = list(dict.fromkeys(column.partition("+")[2] for column in columns))
     totals: dict[str, Tensor | None] = {}

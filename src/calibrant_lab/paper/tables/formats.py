@@ -4,8 +4,8 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, get_args, overload
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -27,19 +27,17 @@ def render(tabulated: Tabulated, format: Literal["table"]) -> RenderableType: ..
 @overload
 def render(tabulated: Tabulated, format: Literal["markdown", "latex", "csv"]) -> str: ...
 def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A002
-    """A table with its notes and, but for CSV, the comparisons over seeds under it.
-
-    Args:
-        tabulated: The table.
-        format: ``"table"`` for a rich renderable, 80 columns wide; the others are text. CSV has one line for each row
-            with numbers of its own columns; that of the comparisons is :func:`significance_csv`.
-    """
-    formats: dict[Format, Callable[[Tabulated], RenderableType]] = {
-        "table": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv,
-    }  # fmt: skip
-    if format not in formats:
-        raise ValueError(f"there is no format {format!r}: there are {', '.join(formats)}")
-    return formats[format](tabulated)
+    """A table with its notes and, but for CSV, the comparisons over seeds under it; for terminals 80 columns wide."""
+    if format == "table":
+        return _terminal(tabulated)
+    if format == "markdown":
+        return "\n\n".join(map(_markdown, parts(tabulated))) + "\n"
+    if format == "latex":
+        return "\n".join(["% needs \\usepackage{booktabs}", *map(_latex, parts(tabulated))]) + "\n"
+    if format == "csv":
+        options = list(dict.fromkeys(option for row in tabulated.rows for option in row.chosen))
+        return csv_of(_common(tabulated.sweep) | _csv_row(row, tabulated, options) for row in tabulated.rows)
+    raise ValueError(f"there is no format {format!r}: there are {', '.join(get_args(Format))}")
 
 
 def _terminal(table: Tabulated) -> RenderableType:
@@ -93,11 +91,7 @@ def _before(line: Line, place: int) -> str:
     return line.cells[place].text.partition("±")[0] if place < len(line.cells) else ""
 
 
-def _markdown(table: Tabulated) -> str:
-    return "\n\n".join(_markdown_part(part) for part in parts(table)) + "\n"
-
-
-def _markdown_part(part: Part) -> str:
+def _markdown(part: Part) -> str:
     rows = [[_markdown_text(heading.replace("\n", " ")) for heading in part.columns]]
     rows.append([":--" if side == "l" else "--:" for side in part.alignment])
     for line in part.lines:
@@ -116,11 +110,7 @@ def _markdown_text(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|~#$])", r"\\\1", text)
 
 
-def _latex(table: Tabulated) -> str:
-    return "\n".join(["% needs \\usepackage{booktabs}", *map(_latex_part, parts(table))]) + "\n"
-
-
-def _latex_part(part: Part) -> str:
+def _latex(part: Part) -> str:
     width = len(part.columns)
     rows = [" & ".join(_latex_text(heading.replace("\n", " ")) for heading in part.columns) + r" \\", r"\midrule"]
     for line in part.lines:
@@ -132,31 +122,22 @@ def _latex_part(part: Part) -> str:
             texts = [rf"\quad\emph{{{texts[0]}}}", *(rf"\emph{{{text}}}" if text else "" for text in texts[1:])]
         cells = [rf"\textbf{{{text}}}" if cell.bold else text for text, cell in zip(texts, line.cells, strict=True)]
         rows.append(" & ".join(cells) + r" \\")
-    return "\n".join(
-        [
-            r"\begin{table}", r"\centering\small\setlength{\tabcolsep}{4pt}", rf"\caption{{{_latex_text(part.title)}}}",
-            rf"\begin{{tabular}}{{{part.alignment}}}", r"\toprule", *rows, r"\bottomrule", r"\end{tabular}",
-            *(rf"\par\smallskip\raggedright\footnotesize {_latex_text(note)}" for note in part.notes), r"\end{table}",
-        ]
-    )  # fmt: skip
+    return "\n".join([
+        r"\begin{table}", r"\centering\small\setlength{\tabcolsep}{4pt}", rf"\caption{{{_latex_text(part.title)}}}",
+        rf"\begin{{tabular}}{{{part.alignment}}}", r"\toprule", *rows, r"\bottomrule", r"\end{tabular}",
+        *(rf"\par\smallskip\raggedright\footnotesize {_latex_text(note)}" for note in part.notes), r"\end{table}",
+    ])  # fmt: skip
 
 
-_LATEX = {
+_LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "λ": r"$\lambda$", "φ": r"$\phi$",
     "†": r"$^{\dagger}$", "‡": r"$^{\ddagger}$", "<": "$<$", ">": "$>$", "[": "{[}", "]": "{]}",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def _latex_text(text: str) -> str:
-    escaped = "".join(_LATEX.get(character, character) for character in text)
-    return re.sub(r"(?<![\w-])([+-])(?=\d)", r"$\1$", escaped)  # a sign, not a hyphen
-
-
-def _csv(table: Tabulated) -> str:
-    """Scores in percent where the name says so; empty where there is none."""
-    options = list(dict.fromkeys(option for row in table.rows for option in row.chosen))
-    return csv_of(_common(table.sweep) | _csv_row(row, table, options) for row in table.rows)
+    return re.sub(r"(?<![\w-])([+-])(?=\d)", r"$\1$", text.translate(_LATEX))  # a sign, not a hyphen
 
 
 def _common(sweep: Sweep) -> dict[str, object]:
@@ -174,6 +155,7 @@ def subject_of(sweep: Sweep) -> dict[str, object]:
 
 
 def _csv_row(row: TableRow, table: Tabulated, options: Sequence[str]) -> dict[str, object]:
+    """Scores in percent where the name says so; empty where there is none."""
     found: dict[str, object] = {
         "row": _csv_name(row.name), "kind": row.kind, "seeds": len(row.seeds), "planned_seeds": row.planned,
         **{option: row.chosen.get(option) for option in options}, "within_tolerance": row.within,

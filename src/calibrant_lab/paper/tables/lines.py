@@ -28,19 +28,11 @@ class Line(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A grid of text.
-
-    Attributes:
-        title: Over it.
-        columns: Headings, of one or two lines.
-        alignment: Of the columns, left and right.
-        lines: From the first to the last.
-        notes: Under it.
-    """
+    """A grid of text, with a title over it and notes under it."""
 
     title: str
-    columns: tuple[str, ...]
-    alignment: str
+    columns: tuple[str, ...]  # headings, of one or two lines
+    alignment: str  # a letter for each column: l or r
     lines: tuple[Line, ...]
     notes: list[str]
 

@@ -49,12 +49,9 @@ def footnotes_on_significance(table: Tabulated) -> list[str]:
 
 def _how_it_was_made(table: Tabulated) -> Iterator[str]:
     base = table.sweep.base
-    defaults = base.of_recipe.settings()
+    defaults, changes = base.of_recipe.settings(), changes_of(base)
     planned = max((row.planned for row in table.rows), default=0)
-    changed = [
-        f"{name.replace('_', '-')} {value} instead of {getattr(defaults, name)}"
-        for name, value in changes_of(base).items()
-    ]
+    changed = [f"{name.replace('_', '-')} {changes[name]} instead of {getattr(defaults, name)}" for name in changes]
     settings = f"Settings other than the recipe's: {', '.join(changed)}" if changed else "Settings are the recipe's"
     yield f"{base.settings.epochs} epochs, {planned} seed{'s' if planned != 1 else ''}. {settings}."
     yield "Mean ± standard deviation over the seeds, of which n have finished. Bold: the best mean of single networks."
@@ -62,9 +59,8 @@ def _how_it_was_made(table: Tabulated) -> Iterator[str]:
 
 def _columns(table: Tabulated) -> Iterator[str]:
     metrics, repairs = zip(*(one.key.partition("+")[::2] for one in table.columns), strict=True)
-    scaling = [
-        name for repair, name in (("temperature", "TS: temperature"), ("vector", "VS: vector")) if repair in repairs
-    ]
+    known = {"temperature": "TS: temperature", "vector": "VS: vector"}
+    scaling = [name for repair, name in known.items() if repair in repairs]
     notes = [f"ECE in {BINS} bins of equal width, right-closed."] if "ece" in metrics else []
     notes += [f"{'; '.join(scaling)} scaling, fitted on the validation set."] if scaling else []
     if notes:
@@ -80,12 +76,11 @@ def _paper(table: Tabulated) -> Iterator[str]:
         return
     yield "the paper: as published there, mean ± standard deviation of five trials."
     names = {one.key: one.label for one in table.columns}
-    found = [
-        f"{row.name}: "
-        + ", ".join(f"{names[key]} {cell.mean - cell.paper.mean:+.2f}" for key, cell in differing if cell.paper)
-        for row in table.rows
-        if (differing := [(key, cell) for key, cell in row.cells.items() if cell.differs])
-    ]
+    found = []
+    for row in table.rows:
+        compared = [(names[key], cell.mean, cell.paper) for key, cell in row.cells.items() if cell.differs]
+        if differing := [f"{name} {mean - paper.mean:+.2f}" for name, mean, paper in compared if paper]:
+            found.append(f"{row.name}: {', '.join(differing)}")
     rule = f"{DIFFERS} further from the paper's mean than twice the root of the sum of both squared standard deviations"
     judged = [cell for row in table.rows for cell in row.cells.values() if cell.paper and not math.isnan(cell.std)]
     if found:
@@ -96,7 +91,7 @@ def _paper(table: Tabulated) -> Iterator[str]:
 
 def _search(table: Tabulated) -> Iterator[str]:
     sweep = table.sweep
-    options = {option: _symbol(option) for row in table.rows for option in row.chosen}
+    options = {option: SYMBOLS.get(option, option) for row in table.rows for option in row.chosen}
     if options:
         names = [f"{symbol}: {_meaning(sweep, option)}" for option, symbol in options.items()]
         score = f"validation {column(sweep.select).label}"
@@ -115,10 +110,6 @@ def _search(table: Tabulated) -> Iterator[str]:
         yield f"{NOT_WITHIN} no candidate lost less than that: the most accurate one was taken."
 
 
-def _symbol(option: str) -> str:
-    return SYMBOLS.get(option, option)
-
-
 def _meaning(sweep: Sweep, option: str) -> str:
     """What an option is, and of which methods."""
     if option == "weight":
@@ -133,7 +124,7 @@ def _not_searched(sweep: Sweep, options: Iterable[str]) -> Iterator[str]:
     for option in options:
         ours = {value for name in sweep.methods for value in sweep.grid(name, option)}
         if missing := [f"{value:g}" for value in paper.get(option, ()) if value not in ours]:
-            yield f"{_symbol(option)} {', '.join(missing)}"
+            yield f"{SYMBOLS.get(option, option)} {', '.join(missing)}"
 
 
 def _gaps(table: Tabulated) -> Iterator[str]:
@@ -141,8 +132,7 @@ def _gaps(table: Tabulated) -> Iterator[str]:
     fewer = [f"{row.name} ({len(row.seeds)} of {row.planned})" for row in single if 0 < len(row.seeds) < row.planned]
     if fewer:
         yield f"Seeds are missing: {', '.join(fewer)}."
-    broken = [f"{row.name} ({row.problem})" for row in single if row.problem not in (None, NOT_RUN, SEARCHING)]
-    if broken:
+    if broken := [f"{row.name} ({row.problem})" for row in single if row.problem not in (None, NOT_RUN, SEARCHING)]:
         yield f"Without numbers: {', '.join(broken)}."
     if table.failed:
         yield f"Failed trials: {'; '.join(f'{name}, {which}' for name, which in table.failed)}."

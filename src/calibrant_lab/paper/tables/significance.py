@@ -6,6 +6,7 @@ The same seed gives two methods the same validation split and the same initial w
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -17,45 +18,27 @@ Verdict = Literal["better", "worse", "equal", "unclear"]
 
 @dataclass(frozen=True)
 class Paired:
-    """Differences of pairs.
-
-    Attributes:
-        difference: Their mean.
-        low: Lower end of its 95 % interval, by Student's t.
-        high: Upper end.
-        p_t: Of the two-sided paired t-test; of the permutation test where all differences are equal, since the t-test
-            then has no spread to go by.
-        p_permutation: Of the two-sided exact sign-flip test, which assumes no distribution.
-        pairs: How many.
-    """
+    """The mean difference of pairs, with its 95 % interval by Student's t."""
 
     difference: float
     low: float
     high: float
+    # Of the two-sided paired t-test; where all differences are equal it has no spread to go by, and this is the other.
     p_t: float
-    p_permutation: float
+    p_permutation: float  # of the two-sided exact sign-flip test, which assumes no distribution
     pairs: int
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two rows of a table, in one of its columns.
-
-    Attributes:
-        method: The row that is better or worse.
-        against: Than this one.
-        measure: The column, by its key.
-        paired: The differences over the seeds that both have.
-        p_holm: Of the t-test, corrected by Holm for all comparisons made along with it.
-        verdict: better or worse where ``p_holm`` is below 5 %, equal where all differences are zero, else unclear.
-    """
+    """Two rows of a table, in one of its columns, over the seeds that both have."""
 
     method: str
     against: str
-    measure: str
+    measure: str  # the column, by its key
     paired: Paired
-    p_holm: float
-    verdict: Verdict
+    p_holm: float  # of the t-test, corrected for all comparisons made along with it
+    verdict: Verdict  # of the first; better or worse where p_holm is below 5 %, equal where all differences are zero
 
 
 def paired_test(differences: Sequence[float]) -> Paired:
@@ -111,24 +94,16 @@ def compare(
     pairs: Iterable[tuple[str, str]],
     measures: Mapping[str, int],
 ) -> tuple[Comparison, ...]:
-    """Compare rows in pairs, measure by measure, and correct for the number of comparisons.
+    """Compare rows that have two or more seeds in common, and correct for the number of comparisons.
 
-    Args:
-        results: Row -> measure -> seed -> value.
-        pairs: Names of rows: each is compared against the one named second.
-        measures: Key -> 1 if more of it is better, -1 if less.
-
-    Returns:
-        The comparisons that have two or more seeds in common, and a value for each of them.
+    Results are row -> measure -> seed -> value; a measure is 1 if more of it is better, -1 if less.
     """
-    pairs = tuple(pairs)
     found = []
-    for measure in measures:
-        for method, against in pairs:
-            ours, theirs = results[method][measure], results[against][measure]
-            differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-            if len(differences) >= 2 and all(map(math.isfinite, differences)):
-                found.append((method, against, measure, paired_test(differences)))
+    for measure, (method, against) in product(measures, pairs):
+        ours, theirs = results[method][measure], results[against][measure]
+        differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+        if len(differences) >= 2 and all(map(math.isfinite, differences)):
+            found.append((method, against, measure, paired_test(differences)))
     corrected = holm([paired.p_t for *_, paired in found])
     return tuple(
         Comparison(method, against, measure, paired, p, _verdict(paired, p, measures[measure]))
