@@ -10,12 +10,10 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.data_warnings import warn_of_loaders
-from calibrant.training.divided_logits import DividedLogits
 from calibrant.training.finishing import Finished
 from calibrant.training.guarded import GuardedModule
 from calibrant.training.interleave import SAME, gives_ranks_the_same
-from calibrant.training.last_layer import find_maker, named_layer
+from calibrant.training.last_layer import DividedLogits, find_maker, named_layer
 from calibrant.training.lightning_device import moved, on_training_device
 from calibrant.training.modes import evaluating
 from calibrant.training.outputs import logits_of, pair_of
@@ -24,7 +22,7 @@ from calibrant.training.recorded import loader_states, restore_loader
 from calibrant.training.running_scores import Sums
 from calibrant.training.stream import Stream
 from calibrant.training.temperature_loop import Criterion
-from calibrant.training.warning import warn
+from calibrant.training.warning import warn, warn_of_loaders
 
 LOADERS = "calibrant_loaders"
 
@@ -151,13 +149,11 @@ class TemperatureInTheLoop(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin a window of the guard."""
-        del trainer, pl_module
         if self._loss is not None:
             self._loss.guard.close_window()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Run a held-out batch forward if it is due, and move the temperature."""
-        del pl_module, batch, batch_idx
         assert self._loss is not None  # noqa: S101 (set when training started)
         assert self._divided is not None  # noqa: S101
         self._divided.latest = None
@@ -172,7 +168,6 @@ class TemperatureInTheLoop(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Let the guard see the training batch, if it is ``(inputs, target)``."""
-        del trainer, pl_module, outputs, batch_idx
         seen = self._seen(getattr(batch, "train", batch))  # of an InterleavedBatch
         if self._is_due and seen is not None and self._loss is not None:
             self._loss.watch_training(*seen)
@@ -188,14 +183,12 @@ class TemperatureInTheLoop(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to count."""
-        del trainer, pl_module
         self._validation = Sums()
 
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Forget the logits of earlier batches."""
-        del trainer, pl_module, batch, batch_idx, dataloader_idx
         if self._divided is not None:
             self._divided.latest = None
 
@@ -204,14 +197,12 @@ class TemperatureInTheLoop(Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Count what the module has got right. Further loaders may hold data that are meant to differ."""
-        del trainer, pl_module, outputs, batch_idx
         seen = self._seen(batch)
         if seen is not None and dataloader_idx == 0 and self._loss is not None:
             self._validation.add(self._loss.samples(*self._loss.finite(*seen)))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare with held-out data; there are none before training, where Lightning checks the validation loop."""
-        del pl_module
         if self._loss is None or self._divided is None or trainer.sanity_checking:
             return
         new = self._validation.scores(across_ranks=True)
@@ -223,7 +214,6 @@ class TemperatureInTheLoop(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the scores of the epoch."""
-        del trainer
         if self._loss is None:
             return
         for name, value in (self._loss.guard.scores_of_window() | {"temperature": self.temperature}).items():
@@ -245,7 +235,6 @@ class TemperatureInTheLoop(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the module as it is without this callback."""
-        del trainer, pl_module, exception
         self._remove()
 
     def _remove(self) -> None:
@@ -255,7 +244,6 @@ class TemperatureInTheLoop(Callback):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn of weights from before the end of ``fit``, which are not divided by T."""
-        del pl_module
         path = trainer.ckpt_path
         if path is None:
             return
@@ -268,12 +256,10 @@ class TemperatureInTheLoop(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add where the train loader is."""
-        del pl_module
         checkpoint[LOADERS] = loader_states(trainer)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Remember where the train loader was."""
-        del trainer, pl_module
         self._loaders = checkpoint.get(LOADERS, [])
 
     def state_dict(self) -> dict[str, Any]:

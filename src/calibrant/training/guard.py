@@ -38,11 +38,8 @@ class Guard:
     """Judges windows of steps: an epoch where it is told of one, else 50 steps.
 
     Every warning is a :class:`CalibrationWarning`, is given once, says what to do, and is kept in ``warnings_``.
-
-    Args:
-        on: Whether to warn; scores are kept either way.
-        has_objective: Whether an objective with a weight works beside the training loss. Without one, training accuracy
-            may fall when a temperature undoes over-fitting, and is a collapse only if held-out accuracy falls, too.
+    Without an objective, training accuracy may fall when a temperature undoes over-fitting, and is a collapse only if
+    held-out accuracy falls, too.
     """
 
     def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
@@ -169,8 +166,10 @@ class Guard:
             )
 
     def _judge_pull(self, values: dict[str, float], training: Scores | None, held_out: Scores | None) -> None:
-        loss, objective = (_mean(self._pulls[name]) for name in ("loss", "objective"))
-        if training is None or held_out is None or not loss or objective is None:
+        if training is None or held_out is None or not all(self._pulls.values()):
+            return
+        loss, objective = (float(torch.stack(self._pulls[name]).mean()) for name in ("loss", "objective"))
+        if not loss:
             return
         # The NLL pulls at a sample's logits by |softmax - one-hot|, which sums to twice the doubt. So the doubt says
         # how hard the training loss pulled in other windows, whatever a gradient scaler multiplied it by then.
@@ -185,15 +184,7 @@ class Guard:
             )
 
     def compare_validation(self, new: Scores, before: float, loader: Any, *, learns: bool, dropout: bool) -> None:
-        """Compare the held-out batches of this window with validation.
-
-        Args:
-            new: Scores of the validation.
-            before: Accuracy of the previous validation; 0 if there was none.
-            loader: Gave the held-out batches, again and again.
-            learns: Whether a gradient from held-out data reaches the network.
-            dropout: Whether held-out batches went through dropout, which costs accuracy.
-        """
+        """Compare the held-out batches of this window, which a loader gave again and again, with validation."""
         held_out = self.held_out.scores(across_ranks=True)
         if held_out is None:
             return
@@ -207,15 +198,8 @@ class Guard:
     ) -> None:
         """Compare held-out batches that passed while the network went from one validation to the next.
 
-        Any accuracy between those of the two is as expected, and a sample that passed several times counts once.
-
-        Args:
-            before: Accuracy of the previous validation; 0 if there was none.
-            new: Scores of the validation.
-            held_out: Scores of the held-out batches between the two.
-            distinct: Number of distinct held-out samples.
-            learns: Whether a gradient from held-out data reaches the network.
-            dropout: Whether held-out batches went through dropout, which costs accuracy.
+        Any accuracy between those of the two, the first of them 0 if there was none before, is as expected. A sample
+        that passed several times counts once, and one that went through dropout may be less accurate.
         """
         low, high = sorted((before, new.accuracy))
         nearest = min(max(held_out.accuracy, low), high)
@@ -226,13 +210,7 @@ class Guard:
         self.compare(new._replace(accuracy=nearest, gap=math.nan), held_out, learns=learns)
 
     def compare(self, new: Scores, held_out: Scores, *, learns: bool) -> None:
-        """Warn when held-out data and new data differ by more than chance.
-
-        Args:
-            new: Scores on data that took no part in training.
-            held_out: Scores on the held-out data.
-            learns: Whether a gradient from held-out data reaches the network.
-        """
+        """Warn when held-out data and new data, which took no part in training, differ by more than chance."""
         apart = held_out.accuracy - new.accuracy
         error = math.hypot(new.deviation, held_out.deviation)
         if abs(apart) > BEYOND_CHANCE * error:
@@ -281,10 +259,6 @@ class Guard:
         self.training.load_state_dict(state["training"])
         self.held_out.load_state_dict(state["held_out"])
         self._pulls = {name: list(pulls) for name, pulls in state["pulls"].items()}
-
-
-def _mean(values: list[Tensor]) -> float | None:
-    return float(torch.stack(values).mean()) if values else None
 
 
 def _cause(apart: float, learns: bool) -> str:

@@ -11,7 +11,6 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from calibrant.inputs import check_count
 from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.data_warnings import warn_of_data
 from calibrant.training.finishing import Finished
 from calibrant.training.ignored import Loss, minimum_samples, zero_of
 from calibrant.training.methods import BatchNormUse, Method, checked_settings
@@ -22,6 +21,7 @@ from calibrant.training.stream import Stream
 from calibrant.training.trainer_loop import TrainerLoop
 from calibrant.training.trainer_scores import counted, scores_of_predictions
 from calibrant.training.transformers_private import OpenTrainer
+from calibrant.training.warning import warn_of_data
 
 
 class CalibratedTrainer(OpenTrainer):

@@ -10,8 +10,8 @@ from torch.utils.data import IterableDataset
 
 from calibrant import inputs
 from calibrant.distributed import is_distributed
-from calibrant.training.data_warnings import warn_of_loaders
 from calibrant.training.randomness import RandomState, kept_random_state, random_state, set_random_state
+from calibrant.training.warning import warn_of_loaders
 
 SAME = "the {} loader would give every process the same samples: give it a torch.utils.data.DistributedSampler"
 

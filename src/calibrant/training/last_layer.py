@@ -1,11 +1,13 @@
 """The layer that makes the logits: found, and scaled so that the model itself gives calibrated logits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.utils.hooks import RemovableHandle
 
 from calibrant.torch_private import Convolution
 from calibrant.training.outputs import logits_in, with_logits
@@ -28,22 +30,12 @@ def named_layer(model: nn.Module, layer: str | nn.Module) -> nn.Module:
 
 
 def find_layer(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
-    """Return the linear or convolutional layer whose output is the logits, or None if there is none.
-
-    Args:
-        model: Any module.
-        run: Runs the model on a batch and returns its logits.
-    """
+    """Return the linear or convolutional layer that makes the logits, or None; ``run`` gives those of a batch."""
     return _find_layer(*_outputs(model, run))
 
 
 def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
-    """Return the layer that makes the logits, or the innermost module that returns them where no layer does.
-
-    Args:
-        model: Any module.
-        run: Runs the model on a batch and returns its logits.
-    """
+    """Return the layer that makes the logits, or the innermost module that returns them where no layer does."""
     made, logits = _outputs(model, run)
     same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
     return _find_layer(made, logits) or next(same, model)
@@ -94,6 +86,14 @@ def divide_layer(layer: nn.Module, temperature: float) -> None:
         weights.div_(temperature)
 
 
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
+    """Let a model divide its logits: in its last layer where that can be, else by a scale of its output."""
+    if layer is not None and can_be_scaled(model, layer):
+        divide_layer(layer, temperature)
+    else:
+        scale_output(model if output is None else output, temperature)
+
+
 def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
     """Let a model divide its own logits by a temperature, kept in a buffer of its state.
 
@@ -123,3 +123,50 @@ def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
 def _divide(module: nn.Module, _: Any, output: Any) -> Any:
     logits = logits_in(output)
     return with_logits(output, logits / getattr(module, BUFFER).to(logits.dtype))
+
+
+class DividedLogits:
+    """Divides the logits a module makes by a temperature until it is removed; ``latest`` are those of the last pass.
+
+    For a model that computes its own loss, while it trains.
+
+    Example:
+        >>> layer = nn.Linear(2, 3)
+        >>> before, divided = layer(torch.ones(1, 2)), DividedLogits(layer)
+        >>> divided.set(2.0)
+        >>> torch.equal(layer(torch.ones(1, 2)), before / 2)
+        True
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.latest: Tensor | None = None
+        # A tensor: a number that changes would be a reason to compile the model again.
+        self._temperature = torch.ones((), dtype=torch.float64)
+        self._is_on = True
+        self._handle: RemovableHandle | None = module.register_forward_hook(self._divide)
+
+    def set(self, temperature: float) -> None:
+        """Divide by another temperature from now on."""
+        self._temperature = torch.tensor(temperature, dtype=torch.float64)
+
+    @contextmanager
+    def raw(self) -> Iterator[None]:
+        """Leave the logits as they are."""
+        self._is_on = False
+        try:
+            yield
+        finally:
+            self._is_on = True
+
+    def remove(self) -> None:
+        """Leave the logits as they are from now on."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = self.latest = None
+
+    def _divide(self, module: nn.Module, given: Any, output: Any) -> Any:
+        if not self._is_on:
+            return output
+        logits = logits_in(output) / self._temperature
+        self.latest = logits.detach()
+        return with_logits(output, logits)

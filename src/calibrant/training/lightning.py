@@ -143,7 +143,6 @@ class CalibratedClassifier(GuardedModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
-        del batch_idx
         batch, held_out = self._parts(batch)
         x, y = pair_of(batch)
         if self.calibrated_loss is None:
@@ -169,19 +168,16 @@ class CalibratedClassifier(GuardedModule):
         Returns:
             The ``logits`` and the ``target`` for callbacks, which is -100 where a sample does not count.
         """
-        del batch_idx, dataloader_idx
         data = self._evaluate(batch)
         target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
         return {"logits": data.logits, "target": target}
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the scores of the test; several loaders are scored as one set."""
-        del batch_idx, dataloader_idx
         self._evaluate(batch)
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """The logits of inputs, which may come with their target."""
-        del batch_idx, dataloader_idx
         return self(batch[0] if isinstance(batch, list | tuple) else batch)  # type: ignore[no-any-return]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

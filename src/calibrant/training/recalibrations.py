@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from calibrant.posthoc import VectorScaling
 from calibrant.posthoc.likelihood import Vector, chunks, minimise, nll_and_residual
 from calibrant.posthoc.temperature import temperature_or_one
-from calibrant.training.finishing import divide
+from calibrant.training.last_layer import divide
 
 # Penalties of the head, the strongest first. They are relative to the mean NLL, with features of mean square 1.
 PENALTIES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
@@ -65,7 +65,6 @@ class ScaleAndBias:
 
     def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
         """Change the weights and the bias of the last layer."""
-        del model
         assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
         new = self.scaling.fold_into(layer)
         _set_weights(layer, new.weight, new.bias)
@@ -86,7 +85,6 @@ class Head:
 
     def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
         """Change the weights and the bias of the last layer."""
-        del model
         assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
         _set_weights(layer, self.weight, self.bias)
 

@@ -11,7 +11,7 @@ from calibrant.training.epoch_scores import EpochScores
 from calibrant.training.interleave import InterleavedLoader
 from calibrant.training.lightning_private import begin_next_epoch, is_fitting, validate_now, validation_is_due
 from calibrant.training.randomness import RandomState, random_state, set_random_state
-from calibrant.training.score_names import with_current_names
+from calibrant.training.running_scores import with_current_names
 
 KEY = "calibrant"
 PLATEAU = "validation_nll"  # what ReduceLROnPlateau watches
@@ -49,7 +49,6 @@ class RecordedModule(lightning.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Begin a run: what another run was to go on from, such as that of ``Tuner.lr_find``, is not for this one."""
-        del stage
         self._resumed = None
 
     def on_train_start(self) -> None:
@@ -90,12 +89,10 @@ class RecordedModule(lightning.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Note that there will be something new to validate."""
-        del batch, batch_idx
         self._has_new_step = True
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the running scores now and then, and keep the random numbers from what validation draws."""
-        del outputs, batch, batch_idx
         # on_validation_start would be too late: by then the loader has drawn the seed of its workers.
         self._random_before_validation = random_state() if self._validation_is_due() else None
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]

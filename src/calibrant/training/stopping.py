@@ -71,7 +71,6 @@ class StopAfterTemperature(StopsByRefinement, Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin anew, or go on from a checkpoint, which may have been written when training had stopped."""
-        del pl_module
         if self.loader is None and not trainer.num_val_batches:
             raise ValueError("StopAfterTemperature needs validation data, or a loader: pass val_dataloaders or loader=")
         if not self._resumes:
@@ -81,7 +80,6 @@ class StopAfterTemperature(StopsByRefinement, Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to collect."""
-        del trainer, pl_module
         self._collected = []
 
     def on_validation_batch_end(
@@ -107,7 +105,6 @@ class StopAfterTemperature(StopsByRefinement, Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the best weights back, after all checkpoints have been written."""
-        del trainer
         self._put_best_back(pl_module)
 
     def state_dict(self) -> dict[str, Any]:

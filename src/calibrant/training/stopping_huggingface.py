@@ -90,7 +90,6 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin anew, or go on from a checkpoint."""
-        del kwargs
         self._best.forget()
         self._latest, self._trains = None, True
         kept: Any = state.stateful_callbacks
@@ -110,7 +109,6 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keep the weights if the evaluation was the best one, and stop after ``patience``."""
-        del args
         latest, self._latest = self._latest, None
         if not self._trains:
             return
@@ -128,12 +126,10 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
     ) -> None:
         """Predictions choose no weights."""
-        del args, state, control, metrics, kwargs
         self._latest = None
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write the best weights beside a checkpoint."""
-        del control, kwargs
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and self._best.weights is not None and folder.exists():
             with whole_or_not_at_all(folder / WEIGHTS) as temporary:
@@ -143,7 +139,6 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Put the best weights back."""
-        del args, state, control
         self._trains = False
         self._put_best_back(kwargs["model"])
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.divided_logits import DividedLogits
 from calibrant.training.finishing import Finished
-from calibrant.training.last_layer import Layer, find_maker
+from calibrant.training.last_layer import DividedLogits, Layer, find_maker
 from calibrant.training.methods import Settings
 from calibrant.training.modes import evaluating, has_dropout
 from calibrant.training.outputs import logits_in, logits_of
@@ -106,7 +105,6 @@ class TrainerLoop:
 
     def _note(self, module: nn.Module, given: Any, output: Any) -> None:
         # Where the logits are made: what a wrapped model returns may be a copy that the loss does not depend on.
-        del module, given
         if self._is_watching:
             logits = logits_in(output)
             if self.loss.objective is not None:
