@@ -204,7 +204,7 @@ def test_repeated_held_out_samples_count_once(tmp_path: Path, monkeypatch: pytes
         counted.append(held_out.samples)
 
     monkeypatch.setattr("calibrant.training.guard.Guard.compare", compare)
-    monkeypatch.setattr("calibrant.training.guarded.has_dropout", lambda _: False)
+    monkeypatch.setattr("calibrant.training.recorded.has_dropout", lambda _: False)
     trainer(tmp_path).fit(classifier(), datamodule=data())
     assert counted
     assert all(count == 10 for count in counted)

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finishing import Finished
-from calibrant.training.guarded import GuardedModule
 from calibrant.training.interleave import SAME, gives_ranks_the_same
 from calibrant.training.last_layer import DividedLogits, find_maker, named_layer
-from calibrant.training.lightning_device import moved, on_training_device
+from calibrant.training.lightning_data import loader_states, restore_loader
+from calibrant.training.lightning_private import moved, on_training_device
 from calibrant.training.modes import evaluating
 from calibrant.training.outputs import logits_of, pair_of
 from calibrant.training.randomness import kept_random_state
-from calibrant.training.recorded import loader_states, restore_loader
+from calibrant.training.recorded import RecordedModule
 from calibrant.training.running_scores import Sums
 from calibrant.training.stream import Stream
 from calibrant.training.temperature_loop import Criterion
@@ -112,7 +112,7 @@ class TemperatureInTheLoop(Callback):
         """Begin anew, or go on from a checkpoint."""
         if trainer.world_size > 1 and gives_ranks_the_same(self.held_out):
             raise ValueError(SAME.format("held-out"))
-        if isinstance(pl_module, GuardedModule) and pl_module.temperature_is_in_the_loop:
+        if isinstance(pl_module, RecordedModule) and pl_module.temperature_is_in_the_loop:
             raise ValueError("the module has a temperature of its own, method='temperature': leave out this callback")
         warn_of_loaders(self.held_out, getattr(trainer.train_dataloader, "train_loader", trainer.train_dataloader))
         loaders, self._loaders = self._loaders, []

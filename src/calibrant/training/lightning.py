@@ -11,14 +11,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from calibrant import inputs
 from calibrant.inputs import Classification
+from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.checkpoint import WholeCheckpointIO
-from calibrant.training.guarded import GuardedModule
 from calibrant.training.ignored import cross_entropy, loss_or_zero
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, require_parts_for_ranks
 from calibrant.training.lightning_data import InterleavedDataModule
 from calibrant.training.methods import BatchNormUse, Method
 from calibrant.training.outputs import logits_of, pair_of
-from calibrant.training.recorded import KEY
+from calibrant.training.recorded import KEY, RecordedModule
 from calibrant.training.saved_classifier import arguments_in, arguments_of, read_without_tensors
 from calibrant.training.structure import Trusted
 
@@ -27,7 +27,7 @@ LEARNING_RATE = 1e-3  # of the paper
 __all__ = ["CalibratedClassifier", "InterleavedDataModule", "WholeCheckpointIO"]
 
 
-class CalibratedClassifier(GuardedModule):
+class CalibratedClassifier(RecordedModule):
     r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
@@ -107,13 +107,12 @@ class CalibratedClassifier(GuardedModule):
         self.loss = loss
         self.weight = weight
         self.guard = guard
+        self.objective: Any = objective
+        self.batchnorm = batchnorm
         self._given_method = method
-        if method is None and objective is not None:
-            method = "published"
-        self._calibrate_by(
-            method, objective, weight=weight, loss=self._training_loss, batchnorm=batchnorm,
-            ignore_index=getattr(loss, "ignore_index", -100), guard=guard,
-        )  # fmt: skip
+        self.method: Method | None = "published" if method is None and objective is not None else method
+        if self.method is not None:
+            self._calibrate_by(self.method)
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
@@ -121,6 +120,19 @@ class CalibratedClassifier(GuardedModule):
         self._scheduler_interval = scheduler_interval
         self._bins = bins
         self._not_saved: tuple[str, ...] = ()
+
+    def _calibrate_by(self, method: Method) -> None:
+        if method == "temperature" and self.weight != 1:
+            raise ValueError("method 'temperature' has no weight: leave it out, or choose 'published' or 'head'")
+        self.calibrated_loss = CalibratedLoss(
+            self.model, method, objective=self.objective, weight=None if method == "temperature" else self.weight,
+            loss=self._training_loss, batchnorm=self.batchnorm, ignore_index=getattr(self.loss, "ignore_index", -100),
+            guard=self.guard,
+        )  # fmt: skip
+        self.calibrated_loss.guard.told_of_epochs = True
+        self.calibrated_loss.reminder.on = False  # fit does it
+        self.objective = self.calibrated_loss.objective
+        self.batchnorm = self.calibrated_loss.batchnorm
 
     def forward(self, inputs: Any) -> Tensor:
         """The logits of a batch of inputs, divided by the temperature while the method has one."""
