@@ -22,8 +22,7 @@ pytest.importorskip("transformers", reason="needs the extra 'hf'")
 pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from calibrant.training import CalibratedTrainer, CalibrationWarning
-from calibrant.training.trainer_guard import TrainerGuard
-from calibrant.training.trainer_loop import _has_dropout
+from calibrant.training.trainer_loop import TrainerGuard, _has_dropout
 from tests.training.test_huggingface import arguments, bert, flat
 
 

@@ -10,21 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import inputs
+from calibrant.posthoc import VectorScaling
+from calibrant.posthoc.temperature import temperature_or_one
 from calibrant.training.finishing import moved
 from calibrant.training.guard import FEWEST_SEEN, SEEN
 from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
 from calibrant.training.modes import evaluating
 from calibrant.training.outputs import PROBABILITIES, device_of, flattened, logits_of, looks_like_probabilities
-from calibrant.training.recalibrations import (
-    PENALTIES,
-    Head,
-    Recalibration,
-    Samples,
-    Scale,
-    fit_heads,
-    fit_scale,
-    fit_scale_and_bias,
-)
+from calibrant.training.recalibrations import PENALTIES, Recalibration, Samples, Scale, ScaleAndBias, fit_heads
 from calibrant.training.warning import warn
 
 Method = Literal["nothing", "temperature", "vector", "head"]
@@ -152,8 +145,7 @@ def calibrate(
         )
     _warn_of_data(samples)
     wanted: tuple[Method, ...] = ("temperature", "vector", "head") if method == "auto" else (method,)
-    if samples.features is None:
-        wanted = ("temperature",)
+    wanted = ("temperature",) if samples.features is None else wanted
     linear = found if isinstance(found, nn.Linear) else None
     losses, right, penalty = _cross_validate(samples, linear, wanted, seed)
     candidates = tuple(_measured(name, losses, right) for name in losses)
@@ -171,15 +163,8 @@ def calibrate(
         change.apply(model, found)
         temperature = change.temperature if isinstance(change, Scale) else 1.0
     after = next(one for one in candidates if one.method == chosen)
-    return Calibrated(
-        chosen,
-        temperature,
-        penalty if chosen == "head" else None,
-        len(samples.target),
-        candidates[0],
-        after,
-        candidates,
-    )
+    kept = penalty if chosen == "head" else None
+    return Calibrated(chosen, temperature, kept, len(samples.target), candidates[0], after, candidates)
 
 
 def _predict(
@@ -208,10 +193,9 @@ def _predict(
                 hook.remove()
     if not parts:
         raise ValueError("the loader gave no batch: pass batches (x, y)")
-    features_parts = [part.features for part in parts if part.features is not None]
-    features = torch.cat(features_parts) if len(features_parts) == len(parts) else None
-    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
-    return Samples(logits, target, features), layer
+    logits, targets, inputs_of_layer = zip(*parts, strict=True)
+    made = None if any(each is None for each in inputs_of_layer) else torch.cat(inputs_of_layer)
+    return Samples(torch.cat(logits), torch.cat(targets), made), layer
 
 
 def _features(model: nn.Module, layer: nn.Module | None, seen: list[Tensor], logits: Tensor) -> Tensor | None:
@@ -282,12 +266,11 @@ def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: flo
     if method == "nothing":
         return Scale()
     if method == "temperature":
-        return fit_scale(samples)
+        return Scale(temperature_or_one(samples.logits, samples.target))
     if method == "vector":
-        return fit_scale_and_bias(samples)
+        return ScaleAndBias(VectorScaling().fit(samples.logits, samples.target))
     assert layer is not None and penalty is not None  # noqa: S101, PT018 (a head needs both)
-    heads: list[Head] = list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))
-    return heads[-1]
+    return list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
 
 
 def _simplest(losses: dict[Method, Tensor]) -> Method:

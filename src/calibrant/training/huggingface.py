@@ -198,7 +198,7 @@ class CalibratedTrainer(OpenTrainer):
             assert self.model is not None  # noqa: S101 (it trains)
             with kept_random_state(), self.compute_loss_context_manager():
                 prepared, label = self.prepared(batch), self.label_names[0]
-                self._loop = TrainerLoop(self.model, model, prepared, label, self._settings, guard=self.guard)
+                self._loop = TrainerLoop(self.model, model, prepared, label, self._settings, self.guard)
             self.calibrated_loss = self._loop.loss
             if self._resumed_from is not None:
                 self._loop.load(self._resumed_from)

@@ -1,5 +1,6 @@
 """Training batches and calibration batches, side by side."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, NamedTuple
@@ -192,10 +193,7 @@ class _Place:
         set_random_state(self.begun_from)
         for generator, state in zip(self.generators(), self.begun_generators, strict=True):
             generator.set_state(state.cpu())
-        rest = self._iterate()
-        for _ in islice(rest, self.batches):
-            pass
-        return rest
+        return after(self._iterate(), self.batches)
 
     def _iterate(self) -> Iterator[Any]:
         if self.passes > 1 and not self.was_opened and getattr(self.loader, "persistent_workers", False):
@@ -208,14 +206,7 @@ class _Place:
 
     def generators(self) -> list[torch.Generator]:
         """Those given to the loader and its samplers, each once."""
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        owners = (
-            self.loader,
-            batch_sampler,
-            getattr(batch_sampler, "sampler", None),
-            getattr(self.loader, "sampler", None),
-        )
-        found = [getattr(owner, "generator", None) for owner in owners]
+        found = [getattr(owner, "generator", None) for owner in (self.loader, *_samplers(self.loader))]
         return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
     def put_generators_back(self) -> None:
@@ -250,13 +241,16 @@ def require_parts_for_ranks(loader: InterleavedLoader) -> None:
 
 def gives_ranks_the_same(loader: Any) -> bool:
     """Whether a loader would give every process the same samples, as far as can be seen."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    samplers = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    unknown = all(sampler is None for sampler in samplers)
-    if unknown or isinstance(getattr(loader, "dataset", None), IterableDataset):
+    samplers = _samplers(loader)
+    if all(sampler is None for sampler in samplers) or isinstance(getattr(loader, "dataset", None), IterableDataset):
         return False
     # num_replicas is what torch's samplers have, num_processes those of accelerate.
     return not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes"))
+
+
+def _samplers(loader: Any) -> tuple[Any, Any, Any]:
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    return batch_sampler, getattr(batch_sampler, "sampler", None), getattr(loader, "sampler", None)
 
 
 def _known_length(loader: Iterable[Any]) -> int | None:
@@ -264,6 +258,12 @@ def _known_length(loader: Iterable[Any]) -> int | None:
         return len(loader)  # type: ignore[arg-type]
     except TypeError:  # none, or that of a DataLoader over an IterableDataset
         return None
+
+
+def after(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Draw batches that were seen already, and return the rest."""
+    deque(islice(batches, count), maxlen=0)
+    return batches
 
 
 def set_epoch(loader: Iterable[Any], epoch: int) -> None:

@@ -19,8 +19,7 @@ from calibrant.training.lightning_data import InterleavedDataModule
 from calibrant.training.methods import BatchNormUse, Method
 from calibrant.training.outputs import logits_of, pair_of
 from calibrant.training.recorded import KEY, RecordedModule
-from calibrant.training.saved_classifier import arguments_in, arguments_of, read_without_tensors
-from calibrant.training.structure import Trusted
+from calibrant.training.saved_classifier import Trusted, arguments_in, arguments_of, read_without_tensors
 
 LEARNING_RATE = 1e-3  # of the paper
 

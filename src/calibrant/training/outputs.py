@@ -15,12 +15,7 @@ from calibrant.numerics import readable
 
 
 def logits_of(model: Callable[..., Any], batch: Any) -> Tensor:
-    """Run a model and return its logits.
-
-    Args:
-        model: Returns logits, or an object or mapping with ``logits``, as models of Hugging Face do.
-        batch: A tensor, or a mapping of keyword arguments of the model.
-    """
+    """Run a model on a tensor, or a mapping of its keyword arguments, and return its logits."""
     if isinstance(batch, np.ndarray):
         raise TypeError("the inputs are a NumPy array: pass torch.as_tensor(x)")
     return logits_in(model(**batch) if isinstance(batch, Mapping) else model(batch))

@@ -20,17 +20,11 @@ WHOLE = 2**24
 
 
 class Samples(NamedTuple):
-    """Outputs of a network on labelled data, on the CPU.
-
-    Attributes:
-        logits: ``(N, C)``.
-        target: ``(N,)``.
-        features: Inputs of the last layer, ``(N, D)``; None where it is not a linear layer that makes the logits.
-    """
+    """Outputs of a network on labelled data, on the CPU."""
 
     logits: Tensor
     target: Tensor
-    features: Tensor | None
+    features: Tensor | None  # inputs of the last layer; None where it is not a linear layer that makes the logits
 
     def take(self, rows: Tensor) -> "Samples":
         """Some of the samples."""
@@ -49,7 +43,7 @@ class Scale:
         return samples.logits.double() / self.temperature
 
     def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
-        """Change the model: by its last layer where that can be, else by a scale of its output."""
+        """Divide the model's logits."""
         divide(model, layer, self.temperature)
 
 
@@ -92,16 +86,6 @@ class Head:
 Recalibration = Scale | ScaleAndBias | Head
 
 
-def fit_scale(samples: Samples) -> Scale:
-    """Solve for the temperature; 1 where the samples do not determine one."""
-    return Scale(temperature_or_one(samples.logits, samples.target))
-
-
-def fit_scale_and_bias(samples: Samples) -> ScaleAndBias:
-    """Fit vector scaling."""
-    return ScaleAndBias(VectorScaling().fit(samples.logits, samples.target))
-
-
 def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
     r"""Fit the last layer by the penalised NLL, once for each penalty.
 
@@ -109,12 +93,8 @@ def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = P
         \rVert^2
 
     with T the best temperature and S the root mean squares of the features: a strong penalty gives temperature
-    scaling. The problem is convex and is solved by L-BFGS; every fit starts from the one before.
-
-    Args:
-        samples: What to fit on, with features.
-        layer: The last layer as given.
-        penalties: From strong to weak.
+    scaling. The problem is convex and is solved by L-BFGS; every fit starts from the one before, so penalties go from
+    strong to weak.
     """
     assert samples.features is not None  # noqa: S101 (checked by the caller)
     features = samples.features

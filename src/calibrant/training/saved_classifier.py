@@ -1,20 +1,84 @@
-"""The arguments of a classifier in its checkpoint: plain values, and modules without their weights."""
+"""The arguments of a classifier in its checkpoint: plain values, and modules without their weights.
 
-from collections.abc import Iterable, Mapping
+Modules are text that a checkpoint can carry and that is read without running foreign code.
+"""
+
+import base64
+import copy
+import io
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+
+import calibrant
 from calibrant.training.lightning_private import load_checkpoint
-from calibrant.training.structure import Trusted, UntrustedError, module_of, structure_of
+
+Trusted = Iterable[Callable[..., Any]]
+
+
+def structure_of(module: Any) -> str | None:
+    """Return all of a module but its weights, or None if it cannot be pickled, as a lambda or a local class cannot.
+
+    Example:
+        >>> module_of(structure_of(nn.Sequential(nn.Linear(2, 3), nn.ReLU())))
+        Sequential(
+          (0): Linear(in_features=2, out_features=3, bias=True)
+          (1): ReLU()
+        )
+    """
+    file = io.BytesIO()
+    try:
+        torch.save(_with_tensors(module, lambda tensor: torch.empty_like(tensor, device="meta")), file)
+    except Exception:  # what pickling and copying raise is up to the classes; a checkpoint must not fail for it
+        return None
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def module_of(structure: str, trusted: Trusted = (), name: str = "module") -> Any:
+    """Build a module from its structure; its weights are not initialised.
+
+    Only classes of ``torch.nn``, objectives of Calibrant and ``trusted`` classes are unpickled: the file is read by
+    ``torch.load(weights_only=True)``. Others are an error that calls the module by ``name``.
+    """
+    content = base64.b64decode(structure)
+    with safe_globals([*_safe(), *trusted]):
+        others = sorted(get_unsafe_globals_in_checkpoint(io.BytesIO(content)))
+        if others:
+            classes = ", ".join(other.rpartition(".")[2] for other in others)
+            raise ValueError(
+                f"the {name} has parts that are not of torch.nn: {', '.join(others)}. If you trust them, import them "
+                f"and pass trusted=[{classes}], or pass {name}=, built as it was"
+            )
+        skeleton = torch.load(io.BytesIO(content), weights_only=True)
+    return _with_tensors(skeleton, lambda tensor: torch.empty_like(tensor, device="cpu"))
+
+
+def _with_tensors(module: Any, replaced: Callable[[Tensor], Tensor]) -> Any:
+    """Return a copy of a module with other tensors in place of all that its ``state_dict`` holds."""
+    memo: dict[int, Any] = {}
+    state: Mapping[str, Any] = module.state_dict(keep_vars=True) if isinstance(module, nn.Module) else {}
+    for tensor in state.values():
+        if isinstance(tensor, nn.Parameter):
+            memo[id(tensor)] = nn.Parameter(replaced(tensor.data), tensor.requires_grad)
+        elif isinstance(tensor, Tensor):
+            memo[id(tensor)] = replaced(tensor)
+    return copy.deepcopy(module, memo)
+
+
+def _safe() -> list[Any]:
+    known = [*vars(nn).values(), *vars(calibrant).values()]
+    modules = [each for each in known if isinstance(each, type) and issubclass(each, nn.Module)]
+    # Parts of torch.nn.MultiheadAttention and torch.nn.TransformerEncoderLayer.
+    return [*modules, NonDynamicallyQuantizableLinear, F.relu, F.gelu]
 
 
 def arguments_of(plain: Mapping[str, Any], modules: Mapping[str, Any], not_saved: Iterable[str]) -> dict[str, Any]:
-    """Return what a checkpoint holds about a classifier, in values that load with ``weights_only=True``.
-
-    Args:
-        plain: Arguments that are numbers and text.
-        modules: Arguments that are modules, or None.
-        not_saved: Names of the arguments that were given and that no checkpoint can hold safely.
-    """
+    """Return what a checkpoint holds about a classifier, in values that load with ``weights_only=True``."""
     structures = {name: None if module is None else structure_of(module) for name, module in modules.items()}
     return {
         "plain": dict(plain),
@@ -25,13 +89,7 @@ def arguments_of(plain: Mapping[str, Any], modules: Mapping[str, Any], not_saved
 
 
 def arguments_in(saved: Mapping[str, Any] | None, given: Mapping[str, Any], trusted: Trusted) -> dict[str, Any]:
-    """Return the arguments to make a classifier with: those given, and for the others those saved.
-
-    Args:
-        saved: What :func:`arguments_of` returned; None if the checkpoint has none.
-        given: Arguments of the user.
-        trusted: The user's classes that modules may consist of.
-    """
+    """Return the arguments to make a classifier with: those given, and for the others those saved."""
     if saved is None:
         if "model" not in given:
             raise ValueError(
@@ -53,14 +111,7 @@ def _module(name: str, saved: Mapping[str, Any], trusted: Trusted) -> Any:
             "was"
         )
     structure = saved["modules"][name]
-    try:
-        return None if structure is None else module_of(structure, trusted)
-    except UntrustedError as error:
-        classes = ", ".join(name.rpartition(".")[2] for name in error.names)
-        raise ValueError(
-            f"the {name} has parts that are not of torch.nn: {error}. If you trust them, import them and pass "
-            f"trusted=[{classes}], or pass {name}=, built as it was"
-        ) from error
+    return None if structure is None else module_of(structure, trusted, name)
 
 
 def read_without_tensors(path: Any) -> dict[str, Any]:

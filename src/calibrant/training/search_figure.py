@@ -23,12 +23,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def write_search_figure(path: Path, result: SearchResult) -> None:
-    """Draw the means and spreads of a search into a file.
-
-    Args:
-        path: Path of a PNG, SVG or PDF file.
-        result: Result of the search.
-    """
+    """Draw the means and spreads of a search into a PNG, SVG or PDF file."""
     check_format(path)
     with house_style():
         figure = Figure(figsize=(8, 3.6), layout="constrained", facecolor=PAPER)

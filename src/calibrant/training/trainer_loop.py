@@ -1,5 +1,6 @@
 """A ``CalibratedLoss`` beside a Hugging Face ``Trainer``, which computes the training loss itself."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,29 +9,72 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.inputs import Classification
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finishing import Finished
+from calibrant.training.guard import Guard
 from calibrant.training.last_layer import DividedLogits, Layer, find_maker
 from calibrant.training.methods import Settings
 from calibrant.training.modes import evaluating, has_dropout
 from calibrant.training.outputs import logits_in, logits_of
-from calibrant.training.trainer_guard import ObjectiveWindow, TrainerGuard
+from calibrant.training.running_scores import Scores, Sums
 
 FILE = "calibrated_loss.pt"
+
+
+class TrainerGuard(Guard):
+    """A guard that scores held-out batches by the entries of a log and by evaluations, too.
+
+    It judges windows of its own: entries of the log may be a single step apart, too few for a judgement.
+    """
+
+    def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
+        super().__init__(on, has_objective=has_objective)
+        self._logged, self._compared = Sums(), Sums()
+        self._accuracy = 0.0  # of the last evaluation
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def add_held_out(self, data: Classification) -> None:
+        """Add a held-out batch, before the network has learned anything from it."""
+        data = data._replace(logits=data.logits.detach())
+        super().add_held_out(data)
+        self._logged.add(data)
+        self._compared.add(data)
+
+    def log(self) -> dict[str, float]:
+        """Scores of the held-out batches since the last entry, and the number of warnings so far."""
+        scores, self._logged = self._logged.scores(across_ranks=True), Sums()
+        return ({} if scores is None else scores.named()) | {"warnings": float(len(self.warnings_))}
+
+    def compare_evaluation(
+        self, accuracy: float, samples: int, distinct: float, *, learns: bool, dropout: bool
+    ) -> None:
+        """Compare the held-out batches since the previous evaluation with this one."""
+        held_out, self._compared = self._compared.scores(across_ranks=True), Sums()
+        before, self._accuracy = self._accuracy, accuracy
+        if held_out is not None:
+            new = Scores(samples, accuracy, math.nan, math.nan)
+            self.compare_between(before, new, held_out, distinct, learns=learns, dropout=dropout)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what is warned about and logged next."""
+        own = {"logged": self._logged.state_dict(), "compared": self._compared.state_dict(), "accuracy": self._accuracy}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        super().load_state_dict(state)
+        self._logged.load_state_dict(state["logged"])
+        self._compared.load_state_dict(state["compared"])
+        self._accuracy = state["accuracy"]
 
 
 class TrainerLoop:
     """Gives held-out batches to a :class:`CalibratedLoss`, and lets its guard see the training batches.
 
-    With the method ``"temperature"`` it divides the logits of the model by the temperature until :meth:`finish`.
-
-    Args:
-        model: Returns an object with ``.logits``.
-        wrapped: The same model as it is trained, in ``DistributedDataParallel`` for example.
-        batch: Keyword arguments of the model, by which the layer that makes the logits is found.
-        label: Name of the labels in a batch.
-        settings: Method and its settings.
-        guard: Whether to warn.
+    With the method ``"temperature"`` it divides the logits of the model by the temperature until :meth:`finish`. The
+    layer that makes them is found by a batch. ``wrapped`` is the model as it is trained, in
+    ``DistributedDataParallel`` for example.
     """
 
     def __init__(
@@ -40,7 +84,6 @@ class TrainerLoop:
         batch: Mapping[str, Any],
         label: str,
         settings: Settings,
-        *,
         guard: bool,
     ) -> None:
         self._label = label
@@ -63,7 +106,8 @@ class TrainerLoop:
         self._handle = maker.register_forward_hook(self._note)
         self._is_watching = False
         self._latest: Tensor | None = None
-        self._objectives = ObjectiveWindow()
+        # Sums since the last log, left on the device so that no step waits for it: values, silent ones, batches.
+        self._objectives: Tensor | float = 0.0
         self._seen_step = -1
 
     def is_due(self, step: int) -> bool:
@@ -88,7 +132,9 @@ class TrainerLoop:
     def objective(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the objective of a held-out batch."""
         value = self.loss.held_out_objective(*self._pair(batch))
-        self._objectives.add(value.detach())
+        found = value.detach()
+        entry = torch.stack((found.float(), (found <= 0).float(), torch.ones_like(found).float()))
+        self._objectives = self._objectives + entry
         return value
 
     @contextmanager
@@ -112,13 +158,7 @@ class TrainerLoop:
             self._latest = logits.detach()
 
     def compare(self, accuracy: float, samples: int, distinct: float) -> None:
-        """Compare an evaluation with the held-out batches since the previous one.
-
-        Args:
-            accuracy: Accuracy of the evaluation.
-            samples: Number of its samples.
-            distinct: Number of distinct held-out samples.
-        """
+        """Compare an evaluation with the held-out batches, of so many distinct samples, since the previous one."""
         self.guard.compare_evaluation(accuracy, samples, distinct, learns=self._learns, dropout=self._has_dropout)
 
     def finish(self, batches: Iterable[Mapping[str, Any]]) -> Finished:
@@ -134,8 +174,12 @@ class TrainerLoop:
 
     def log(self) -> dict[str, float]:
         """Values since the last entry of the log."""
-        temperature = {} if self._divided is None else {"temperature": self.loss.temperature}
-        return temperature | self._objectives.take() | self.guard.log()
+        values = {} if self._divided is None else {"temperature": self.loss.temperature}
+        if isinstance(self._objectives, Tensor):
+            objective, silent, batches = self._objectives.tolist()
+            values |= {"objective": objective / batches, "silent": silent / batches}
+            self._objectives = 0.0
+        return values | self.guard.log()
 
     def save(self, folder: Path) -> None:
         """Write the state beside the weights."""
