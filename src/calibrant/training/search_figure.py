@@ -48,12 +48,10 @@ def check_format(path: Path) -> None:
 def _draw(axes: Axes, result: SearchResult, score: str) -> None:
     whole = [each for each in result.candidates if each.failure is None]
     weights = [each.weight for each in whole]
-    means = [_mean(each, score) for each in whole]
-    mean, spread = _mean(result.baseline, score), _spread(result.baseline, score)
-    axes.axhspan(mean - spread, mean + spread, color=MUTED, alpha=BAND, linewidth=0)
+    low, means, high = zip(*(_band(each, score) for each in whole), strict=True) if whole else ((), (), ())
+    bottom, mean, top = _band(result.baseline, score)
+    axes.axhspan(bottom, top, color=MUTED, alpha=BAND, linewidth=0)
     axes.axhline(mean, color=MUTED, linewidth=1.4, linestyle=(0, (4, 2)))
-    low = [value - _spread(each, score) for value, each in zip(means, whole, strict=True)]
-    high = [value + _spread(each, score) for value, each in zip(means, whole, strict=True)]
     axes.fill_between(weights, low, high, color=ACCENT, alpha=BAND, linewidth=0)
     for each in whole:
         values = getattr(each, score)
@@ -105,10 +103,8 @@ def _legend(figure: Figure, result: SearchResult) -> None:
     legend_above(figure, title + (f" (failed: {', '.join(failed)})" if failed else ""), *keys)
 
 
-def _mean(scores: WeightScores, score: str) -> float:
-    return scores.mean_ece if score == "ece" else scores.mean_accuracy
-
-
-def _spread(scores: WeightScores, score: str) -> float:
-    spread = scores.ece_spread if score == "ece" else scores.accuracy_spread
-    return 0.0 if math.isnan(spread) else spread
+def _band(scores: WeightScores, score: str) -> tuple[float, float, float]:
+    """Mean of a score, between that less and that plus its spread."""
+    mean, spread = getattr(scores, f"mean_{score}"), getattr(scores, f"{score}_spread")
+    spread = 0.0 if math.isnan(spread) else spread
+    return mean - spread, mean, mean + spread
