@@ -187,7 +187,7 @@ def test_held_out_accuracy_is_expected_between_two_evaluations(
     right: int, options: dict[str, Any], parted: bool
 ) -> None:
     guard = TrainerGuard(on=False)
-    given: dict[str, Any] = {"distinct": 1000, "learns": True, "dropout": False} | options
+    given: dict[str, Any] = {"distinct": 1000, "dropout": False} | options
     guard.compare_evaluation(0.6, 1000, **given)
     guard.add_held_out(passed(right, 1000))
     guard.log()  # an entry of the log is no evaluation

@@ -251,7 +251,7 @@ class CalibratedLoss:
         if new is not None:
             logits, target, *_ = predicted(model, new, self._finite_samples, layer, self.guard)
             on_new = scores_of(logits / temperature, target)
-            self.guard.compare(on_new, on_held_out, learns=self.method != "temperature")
+            self.guard.compare(on_new, on_held_out)
         if folds:
             divide(model, layer, temperature, self.output)
             if model is not self._model:

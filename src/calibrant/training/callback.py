@@ -101,7 +101,6 @@ class TemperatureInTheLoop(Callback):
         self._is_due = False
         self._loaders: list[dict[str, Any]] = []
         self._validation = Sums()
-        self._validation_accuracy = 0.0  # of the last validation
 
     @property
     def temperature(self) -> float:
@@ -129,10 +128,8 @@ class TemperatureInTheLoop(Callback):
         self._loss = CalibratedLoss(module, layer=maker, **self._options)
         self._loss.guard.told_of_epochs = True
         self._loss.output = maker
-        self._validation_accuracy = 0.0
         if self._saved is not None:
             self._loss.load_state_dict(self._saved["loss"])
-            self._validation_accuracy = self._saved["validation_accuracy"]
         self._saved = None
         self._divided = DividedLogits(maker)
         self._divided.set(self.temperature)
@@ -207,10 +204,7 @@ class TemperatureInTheLoop(Callback):
             return
         new = self._validation.scores(across_ranks=True)
         if new is not None:
-            self._loss.guard.compare_validation(
-                new, self._validation_accuracy, self.held_out, learns=False, dropout=False
-            )
-            self._validation_accuracy = new.accuracy
+            self._loss.guard.compare_validation(new, self.held_out, dropout=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the scores of the epoch."""
@@ -270,7 +264,6 @@ class TemperatureInTheLoop(Callback):
             "temperature": self.temperature,
             "loss": self._loss.state_dict(),
             "stream": {"passes": self._stream.passes, "batches": self._stream.batches},
-            "validation_accuracy": self._validation_accuracy,
             "is_finished": self._is_finished,
         }
 

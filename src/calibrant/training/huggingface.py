@@ -301,7 +301,8 @@ class CalibratedTrainer(OpenTrainer):
             if self._loop is not None and self.is_in_train and prefix == "eval" and scores:
                 held_out = self.calibration_dataset
                 distinct = len(held_out) if isinstance(held_out, Sized) else math.inf
-                self._loop.compare(scores["accuracy"], counted(output.label_ids), distinct)
+                samples, dropout = counted(output.label_ids), self._loop.has_dropout
+                self._loop.guard.compare_evaluation(scores["accuracy"], samples, distinct, dropout=dropout)
         return output
 
     def _refined(self, predictions: Any, labels: Any) -> dict[str, float]:

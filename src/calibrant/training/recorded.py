@@ -55,7 +55,6 @@ class RecordedModule(lightning.LightningModule):
         self._loss_name = loss_name
         self._epoch = 0
         self._validation: dict[str, float] = {}
-        self._latest_validation: dict[str, float] = {}
         self._has_new_step = False
         self._random_before_validation: RandomState | None = None
         self._resumed: Mapping[str, Any] | None = None
@@ -85,7 +84,6 @@ class RecordedModule(lightning.LightningModule):
         if self.global_rank == 0:
             self.training_scores.restore(resumed["scores"])
         self._epoch, self._validation = resumed["epoch"], with_current_names(resumed["validation"])
-        self._latest_validation = dict(resumed.get("latest_validation", {}))
         if resumed["validation_is_due"]:
             validate_now(self.trainer)
         if resumed["epoch_is_over"]:
@@ -144,17 +142,6 @@ class RecordedModule(lightning.LightningModule):
                 self._step_plateau_schedulers()
         return values
 
-    def _judge_validation(self, values: Mapping[str, float], previous: Mapping[str, float]) -> None:
-        """Compare held-out with validation accuracy."""
-        if self.calibrated_loss is None or not values:
-            return
-        learns = self.calibrated_loss.method != "temperature"
-        self.calibrated_loss.guard.compare_validation(
-            Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan),
-            previous.get("accuracy", 0.0), getattr(self.trainer.train_dataloader, "calibration_loader", None),
-            learns=learns, dropout=learns and has_dropout(self.model),
-        )  # fmt: skip
-
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Step a scheduler, unless it watches a score: Lightning would leave out a step in a resumed epoch."""
         if not isinstance(scheduler, ReduceLROnPlateau):
@@ -174,12 +161,15 @@ class RecordedModule(lightning.LightningModule):
         self.evaluation_scores.reset()
 
     def on_validation_epoch_end(self) -> None:
-        """Log the scores, and put the random numbers back to where training left them."""
+        """Log the scores, compare them with held-out ones, and put the random numbers of training back."""
         values = self.evaluation_scores.values()
         self._log("validation", values)
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
-            self._judge_validation(values, self._latest_validation)
-            self._latest_validation = dict(values)
+            if self.calibrated_loss is not None and values:
+                new = Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan)
+                loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
+                dropout = not self.temperature_is_in_the_loop and has_dropout(self.model)
+                self.calibrated_loss.guard.compare_validation(new, loader, dropout=dropout)
             self._validation = self._named("validation", values)
             self._has_new_step = False
         if self._random_before_validation is not None:
@@ -248,7 +238,6 @@ class RecordedModule(lightning.LightningModule):
             "epoch": self._epoch,
             "scores": self.training_scores.saved(),
             "validation": dict(self._validation),
-            "latest_validation": dict(self._latest_validation),
             "validation_is_due": self._validation_is_due(),
             "epoch_is_over": self.trainer.is_last_batch,
             "loaders": loader_states(self.trainer),

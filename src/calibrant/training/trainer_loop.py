@@ -31,7 +31,6 @@ class TrainerGuard(Guard):
     def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
         super().__init__(on, has_objective=has_objective)
         self._logged, self._compared = Sums(), Sums()
-        self._accuracy = 0.0  # of the last evaluation
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_held_out(self, data: Classification) -> None:
@@ -46,27 +45,20 @@ class TrainerGuard(Guard):
         scores, self._logged = self._logged.scores(across_ranks=True), Sums()
         return ({} if scores is None else scores.named()) | {"warnings": float(len(self.warnings_))}
 
-    def compare_evaluation(
-        self, accuracy: float, samples: int, distinct: float, *, learns: bool, dropout: bool
-    ) -> None:
+    def compare_evaluation(self, accuracy: float, samples: int, distinct: float, *, dropout: bool) -> None:
         """Compare the held-out batches since the previous evaluation with this one."""
         held_out, self._compared = self._compared.scores(across_ranks=True), Sums()
-        before, self._accuracy = self._accuracy, accuracy
-        if held_out is not None:
-            new = Scores(samples, accuracy, math.nan, math.nan)
-            self.compare_between(before, new, held_out, distinct, learns=learns, dropout=dropout)
+        self.compare_between(Scores(samples, accuracy, math.nan, math.nan), held_out, distinct, dropout=dropout)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what is warned about and logged next."""
-        own = {"logged": self._logged.state_dict(), "compared": self._compared.state_dict(), "accuracy": self._accuracy}
-        return super().state_dict() | own
+        return super().state_dict() | {"logged": self._logged.state_dict(), "compared": self._compared.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         super().load_state_dict(state)
         self._logged.load_state_dict(state["logged"])
         self._compared.load_state_dict(state["compared"])
-        self._accuracy = state["accuracy"]
 
 
 class TrainerLoop:
@@ -101,7 +93,7 @@ class TrainerLoop:
         )  # fmt: skip
         self.loss.output = maker
         self.loss.guard = self.guard = TrainerGuard(guard, has_objective=self._learns)
-        self._has_dropout = self._learns and _has_dropout(model)
+        self.has_dropout = self._learns and _has_dropout(model)
         self._divided = None if self._learns else DividedLogits(maker)
         self._handle = maker.register_forward_hook(self._note)
         self._is_watching = False
@@ -156,10 +148,6 @@ class TrainerLoop:
             if self.loss.objective is not None:
                 self.guard.watch(logits, "loss")
             self._latest = logits.detach()
-
-    def compare(self, accuracy: float, samples: int, distinct: float) -> None:
-        """Compare an evaluation with the held-out batches, of so many distinct samples, since the previous one."""
-        self.guard.compare_evaluation(accuracy, samples, distinct, learns=self._learns, dropout=self._has_dropout)
 
     def finish(self, batches: Iterable[Mapping[str, Any]]) -> Finished:
         """Fold the last temperature into the model."""
