@@ -126,7 +126,7 @@ class CalibratedLoss:
         self.dropout = dropout
         self.multi_label = multi_label
         self.ignore_index = ignore_index
-        self.guard = Guard(guard, has_objective=settings.learns)
+        self.guard = Guard(guard, has_objective=method != "temperature")
         self.output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output
         self.steps = 0
         self.next_due = 0.0  # step from which on the next held-out batch is used; 0 before the first

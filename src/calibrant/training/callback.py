@@ -263,7 +263,7 @@ class TemperatureInTheLoop(Callback):
         return {
             "temperature": self.temperature,
             "loss": self._loss.state_dict(),
-            "stream": {"passes": self._stream.passes, "batches": self._stream.batches},
+            "stream": self._stream.place,
             "is_finished": self._is_finished,
         }
 

@@ -17,7 +17,7 @@ from calibrant.training.guard import FEWEST_SEEN, SEEN
 from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
 from calibrant.training.modes import evaluating
 from calibrant.training.outputs import PROBABILITIES, device_of, flattened, logits_of, looks_like_probabilities
-from calibrant.training.recalibrations import PENALTIES, Recalibration, Samples, Scale, ScaleAndBias, fit_heads
+from calibrant.training.recalibrations import PENALTIES, Recalibration, Samples, apply, fit_heads, logits_after
 from calibrant.training.warning import warn
 
 Method = Literal["nothing", "temperature", "vector", "head"]
@@ -160,8 +160,8 @@ def calibrate(
         )
     else:
         change = _fit(chosen, samples, linear, penalty)
-        change.apply(model, found)
-        temperature = change.temperature if isinstance(change, Scale) else 1.0
+        apply(change, model, found)
+        temperature = change if isinstance(change, float) else 1.0
     after = next(one for one in candidates if one.method == chosen)
     kept = penalty if chosen == "head" else None
     return Calibrated(chosen, temperature, kept, len(samples.target), candidates[0], after, candidates)
@@ -243,9 +243,10 @@ def _cross_validate(
         for name in losses:
             if name == "head":
                 assert layer is not None  # noqa: S101 (a head needs one)
-                paths.append([head.logits(new) for head in fit_heads(rest, layer)])
+                paths.append([logits_after(head, new) for head in fit_heads(rest, layer)])
             else:
-                _judge(losses[name], right[name], fold, _fit(name, rest, layer, None).logits(new), new.target)
+                logits = logits_after(_fit(name, rest, layer, None), new)
+                _judge(losses[name], right[name], fold, logits, new.target)
     if "head" not in losses:
         return losses, right, None
     totals = torch.tensor([[float(F.cross_entropy(logits, samples.target[fold], reduction="sum")) for logits in path]
@@ -264,11 +265,11 @@ def _judge(losses: Tensor, right: Tensor, fold: Tensor, logits: Tensor, target: 
 
 def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: float | None) -> Recalibration:
     if method == "nothing":
-        return Scale()
+        return 1.0
     if method == "temperature":
-        return Scale(temperature_or_one(samples.logits, samples.target))
+        return temperature_or_one(samples.logits, samples.target)
     if method == "vector":
-        return ScaleAndBias(VectorScaling().fit(samples.logits, samples.target))
+        return VectorScaling().fit(samples.logits, samples.target)
     assert layer is not None and penalty is not None  # noqa: S101, PT018 (a head needs both)
     return list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import EvalPrediction
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from calibrant.inputs import check_count
@@ -18,10 +17,11 @@ from calibrant.training.outputs import logits_in
 from calibrant.training.randomness import kept_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 from calibrant.training.stream import Stream
-from calibrant.training.trainer_loop import TrainerLoop
-from calibrant.training.trainer_scores import counted, scores_of_predictions
+from calibrant.training.trainer_loop import TrainerLoop, counted, scores_of_predictions
 from calibrant.training.transformers_private import OpenTrainer
 from calibrant.training.warning import warn_of_data
+
+PLACE = "CalibratedTrainer"  # of the calibration batches, in the state that Trainer saves
 
 
 class CalibratedTrainer(OpenTrainer):
@@ -137,7 +137,7 @@ class CalibratedTrainer(OpenTrainer):
         # proportion to the objective (huggingface/transformers#47688). The mean over samples does without it.
         self.model_accepts_loss_kwargs = False
         if self.compute_metrics is None:
-            self.compute_metrics = _no_metrics  # with None, Trainer would keep the loss and drop the logits
+            self.compute_metrics = lambda _: {}  # with None, Trainer would keep the loss and drop the logits
 
     def _check(self) -> None:
         """Refuse at once what would fail, or mislead, hours later."""
@@ -175,7 +175,8 @@ class CalibratedTrainer(OpenTrainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Use a calibration batch if it is this step's turn, then accumulate the gradients of the NLL."""
-        loop = self._started_loop(model, inputs) if self._has_use() else None
+        has_use = self.method == "temperature" or self.weight > 0
+        loop = self._started_loop(model, inputs) if has_use else None
         if loop is None or not loop.is_due(self.state.global_step):
             return super().training_step(model, inputs, *args, **kwargs)
         batch = self.prepared(self._next_calibration_batch())
@@ -189,9 +190,6 @@ class CalibratedTrainer(OpenTrainer):
                 self._calibration_step(model, loop, batch)
         with loop.watching(inputs.get(self.label_names[0])):
             return super().training_step(model, inputs, *args, **kwargs)
-
-    def _has_use(self) -> bool:
-        return self.method == "temperature" or self.weight > 0
 
     def _started_loop(self, model: nn.Module, batch: dict[str, Any]) -> TrainerLoop:
         if self._loop is None:
@@ -262,12 +260,13 @@ class CalibratedTrainer(OpenTrainer):
         self.accelerator.backward(value * (self.weight * self.accelerator.gradient_accumulation_steps / steps))
 
     def _current_stream(self) -> Stream:
-        kept: Any = self.state.stateful_callbacks
         # Every training has a state of its own, and a resumed one that of its checkpoint.
         if self._stream is None or self._stream_state is not self.state:
-            place = kept.get(_PLACE, {}).get("attributes", {})
+            kept: Any = self.state.stateful_callbacks
+            place = kept.get(PLACE, {}).get("attributes", {})
+            seed = int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
             minimum = minimum_samples(self.calibration_objective)
-            self._stream = Stream(self.get_calibration_dataloader, self._data_seed(), minimum, **place)
+            self._stream = Stream(self.get_calibration_dataloader, seed, minimum, **place)
             self._stream_state = self.state
         return self._stream
 
@@ -275,8 +274,7 @@ class CalibratedTrainer(OpenTrainer):
         stream = self._current_stream()
         kept: Any = self.state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
         batch = stream.next_batch()
-        place = {"passes": stream.passes, "batches": stream.batches}
-        kept[_PLACE] = {"args": {}, "attributes": place}
+        kept[PLACE] = {"args": {}, "attributes": stream.place}
         return batch
 
     def get_calibration_dataloader(self) -> Iterable[Any]:
@@ -286,9 +284,6 @@ class CalibratedTrainer(OpenTrainer):
     def _samples_of_a_batch(self) -> int:
         return self.training_batch_size if self.calibration_batch_size is None else self.calibration_batch_size
 
-    def _data_seed(self) -> int:
-        return int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
-
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Evaluate as ``Trainer`` does, and add accuracy and ECE; metrics of the same name are the user's to define."""
         output = super().evaluation_loop(*args, **kwargs)
@@ -296,7 +291,10 @@ class CalibratedTrainer(OpenTrainer):
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
             found = output.predictions, output.label_ids
             scores = scores_of_predictions(*found)
-            for name, value in (scores | self._refined(*found)).items():
+            # Callbacks that judge by the predictions.
+            stops = [each for each in self.callback_handler.callbacks if isinstance(each, StopTrainerAfterTemperature)]
+            refined = [callback.refine(*found) for callback in stops]
+            for name, value in (scores | (refined[0] if refined else {})).items():
                 output.metrics.setdefault(f"{prefix}_{name}", value)
             if self._loop is not None and self.is_in_train and prefix == "eval" and scores:
                 held_out = self.calibration_dataset
@@ -305,20 +303,7 @@ class CalibratedTrainer(OpenTrainer):
                 self._loop.guard.compare_evaluation(scores["accuracy"], samples, distinct, dropout=dropout)
         return output
 
-    def _refined(self, predictions: Any, labels: Any) -> dict[str, float]:
-        """Give the predictions to the callbacks that judge by them."""
-        stopping = [each for each in self.callback_handler.callbacks if isinstance(each, StopTrainerAfterTemperature)]
-        scores = [callback.refine(predictions, labels) for callback in stopping]
-        return scores[0] if scores else {}
-
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as ``Trainer`` does, with the scores of the calibration batches beside the training loss."""
         of_loop = self._loop.log() if self._loop is not None and "loss" in logs else {}
         super().log(logs | of_loop, *args, **kwargs)
-
-
-_PLACE = CalibratedTrainer.__name__
-
-
-def _no_metrics(_: EvalPrediction) -> dict[str, float]:
-    return {}

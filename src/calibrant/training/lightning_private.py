@@ -9,17 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightning import LightningModule, Trainer
-from lightning.fabric.utilities.cloud_io import _load as load_checkpoint
+from lightning.fabric.utilities.cloud_io import _load
 
-__all__ = [
-    "begin_next_epoch",
-    "is_fitting",
-    "load_checkpoint",
-    "moved",
-    "on_training_device",
-    "validate_now",
-    "validation_is_due",
-]
+load_checkpoint = _load
 
 
 def is_fitting(module: LightningModule) -> bool:

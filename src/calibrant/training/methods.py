@@ -18,11 +18,6 @@ class Settings(NamedTuple):
     every: int
     batchnorm: BatchNormUse
 
-    @property
-    def learns(self) -> bool:
-        """Whether a gradient from held-out data reaches the network."""
-        return self.method != "temperature"
-
 
 def checked_settings(
     method: Method,

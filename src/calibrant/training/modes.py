@@ -10,14 +10,7 @@ from calibrant.torch_private import BatchNorm, Dropout
 
 @contextmanager
 def evaluating(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
-    """Run forward passes in evaluation mode, then put every module back into the mode it was in.
-
-    BatchNorm goes by its running statistics and leaves them alone.
-
-    Args:
-        model: Any module.
-        dropout: Keep dropout as it is in training.
-    """
+    """Run forward passes in evaluation mode, but for ``dropout`` if asked, then put every module's mode back."""
     modes = [(module, module.training) for module in model.modules()]
     for module, training in modes:
         module.training = training and dropout and isinstance(module, Dropout)

@@ -1,7 +1,6 @@
 """Ways to change the last layer of a trained network: a scale, a scale and bias for each class, or all its weights."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,58 +31,40 @@ class Samples(NamedTuple):
         return Samples(self.logits[rows], self.target[rows], features)
 
 
-@dataclass(frozen=True)
-class Scale:
-    """Logits divided by a temperature."""
-
-    temperature: float = 1.0
-
-    def logits(self, samples: Samples) -> Tensor:
-        """New logits of samples."""
-        return samples.logits.double() / self.temperature
-
-    def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
-        """Divide the model's logits."""
-        divide(model, layer, self.temperature)
-
-
-@dataclass(frozen=True)
-class ScaleAndBias:
-    """Logits with a scale and a bias for each class."""
-
-    scaling: VectorScaling
-
-    def logits(self, samples: Samples) -> Tensor:
-        """New logits of samples."""
-        return self.scaling.calibrated_logits(samples.logits.double())
-
-    def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
-        """Change the weights and the bias of the last layer."""
-        assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
-        new = self.scaling.fold_into(layer)
-        _set_weights(layer, new.weight, new.bias)
-
-
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """New weights of the last layer."""
 
     weight: Tensor
     bias: Tensor
 
-    def logits(self, samples: Samples) -> Tensor:
-        """New logits of samples."""
-        assert samples.features is not None  # noqa: S101 (the head was fitted on features)
-        made = samples.features.double() @ self.weight.T + self.bias
-        return torch.cat((torch.zeros_like(made), made), 1) if made.shape[1] == 1 else made
 
-    def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
-        """Change the weights and the bias of the last layer."""
-        assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
-        _set_weights(layer, self.weight, self.bias)
+Recalibration = float | VectorScaling | Head  # the float is a temperature
 
 
-Recalibration = Scale | ScaleAndBias | Head
+def logits_after(change: Recalibration, samples: Samples) -> Tensor:
+    """New logits of samples."""
+    if isinstance(change, float):
+        return samples.logits.double() / change
+    if isinstance(change, VectorScaling):
+        return change.calibrated_logits(samples.logits.double())
+    assert samples.features is not None  # noqa: S101 (the head was fitted on features)
+    made = samples.features.double() @ change.weight.T + change.bias
+    return torch.cat((torch.zeros_like(made), made), 1) if made.shape[1] == 1 else made
+
+
+@torch.no_grad()
+def apply(change: Recalibration, model: nn.Module, layer: nn.Module | None) -> None:
+    """Change the model: by its last layer, which may get a bias, or a temperature where no layer can be changed."""
+    if isinstance(change, float):
+        divide(model, layer, change)
+        return
+    assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
+    new = change.fold_into(layer) if isinstance(change, VectorScaling) else change
+    layer.weight.copy_(new.weight)
+    if layer.bias is None:
+        layer.bias = nn.Parameter(new.bias.detach().to(layer.weight), requires_grad=layer.weight.requires_grad)
+    else:
+        layer.bias.copy_(new.bias)
 
 
 def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
@@ -141,13 +122,3 @@ def _fit_shift(given: Tensor, features: Tensor, target: Tensor, penalty: float, 
 def _split(shift: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
     """Weights ``(outputs, D)`` and bias ``(outputs,)`` of a vector of both."""
     return shift[:-outputs].view(outputs, -1), shift[-outputs:]
-
-
-@torch.no_grad()
-def _set_weights(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
-    """Set weights in place; a layer without a bias gets one."""
-    layer.weight.copy_(weight)
-    if layer.bias is None:
-        layer.bias = nn.Parameter(bias.detach().to(layer.weight), requires_grad=layer.weight.requires_grad)
-    else:
-        layer.bias.copy_(bias)

@@ -8,19 +8,12 @@ import lightning
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from calibrant.training import lightning_private
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.epoch_scores import EpochScores
 from calibrant.training.finishing import Finished
 from calibrant.training.interleave import InterleavedLoader
 from calibrant.training.lightning_data import loader_states, of_rank, of_ranks, restore_loader
-from calibrant.training.lightning_private import (
-    begin_next_epoch,
-    is_fitting,
-    moved,
-    on_training_device,
-    validate_now,
-    validation_is_due,
-)
 from calibrant.training.modes import has_dropout
 from calibrant.training.randomness import RandomState, kept_random_state, random_state, set_random_state
 from calibrant.training.running_scores import Scores, with_current_names
@@ -85,14 +78,14 @@ class RecordedModule(lightning.LightningModule):
             self.training_scores.restore(resumed["scores"])
         self._epoch, self._validation = resumed["epoch"], with_current_names(resumed["validation"])
         if resumed["validation_is_due"]:
-            validate_now(self.trainer)
+            lightning_private.validate_now(self.trainer)
         if resumed["epoch_is_over"]:
             known = len(self.history)
             self._close_epoch()
             for entry in self.history[known:]:
                 for logger in self.loggers:
                     logger.log_metrics(entry, step=self.global_step - 1)
-            begin_next_epoch(self.trainer)
+            lightning_private.begin_next_epoch(self.trainer)
             self._begin_epoch(self._epoch + 1)
 
     def on_train_epoch_start(self) -> None:
@@ -200,7 +193,7 @@ class RecordedModule(lightning.LightningModule):
 
     def _validation_is_due(self) -> bool:
         """Whether validation follows this step and has not been yet."""
-        return self._has_new_step and validation_is_due(self.trainer)
+        return self._has_new_step and lightning_private.validation_is_due(self.trainer)
 
     def finish(self, held_out: Iterable[Any], new: Iterable[Any] | None = None) -> Finished:
         """Make the model of an unfinished checkpoint return calibrated logits; ``fit`` does so by itself.
@@ -227,8 +220,8 @@ class RecordedModule(lightning.LightningModule):
         if not self.temperature_is_in_the_loop:
             self.calibrated_loss.guard.close_window()
             return
-        batches = (moved(self.trainer, batch) for batch in loader.calibration_loader or ())
-        with kept_random_state(), on_training_device(self.trainer, self):
+        batches = (lightning_private.moved(self.trainer, batch) for batch in loader.calibration_loader or ())
+        with kept_random_state(), lightning_private.on_training_device(self.trainer, self):
             self.finished = self.calibrated_loss.finish(batches)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -252,14 +245,14 @@ class RecordedModule(lightning.LightningModule):
         if saved is None:
             return
         self.history = [with_current_names(entry) for entry in saved["history"]]
-        self._resumed = saved if is_fitting(self) else None
+        self._resumed = saved if lightning_private.is_fitting(self) else None
         of_loss = saved.get("calibrated_loss")
         if of_loss is None or self.calibrated_loss is None:
             return
         self.calibrated_loss.load_state_dict(of_rank(of_loss["ranks"], self.global_rank))
         self._is_finished = of_loss["is_finished"]
         self._of_checkpoint = None
-        if self.temperature_is_in_the_loop and not self._is_finished and not is_fitting(self):
+        if self.temperature_is_in_the_loop and not self._is_finished and not lightning_private.is_fitting(self):
             self._of_checkpoint = self.calibrated_loss.loop.best
             warn(
                 "this checkpoint is from before the end of fit: the classifier divides its logits by the temperature "

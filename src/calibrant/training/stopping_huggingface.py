@@ -11,7 +11,7 @@ from transformers import EvalPrediction, TrainerCallback, TrainerControl, Traine
 
 from calibrant.files import whole_or_not_at_all
 from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
-from calibrant.training.trainer_scores import joined
+from calibrant.training.trainer_loop import joined
 
 SCORE = "refined_nll"
 WEIGHTS = "best_after_temperature.pt"

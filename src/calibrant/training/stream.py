@@ -28,6 +28,11 @@ class Stream:
         self._rest: Iterator[Any] | None = None
         self._random = random_state()
 
+    @property
+    def place(self) -> dict[str, int]:
+        """Where the stream is, as arguments of a new one."""
+        return {"passes": self.passes, "batches": self.batches}
+
     def next_batch(self) -> Any:
         """Return the next batch."""
         with self._own_random_numbers():
