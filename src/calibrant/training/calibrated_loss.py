@@ -147,15 +147,9 @@ class CalibratedLoss:
         return self.loop.largest_logit
 
     def __call__(
-        self,
-        x: Any,
-        y: Tensor,
-        x_held_out: Any = None,
-        y_held_out: Tensor | None = None,
-        *,
-        sample_weight: Tensor | None = None,
-        held_out_weight: Tensor | None = None,
-    ) -> Tensor:
+        self, x: Any, y: Tensor, x_held_out: Any = None, y_held_out: Tensor | None = None, *,
+        sample_weight: Tensor | None = None, held_out_weight: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Return the loss of a training step; call ``backward`` on it and step the optimizer as ever.
 
         Args:
@@ -170,15 +164,9 @@ class CalibratedLoss:
         return step.loss if step.objective is None else step.loss + self.weight * step.objective
 
     def step(
-        self,
-        x: Any,
-        y: Tensor,
-        x_held_out: Any = None,
-        y_held_out: Tensor | None = None,
-        *,
-        sample_weight: Tensor | None = None,
-        held_out_weight: Tensor | None = None,
-    ) -> Step:
+        self, x: Any, y: Tensor, x_held_out: Any = None, y_held_out: Tensor | None = None, *,
+        sample_weight: Tensor | None = None, held_out_weight: Tensor | None = None,
+    ) -> Step:  # fmt: skip
         """Return the parts of the loss; for arguments see :meth:`__call__`."""
         if x_held_out is not None and y_held_out is None:
             raise ValueError("x_held_out came without y_held_out: pass both")
@@ -215,8 +203,8 @@ class CalibratedLoss:
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
-        warnings = {"warnings": float(len(self.guard.warnings_))}
-        return {"temperature": self.temperature} | self.guard.latest | warnings
+        scores = {"temperature": self.temperature} | self.guard.latest
+        return scores | {"warnings": float(len(self.guard.warnings_))}
 
     @torch.no_grad()
     def finish(
@@ -335,12 +323,10 @@ class CalibratedLoss:
     def finite(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Leave out samples whose logits overflowed; a batch with some is no reason to stop."""
         cleaned, target, count = outputs.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
-        if count and not (
-            (logits.dtype == torch.float16 and logits.isinf().any()) or (target != self.ignore_index).any()
-        ):
-            self.guard.warn(
-                "diverged", f"the logits of a whole batch are infinite or NaN, training has diverged: {GO_BACK}"
-            )
+        overflows = logits.dtype == torch.float16 and bool(logits.isinf().any())
+        if count and not overflows and not (target != self.ignore_index).any():
+            text = f"the logits of a whole batch are infinite or NaN, training has diverged: {GO_BACK}"
+            self.guard.warn("diverged", text)
         elif count:
             self.guard.warn(
                 "overflow",

@@ -217,11 +217,10 @@ class TemperatureInTheLoop(Callback):
         """Make the module itself return calibrated logits, after callbacks have put back the weights they keep."""
         if stage != "fit" or self._is_finished:
             return
-        if self._loss is None or self._divided is None:
-            if self._saved is None:
-                return
+        if self._divided is None and self._saved is not None:
             self._begin(trainer, pl_module)  # a checkpoint of the last step: nothing was left to train
-        assert self._loss is not None  # noqa: S101 (just made)
+        if self._divided is None or self._loss is None:
+            return
         self._remove()
         with on_training_device(trainer, pl_module):
             self.finished = self._loss.finish(moved(trainer, batch) for batch in self._stream.whole_pass())
@@ -238,8 +237,7 @@ class TemperatureInTheLoop(Callback):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn of weights from before the end of ``fit``, which are not divided by T."""
-        path = trainer.ckpt_path
-        if path is None:
+        if (path := trainer.ckpt_path) is None:
             return
         saved = torch.load(path, map_location="cpu", weights_only=True).get("callbacks", {}).get(self.state_key, {})
         if saved and not saved["is_finished"]:
@@ -260,12 +258,8 @@ class TemperatureInTheLoop(Callback):
         """The temperature, and everything that decides what comes next."""
         if self._loss is None:
             return {}
-        return {
-            "temperature": self.temperature,
-            "loss": self._loss.state_dict(),
-            "stream": self._stream.place,
-            "is_finished": self._is_finished,
-        }
+        states = {"loss": self._loss.state_dict(), "stream": self._stream.place}
+        return states | {"temperature": self.temperature, "is_finished": self._is_finished}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""

@@ -43,12 +43,9 @@ class Finished(NamedTuple):
 
 @torch.no_grad()
 def predicted(
-    model: nn.Module,
-    batches: Iterable[Any],
-    flatten: Callable[[Tensor, Tensor], tuple[Classification, int]],
-    layer: nn.Module | None,
-    guard: Guard,
-) -> tuple[Tensor, Tensor, Tensor | None, nn.Module | None]:
+    model: nn.Module, batches: Iterable[Any], flatten: Callable[[Tensor, Tensor], tuple[Classification, int]],
+    layer: nn.Module | None, guard: Guard,
+) -> tuple[Tensor, Tensor, Tensor | None, nn.Module | None]:  # fmt: skip
     """Logits, target and weights of batches ``(x, y)`` or ``(x, y, weight)``, of all ranks, and the last layer.
 
     ``flatten`` brings a batch to ``(N, C)`` and ``(N,)`` without samples whose logits are infinite or NaN, and counts

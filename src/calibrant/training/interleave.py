@@ -77,18 +77,13 @@ class InterleavedLoader:
     """
 
     def __init__(
-        self,
-        train_loader: Iterable[Any],
-        calibration_loader: Iterable[Any] | None,
-        calibration_every: int,
-        minimum: int,
-        same_samples_on_every_rank: bool = False,
-    ) -> None:
+        self, train_loader: Iterable[Any], calibration_loader: Iterable[Any] | None, calibration_every: int,
+        minimum_samples: int, same_samples_on_every_rank: bool = False,
+    ) -> None:  # fmt: skip
         inputs.check_count("calibration_every", calibration_every)
-        loaders = {"train": train_loader}
-        if calibration_loader is not None:
-            loaders["calibration"] = calibration_loader
-        for name, loader in loaders.items():
+        for name, loader in (("train", train_loader), ("calibration", calibration_loader)):
+            if loader is None and name == "calibration":
+                continue
             if isinstance(loader, Iterator) or not isinstance(loader, Iterable):
                 raise TypeError(f"the {name} loader must be iterable again and again, got {type(loader).__name__}")
             if isinstance(loader, Sized) and _known_length(loader) == 0:
@@ -97,7 +92,7 @@ class InterleavedLoader:
         self.train_loader = train_loader
         self.calibration_loader = calibration_loader
         self.calibration_every = calibration_every
-        self.minimum_samples = minimum
+        self.minimum_samples = minimum_samples
         self.same_samples_on_every_rank = same_samples_on_every_rank
         self._train = _Place(train_loader)
         self._calibration = _Place(() if calibration_loader is None else calibration_loader)

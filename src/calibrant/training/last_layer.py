@@ -42,8 +42,12 @@ def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
 
 
 def _find_layer(made: list[tuple[nn.Module, Tensor]], logits: Tensor) -> nn.Module | None:
-    layers = (module for module, output in reversed(made) if isinstance(module, Layer) and _is_same(output, logits))
-    return next(layers, None)
+    for module, output in reversed(made):
+        # The output of the layer may have a dimension of size 1 more.
+        is_candidate = isinstance(module, Layer) and output.numel() == logits.numel()
+        if is_candidate and torch.equal(output.reshape(-1), logits.reshape(-1)):
+            return module
+    return None
 
 
 def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:
@@ -62,11 +66,6 @@ def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _is_same(output: Tensor, logits: Tensor) -> bool:
-    """Whether the logits are the output of a layer, perhaps without a dimension of size 1."""
-    return output.numel() == logits.numel() and torch.equal(output.reshape(-1), logits.reshape(-1))
 
 
 def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:

@@ -20,13 +20,9 @@ class Settings(NamedTuple):
 
 
 def checked_settings(
-    method: Method,
-    objective: Loss | None,
-    weight: float | None,
-    every: int | None,
-    batchnorm: BatchNormUse | None,
+    method: Method, objective: Loss | None, weight: float | None, every: int | None, batchnorm: BatchNormUse | None,
     **of_objective: Any,
-) -> Settings:
+) -> Settings:  # fmt: skip
     """Check what was given, and fill in what was not; ``of_objective`` are options of the default objective."""
     inputs.check_choice("method", method, ("temperature", "head", "published"))
     if method == "temperature" and (objective is not None or weight is not None):

@@ -227,14 +227,11 @@ class RecordedModule(lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the history, the epoch so far, where the loader is, and the state of the loss of every rank."""
         checkpoint[KEY] = {
-            "history": [dict(entry) for entry in self.history],
-            "epoch": self._epoch,
-            "scores": self.training_scores.saved(),
-            "validation": dict(self._validation),
-            "validation_is_due": self._validation_is_due(),
-            "epoch_is_over": self.trainer.is_last_batch,
+            "history": [dict(entry) for entry in self.history], "epoch": self._epoch,
+            "scores": self.training_scores.saved(), "validation": dict(self._validation),
+            "validation_is_due": self._validation_is_due(), "epoch_is_over": self.trainer.is_last_batch,
             "loaders": loader_states(self.trainer),
-        }
+        }  # fmt: skip
         if self.calibrated_loss is not None:
             states = of_ranks(self.trainer, self.calibrated_loss.state_dict())
             checkpoint[KEY]["calibrated_loss"] = {"ranks": states, "is_finished": self._is_finished}

@@ -46,7 +46,10 @@ def module_of(structure: str, trusted: Trusted = (), name: str = "module") -> An
     ``torch.load(weights_only=True)``. Others are an error that calls the module by ``name``.
     """
     content = base64.b64decode(structure)
-    with safe_globals([*_safe(), *trusted]):
+    known = [*vars(nn).values(), *vars(calibrant).values()]
+    modules = [each for each in known if isinstance(each, type) and issubclass(each, nn.Module)]
+    # The last are parts of torch.nn.MultiheadAttention and torch.nn.TransformerEncoderLayer.
+    with safe_globals([*modules, NonDynamicallyQuantizableLinear, F.relu, F.gelu, *trusted]):
         others = sorted(get_unsafe_globals_in_checkpoint(io.BytesIO(content)))
         if others:
             classes = ", ".join(other.rpartition(".")[2] for other in others)
@@ -68,13 +71,6 @@ def _with_tensors(module: Any, replaced: Callable[[Tensor], Tensor]) -> Any:
         elif isinstance(tensor, Tensor):
             memo[id(tensor)] = replaced(tensor)
     return copy.deepcopy(module, memo)
-
-
-def _safe() -> list[Any]:
-    known = [*vars(nn).values(), *vars(calibrant).values()]
-    modules = [each for each in known if isinstance(each, type) and issubclass(each, nn.Module)]
-    # Parts of torch.nn.MultiheadAttention and torch.nn.TransformerEncoderLayer.
-    return [*modules, NonDynamicallyQuantizableLinear, F.relu, F.gelu]
 
 
 def arguments_of(plain: Mapping[str, Any], modules: Mapping[str, Any], not_saved: Iterable[str]) -> dict[str, Any]:

@@ -12,34 +12,22 @@ Labels = Tensor | Sequence[int]
 
 @overload
 def interleaved_split(
-    data: int,
-    calibration_fraction: float = 0.1,
-    seed: int = 0,
-    *,
-    stratify: Labels | None = None,
-    minimum_samples: int = 3,
-) -> tuple[Tensor, Tensor]: ...
+    data: int, calibration_fraction: float = 0.1, seed: int = 0, *,
+    stratify: Labels | None = None, minimum_samples: int = 3,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
 @overload
 def interleaved_split(
-    data: Dataset[Any],
-    calibration_fraction: float = 0.1,
-    seed: int = 0,
-    *,
-    stratify: Labels | None = None,
-    minimum_samples: int = 3,
-) -> tuple[Subset[Any], Subset[Any]]: ...
+    data: Dataset[Any], calibration_fraction: float = 0.1, seed: int = 0, *,
+    stratify: Labels | None = None, minimum_samples: int = 3,
+) -> tuple[Subset[Any], Subset[Any]]: ...  # fmt: skip
 
 
 def interleaved_split(
-    data: Dataset[Any] | int,
-    calibration_fraction: float = 0.1,
-    seed: int = 0,
-    *,
-    stratify: Labels | None = None,
-    minimum_samples: int = 3,
-) -> tuple[Tensor, Tensor] | tuple[Subset[Any], Subset[Any]]:
+    data: Dataset[Any] | int, calibration_fraction: float = 0.1, seed: int = 0, *,
+    stratify: Labels | None = None, minimum_samples: int = 3,
+) -> tuple[Tensor, Tensor] | tuple[Subset[Any], Subset[Any]]:  # fmt: skip
     """Split training data into the part the NLL sees and the part the calibration objective sees.
 
     The two are disjoint and together everything. The same seed gives the same split, on every machine and whatever

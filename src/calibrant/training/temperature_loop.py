@@ -163,14 +163,9 @@ class TemperatureLoop:
 
 
 def solution(
-    logits: Tensor,
-    target: Tensor,
-    start: float,
-    criterion: Criterion = "nll",
-    weight: Tensor | None = None,
-    *,
+    logits: Tensor, target: Tensor, start: float, criterion: Criterion = "nll", weight: Tensor | None = None, *,
     rough: bool = False,
-) -> float | None:
+) -> float | None:  # fmt: skip
     """Log of the temperature that is best by a criterion, or None where held-out data do not tell.
 
     ``rough`` says that a few thousandths of error do not matter, as in the middle of training.
