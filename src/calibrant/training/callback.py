@@ -31,19 +31,10 @@ class TemperatureInTheLoop(Callback):
     """Train any LightningModule on logits divided by a temperature that held-out data set.
 
     The module computes its own loss from its own logits. This callback finds the layer that makes them, by a forward
-    pass ``module(inputs)``, and divides the output of that layer by the temperature T while the module trains, so
-    that loss, validation and metrics see divided logits. T is 1 until held-out data show that the network over-fits. At
-    every ``every``-th batch, on average, a held-out batch runs forward in evaluation mode, and T is solved for on the
-    latest held-out logits. No gradient comes from held-out data.
-    After ``fit`` T is solved for once more, on all held-out data, and folded into the layer: the module itself is then
-    calibrated. See :class:`calibrant.training.CalibratedLoss`.
-
-    Validation batches ``(inputs, target)`` are new data: at the end of a validation within ``fit``, the guard compares
-    the accuracy on them with that on held-out data. It takes the logits that ``validation_step`` has just made, of the
-    first validation loader. Batches of another form are not compared.
-
-    Logged are ``train_temperature``, ``train_held_out_accuracy``, ``train_held_out_nll`` and ``train_held_out_gap`` of
-    every epoch, and ``train_warnings``, the number of warnings so far.
+    pass ``module(inputs)``, and divides the output of that layer by the temperature T of
+    :class:`calibrant.training.CalibratedLoss` while the module trains, so that loss, validation and metrics see divided
+    logits. After ``fit`` T is solved for once more, on all held-out data, and folded into the layer: the module itself
+    is then calibrated. ``docs/lightning.md`` has what is logged, and what the guard compares.
 
     Args:
         held_out: Batches ``(inputs, target)`` of data that are not trained on, to be iterated again and again. If the

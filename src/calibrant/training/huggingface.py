@@ -33,30 +33,15 @@ class CalibratedTrainer(OpenTrainer):
     set and folded into the layer that makes the logits: what ``save_model`` writes is calibrated. Checkpoints of the
     training hold the weights before the division, and T in ``calibrated_loss.pt``.
 
-    With an objective the method is ``"published"``. One optimizer step descends along the gradient of
-    ``NLL(train batch) + weight * objective(calibration batch)``. The NLL is whatever ``Trainer`` computes,
-    label smoothing and ``compute_loss_func`` included. Calibration batches are shuffled, stripped of unused columns,
-    collated, padded and moved as training batches are, and never end: when the calibration set is through it is
-    reshuffled and begun again. With the method ``"head"`` the gradient of the held-out loss, the cross entropy or an
-    objective, reaches the last layer only.
+    With an objective the method is ``"published"``: one optimizer step descends along the gradient of
+    ``NLL(train batch) + weight * objective(calibration batch)``, both means over the micro-batches of gradient
+    accumulation. The NLL is whatever ``Trainer`` computes, label smoothing and ``compute_loss_func`` included. With the
+    method ``"head"`` the gradient of the held-out loss, the cross entropy or an objective, reaches the last layer only.
 
-    With gradient accumulation every micro-batch has a calibration batch beside it, and a step takes the mean NLL of its
-    micro-batches and the mean of their objectives: the weight means the same for any number of them. ESD is a statistic
-    of a batch, though: the mean of the ESD of four batches of 128 is another (a noisier) estimator than the ESD of 512
-    samples, and rooted it is larger in the mean. What counts is ``calibration_batch_size``, which accumulation leaves
-    as it is.
-
-    ``train(resume_from_checkpoint=...)`` picks the calibration batches up as exactly as ``Trainer`` does the
-    training batches: their place is kept in the checkpoint's ``trainer_state.json``.
-
-    ``evaluate()`` and ``predict()`` report accuracy and ECE (20 equal-width bins, closed on the right, as in the ESD
-    paper) beside the loss. The training log has ``held_out_accuracy``, ``held_out_nll`` and ``held_out_gap`` of the
-    calibration batches since the last entry, ``warnings``, the number of warnings so far, ``temperature`` for the
-    method that has one, and for the others ``objective``, its mean over the same batches, and ``silent``, the share of
-    them where it was not above 0; ``loss`` stays the NLL. Evaluations within training are new data, with which the
-    guard compares the accuracy on calibration batches.
-
-    Models with one label for each sample are supported: logits ``(N, C)``, labels ``(N,)``.
+    ``evaluate()`` and ``predict()`` report accuracy and ECE beside the loss. ``train(resume_from_checkpoint=...)``
+    picks the calibration batches up as exactly as ``Trainer`` does the training batches. Models with one label for each
+    sample are supported: logits ``(N, C)``, labels ``(N,)``. ``docs/huggingface.md`` has what is logged, compared and
+    accumulated.
 
     Args:
         *args: As ``Trainer`` takes them.

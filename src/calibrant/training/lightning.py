@@ -31,11 +31,7 @@ class CalibratedClassifier(RecordedModule):
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
     tensor, or a mapping of keyword arguments of the model. Without method and objective plain ``(inputs, target)`` will
-    do. Logged are ``train_nll`` (``train_loss`` for another loss), ``train_accuracy`` and ``train_ece``, running over
-    the epoch, and the same for ``validation`` and ``test``; ``train_held_out_accuracy``, ``train_held_out_nll`` and
-    ``train_held_out_gap`` of the held-out batches; ``train_warnings``, the number of warnings so far;
-    ``train_temperature``; ``train_objective``, and ``train_silent``, the share of held-out batches on which it was 0 or
-    less. ``predict`` gives logits.
+    do. ``docs/lightning.md`` lists what is logged. ``predict`` gives logits.
 
     With the method ``"temperature"`` logits are divided by the temperature T of the moment, in training and evaluation.
     At the end of ``fit`` T is solved for on all held-out data, and ``model`` itself returns calibrated logits.
