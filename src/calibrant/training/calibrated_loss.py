@@ -13,14 +13,13 @@ from calibrant import inputs
 from calibrant.inputs import Classification
 from calibrant.numerics import at_least_float32
 from calibrant.torch_private import unwrapped
-from calibrant.training import outputs
+from calibrant.training import forward
 from calibrant.training.finishing import Finished, final_temperature, predicted, scores_of
+from calibrant.training.forward import PROBABILITIES, evaluating, freeze_batchnorm_statistics, logits_of, spread
 from calibrant.training.guard import GO_BACK, Guard
 from calibrant.training.ignored import Loss, cross_entropy, loss_or_zero, mean_nll, objective_or_zero
 from calibrant.training.last_layer import divide, find_layer, named_layer
 from calibrant.training.methods import BatchNormUse, Method, checked_settings
-from calibrant.training.modes import evaluating, freeze_batchnorm_statistics
-from calibrant.training.outputs import PROBABILITIES, logits_of, spread
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
 from calibrant.training.warning import Reminder
 
@@ -249,7 +248,7 @@ class CalibratedLoss:
         return Finished(temperature, error, on_held_out, on_new)
 
     def _finite_samples(self, logits: Tensor, target: Tensor) -> tuple[Classification, int]:
-        logits, target, count = outputs.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
+        logits, target, count = forward.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
         return self.samples(logits, target), count
 
     def state_dict(self) -> dict[str, Any]:
@@ -313,16 +312,16 @@ class CalibratedLoss:
     ) -> Classification:
         """Bring a batch to ``(N, C)``. Batches like those that were checked before take a shorter way."""
         if not self.multi_label and target.is_floating_point() and target.numel() == logits.numel() == len(logits):
-            target = outputs.binary_labels(target)  # as torch.nn.BCEWithLogitsLoss takes them
+            target = forward.binary_labels(target)  # as torch.nn.BCEWithLogitsLoss takes them
         plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
         if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
             return Classification(at_least_float32(logits), target.long())
         ignored = self.ignore_index if ignore_index is None else ignore_index
-        return outputs.flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
+        return forward.flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
 
     def finite(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Leave out samples whose logits overflowed; a batch with some is no reason to stop."""
-        cleaned, target, count = outputs.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
+        cleaned, target, count = forward.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
         overflows = logits.dtype == torch.float16 and bool(logits.isinf().any())
         if count and not overflows and not (target != self.ignore_index).any():
             text = f"the logits of a whole batch are infinite or NaN, training has diverged: {GO_BACK}"
@@ -338,7 +337,7 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_logits(self, data: Classification) -> None:
-        if self.next_due <= self.every and outputs.looks_like_probabilities(data.logits):
+        if self.next_due <= self.every and forward.looks_like_probabilities(data.logits):
             self.guard.warn("softmax", PROBABILITIES)
 
     def _through_head(self, x: Any) -> Tensor:

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finishing import Finished
+from calibrant.training.forward import evaluating, logits_of, pair_of
 from calibrant.training.interleave import SAME, gives_ranks_the_same
 from calibrant.training.last_layer import DividedLogits, find_maker, named_layer
 from calibrant.training.lightning_data import loader_states, restore_loader
 from calibrant.training.lightning_private import moved, on_training_device
-from calibrant.training.modes import evaluating
-from calibrant.training.outputs import logits_of, pair_of
 from calibrant.training.randomness import kept_random_state
 from calibrant.training.recorded import RecordedModule
 from calibrant.training.running_scores import Sums

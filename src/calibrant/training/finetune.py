@@ -13,10 +13,16 @@ from calibrant import inputs
 from calibrant.posthoc import VectorScaling
 from calibrant.posthoc.temperature import temperature_or_one
 from calibrant.training.finishing import moved
+from calibrant.training.forward import (
+    PROBABILITIES,
+    device_of,
+    evaluating,
+    flattened,
+    logits_of,
+    looks_like_probabilities,
+)
 from calibrant.training.guard import FEWEST_SEEN, SEEN
 from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
-from calibrant.training.modes import evaluating
-from calibrant.training.outputs import PROBABILITIES, device_of, flattened, logits_of, looks_like_probabilities
 from calibrant.training.recalibrations import PENALTIES, Recalibration, Samples, apply, fit_heads, logits_after
 from calibrant.training.warning import warn
 

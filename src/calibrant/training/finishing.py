@@ -12,10 +12,17 @@ from torch.utils.data import Dataset
 from calibrant import distributed
 from calibrant.inputs import Classification
 from calibrant.posthoc.temperature import standard_error
+from calibrant.training.forward import (
+    PROBABILITIES,
+    device_of,
+    evaluating,
+    in_unit_interval,
+    logits_of,
+    pair_of,
+    spread,
+)
 from calibrant.training.guard import FEWEST_SEEN, GO_BACK, Guard
 from calibrant.training.last_layer import find_layer
-from calibrant.training.modes import evaluating
-from calibrant.training.outputs import PROBABILITIES, device_of, in_unit_interval, logits_of, pair_of, spread
 from calibrant.training.running_scores import Scores, Sums, joined
 from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, gathered, shrunk, solution
 

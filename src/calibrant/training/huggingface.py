@@ -11,9 +11,9 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from calibrant.inputs import check_count
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finishing import Finished
+from calibrant.training.forward import logits_in
 from calibrant.training.ignored import Loss, minimum_samples, zero_of
 from calibrant.training.methods import BatchNormUse, Method, checked_settings
-from calibrant.training.outputs import logits_in
 from calibrant.training.randomness import kept_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 from calibrant.training.stream import Stream

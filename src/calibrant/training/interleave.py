@@ -270,17 +270,16 @@ def set_epoch(loader: Iterable[Any], epoch: int) -> None:
 
 def is_large_enough(batch: Any, minimum: int) -> bool:
     """Whether a batch of any structure has so many samples, as far as can be seen."""
-    samples = _samples_in(batch)
-    return samples is None or samples >= minimum
+    # The last part is the target, with one entry a sample; the first may be a list of images.
+    return next(_lengths(batch), minimum) >= minimum
 
 
-def _samples_in(batch: Any) -> int | None:
-    """Length of a tensor in a batch of any structure; None if there is none to go by."""
+def _lengths(batch: Any) -> Iterator[int]:
+    """Lengths of the tensors in a batch of any structure, the last one first."""
     if isinstance(batch, Tensor):
-        return len(batch) if batch.dim() else None
-    if isinstance(batch, Mapping):
-        batch = tuple(batch.values())
-    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        # The last part is the target, with one entry a sample; the first may be a list of images.
-        return next((samples for part in reversed(batch) if (samples := _samples_in(part)) is not None), None)
-    return None
+        yield from batch.shape[:1]
+    elif isinstance(batch, Mapping):
+        yield from _lengths(tuple(batch.values()))
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        for part in reversed(batch):
+            yield from _lengths(part)

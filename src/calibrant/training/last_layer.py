@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
 from calibrant.torch_private import Convolution
-from calibrant.training.outputs import logits_in, with_logits
+from calibrant.training.forward import logits_in, with_logits
 
 Layer = nn.Linear | Convolution
 BUFFER = "calibrant_temperature"

@@ -12,14 +12,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from calibrant import inputs
 from calibrant.inputs import Classification
 from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.checkpoint import WholeCheckpointIO
+from calibrant.training.checkpoint import Trusted, WholeCheckpointIO, arguments_in, arguments_of, read_without_tensors
+from calibrant.training.forward import logits_of, pair_of
 from calibrant.training.ignored import cross_entropy, loss_or_zero
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, require_parts_for_ranks
 from calibrant.training.lightning_data import InterleavedDataModule
 from calibrant.training.methods import BatchNormUse, Method
-from calibrant.training.outputs import logits_of, pair_of
 from calibrant.training.recorded import KEY, RecordedModule
-from calibrant.training.saved_classifier import Trusted, arguments_in, arguments_of, read_without_tensors
 
 LEARNING_RATE = 1e-3  # of the paper
 
@@ -170,11 +169,7 @@ class CalibratedClassifier(RecordedModule):
         return loss_or_zero(self.loss, logits, target)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
-        """Add a batch to the scores of the validation; several loaders are scored as one set.
-
-        Returns:
-            The ``logits`` and the ``target`` for callbacks, which is -100 where a sample does not count.
-        """
+        """Score a batch, of several loaders as of one, and return its logits and target (or -100) for callbacks."""
         data = self._evaluate(batch)
         target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
         return {"logits": data.logits, "target": target}
@@ -228,16 +223,9 @@ class CalibratedClassifier(RecordedModule):
 
     @classmethod
     def load_from_checkpoint(
-        cls,
-        checkpoint_path: Any,
-        map_location: Any = None,
-        hparams_file: Any = None,
-        strict: bool | None = None,
-        weights_only: bool | None = True,
-        *,
-        trusted: Trusted = (),
-        **kwargs: Any,
-    ) -> Self:
+        cls, checkpoint_path: Any, map_location: Any = None, hparams_file: Any = None, strict: bool | None = None,
+        weights_only: bool | None = True, *, trusted: Trusted = (), **kwargs: Any,
+    ) -> Self:  # fmt: skip
         """Load a classifier from a checkpoint, without unpickling anything that may run code.
 
         The checkpoint holds the arguments the classifier was made with, the structure of model, objective and loss

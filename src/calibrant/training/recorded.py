@@ -12,9 +12,9 @@ from calibrant.training import lightning_private
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.epoch_scores import EpochScores
 from calibrant.training.finishing import Finished
+from calibrant.training.forward import has_dropout
 from calibrant.training.interleave import InterleavedLoader
 from calibrant.training.lightning_data import loader_states, of_rank, of_ranks, restore_loader
-from calibrant.training.modes import has_dropout
 from calibrant.training.randomness import RandomState, kept_random_state, random_state, set_random_state
 from calibrant.training.running_scores import Scores, with_current_names
 from calibrant.training.warning import warn
@@ -196,12 +196,7 @@ class RecordedModule(lightning.LightningModule):
         return self._has_new_step and lightning_private.validation_is_due(self.trainer)
 
     def finish(self, held_out: Iterable[Any], new: Iterable[Any] | None = None) -> Finished:
-        """Make the model of an unfinished checkpoint return calibrated logits; ``fit`` does so by itself.
-
-        Args:
-            held_out: Batches ``(inputs, target)`` of the held-out data.
-            new: Batches of data that took no part in the training, to compare with.
-        """
+        """Make the model of an unfinished checkpoint calibrated, as ``fit`` does, and compare with ``new`` batches."""
         if self.calibrated_loss is None:
             raise ValueError("there is no method, and so nothing to finish: give the classifier one")
         self._is_finished, self._of_checkpoint = True, None
@@ -209,10 +204,7 @@ class RecordedModule(lightning.LightningModule):
         return self.finished
 
     def on_fit_end(self) -> None:
-        """Judge the last epoch; with the method ``"temperature"``, make the model itself return calibrated logits.
-
-        Callbacks that put earlier weights back have done so by now, and all checkpoints of the run are written.
-        """
+        """Judge the last epoch, or fold the temperature; callbacks have put earlier weights back by now."""
         loader = self.trainer.train_dataloader
         if self._is_finished or self.calibrated_loss is None or not isinstance(loader, InterleavedLoader):
             return

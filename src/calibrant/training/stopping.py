@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from calibrant.distributed import is_distributed
-from calibrant.training.outputs import logits_in
+from calibrant.training.forward import logits_in
 from calibrant.training.randomness import kept_random_state
 from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
 

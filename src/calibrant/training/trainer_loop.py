@@ -14,11 +14,10 @@ from calibrant import metrics
 from calibrant.inputs import Classification
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finishing import Finished
+from calibrant.training.forward import evaluating, has_dropout, logits_in, logits_of
 from calibrant.training.guard import Guard
 from calibrant.training.last_layer import DividedLogits, Layer, find_maker
 from calibrant.training.methods import Settings
-from calibrant.training.modes import evaluating, has_dropout
-from calibrant.training.outputs import logits_in, logits_of
 from calibrant.training.running_scores import Scores, Sums
 
 FILE = "calibrated_loss.pt"
@@ -72,14 +71,9 @@ class TrainerLoop:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        wrapped: nn.Module,
-        batch: Mapping[str, Any],
-        label: str,
-        settings: Settings,
+        self, model: nn.Module, wrapped: nn.Module, batch: Mapping[str, Any], label: str, settings: Settings,
         guard: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._label = label
         self._every = settings.every
         self._learns = settings.method != "temperature"
@@ -105,16 +99,11 @@ class TrainerLoop:
         self._seen_step = -1
 
     def is_due(self, step: int) -> bool:
-        """Whether a held-out batch is due at an optimizer step, asked at each of its micro-batches.
-
-        One is enough for the temperature. An objective has one beside every micro-batch.
-        """
-        if self._divided is None:
+        """Whether a held-out batch is due at an optimizer step, asked at each of its micro-batches."""
+        if self._learns:  # an objective has a batch beside every micro-batch, and one is enough for the temperature
             return step % self._every == 0 and bool(self.loss.is_due())
-        if step == self._seen_step:
-            return False
-        self._seen_step = step
-        return bool(self.loss.is_due())
+        is_new, self._seen_step = step != self._seen_step, step
+        return is_new and bool(self.loss.is_due())
 
     def observe(self, batch: Mapping[str, Any]) -> None:
         """Run a held-out batch forward and move the temperature."""
