@@ -160,8 +160,10 @@ class TemperatureInTheLoop(Callback):
             self._loss.watch_training(*seen)
 
     def _seen(self, batch: Any) -> tuple[Tensor, Tensor] | None:
-        """Logits that the module has just made, and their target, if the batch is ``(inputs, target)``."""
-        logits = None if self._divided is None else self._divided.latest
+        """Take the logits that the module has just made, and their target, if the batch is ``(inputs, target)``."""
+        if self._divided is None:
+            return None
+        logits, self._divided.latest = self._divided.latest, None
         if logits is None or not isinstance(batch, list | tuple) or len(batch) != 2:
             return None
         target = batch[1]
@@ -171,13 +173,6 @@ class TemperatureInTheLoop(Callback):
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to count."""
         self._validation = Sums()
-
-    def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Forget the logits of earlier batches."""
-        if self._divided is not None:
-            self._divided.latest = None
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,

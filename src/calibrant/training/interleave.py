@@ -1,8 +1,9 @@
 """Training batches and calibration batches, side by side."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import length_hint
 from typing import Any, NamedTuple
 
 import torch
@@ -86,7 +87,7 @@ class InterleavedLoader:
                 continue
             if isinstance(loader, Iterator) or not isinstance(loader, Iterable):
                 raise TypeError(f"the {name} loader must be iterable again and again, got {type(loader).__name__}")
-            if isinstance(loader, Sized) and _known_length(loader) == 0:
+            if length_hint(loader, -1) == 0:
                 raise ValueError(f"the {name} loader has no batches: give it more data or set drop_last=False")
         warn_of_loaders(calibration_loader, train_loader)
         self.train_loader = train_loader
@@ -173,7 +174,7 @@ class _Place:
     @property
     def is_inside(self) -> bool:
         """Whether a pass was begun and has batches left, as far as can be known."""
-        return not self.ended and self.batches != _known_length(self.loader)
+        return not self.ended and self.batches != length_hint(self.loader, -1)
 
     def begin(self) -> Iterator[Any]:
         self.begun_from = random_state()
@@ -246,13 +247,6 @@ def gives_ranks_the_same(loader: Any) -> bool:
 def _samplers(loader: Any) -> tuple[Any, Any, Any]:
     batch_sampler = getattr(loader, "batch_sampler", None)
     return batch_sampler, getattr(batch_sampler, "sampler", None), getattr(loader, "sampler", None)
-
-
-def _known_length(loader: Iterable[Any]) -> int | None:
-    try:
-        return len(loader)  # type: ignore[arg-type]
-    except TypeError:  # none, or that of a DataLoader over an IterableDataset
-        return None
 
 
 def after(batches: Iterator[Any], count: int) -> Iterator[Any]:

@@ -52,7 +52,11 @@ def interleaved_split(
         >>> len(train), len(calibration), bool(torch.isin(train, calibration).any())
         (16, 4, False)
     """
-    length = _length_of(data)
+    if isinstance(data, bool) or not isinstance(data, int | Sized):
+        raise TypeError(f"expected a dataset with a length, or a length, got {type(data).__name__}")
+    length = data if isinstance(data, int) else len(data)
+    if length < 0:
+        raise ValueError(f"a length cannot be negative, got {length}")
     if not isinstance(calibration_fraction, float | int) or not 0 < calibration_fraction < 1:
         raise ValueError(f"calibration_fraction must be a number between 0 and 1, got {calibration_fraction!r}")
     held_out = round(calibration_fraction * length)
@@ -74,15 +78,6 @@ def interleaved_split(
     if isinstance(data, int):
         return train, calibration
     return Subset(data, train.tolist()), Subset(data, calibration.tolist())
-
-
-def _length_of(data: Dataset[Any] | int) -> int:
-    if isinstance(data, bool) or not isinstance(data, int | Sized):
-        raise TypeError(f"expected a dataset with a length, or a length, got {type(data).__name__}")
-    length = data if isinstance(data, int) else len(data)
-    if length < 0:
-        raise ValueError(f"a length cannot be negative, got {length}")
-    return length
 
 
 def _stratified(order: Tensor, stratify: Labels, held_out: int) -> Tensor:

@@ -14,8 +14,6 @@ from calibrant.training.forward import logits_in
 from calibrant.training.randomness import kept_random_state
 from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
 
-SCORE = "validation_refined_nll"
-
 
 class StopAfterTemperature(StopsByRefinement, Callback):
     """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
@@ -94,7 +92,7 @@ class StopAfterTemperature(StopsByRefinement, Callback):
                     self._collect(trainer, pl_module, None, trainer.strategy.batch_to_device(batch))
         score, temperature, classes = _on_all_ranks(self._collected)
         self._collected = []
-        pl_module.log(SCORE, score, sync_dist=True)
+        pl_module.log("validation_refined_nll", score, sync_dist=True)
         if trainer.state.fn != "fit":
             return
         # A validation that was due when a checkpoint was written belongs to the epoch before.

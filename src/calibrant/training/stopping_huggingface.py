@@ -13,7 +13,6 @@ from calibrant.files import whole_or_not_at_all
 from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
 from calibrant.training.trainer_loop import joined
 
-SCORE = "refined_nll"
 WEIGHTS = "best_after_temperature.pt"
 PLACE = "calibrant_refinement"  # not the name of the class, or Trainer might make a new callback from it
 
@@ -80,7 +79,7 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
             )
         given = torch.as_tensor(logits).float()
         self._latest = *refined_nll(given, torch.as_tensor(labels)), classes_of(given)
-        return {SCORE: self._latest[0]}
+        return {"refined_nll": self._latest[0]}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
