@@ -139,13 +139,6 @@ def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, igno
     return inputs.classification(logits.reshape(-1), target.reshape(-1).long(), None, ignore_index)
 
 
-def in_unit_interval(logits: Tensor) -> bool:
-    """Whether ``(N, 2)`` logits are those of binary outputs in [0, 1], as a sigmoid makes them."""
-    return logits.shape[1] == 2 and bool(
-        (logits[:, 0] == 0).all() and ((logits[:, 1] >= 0) & (logits[:, 1] <= 1)).all()
-    )
-
-
 def binary_labels(target: Tensor) -> Tensor:
     """Targets 0.0 and 1.0 of a binary loss as class indices."""
     if readable(target) and not bool(((target == 0) | (target == 1)).all()):

@@ -213,12 +213,20 @@ class Guard:
         """Warn when held-out data and new data, which took no part in training, differ by more than chance."""
         apart = held_out.accuracy - new.accuracy
         error = math.hypot(new.deviation, held_out.deviation)
+        if self.has_objective:
+            does = "lets the network learn" if apart > 0 else "makes the network un-learn"
+            cause = f"the objective {does} these samples"
+            remedy = "use method='temperature', where no gradient comes from held-out data, or a smaller weight"
+        else:
+            easier = "they are easier than new data, or some of them are trained on too"
+            cause = easier if apart > 0 else "they are harder than new data"
+            remedy = "draw the held-out samples at random from the same data, and check that no sample is in both parts"
         if abs(apart) > BEYOND_CHANCE * error:
             self.warn(
                 "parted",
                 f"accuracy is {held_out.accuracy:.1%} on held-out and {new.accuracy:.1%} on new data, a difference "
-                f"beyond chance ({abs(apart) / error:.0f} standard errors): {self._cause(apart)}, and calibration "
-                f"on them no longer says anything about new data. Remedy: {self._remedy()}",
+                f"beyond chance ({abs(apart) / error:.0f} standard errors): {cause}, and calibration "
+                f"on them no longer says anything about new data. Remedy: {remedy}",
             )
         # A sample's confidence less its correctness varies by no more than its correctness does, or hardly.
         elif abs(new.gap - held_out.gap) > BEYOND_CHANCE * error:
@@ -226,21 +234,8 @@ class Guard:
                 "gap",
                 f"confidence exceeds accuracy by {100 * held_out.gap:.1f} points on held-out and by "
                 f"{100 * new.gap:.1f} on new data, a difference beyond chance: calibration on held-out data no longer "
-                f"says anything about new data. Remedy: {self._remedy()}",
+                f"says anything about new data. Remedy: {remedy}",
             )
-
-    def _cause(self, apart: float) -> str:
-        """What may be the matter where held-out accuracy differs from that on new data."""
-        if self.has_objective:
-            does = "lets the network learn" if apart > 0 else "makes the network un-learn"
-            return f"the objective {does} these samples"
-        easier = "they are easier than new data, or some of them are trained on too"
-        return easier if apart > 0 else "they are harder than new data"
-
-    def _remedy(self) -> str:
-        if self.has_objective:
-            return "use method='temperature', where no gradient comes from held-out data, or a smaller weight"
-        return "draw the held-out samples at random from the same data, and check that no sample is in both parts"
 
     def warn(self, kind: str, message: str) -> None:
         """Give a warning once."""

@@ -31,23 +31,20 @@ def named_layer(model: nn.Module, layer: str | nn.Module) -> nn.Module:
 
 def find_layer(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
     """Return the linear or convolutional layer that makes the logits, or None; ``run`` gives those of a batch."""
-    return _find_layer(*_outputs(model, run))
+    maker = find_maker(model, run)
+    return maker if isinstance(maker, Layer) else None
 
 
 def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
     """Return the layer that makes the logits, or the innermost module that returns them where no layer does."""
     made, logits = _outputs(model, run)
-    same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
-    return _find_layer(made, logits) or next(same, model)
-
-
-def _find_layer(made: list[tuple[nn.Module, Tensor]], logits: Tensor) -> nn.Module | None:
     for module, output in reversed(made):
         # The output of the layer may have a dimension of size 1 more.
         is_candidate = isinstance(module, Layer) and output.numel() == logits.numel()
         if is_candidate and torch.equal(output.reshape(-1), logits.reshape(-1)):
             return module
-    return None
+    same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
+    return next(same, model)
 
 
 def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from calibrant.inputs import check_count, check_range
 
+FORMATS = (".png", ".svg", ".pdf")
 Fit = Callable[[float, int], Any]
 Scores = dict[tuple[float, int], tuple[float, float]]
 
@@ -250,10 +251,11 @@ def _write(path: Path, known: Scores) -> None:
 def _drawing(path: Path) -> Callable[[Path, SearchResult], None]:
     """The function that draws, or an error before anything is trained."""
     try:
-        from calibrant.training.search_figure import check_format, write_search_figure
+        from calibrant.training.search_figure import write_search_figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"a figure needs {error.name}: pip install 'calibrant[report]'", name=error.name
         ) from error
-    check_format(path)
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"a figure is written as one of {', '.join(FORMATS)}, got {path.name!r}")
     return write_search_figure

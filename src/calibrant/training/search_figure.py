@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from calibrant.training.search import SearchResult, WeightScores
 
 BAND = 0.16
-FORMATS = (".png", ".svg", ".pdf")
 
 
 def write_search_figure(path: Path, result: SearchResult) -> None:
     """Draw the means and spreads of a search into a PNG, SVG or PDF file."""
-    check_format(path)
     with house_style():
         figure = Figure(figsize=(8, 3.6), layout="constrained", facecolor=PAPER)
         left, right = figure.subplots(1, 2)
@@ -37,12 +35,6 @@ def write_search_figure(path: Path, result: SearchResult) -> None:
         _legend(figure, result)
         with whole_or_not_at_all(path) as temporary:
             figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=160)
-
-
-def check_format(path: Path) -> None:
-    """Raise ``ValueError`` unless the name of a file ends in a known format."""
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"a figure is written as one of {', '.join(FORMATS)}, got {path.name!r}")
 
 
 def _draw(axes: Axes, result: SearchResult, score: str) -> None:

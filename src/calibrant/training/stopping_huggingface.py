@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import EvalPrediction, TrainerCallback
+from transformers import TrainerControl as Control
+from transformers import TrainerState as State
+from transformers import TrainingArguments as Arguments
 
 from calibrant.files import whole_or_not_at_all
 from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
@@ -81,9 +84,7 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         self._latest = *refined_nll(given, torch.as_tensor(labels)), classes_of(given)
         return {"refined_nll": self._latest[0]}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Begin anew, or go on from a checkpoint."""
         self._forget()
         self._latest, self._trains = None, True
@@ -100,7 +101,7 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         self._go_on_from(kept[PLACE]["attributes"], torch.load(path, map_location="cpu", weights_only=True))
         control.should_training_stop = self._stops
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Keep the weights if the evaluation was the best one, and stop after ``patience``."""
         latest, self._latest = self._latest, None
         if not self._trains:
@@ -115,22 +116,18 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         kept[PLACE] = {"args": {}, "attributes": self._state()}
         control.should_training_stop = control.should_training_stop or self._stops
 
-    def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
-    ) -> None:
+    def on_predict(self, args: Arguments, state: State, control: Control, metrics: Any, **kwargs: Any) -> None:
         """Predictions choose no weights."""
         self._latest = None
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Write the best weights beside a checkpoint."""
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and self._weights is not None and folder.exists():
             with whole_or_not_at_all(folder / WEIGHTS) as temporary:
                 torch.save(self._weights, temporary)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Put the best weights back."""
         self._trains = False
         self._put_best_back(kwargs["model"])

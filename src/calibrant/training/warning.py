@@ -57,9 +57,8 @@ def warn_of_data(held_out: Any, train: Any = None) -> None:
 
 def warn_of_loaders(held_out: Any, train: Any) -> None:
     """Do the same for the data sets of two ``DataLoader``s, where their samplers take every sample."""
-    both = [loader for loader in (held_out, train) if _takes_all(loader)]
-    dataset = getattr(held_out, "dataset", None)
-    warn_of_data(dataset, getattr(train, "dataset", None) if len(both) == 2 else None)
+    both = _takes_all(held_out) and _takes_all(train)
+    warn_of_data(getattr(held_out, "dataset", None), train.dataset if both else None)
 
 
 def _takes_all(loader: Any) -> bool:
