@@ -12,15 +12,8 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.posthoc import VectorScaling
 from calibrant.posthoc.temperature import temperature_or_one
+from calibrant.training import forward
 from calibrant.training.finishing import moved
-from calibrant.training.forward import (
-    PROBABILITIES,
-    device_of,
-    evaluating,
-    flattened,
-    logits_of,
-    looks_like_probabilities,
-)
 from calibrant.training.guard import FEWEST_SEEN, SEEN
 from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
 from calibrant.training.recalibrations import PENALTIES, Recalibration, Samples, apply, fit_heads, logits_after
@@ -177,20 +170,20 @@ def _predict(
     model: nn.Module, loader: Iterable[Any], layer: nn.Module | None, ignore_index: int
 ) -> tuple[Samples, nn.Module | None]:
     """One pass in evaluation mode: logits, labels, and the inputs of the layer that makes the logits."""
-    device = device_of(model)
+    device = forward.device_of(model)
     parts: list[Samples] = []
     seen: list[Tensor] = []
     hook = None
-    with evaluating(model):
+    with forward.evaluating(model):
         try:
             for batch in loader:
                 x, y = moved(batch, device)
                 if not parts:
-                    layer = layer or find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+                    layer = layer or find_layer(model, lambda x=x: forward.logits_of(model, x))  # type: ignore[misc]
                     if layer is not None:
                         hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
                 seen.clear()
-                data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
+                data = forward.flattened(forward.logits_of(model, x), y, ignore_index=ignore_index)
                 features = _features(model, layer, seen, data.logits)
                 part = Samples(data.logits.cpu(), data.target.cpu(), None if features is None else features.cpu())
                 parts.append(part if data.mask is None else part.take(data.mask.cpu()))
@@ -227,8 +220,8 @@ def _warn_of_data(samples: Samples) -> None:
             f"the network is right on {accuracy:.1%} of these {count} samples: it has probably seen them in training, "
             "and on data it has seen it looks better than it is. Pass fresh data"
         )
-    if looks_like_probabilities(samples.logits):
-        warn(PROBABILITIES)
+    if forward.looks_like_probabilities(samples.logits):
+        warn(forward.PROBABILITIES)
     if count < FEW:
         warn(f"{count} samples are few: pass {FEW} or more, and check the standard errors of the result")
 
