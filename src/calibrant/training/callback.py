@@ -141,8 +141,7 @@ class TemperatureInTheLoop(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Run a held-out batch forward if it is due, and move the temperature."""
-        assert self._loss is not None  # noqa: S101 (set when training started)
-        assert self._divided is not None  # noqa: S101
+        assert self._loss is not None and self._divided is not None  # noqa: S101, PT018 (set when training started)
         self._divided.latest = None
         self._is_due = self._loss.is_due()
         if self._is_due:

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from calibrant import inputs
 from calibrant.inputs import Classification
-from calibrant.training.calibrated_loss import CalibratedLoss
+from calibrant.training.calibrated_loss import CalibratedLoss, Step
 from calibrant.training.checkpoint import Trusted, WholeCheckpointIO, arguments_in, arguments_of, read_without_tensors
 from calibrant.training.forward import logits_of, pair_of
 from calibrant.training.ignored import cross_entropy, loss_or_zero
@@ -136,15 +136,15 @@ class CalibratedClassifier(RecordedModule):
     def on_train_start(self) -> None:
         """See that there are held-out data for the method, then go on from a checkpoint, if there is one."""
         loader = self.trainer.train_dataloader
-        missing = isinstance(loader, InterleavedLoader) and loader.calibration_loader is None
-        if self.calibrated_loss is not None and missing:
-            what = f"a method, {self.calibrated_loss.method!r}," if self.objective is None else "an objective"
-            raise ValueError(
-                f"there is {what} but no calibration data: raise calibration_fraction, or leave out "
-                f"{'the method' if self.objective is None else 'the objective'}"
-            )
-        if isinstance(loader, InterleavedLoader) and self.trainer.world_size > 1:
-            require_parts_for_ranks(loader)
+        if isinstance(loader, InterleavedLoader):
+            if self.calibrated_loss is not None and loader.calibration_loader is None:
+                what = "the method" if self.objective is None else "the objective"
+                has = f"a method, {self.method!r}," if self.objective is None else "an objective"
+                raise ValueError(
+                    f"there is {has} but no calibration data: raise calibration_fraction, or leave out {what}"
+                )
+            if self.trainer.world_size > 1:
+                require_parts_for_ranks(loader)
         super().on_train_start()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -153,10 +153,9 @@ class CalibratedClassifier(RecordedModule):
         x, y = pair_of(batch)
         if self.calibrated_loss is None:
             logits = self(x)
-            loss = self._training_loss(logits, y)
-            self.training_scores.add(self._checked(logits, y), loss)
-            return loss
-        step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else pair_of(held_out)))
+            step = Step(self._training_loss(logits, y), logits, None)
+        else:
+            step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else pair_of(held_out)))
         self.training_scores.add(self._checked(step.logits, y), step.loss)
         if step.objective is None:
             return step.loss
@@ -197,14 +196,9 @@ class CalibratedClassifier(RecordedModule):
             optimizer = self._make_optimizer(parameters)
         if self._make_scheduler is None:
             return optimizer
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {
-                "scheduler": self._make_scheduler(optimizer),
-                "interval": self._scheduler_interval,
-                "reduce_on_plateau": False,  # RecordedModule sees to it
-            },
-        }
+        scheduler: Any = {"scheduler": self._make_scheduler(optimizer), "interval": self._scheduler_interval}
+        scheduler["reduce_on_plateau"] = False  # RecordedModule sees to it
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what :meth:`load_from_checkpoint` builds the classifier from."""

@@ -138,12 +138,11 @@ class TemperatureLoop:
         """Logits, target and weights that T is solved on."""
         if not self._entries:
             return torch.empty(0, 2), torch.empty(0, dtype=torch.long), None
-        logits = torch.cat([entry.logits for entry in self._entries])
-        target = torch.cat([entry.target for entry in self._entries])
-        if all(entry.weight is None for entry in self._entries):
-            return logits, target, None
+        _, logits, target, weights = zip(*self._entries, strict=True)
+        if all(weight is None for weight in weights):
+            return torch.cat(logits), torch.cat(target), None
         weights = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
-        return logits, target, torch.cat(weights)
+        return torch.cat(logits), torch.cat(target), torch.cat(weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in tensors and numbers."""
