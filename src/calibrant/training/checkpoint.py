@@ -123,9 +123,8 @@ def read_without_tensors(path: Any) -> dict[str, Any]:
 class WholeCheckpointIO(TorchCheckpointIO):
     """Write a checkpoint beside its place and rename it: a run killed meanwhile leaves the previous one untouched.
 
-    Lightning itself writes to the folder of temporary files and moves the result. Where that folder is on another
-    file system, as is usual, to move is to copy, and a kill in the middle leaves half a ``last.ckpt``. Remote paths
-    such as ``s3://`` are left to Lightning.
+    Lightning itself writes to the folder of temporary files and moves the result, which across file systems is a copy.
+    Remote paths such as ``s3://`` are left to Lightning.
 
     Example:
         >>> from lightning import Trainer

@@ -84,14 +84,9 @@ class Calibrated:
 
 @torch.no_grad()
 def calibrate(
-    model: nn.Module,
-    loader: Iterable[Any],
-    *,
-    layer: str | nn.Module | None = None,
-    method: Literal["auto", "temperature", "vector", "head"] = "auto",
-    ignore_index: int = -100,
-    seed: int = 0,
-) -> Calibrated:
+    model: nn.Module, loader: Iterable[Any], *, layer: str | nn.Module | None = None,
+    method: Literal["auto", "temperature", "vector", "head"] = "auto", ignore_index: int = -100, seed: int = 0,
+) -> Calibrated:  # fmt: skip
     """Recalibrate a trained network in place, on data that it has not seen.
 
     The network runs once over the data, in evaluation mode. Then its last layer changes, and nothing else does:

@@ -206,13 +206,12 @@ class CalibratedTrainer(OpenTrainer):
                 self._loop.guard.close_window()
             return
         with kept_random_state():
-            if self._loop is None:  # resumed from a checkpoint of the last step: nothing was left to train
-                assert self.model is not None  # noqa: S101 (it was trained)
-                self._started_loop(self.model, self._next_calibration_batch())
-            assert self._loop is not None  # noqa: S101 (just started)
+            assert self.model is not None  # noqa: S101 (it was trained)
+            # There is no loop if training resumed from a checkpoint of the last step: nothing was left to train.
+            loop = self._loop or self._started_loop(self.model, self._next_calibration_batch())
             batches = (self.prepared(batch) for batch in self._current_stream().whole_pass())
             with self.compute_loss_context_manager():
-                self.finished = self._loop.finish(batches)
+                self.finished = loop.finish(batches)
 
     def on_checkpoint_saved(self, folder: Path) -> None:
         """Write the state of the loss beside the weights."""

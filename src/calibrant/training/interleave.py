@@ -26,13 +26,9 @@ class InterleavedBatch(NamedTuple):
 
 
 def interleave(
-    train_loader: Iterable[Any],
-    calibration_loader: Iterable[Any] | None,
-    *,
-    calibration_every: int = 1,
-    minimum_samples: int = 3,
-    same_samples_on_every_rank: bool = False,
-) -> "InterleavedLoader":
+    train_loader: Iterable[Any], calibration_loader: Iterable[Any] | None, *, calibration_every: int = 1,
+    minimum_samples: int = 3, same_samples_on_every_rank: bool = False,
+) -> "InterleavedLoader":  # fmt: skip
     """Pair every training batch with a calibration batch.
 
     One pass over the result is one pass over ``train_loader``, whose length it has. The calibration loader is cycled:

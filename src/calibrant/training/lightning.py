@@ -105,8 +105,17 @@ class CalibratedClassifier(RecordedModule):
         self.batchnorm = batchnorm
         self._given_method = method
         self.method: Method | None = "published" if method is None and objective is not None else method
+        if self.method == "temperature" and weight != 1:
+            raise ValueError("method 'temperature' has no weight: leave it out, or choose 'published' or 'head'")
         if self.method is not None:
-            self._calibrate_by(self.method)
+            self.calibrated_loss = CalibratedLoss(
+                model, self.method, objective=objective, weight=None if method == "temperature" else weight,
+                loss=self._training_loss, batchnorm=batchnorm, ignore_index=getattr(loss, "ignore_index", -100),
+                guard=guard,
+            )  # fmt: skip
+            self.calibrated_loss.guard.told_of_epochs = True
+            self.calibrated_loss.reminder.on = False  # fit does it
+            self.objective, self.batchnorm = self.calibrated_loss.objective, self.calibrated_loss.batchnorm
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
@@ -114,19 +123,6 @@ class CalibratedClassifier(RecordedModule):
         self._scheduler_interval = scheduler_interval
         self._bins = bins
         self._not_saved: tuple[str, ...] = ()
-
-    def _calibrate_by(self, method: Method) -> None:
-        if method == "temperature" and self.weight != 1:
-            raise ValueError("method 'temperature' has no weight: leave it out, or choose 'published' or 'head'")
-        self.calibrated_loss = CalibratedLoss(
-            self.model, method, objective=self.objective, weight=None if method == "temperature" else self.weight,
-            loss=self._training_loss, batchnorm=self.batchnorm, ignore_index=getattr(self.loss, "ignore_index", -100),
-            guard=self.guard,
-        )  # fmt: skip
-        self.calibrated_loss.guard.told_of_epochs = True
-        self.calibrated_loss.reminder.on = False  # fit does it
-        self.objective = self.calibrated_loss.objective
-        self.batchnorm = self.calibrated_loss.batchnorm
 
     def forward(self, inputs: Any) -> Tensor:
         """The logits of a batch of inputs, divided by the temperature while the method has one."""

@@ -1,7 +1,6 @@
 """Private names of Lightning that this package depends on, all of them here. Tested with lightning 2.6.0 and 2.6.6.
 
-What is not underscored but undocumented, the stages and progress of the loops, and what strategy and precision plugin
-do to batches and modules, is here too.
+What is not underscored but undocumented, the stages and progress of the loops, is here too.
 """
 
 from collections.abc import Iterator

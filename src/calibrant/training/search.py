@@ -111,15 +111,9 @@ class SearchResult:
 
 
 def search(
-    fit: Fit,
-    weights: Iterable[float],
-    seeds: int | Iterable[int] = 3,
-    *,
-    accuracy_tolerance: float = 0.015,
-    baseline: float = 0.0,
-    figure: str | Path | None = None,
-    store: str | Path | None = None,
-) -> SearchResult:
+    fit: Fit, weights: Iterable[float], seeds: int | Iterable[int] = 3, *, accuracy_tolerance: float = 0.015,
+    baseline: float = 0.0, figure: str | Path | None = None, store: str | Path | None = None,
+) -> SearchResult:  # fmt: skip
     """Train with several weights and seeds, and choose a weight on validation data.
 
     The rule is that of the ESD paper: of the weights that lose less than 1.5 points of validation accuracy against

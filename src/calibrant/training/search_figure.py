@@ -55,21 +55,16 @@ def _draw(axes: Axes, result: SearchResult, score: str) -> None:
                   markeredgecolor=PAPER if inside else ACCENT, markeredgewidth=0.8 if inside else 1.4)  # fmt: skip
         if inside and each.weight == result.weight:
             axes.plot(each.weight, value, "o", markersize=12, color="none", markeredgecolor=INK, markeredgewidth=1.3)
-    _weight_axis(axes, weights)
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    low_end, high_end = axes.get_ylim()
-    axes.yaxis.set_major_formatter(percent_ticks(0 if high_end - low_end > 0.05 else 1))
-
-
-def _weight_axis(axes: Axes, weights: list[float]) -> None:
     axes.set_xlabel("weight of the objective")
-    positive = [weight for weight in weights if weight > 0]
-    if len(positive) == len(weights) > 1 and max(positive) >= 5 * min(positive):
+    if len(weights) > 1 and min(weights) > 0 and max(weights) >= 5 * min(weights):
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
     if len(weights) <= 8:
         axes.xaxis.set_major_locator(FixedLocator(weights))
         axes.set_xticks(weights, [f"{weight:g}" for weight in weights])
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    low_end, high_end = axes.get_ylim()
+    axes.yaxis.set_major_formatter(percent_ticks(0 if high_end - low_end > 0.05 else 1))
 
 
 def _legend(figure: Figure, result: SearchResult) -> None:

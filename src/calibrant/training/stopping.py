@@ -18,10 +18,9 @@ from calibrant.training.refinement import StopsByRefinement, classes_of, refined
 class StopAfterTemperature(StopsByRefinement, Callback):
     """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
 
-    The validation loss of a network often rises because it becomes over-confident, while its predictions still get
-    better. A temperature corrects the first, so training should stop by what is left after it. At every
-    validation this callback solves for the temperature, logs the log loss after it as ``validation_refined_nll``,
-    and keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
+    The validation loss often rises because a network becomes over-confident, while its predictions still get better.
+    At every validation this callback logs the log loss after the best temperature, ``validation_refined_nll``, and
+    keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
 
     Logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as that of
     ``CalibratedClassifier`` does. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs,
@@ -50,13 +49,9 @@ class StopAfterTemperature(StopsByRefinement, Callback):
     """
 
     def __init__(
-        self,
-        patience: int | None = 3,
-        *,
-        loader: Iterable[Any] | None = None,
-        fold: bool = False,
+        self, patience: int | None = 3, *, loader: Iterable[Any] | None = None, fold: bool = False,
         layer: str | nn.Linear | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(patience, fold, layer)
         self.loader = loader
         self._collected: list[tuple[Tensor, Tensor]] = []

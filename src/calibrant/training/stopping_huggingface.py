@@ -55,13 +55,9 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
     """
 
     def __init__(
-        self,
-        patience: int | None = 3,
-        *,
-        fold: bool = False,
-        layer: str | nn.Linear | None = None,
+        self, patience: int | None = 3, *, fold: bool = False, layer: str | nn.Linear | None = None,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(patience, fold, layer)
         self._metrics = compute_metrics
         self._latest: tuple[float, float, int] | None = None
