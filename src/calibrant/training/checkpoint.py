@@ -1,7 +1,4 @@
-"""Checkpoints: written whole or not at all, with the arguments of a classifier and the structure of its modules.
-
-Modules without their weights are text, which is read without running foreign code.
-"""
+"""Checkpoints: written whole or not at all, with the arguments of a classifier, read without running foreign code."""
 
 import base64
 import copy

@@ -38,11 +38,8 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
 
 
 def objective_or_zero(objective: Loss, logits: Tensor, target: Tensor) -> Tensor:
-    """Return :func:`loss_or_zero` of a calibration objective, which may need several samples.
-
-    With several ranks the objective is that of the global batch, so that one rank's labels do not decide.
-    """
-    if is_distributed():
+    """Return :func:`loss_or_zero` of a calibration objective, which may need several samples."""
+    if is_distributed():  # the objective is that of the global batch, and one rank's labels do not decide
         return objective(logits, target)
     return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
 

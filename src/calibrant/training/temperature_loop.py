@@ -165,10 +165,7 @@ def solution(
     logits: Tensor, target: Tensor, start: float, criterion: Criterion = "nll", weight: Tensor | None = None, *,
     rough: bool = False,
 ) -> float | None:  # fmt: skip
-    """Log of the temperature that is best by a criterion, or None where held-out data do not tell.
-
-    ``rough`` says that a few thousandths of error do not matter, as in the middle of training.
-    """
+    """Log of the temperature that is best by a criterion, or None where data do not tell; rough is to thousandths."""
     if len(target) < FEWEST:
         return None
     tolerance, dtype = (NEAR, torch.float32) if rough else (1e-4, torch.float64)
@@ -185,11 +182,7 @@ def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Ten
 
 
 def shrunk(log_temperature: float, toward: float, error: float) -> float:
-    """Move an estimate toward another value by as much as its standard error leaves open.
-
-    The posterior mean, where the estimate has a normal error and the true value is normal around the other value, with
-    standard deviation SPREAD.
-    """
+    """Posterior mean of an estimate with a normal error, where the truth is normal around another value, by SPREAD."""
     return toward + (log_temperature - toward) * SPREAD**2 / (SPREAD**2 + error**2)
 
 

@@ -24,10 +24,7 @@ FILE = "calibrated_loss.pt"
 
 
 class TrainerGuard(Guard):
-    """A guard that scores held-out batches by the entries of a log and by evaluations, too.
-
-    It judges windows of its own: entries of the log may be a single step apart, too few for a judgement.
-    """
+    """Scores held-out batches by evaluations and by entries of a log, too, which may be too few for a judgement."""
 
     def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
         super().__init__(on, has_objective=has_objective)
