@@ -298,7 +298,7 @@ class CalibratedLoss:
         if weight is None:
             value = objective_or_zero(self.objective, logits, y)
         else:
-            value = self.objective(logits, y, sample_weight=weight)
+            value = self.objective(logits, y, sample_weight=weight)  # type: ignore[call-arg]  # ours take it
         self.guard.add_objective(value)
         return value
 
