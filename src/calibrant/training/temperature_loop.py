@@ -141,8 +141,8 @@ class TemperatureLoop:
         _, logits, target, weights = zip(*self._entries, strict=True)
         if all(weight is None for weight in weights):
             return torch.cat(logits), torch.cat(target), None
-        weights = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
-        return torch.cat(logits), torch.cat(target), torch.cat(weights)
+        given = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
+        return torch.cat(logits), torch.cat(target), torch.cat(given)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in tensors and numbers."""
