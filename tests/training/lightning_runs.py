@@ -184,9 +184,10 @@ def callback_result(trains: lightning.Trainer, rank: int, ranks: int) -> dict[st
     trains.callbacks.append(callback)  # type: ignore[attr-defined]
     trains.fit(module, train, new)
     assert callback.finished is not None
+    assert callback._loss is not None
     return {
         "weights": module.state_dict(),
         "temperature": callback.finished.temperature,
         "logged": {name: float(value) for name, value in trains.callback_metrics.items()},
-        "compared": callback._validation_accuracy,
+        "compared": callback._loss.guard.state_dict()["accuracy"],
     }

@@ -136,10 +136,10 @@ def test_every_batch_of_a_loader_that_does_not_shuffle_has_its_turn(batches: int
     calibrated = CalibratedLoss(model, every=4)
     used = []
     for step in range(600):
-        before = calibrated.turns.due
+        before = calibrated.next_due
         x, y = torch.randn(4, 2), torch.randint(2, (4,))
         calibrated(x, y, x, y)
-        if calibrated.turns.due != before:
+        if calibrated.next_due != before:
             used.append(step)
     counts = torch.bincount(torch.tensor(used) % batches, minlength=batches)
     assert 600 / len(used) == pytest.approx(4, abs=0.5)
@@ -150,9 +150,9 @@ def test_batches_that_come_every_fourth_step_are_all_used() -> None:
     calibrated = CalibratedLoss(nn.Linear(2, 2), every=4, guard=False)
     for step in range(200):
         x, y = torch.randn(4, 2), torch.randint(2, (4,))
-        before = calibrated.turns.due
+        before = calibrated.next_due
         calibrated(x, y, *((x, y) if step % 4 == 0 else (None, None)))
-        assert (calibrated.turns.due != before) == (step % 4 == 0)
+        assert (calibrated.next_due != before) == (step % 4 == 0)
 
 
 def test_finish_makes_the_model_itself_calibrated() -> None:

@@ -90,7 +90,7 @@ def test_it_trains_as_the_loss_does_in_a_plain_loop(tmp_path: Path) -> None:
     batches = list(held_out)
     for _ in range(6):
         for x, y in train:
-            due = calibrated.turns.step >= calibrated.turns.due
+            due = calibrated.steps >= calibrated.next_due
             loss = calibrated(x, y, *batches[place % 2])
             place += due
             optimizer.zero_grad()

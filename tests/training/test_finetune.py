@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from calibrant.posthoc import TemperatureScaling, VectorScaling
 from calibrant.training import CalibrationWarning, calibrate
-from calibrant.training.recalibrations import Samples, fit_heads
+from calibrant.training.recalibrations import Samples, fit_heads, logits_after
 
 Batch = tuple[Tensor, Tensor]
 
@@ -88,7 +88,7 @@ def test_a_strong_penalty_of_the_head_is_temperature_scaling_and_a_weak_one_is_t
         samples = Samples(layer(x), y, x)
     strong, weak = fit_heads(samples, layer, [1e6, 1e-3])
     scaled = TemperatureScaling().fit(samples.logits, y)(samples.logits)
-    torch.testing.assert_close(strong.logits(samples).float(), scaled, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(logits_after(strong, samples).float(), scaled, rtol=1e-3, atol=1e-3)
     # An independent transcription of the objective, differentiated by autograd.
     temperature = TemperatureScaling().fit(samples.logits, y).temperature_
     weight = weak.weight.clone().requires_grad_()
@@ -134,7 +134,7 @@ def test_auto_does_not_choose_a_head_that_over_fits() -> None:
     with torch.no_grad():
         samples = Samples(layer(fresh[0]), fresh[1], fresh[0])
     *_, weakest = fit_heads(samples, layer)
-    on_fresh = float(F.cross_entropy(weakest.logits(samples), fresh[1]))
+    on_fresh = float(F.cross_entropy(logits_after(weakest, samples), fresh[1]))
     on_new = float(F.cross_entropy(new[0].double() @ weakest.weight.T + weakest.bias, new[1]))
     assert on_fresh < 0.5 < 2 * log_loss(network(1.0, features), new) < on_new  # it does over-fit
     result = calibrate(model, batches(fresh))

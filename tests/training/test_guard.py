@@ -315,18 +315,18 @@ def test_nothing_is_watched_when_the_guard_is_off() -> None:
 def test_held_out_and_new_data_that_part_are_reported_in_both_directions(
     held_out: float, learns: bool, cause: str
 ) -> None:
-    guard = Guard()
+    guard = Guard(has_objective=learns)
     with pytest.warns(CalibrationWarning, match=cause):
-        guard.compare(Scores(1000, 0.9, 0.3, 0.0), Scores(1000, held_out, 0.3, 0.0), learns=learns)
+        guard.compare(Scores(1000, 0.9, 0.3, 0.0), Scores(1000, held_out, 0.3, 0.0))
     assert set(guard.warnings_) == {"parted"}
 
 
 def test_held_out_data_that_alone_are_calibrated_are_reported() -> None:
     guard = Guard()
     with pytest.warns(CalibrationWarning, match=r"by 0.2 points on held-out and by 15.0 on new data.*'temperature'"):
-        guard.compare(Scores(2000, 0.8, 0.9, 0.15), Scores(1000, 0.81, 0.5, 0.002), learns=True)
-    Guard().compare(Scores(2000, 0.8, 0.9, 0.02), Scores(1000, 0.81, 0.5, 0.002), learns=True)
-    Guard().compare(Scores(2000, 0.8, 0.9, math.nan), Scores(1000, 0.81, 0.5, 0.002), learns=True)
+        guard.compare(Scores(2000, 0.8, 0.9, 0.15), Scores(1000, 0.81, 0.5, 0.002))
+    Guard().compare(Scores(2000, 0.8, 0.9, 0.02), Scores(1000, 0.81, 0.5, 0.002))
+    Guard().compare(Scores(2000, 0.8, 0.9, math.nan), Scores(1000, 0.81, 0.5, 0.002))
 
 
 def test_short_epochs_are_judged_together() -> None:
@@ -345,7 +345,7 @@ def test_short_epochs_are_judged_together() -> None:
 
 
 def test_a_difference_within_chance_is_not_reported() -> None:
-    Guard().compare(Scores(100, 0.9, 0.3, 0.0), Scores(100, 0.97, 0.3, 0.0), learns=True)
+    Guard().compare(Scores(100, 0.9, 0.3, 0.0), Scores(100, 0.97, 0.3, 0.0))
 
 
 def test_a_model_that_ends_in_softmax_is_reported() -> None:

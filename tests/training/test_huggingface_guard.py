@@ -22,8 +22,7 @@ pytest.importorskip("transformers", reason="needs the extra 'hf'")
 pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from calibrant.training import CalibratedTrainer, CalibrationWarning
-from calibrant.training.trainer_guard import TrainerGuard
-from calibrant.training.trainer_loop import _has_dropout
+from calibrant.training.trainer_loop import TrainerGuard, _has_dropout
 from tests.training.test_huggingface import arguments, bert, flat
 
 
@@ -188,7 +187,7 @@ def test_held_out_accuracy_is_expected_between_two_evaluations(
     right: int, options: dict[str, Any], parted: bool
 ) -> None:
     guard = TrainerGuard(on=False)
-    given: dict[str, Any] = {"distinct": 1000, "learns": True, "dropout": False} | options
+    given: dict[str, Any] = {"distinct": 1000, "dropout": False} | options
     guard.compare_evaluation(0.6, 1000, **given)
     guard.add_held_out(passed(right, 1000))
     guard.log()  # an entry of the log is no evaluation

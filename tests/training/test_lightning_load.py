@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import calibrant as cal
 from calibrant.training import CalibratedClassifier
-from calibrant.training.structure import module_of, structure_of
+from calibrant.training.checkpoint import module_of, structure_of
 from tests.training.lightning_runs import data, network, trainer
 
 pytestmark = [

@@ -18,6 +18,7 @@ from calibrant.training import (
     StopAfterTemperature,
     interleave,
 )
+from calibrant.training.guard import Guard
 from calibrant.training.running_scores import Scores
 from tests.training.lightning_runs import classifier, data, network, result, samples, trainer
 from tests.training.test_lightning_resume import same
@@ -198,13 +199,13 @@ def test_held_out_data_that_are_easier_than_new_data_are_reported(tmp_path: Path
 def test_repeated_held_out_samples_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[float] = []
 
-    def compare(_: Any, new: Scores, held_out: Scores, *, learns: bool) -> None:
+    def compare(guard: Guard, new: Scores, held_out: Scores) -> None:
         assert new.samples == 37
-        assert learns
+        assert guard.has_objective
         counted.append(held_out.samples)
 
     monkeypatch.setattr("calibrant.training.guard.Guard.compare", compare)
-    monkeypatch.setattr("calibrant.training.guarded.has_dropout", lambda _: False)
+    monkeypatch.setattr("calibrant.training.recorded.has_dropout", lambda _: False)
     trainer(tmp_path).fit(classifier(), datamodule=data())
     assert counted
     assert all(count == 10 for count in counted)

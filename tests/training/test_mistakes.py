@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibratedLoss, CalibrationWarning, calibrate, interleave
-from calibrant.training.data_warnings import warn_of_data
-from calibrant.training.warning import Reminder
+from calibrant.training.warning import Reminder, warn_of_data
 from tests.training.test_calibrated_loss import knowing, samples, train
 
 TELL = Reminder.tell

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finetune import Calibrated, calibrate
 from calibrant.training.finishing import Finished
+from calibrant.training.forward import freeze_batchnorm_statistics
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, interleave
 from calibrant.training.last_layer import scale_output
-from calibrant.training.modes import freeze_batchnorm_statistics
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.search import SearchResult, search
 from calibrant.training.split import interleaved_split

@@ -1,7 +1,9 @@
 """One line for a training loop: a loss that leaves the network calibrated."""
 
 import math
+import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -9,13 +11,21 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.inputs import Classification
+from calibrant.numerics import at_least_float32
 from calibrant.torch_private import unwrapped
-from calibrant.training.finishing import Finished, Predictor, divide, final_temperature, scores_of
-from calibrant.training.held_out_use import HeldOutUse
-from calibrant.training.ignored import Loss, cross_entropy, loss_or_zero, mean_nll
+from calibrant.training import forward
+from calibrant.training.finishing import Finished, final_temperature, predicted, scores_of
+from calibrant.training.forward import PROBABILITIES, evaluating, freeze_batchnorm_statistics, logits_of, spread
+from calibrant.training.guard import GO_BACK, Guard
+from calibrant.training.ignored import Loss, cross_entropy, loss_or_zero, mean_nll, objective_or_zero
+from calibrant.training.last_layer import divide, find_layer, named_layer
 from calibrant.training.methods import BatchNormUse, Method, checked_settings
-from calibrant.training.outputs import finite, logits_of, spread
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
+from calibrant.training.warning import Reminder
+
+# Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
+# of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
+WALK = 0.382
 
 
 class Step(NamedTuple):
@@ -32,7 +42,7 @@ class Step(NamedTuple):
     objective: Tensor | None
 
 
-class CalibratedLoss(HeldOutUse):
+class CalibratedLoss:
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
     With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
@@ -110,23 +120,35 @@ class CalibratedLoss(HeldOutUse):
         inputs.check_objective(loss, "loss")
         view = "multi-label" if multi_label else "top-label"
         settings = checked_settings(method, objective, weight, every, batchnorm, view=view, ignore_index=ignore_index)
-        loop = TemperatureLoop(criterion or "nll", samples=samples, damping=damping, patience=patience)
-        super().__init__(
-            model, settings, loop, layer=layer, dropout=dropout, multi_label=multi_label, ignore_index=ignore_index,
-            guard=guard,
-        )  # fmt: skip
+        self.method, self.objective, self.weight, self.every, self.batchnorm = settings
+        self.loop = TemperatureLoop(criterion or "nll", samples=samples, damping=damping, patience=patience)
+        self.dropout = dropout
+        self.multi_label = multi_label
+        self.ignore_index = ignore_index
+        self.guard = Guard(guard, has_objective=method != "temperature")
+        self.output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output
+        self.steps = 0
+        self.next_due = 0.0  # step from which on the next held-out batch is used; 0 before the first
+        self.reminder = Reminder(guard)
+        weakref.finalize(self, self.reminder.tell)
+        self._model = model
+        self._layer = None if layer is None else named_layer(unwrapped(model), layer)
         self.loss = loss
 
+    @property
+    def temperature(self) -> float:
+        """What the training loss divides the logits by now; 1 for methods without one."""
+        return self.loop.temperature
+
+    @property
+    def largest_logit(self) -> float:
+        """Largest absolute held-out logit so far: raw logits grow against T, and float16 ends at 65,504."""
+        return self.loop.largest_logit
+
     def __call__(
-        self,
-        x: Any,
-        y: Tensor,
-        x_held_out: Any = None,
-        y_held_out: Tensor | None = None,
-        *,
-        sample_weight: Tensor | None = None,
-        held_out_weight: Tensor | None = None,
-    ) -> Tensor:
+        self, x: Any, y: Tensor, x_held_out: Any = None, y_held_out: Tensor | None = None, *,
+        sample_weight: Tensor | None = None, held_out_weight: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Return the loss of a training step; call ``backward`` on it and step the optimizer as ever.
 
         Args:
@@ -141,15 +163,9 @@ class CalibratedLoss(HeldOutUse):
         return step.loss if step.objective is None else step.loss + self.weight * step.objective
 
     def step(
-        self,
-        x: Any,
-        y: Tensor,
-        x_held_out: Any = None,
-        y_held_out: Tensor | None = None,
-        *,
-        sample_weight: Tensor | None = None,
-        held_out_weight: Tensor | None = None,
-    ) -> Step:
+        self, x: Any, y: Tensor, x_held_out: Any = None, y_held_out: Tensor | None = None, *,
+        sample_weight: Tensor | None = None, held_out_weight: Tensor | None = None,
+    ) -> Step:  # fmt: skip
         """Return the parts of the loss; for arguments see :meth:`__call__`."""
         if x_held_out is not None and y_held_out is None:
             raise ValueError("x_held_out came without y_held_out: pass both")
@@ -186,8 +202,8 @@ class CalibratedLoss(HeldOutUse):
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
-        warnings = {"warnings": float(len(self.guard.warnings_))}
-        return {"temperature": self.temperature} | self.guard.latest | warnings
+        scores = {"temperature": self.temperature} | self.guard.latest
+        return scores | {"warnings": float(len(self.guard.warnings_))}
 
     @torch.no_grad()
     def finish(
@@ -212,8 +228,7 @@ class CalibratedLoss(HeldOutUse):
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
         model = unwrapped(self._model)
-        predict = Predictor(model, self._finite_samples, self._layer, self.guard)
-        logits, target, weight = predict(held_out)
+        logits, target, weight, layer = predicted(model, held_out, self._finite_samples, self._layer, self.guard)
         log_t = error = 0.0
         if folds:
             log_t, error = final_temperature(logits, target, self.loop, self.guard, weight)
@@ -221,29 +236,127 @@ class CalibratedLoss(HeldOutUse):
         on_held_out = scores_of(logits / temperature, target)
         on_new = None
         if new is not None:
-            logits, target, _ = predict(new)
+            logits, target, *_ = predicted(model, new, self._finite_samples, layer, self.guard)
             on_new = scores_of(logits / temperature, target)
-            self.guard.compare(on_new, on_held_out, learns=self.method != "temperature")
+            self.guard.compare(on_new, on_held_out)
         if folds:
-            divide(model, predict.layer, temperature, self.output)
+            divide(model, layer, temperature, self.output)
             if model is not self._model:
                 torch.compiler.reset()  # what is compiled does not see a new hook
-            self.loop, largest = self.loop.anew(), self.loop.largest_logit
-            self.loop.largest_logit = largest
+            self.loop = self.loop.anew()
             self.reminder.temperature = 1.0
         return Finished(temperature, error, on_held_out, on_new)
 
     def _finite_samples(self, logits: Tensor, target: Tensor) -> tuple[Classification, int]:
-        logits, target, count = finite(logits, target, self.ignore_index, multi_label=self.multi_label)
+        logits, target, count = forward.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
         return self.samples(logits, target), count
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
-        place = {"step": self.turns.step, "due": self.turns.due}
-        return place | {"loop": self.loop.state_dict(), "guard": self.guard.state_dict()}
+        states = {"loop": self.loop.state_dict(), "guard": self.guard.state_dict()}
+        return {"step": self.steps, "due": self.next_due} | states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, to the bit."""
-        self.turns.step, self.turns.due = state["step"], state["due"]
+        self.steps, self.next_due = state["step"], state["due"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
+    def is_due(self, given: bool = True) -> bool:
+        """Count a step, and return whether its held-out batch, if one is given, is used."""
+        has_use = self.method == "temperature" or self.weight > 0
+        due = given and has_use and self.steps >= self.next_due
+        if due:
+            self.next_due = self.next_due + self.every - WALK if self.every > 1 else self.steps + 1
+        self.steps += 1
+        if has_use and self.steps == 200 and self.next_due == 0:
+            self.guard.warn("none", "no held-out batch in 200 steps: pass x_held_out and y_held_out, see interleave()")
+        return due
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def observe(self, x: Any, y: Tensor, weight: Tensor | None = None) -> None:
+        """Run a held-out batch forward in evaluation mode, and move the temperature."""
+        with evaluating(self._model, dropout=self.dropout):
+            logits = logits_of(self._model, x)
+        data = self.samples(*self.finite(logits, y), checked=self.steps > self.every)
+        self._check_logits(data)
+        self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
+        self.loop.observe(data, self.steps, spread(weight, len(data.target)))
+
+    def held_out_objective(self, x: Any, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the objective of a held-out batch, not yet weighted."""
+        with freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext():
+            logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
+        data = self.samples(logits, y, getattr(self.objective, "ignore_index", None))
+        self._check_logits(data)
+        self.guard.add_held_out(data)
+        if self.objective is None:
+            return cross_entropy(data, spread(weight, len(data.target)))
+        self.guard.watch(logits, "objective")
+        if weight is None:
+            value = objective_or_zero(self.objective, logits, y)
+        else:
+            value = self.objective(logits, y, sample_weight=weight)  # type: ignore[call-arg]  # ours take it
+        self.guard.add_objective(value)
+        return value
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def watch_training(self, logits: Tensor, y: Tensor) -> None:
+        """Let the guard see a training batch."""
+        self.guard.add_training(self.samples(*self.finite(logits.detach(), y), checked=self.steps > 1))
+
+    def samples(
+        self, logits: Tensor, target: Tensor, ignore_index: int | None = None, *, checked: bool = False
+    ) -> Classification:
+        """Bring a batch to ``(N, C)``. Batches like those that were checked before take a shorter way."""
+        if not self.multi_label and target.is_floating_point() and target.numel() == logits.numel() == len(logits):
+            target = forward.binary_labels(target)  # as torch.nn.BCEWithLogitsLoss takes them
+        plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
+        if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
+            return Classification(at_least_float32(logits), target.long())
+        ignored = self.ignore_index if ignore_index is None else ignore_index
+        return forward.flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
+
+    def finite(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Leave out samples whose logits overflowed; a batch with some is no reason to stop."""
+        cleaned, target, count = forward.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
+        overflows = logits.dtype == torch.float16 and bool(logits.isinf().any())
+        if count and not overflows and not (target != self.ignore_index).any():
+            text = f"the logits of a whole batch are infinite or NaN, training has diverged: {GO_BACK}"
+            self.guard.warn("diverged", text)
+        elif count:
+            self.guard.warn(
+                "overflow",
+                f"some logits are infinite or NaN in {logits.dtype} (largest before: {self.largest_logit:.3g}), and "
+                "their samples are left out: use bfloat16 or float32 for the last layer, since raw logits grow against "
+                "the temperature, let the learning rate fall, or check that training has not diverged",
+            )
+        return cleaned, target
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _check_logits(self, data: Classification) -> None:
+        if self.next_due <= self.every and forward.looks_like_probabilities(data.logits):
+            self.guard.warn("softmax", PROBABILITIES)
+
+    def _through_head(self, x: Any) -> Tensor:
+        """Logits whose gradient reaches the last layer and stops there."""
+        if self._layer is None:
+            model = unwrapped(self._model)
+            with evaluating(model):
+                self._layer = find_layer(model, lambda: logits_of(model, x))
+        if self._layer is None:
+            raise ValueError(
+                "method 'head' needs the layer that makes the logits, and no linear layer of this model does: pass "
+                "layer='name', or use method='temperature'"
+            )
+        seen: list[Tensor] = []
+        hook = self._layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+        try:
+            with torch.no_grad():
+                logits = logits_of(self._model, x)
+        finally:
+            hook.remove()
+        made: Tensor = self._layer(seen[-1].detach())
+        return made.reshape(logits.shape)

@@ -10,21 +10,18 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.data_warnings import warn_of_loaders
-from calibrant.training.divided_logits import DividedLogits
 from calibrant.training.finishing import Finished
-from calibrant.training.guarded import GuardedModule
+from calibrant.training.forward import evaluating, logits_of, pair_of
 from calibrant.training.interleave import SAME, gives_ranks_the_same
-from calibrant.training.last_layer import find_maker, named_layer
-from calibrant.training.lightning_device import moved, on_training_device
-from calibrant.training.modes import evaluating
-from calibrant.training.outputs import logits_of, pair_of
+from calibrant.training.last_layer import DividedLogits, find_maker, named_layer
+from calibrant.training.lightning_data import loader_states, restore_loader
+from calibrant.training.lightning_private import moved, on_training_device
 from calibrant.training.randomness import kept_random_state
-from calibrant.training.recorded import loader_states, restore_loader
+from calibrant.training.recorded import RecordedModule
 from calibrant.training.running_scores import Sums
 from calibrant.training.stream import Stream
 from calibrant.training.temperature_loop import Criterion
-from calibrant.training.warning import warn
+from calibrant.training.warning import warn, warn_of_loaders
 
 LOADERS = "calibrant_loaders"
 
@@ -33,19 +30,10 @@ class TemperatureInTheLoop(Callback):
     """Train any LightningModule on logits divided by a temperature that held-out data set.
 
     The module computes its own loss from its own logits. This callback finds the layer that makes them, by a forward
-    pass ``module(inputs)``, and divides the output of that layer by the temperature T while the module trains, so
-    that loss, validation and metrics see divided logits. T is 1 until held-out data show that the network over-fits. At
-    every ``every``-th batch, on average, a held-out batch runs forward in evaluation mode, and T is solved for on the
-    latest held-out logits. No gradient comes from held-out data.
-    After ``fit`` T is solved for once more, on all held-out data, and folded into the layer: the module itself is then
-    calibrated. See :class:`calibrant.training.CalibratedLoss`.
-
-    Validation batches ``(inputs, target)`` are new data: at the end of a validation within ``fit``, the guard compares
-    the accuracy on them with that on held-out data. It takes the logits that ``validation_step`` has just made, of the
-    first validation loader. Batches of another form are not compared.
-
-    Logged are ``train_temperature``, ``train_held_out_accuracy``, ``train_held_out_nll`` and ``train_held_out_gap`` of
-    every epoch, and ``train_warnings``, the number of warnings so far.
+    pass ``module(inputs)``, and divides the output of that layer by the temperature T of
+    :class:`calibrant.training.CalibratedLoss` while the module trains, so that loss, validation and metrics see divided
+    logits. After ``fit`` T is solved for once more, on all held-out data, and folded into the layer: the module itself
+    is then calibrated. ``docs/lightning.md`` has what is logged, and what the guard compares.
 
     Args:
         held_out: Batches ``(inputs, target)`` of data that are not trained on, to be iterated again and again. If the
@@ -103,7 +91,6 @@ class TemperatureInTheLoop(Callback):
         self._is_due = False
         self._loaders: list[dict[str, Any]] = []
         self._validation = Sums()
-        self._validation_accuracy = 0.0  # of the last validation
 
     @property
     def temperature(self) -> float:
@@ -114,7 +101,7 @@ class TemperatureInTheLoop(Callback):
         """Begin anew, or go on from a checkpoint."""
         if trainer.world_size > 1 and gives_ranks_the_same(self.held_out):
             raise ValueError(SAME.format("held-out"))
-        if isinstance(pl_module, GuardedModule) and pl_module.temperature_is_in_the_loop:
+        if isinstance(pl_module, RecordedModule) and pl_module.temperature_is_in_the_loop:
             raise ValueError("the module has a temperature of its own, method='temperature': leave out this callback")
         warn_of_loaders(self.held_out, getattr(trainer.train_dataloader, "train_loader", trainer.train_dataloader))
         loaders, self._loaders = self._loaders, []
@@ -131,10 +118,8 @@ class TemperatureInTheLoop(Callback):
         self._loss = CalibratedLoss(module, layer=maker, **self._options)
         self._loss.guard.told_of_epochs = True
         self._loss.output = maker
-        self._validation_accuracy = 0.0
         if self._saved is not None:
             self._loss.load_state_dict(self._saved["loss"])
-            self._validation_accuracy = self._saved["validation_accuracy"]
         self._saved = None
         self._divided = DividedLogits(maker)
         self._divided.set(self.temperature)
@@ -151,15 +136,12 @@ class TemperatureInTheLoop(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin a window of the guard."""
-        del trainer, pl_module
         if self._loss is not None:
             self._loss.guard.close_window()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Run a held-out batch forward if it is due, and move the temperature."""
-        del pl_module, batch, batch_idx
-        assert self._loss is not None  # noqa: S101 (set when training started)
-        assert self._divided is not None  # noqa: S101
+        assert self._loss is not None and self._divided is not None  # noqa: S101, PT018 (set when training started)
         self._divided.latest = None
         self._is_due = self._loss.is_due()
         if self._is_due:
@@ -172,14 +154,15 @@ class TemperatureInTheLoop(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Let the guard see the training batch, if it is ``(inputs, target)``."""
-        del trainer, pl_module, outputs, batch_idx
         seen = self._seen(getattr(batch, "train", batch))  # of an InterleavedBatch
         if self._is_due and seen is not None and self._loss is not None:
             self._loss.watch_training(*seen)
 
     def _seen(self, batch: Any) -> tuple[Tensor, Tensor] | None:
-        """Logits that the module has just made, and their target, if the batch is ``(inputs, target)``."""
-        logits = None if self._divided is None else self._divided.latest
+        """Take the logits that the module has just made, and their target, if the batch is ``(inputs, target)``."""
+        if self._divided is None:
+            return None
+        logits, self._divided.latest = self._divided.latest, None
         if logits is None or not isinstance(batch, list | tuple) or len(batch) != 2:
             return None
         target = batch[1]
@@ -188,42 +171,27 @@ class TemperatureInTheLoop(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to count."""
-        del trainer, pl_module
         self._validation = Sums()
-
-    def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Forget the logits of earlier batches."""
-        del trainer, pl_module, batch, batch_idx, dataloader_idx
-        if self._divided is not None:
-            self._divided.latest = None
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Count what the module has got right. Further loaders may hold data that are meant to differ."""
-        del trainer, pl_module, outputs, batch_idx
         seen = self._seen(batch)
         if seen is not None and dataloader_idx == 0 and self._loss is not None:
             self._validation.add(self._loss.samples(*self._loss.finite(*seen)))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare with held-out data; there are none before training, where Lightning checks the validation loop."""
-        del pl_module
         if self._loss is None or self._divided is None or trainer.sanity_checking:
             return
         new = self._validation.scores(across_ranks=True)
         if new is not None:
-            self._loss.guard.compare_validation(
-                new, self._validation_accuracy, self.held_out, learns=False, dropout=False
-            )
-            self._validation_accuracy = new.accuracy
+            self._loss.guard.compare_validation(new, self.held_out, dropout=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the scores of the epoch."""
-        del trainer
         if self._loss is None:
             return
         for name, value in (self._loss.guard.scores_of_window() | {"temperature": self.temperature}).items():
@@ -233,11 +201,10 @@ class TemperatureInTheLoop(Callback):
         """Make the module itself return calibrated logits, after callbacks have put back the weights they keep."""
         if stage != "fit" or self._is_finished:
             return
-        if self._loss is None or self._divided is None:
-            if self._saved is None:
-                return
+        if self._divided is None and self._saved is not None:
             self._begin(trainer, pl_module)  # a checkpoint of the last step: nothing was left to train
-        assert self._loss is not None  # noqa: S101 (just made)
+        if self._divided is None or self._loss is None:
+            return
         self._remove()
         with on_training_device(trainer, pl_module):
             self.finished = self._loss.finish(moved(trainer, batch) for batch in self._stream.whole_pass())
@@ -245,7 +212,6 @@ class TemperatureInTheLoop(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the module as it is without this callback."""
-        del trainer, pl_module, exception
         self._remove()
 
     def _remove(self) -> None:
@@ -255,9 +221,7 @@ class TemperatureInTheLoop(Callback):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn of weights from before the end of ``fit``, which are not divided by T."""
-        del pl_module
-        path = trainer.ckpt_path
-        if path is None:
+        if (path := trainer.ckpt_path) is None:
             return
         saved = torch.load(path, map_location="cpu", weights_only=True).get("callbacks", {}).get(self.state_key, {})
         if saved and not saved["is_finished"]:
@@ -268,25 +232,18 @@ class TemperatureInTheLoop(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add where the train loader is."""
-        del pl_module
         checkpoint[LOADERS] = loader_states(trainer)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Remember where the train loader was."""
-        del trainer, pl_module
         self._loaders = checkpoint.get(LOADERS, [])
 
     def state_dict(self) -> dict[str, Any]:
         """The temperature, and everything that decides what comes next."""
         if self._loss is None:
             return {}
-        return {
-            "temperature": self.temperature,
-            "loss": self._loss.state_dict(),
-            "stream": {"passes": self._stream.passes, "batches": self._stream.batches},
-            "validation_accuracy": self._validation_accuracy,
-            "is_finished": self._is_finished,
-        }
+        states = {"loss": self._loss.state_dict(), "stream": self._stream.place}
+        return states | {"temperature": self.temperature, "is_finished": self._is_finished}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""

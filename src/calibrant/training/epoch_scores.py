@@ -17,10 +17,7 @@ MOST_SAMPLES = 2**16  # of dense predictions a batch has many
 
 
 class EpochScores(StreamingECE):
-    """What the samples of an epoch add up to so far, on this rank or on all.
-
-    Args:
-        bins: Number of bins of ECE, in the paper's convention.
+    """What the samples of an epoch add up to so far, on this rank or on all; ECE is in the paper's convention.
 
     Example:
         >>> logits, target = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
@@ -61,11 +58,8 @@ class EpochScores(StreamingECE):
             loss, objective, batches, silent = self.totals.tolist()
         if samples == 0:
             return {}
-        scores = {
-            "loss": loss / samples,
-            "accuracy": float(table.right.sum()) / samples,
-            "ece": ece_of(table, samples),
-        }
+        accuracy = float(table.right.sum()) / samples
+        scores = {"loss": loss / samples, "accuracy": accuracy, "ece": ece_of(table, samples)}
         return scores | ({"objective": objective / batches, "silent": silent / batches} if batches else {})
 
     def counted(self) -> int:
@@ -83,22 +77,16 @@ class EpochScores(StreamingECE):
             if len(kept[-1][0]):  # the mean loss of nothing is NaN
                 total_loss += loss * len(kept[-1][0])
         objectives = _on_host(self._objectives)
-        silent = sum(value <= 0 for value in objectives)
-        self.totals += torch.tensor([total_loss, sum(objectives), len(objectives), silent], dtype=torch.float64).to(
-            self.totals
-        )
+        added = [total_loss, sum(objectives), len(objectives), sum(value <= 0 for value in objectives)]
+        self.totals += torch.tensor(added, dtype=torch.float64).to(self.totals)
         if sum(len(confidence) for confidence, _ in kept):
             self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
-        self._forget_waiting()
-
-    def _forget_waiting(self) -> None:
-        self._waiting.clear()
-        self._objectives.clear()
+        self._waiting, self._objectives = [], []
 
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
-        self._forget_waiting()
+        self._waiting, self._objectives = [], []
 
     def saved(self) -> dict[str, Any]:
         """Everything, summed over ranks, in values that load with ``weights_only``."""

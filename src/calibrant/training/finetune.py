@@ -10,21 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import inputs
+from calibrant.posthoc import VectorScaling
+from calibrant.posthoc.temperature import temperature_or_one
+from calibrant.training import forward
 from calibrant.training.finishing import moved
 from calibrant.training.guard import FEWEST_SEEN, SEEN
 from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
-from calibrant.training.modes import evaluating
-from calibrant.training.outputs import PROBABILITIES, device_of, flattened, logits_of, looks_like_probabilities
-from calibrant.training.recalibrations import (
-    PENALTIES,
-    Head,
-    Recalibration,
-    Samples,
-    Scale,
-    fit_heads,
-    fit_scale,
-    fit_scale_and_bias,
-)
+from calibrant.training.recalibrations import PENALTIES, Recalibration, Samples, apply, fit_heads, logits_after
 from calibrant.training.warning import warn
 
 Method = Literal["nothing", "temperature", "vector", "head"]
@@ -92,14 +84,9 @@ class Calibrated:
 
 @torch.no_grad()
 def calibrate(
-    model: nn.Module,
-    loader: Iterable[Any],
-    *,
-    layer: str | nn.Module | None = None,
-    method: Literal["auto", "temperature", "vector", "head"] = "auto",
-    ignore_index: int = -100,
-    seed: int = 0,
-) -> Calibrated:
+    model: nn.Module, loader: Iterable[Any], *, layer: str | nn.Module | None = None,
+    method: Literal["auto", "temperature", "vector", "head"] = "auto", ignore_index: int = -100, seed: int = 0,
+) -> Calibrated:  # fmt: skip
     """Recalibrate a trained network in place, on data that it has not seen.
 
     The network runs once over the data, in evaluation mode. Then its last layer changes, and nothing else does:
@@ -152,8 +139,7 @@ def calibrate(
         )
     _warn_of_data(samples)
     wanted: tuple[Method, ...] = ("temperature", "vector", "head") if method == "auto" else (method,)
-    if samples.features is None:
-        wanted = ("temperature",)
+    wanted = ("temperature",) if samples.features is None else wanted
     linear = found if isinstance(found, nn.Linear) else None
     losses, right, penalty = _cross_validate(samples, linear, wanted, seed)
     candidates = tuple(_measured(name, losses, right) for name in losses)
@@ -168,38 +154,31 @@ def calibrate(
         )
     else:
         change = _fit(chosen, samples, linear, penalty)
-        change.apply(model, found)
-        temperature = change.temperature if isinstance(change, Scale) else 1.0
+        apply(change, model, found)
+        temperature = change if isinstance(change, float) else 1.0
     after = next(one for one in candidates if one.method == chosen)
-    return Calibrated(
-        chosen,
-        temperature,
-        penalty if chosen == "head" else None,
-        len(samples.target),
-        candidates[0],
-        after,
-        candidates,
-    )
+    kept = penalty if chosen == "head" else None
+    return Calibrated(chosen, temperature, kept, len(samples.target), candidates[0], after, candidates)
 
 
 def _predict(
     model: nn.Module, loader: Iterable[Any], layer: nn.Module | None, ignore_index: int
 ) -> tuple[Samples, nn.Module | None]:
     """One pass in evaluation mode: logits, labels, and the inputs of the layer that makes the logits."""
-    device = device_of(model)
+    device = forward.device_of(model)
     parts: list[Samples] = []
     seen: list[Tensor] = []
     hook = None
-    with evaluating(model):
+    with forward.evaluating(model):
         try:
             for batch in loader:
                 x, y = moved(batch, device)
                 if not parts:
-                    layer = layer or find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+                    layer = layer or find_layer(model, lambda x=x: forward.logits_of(model, x))  # type: ignore[misc]
                     if layer is not None:
                         hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
                 seen.clear()
-                data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
+                data = forward.flattened(forward.logits_of(model, x), y, ignore_index=ignore_index)
                 features = _features(model, layer, seen, data.logits)
                 part = Samples(data.logits.cpu(), data.target.cpu(), None if features is None else features.cpu())
                 parts.append(part if data.mask is None else part.take(data.mask.cpu()))
@@ -208,10 +187,9 @@ def _predict(
                 hook.remove()
     if not parts:
         raise ValueError("the loader gave no batch: pass batches (x, y)")
-    features_parts = [part.features for part in parts if part.features is not None]
-    features = torch.cat(features_parts) if len(features_parts) == len(parts) else None
-    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
-    return Samples(logits, target, features), layer
+    logits, targets, inputs_of_layer = zip(*parts, strict=True)
+    made = None if any(each is None for each in inputs_of_layer) else torch.cat(inputs_of_layer)
+    return Samples(torch.cat(logits), torch.cat(targets), made), layer
 
 
 def _features(model: nn.Module, layer: nn.Module | None, seen: list[Tensor], logits: Tensor) -> Tensor | None:
@@ -237,8 +215,8 @@ def _warn_of_data(samples: Samples) -> None:
             f"the network is right on {accuracy:.1%} of these {count} samples: it has probably seen them in training, "
             "and on data it has seen it looks better than it is. Pass fresh data"
         )
-    if looks_like_probabilities(samples.logits):
-        warn(PROBABILITIES)
+    if forward.looks_like_probabilities(samples.logits):
+        warn(forward.PROBABILITIES)
     if count < FEW:
         warn(f"{count} samples are few: pass {FEW} or more, and check the standard errors of the result")
 
@@ -259,9 +237,10 @@ def _cross_validate(
         for name in losses:
             if name == "head":
                 assert layer is not None  # noqa: S101 (a head needs one)
-                paths.append([head.logits(new) for head in fit_heads(rest, layer)])
+                paths.append([logits_after(head, new) for head in fit_heads(rest, layer)])
             else:
-                _judge(losses[name], right[name], fold, _fit(name, rest, layer, None).logits(new), new.target)
+                logits = logits_after(_fit(name, rest, layer, None), new)
+                _judge(losses[name], right[name], fold, logits, new.target)
     if "head" not in losses:
         return losses, right, None
     totals = torch.tensor([[float(F.cross_entropy(logits, samples.target[fold], reduction="sum")) for logits in path]
@@ -280,14 +259,13 @@ def _judge(losses: Tensor, right: Tensor, fold: Tensor, logits: Tensor, target: 
 
 def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: float | None) -> Recalibration:
     if method == "nothing":
-        return Scale()
+        return 1.0
     if method == "temperature":
-        return fit_scale(samples)
+        return temperature_or_one(samples.logits, samples.target)
     if method == "vector":
-        return fit_scale_and_bias(samples)
+        return VectorScaling().fit(samples.logits, samples.target)
     assert layer is not None and penalty is not None  # noqa: S101, PT018 (a head needs both)
-    heads: list[Head] = list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))
-    return heads[-1]
+    return list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
 
 
 def _simplest(losses: dict[Method, Tensor]) -> Method:

@@ -11,12 +11,12 @@ from torch.utils.data import Dataset
 
 from calibrant import distributed
 from calibrant.inputs import Classification
+from calibrant.posthoc.temperature import standard_error
+from calibrant.training.forward import PROBABILITIES, device_of, evaluating, logits_of, pair_of, spread
 from calibrant.training.guard import FEWEST_SEEN, GO_BACK, Guard
-from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, scale_output
-from calibrant.training.modes import evaluating
-from calibrant.training.outputs import PROBABILITIES, device_of, in_unit_interval, logits_of, pair_of, spread
+from calibrant.training.last_layer import find_layer
 from calibrant.training.running_scores import Scores, Sums, joined
-from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, error_of, gathered, shrunk, solution
+from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, gathered, shrunk, solution
 
 # A standard error of log T above this is a temperature that is right to a quarter of itself, at best.
 UNSURE = 0.25
@@ -40,94 +40,68 @@ class Finished(NamedTuple):
     new: Scores | None
 
 
-class Predictor:
-    """Runs a model over batches in evaluation mode, and finds the layer that makes its logits on the way.
+@torch.no_grad()
+def predicted(
+    model: nn.Module, batches: Iterable[Any], flatten: Callable[[Tensor, Tensor], tuple[Classification, int]],
+    layer: nn.Module | None, guard: Guard,
+) -> tuple[Tensor, Tensor, Tensor | None, nn.Module | None]:  # fmt: skip
+    """Logits, target and weights of batches ``(x, y)`` or ``(x, y, weight)``, of all ranks, and the last layer.
 
-    Args:
-        model: Any module.
-        flatten: Brings logits and target to ``(N, C)`` and ``(N,)``, and leaves out samples whose logits are infinite
-            or NaN; returns how many these were, too.
-        layer: The layer that makes the logits, if it is known.
-        guard: Is told of samples that were left out.
+    ``flatten`` brings a batch to ``(N, C)`` and ``(N,)`` without samples whose logits are infinite or NaN, and counts
+    these. The layer that makes the logits is found when it is not given.
     """
+    if isinstance(batches, Dataset):
+        raise TypeError("finish() takes batches, got a data set: pass a DataLoader of it")
+    parts: list[Classification] = []
+    weights: list[Tensor] = []
+    left_out = 0
+    device = device_of(model)
+    with evaluating(model):
+        for batch in batches:
+            has_weight = isinstance(batch, list | tuple) and len(batch) == 3
+            x, y = moved(batch[:2] if has_weight else batch, device)
+            if layer is None and not parts:
+                layer = find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+            data, count = flatten(logits_of(model, x), y)
+            parts.append(data)
+            left_out += count
+            if has_weight:
+                weights.append(cast(Tensor, spread(batch[2].to(data.logits.device), len(data.target))))
+    if not parts:
+        raise ValueError("the loader gave no batch: pass batches (x, y)")
+    if weights and len(weights) < len(parts):
+        raise ValueError(f"{len(weights)} of {len(parts)} batches have weights: give all of them or none")
+    logits, target, weight = gathered(joined(parts), torch.cat(weights) if weights else None)
+    if distributed.is_distributed():
+        left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
+    if left_out:
+        _report(left_out, len(target), guard)
+    if weight is not None and not weight.any():
+        raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
+    return logits, target, weight, layer
 
-    def __init__(
-        self,
-        model: nn.Module,
-        flatten: Callable[[Tensor, Tensor], tuple[Classification, int]],
-        layer: nn.Module | None,
-        guard: Guard,
-    ) -> None:
-        self.layer = layer
-        self._model = model
-        self._flatten = flatten
-        self._guard = guard
 
-    @torch.no_grad()
-    def __call__(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Logits, target and weights of all batches ``(x, y)`` or ``(x, y, weight)``, and of all ranks."""
-        parts: list[Classification] = []
-        weights: list[Tensor] = []
-        left_out = 0
-        if isinstance(batches, Dataset):
-            raise TypeError("finish() takes batches, got a data set: pass a DataLoader of it")
-        device = device_of(self._model)
-        with evaluating(self._model):
-            for batch in batches:
-                has_weight = isinstance(batch, list | tuple) and len(batch) == 3
-                x, y = moved(batch[:2] if has_weight else batch, device)
-                if self.layer is None and not parts:
-                    self.layer = find_layer(self._model, lambda x=x: logits_of(self._model, x))  # type: ignore[misc]
-                data, count = self._flatten(logits_of(self._model, x), y)
-                parts.append(data)
-                left_out += count
-                if has_weight:
-                    weights.append(cast(Tensor, spread(batch[2].to(data.logits.device), len(data.target))))
-        if not parts:
-            raise ValueError("the loader gave no batch: pass batches (x, y)")
-        if weights and len(weights) < len(parts):
-            raise ValueError(f"{len(weights)} of {len(parts)} batches have weights: give all of them or none")
-        logits, target, weight = gathered(joined(parts), torch.cat(weights) if weights else None)
-        if distributed.is_distributed():
-            left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
-        if left_out:
-            self._report(left_out, len(target))
-        if weight is not None and not weight.any():
-            raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
-        return logits, target, weight
-
-    def _report(self, left_out: int, counted: int) -> None:
-        if not counted:
-            raise ValueError(
-                f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
-                f"calibrate: {GO_BACK}"
-            )
-        self._guard.warn(
-            "not finite",
-            f"the final network's logits are infinite or NaN on {left_out} of {left_out + counted} samples, which are "
-            f"left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs of these "
-            f"samples, or, if training has diverged, {GO_BACK}",
+def _report(left_out: int, counted: int, guard: Guard) -> None:
+    if not counted:
+        raise ValueError(
+            f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
+            f"calibrate: {GO_BACK}"
         )
+    guard.warn(
+        "not finite",
+        f"the final network's logits are infinite or NaN on {left_out} of {left_out + counted} samples, which are "
+        f"left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs of these "
+        f"samples, or, if training has diverged, {GO_BACK}",
+    )
 
 
 def final_temperature(
-    logits: Tensor,
-    target: Tensor,
-    loop: TemperatureLoop,
-    guard: Guard,
-    weight: Tensor | None = None,
+    logits: Tensor, target: Tensor, loop: TemperatureLoop, guard: Guard, weight: Tensor | None
 ) -> tuple[float, float]:
     """Log of the temperature for held-out logits of the final network, and its standard error.
 
     It is shrunk by that error toward the temperature that the network was trained at, which is 1 if it was never seen
     to over-fit: what held-out data do not determine stays as it is.
-
-    Args:
-        logits: Held-out logits, ``(N, C)``.
-        target: Their target.
-        loop: The loop the network was trained with.
-        guard: Is told when the data do not determine the temperature.
-        weight: ``(N,)`` weights of the held-out samples.
     """
     best = solution(logits, target, loop.log_temperature, loop.criterion, weight)
     if best is None:
@@ -138,7 +112,7 @@ def final_temperature(
             f"loop, {loop.temperature:.3g}, stays: {remedy}",
         )
         return loop.log_temperature, math.inf
-    error = error_of(logits, target, best, weight)
+    error = standard_error(logits, target, best, weight=weight)
     if error > UNSURE:
         guard.warn(
             "unsure",
@@ -156,29 +130,13 @@ def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, st
         return "training has diverged", GO_BACK
     if len(target) < FEWEST:
         return f"{FEWEST} are the fewest", "hold out more data"
-    if in_unit_interval(logits):
+    # Binary outputs in [0, 1], as a sigmoid makes them.
+    if logits.shape[1] == 2 and not logits[:, 0].any() and bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 1)).all()):
         return "predictions are no better than chance", PROBABILITIES
     if right < 1:
         return "predictions are no better than chance", "hold out more data, or check that the network learns at all"
-    if len(target) < FEWEST_SEEN:
-        return "every prediction is right", "hold out more data"
     seen = "check that the network was not trained on them too; if not, hold out more or harder data"
-    return "every prediction is right", seen
-
-
-def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
-    """Let a model return its logits divided by a temperature: by its last layer where that can be, else by a scale.
-
-    Args:
-        model: Any module.
-        layer: The layer that makes the logits, if there is one.
-        temperature: What to divide by.
-        output: The module within that returns the logits; the model itself when not given.
-    """
-    if layer is not None and can_be_scaled(model, layer):
-        divide_layer(layer, temperature)
-    else:
-        scale_output(model if output is None else output, temperature)
+    return "every prediction is right", "hold out more data" if len(target) < FEWEST_SEEN else seen
 
 
 def scores_of(logits: Tensor, target: Tensor) -> Scores:

@@ -38,11 +38,8 @@ class Guard:
     """Judges windows of steps: an epoch where it is told of one, else 50 steps.
 
     Every warning is a :class:`CalibrationWarning`, is given once, says what to do, and is kept in ``warnings_``.
-
-    Args:
-        on: Whether to warn; scores are kept either way.
-        has_objective: Whether an objective with a weight works beside the training loss. Without one, training accuracy
-            may fall when a temperature undoes over-fitting, and is a collapse only if held-out accuracy falls, too.
+    Without an objective, training accuracy may fall when a temperature undoes over-fitting, and is a collapse only if
+    held-out accuracy falls, too. With one, a gradient from held-out data reaches the network.
     """
 
     def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
@@ -54,6 +51,7 @@ class Guard:
         self._steps = 0
         self._best: dict[str, tuple[float, float]] = {}  # best accuracy of a window and its deviation
         self._strongest = 0.0
+        self._accuracy = 0.0  # of the last validation
         self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
         self._objectives: list[Tensor] = []
         self._begin()
@@ -169,8 +167,10 @@ class Guard:
             )
 
     def _judge_pull(self, values: dict[str, float], training: Scores | None, held_out: Scores | None) -> None:
-        loss, objective = (_mean(self._pulls[name]) for name in ("loss", "objective"))
-        if training is None or held_out is None or not loss or objective is None:
+        if training is None or held_out is None or not all(self._pulls.values()):
+            return
+        loss, objective = (float(torch.stack(self._pulls[name]).mean()) for name in ("loss", "objective"))
+        if not loss:
             return
         # The NLL pulls at a sample's logits by |softmax - one-hot|, which sums to twice the doubt. So the doubt says
         # how hard the training loss pulled in other windows, whatever a gradient scaler multiplied it by then.
@@ -184,63 +184,49 @@ class Guard:
                 "its weight, or use CalibratedLoss(model), which has none",
             )
 
-    def compare_validation(self, new: Scores, before: float, loader: Any, *, learns: bool, dropout: bool) -> None:
-        """Compare the held-out batches of this window with validation.
+    def compare_validation(self, new: Scores, loader: Any, *, dropout: bool) -> None:
+        """Compare the held-out batches of this window, which a loader gave again and again, with validation."""
+        held_out, batches = self.held_out.scores(across_ranks=True), self.held_out.batches
+        dataset = getattr(loader, "dataset", None)
+        in_a_pass = 0.0 if held_out is None else held_out.samples * length_hint(loader, batches) / max(batches, 1)
+        distinct = len(dataset) if isinstance(dataset, Sized) else in_a_pass
+        self.compare_between(new, held_out, distinct, dropout=dropout)
 
-        Args:
-            new: Scores of the validation.
-            before: Accuracy of the previous validation; 0 if there was none.
-            loader: Gave the held-out batches, again and again.
-            learns: Whether a gradient from held-out data reaches the network.
-            dropout: Whether held-out batches went through dropout, which costs accuracy.
+    def compare_between(self, new: Scores, held_out: Scores | None, distinct: float, *, dropout: bool) -> None:
+        """Compare held-out batches that passed while the network went from the previous validation to a new one.
+
+        Any accuracy between those of the two, the first of them 0 if there was none before, is as expected. A sample
+        that passed several times counts once, and one that went through dropout may be less accurate.
         """
-        held_out = self.held_out.scores(across_ranks=True)
+        before, self._accuracy = self._accuracy, new.accuracy
         if held_out is None:
             return
-        batches, dataset = self.held_out.batches, getattr(loader, "dataset", None)
-        in_a_pass = held_out.samples * length_hint(loader, batches) / max(batches, 1)
-        distinct = len(dataset) if isinstance(dataset, Sized) else in_a_pass
-        self.compare_between(before, new, held_out, distinct, learns=learns, dropout=dropout)
-
-    def compare_between(
-        self, before: float, new: Scores, held_out: Scores, distinct: float, *, learns: bool, dropout: bool
-    ) -> None:
-        """Compare held-out batches that passed while the network went from one validation to the next.
-
-        Any accuracy between those of the two is as expected, and a sample that passed several times counts once.
-
-        Args:
-            before: Accuracy of the previous validation; 0 if there was none.
-            new: Scores of the validation.
-            held_out: Scores of the held-out batches between the two.
-            distinct: Number of distinct held-out samples.
-            learns: Whether a gradient from held-out data reaches the network.
-            dropout: Whether held-out batches went through dropout, which costs accuracy.
-        """
         low, high = sorted((before, new.accuracy))
         nearest = min(max(held_out.accuracy, low), high)
         if dropout and held_out.accuracy < nearest:
             return
         held_out = held_out._replace(samples=min(held_out.samples, distinct))
         # The gap may have changed while these batches passed: it is not compared.
-        self.compare(new._replace(accuracy=nearest, gap=math.nan), held_out, learns=learns)
+        self.compare(new._replace(accuracy=nearest, gap=math.nan), held_out)
 
-    def compare(self, new: Scores, held_out: Scores, *, learns: bool) -> None:
-        """Warn when held-out data and new data differ by more than chance.
-
-        Args:
-            new: Scores on data that took no part in training.
-            held_out: Scores on the held-out data.
-            learns: Whether a gradient from held-out data reaches the network.
-        """
+    def compare(self, new: Scores, held_out: Scores) -> None:
+        """Warn when held-out data and new data, which took no part in training, differ by more than chance."""
         apart = held_out.accuracy - new.accuracy
         error = math.hypot(new.deviation, held_out.deviation)
+        if self.has_objective:
+            does = "lets the network learn" if apart > 0 else "makes the network un-learn"
+            cause = f"the objective {does} these samples"
+            remedy = "use method='temperature', where no gradient comes from held-out data, or a smaller weight"
+        else:
+            easier = "they are easier than new data, or some of them are trained on too"
+            cause = easier if apart > 0 else "they are harder than new data"
+            remedy = "draw the held-out samples at random from the same data, and check that no sample is in both parts"
         if abs(apart) > BEYOND_CHANCE * error:
             self.warn(
                 "parted",
                 f"accuracy is {held_out.accuracy:.1%} on held-out and {new.accuracy:.1%} on new data, a difference "
-                f"beyond chance ({abs(apart) / error:.0f} standard errors): {_cause(apart, learns)}, and calibration "
-                f"on them no longer says anything about new data. Remedy: {_remedy(learns)}",
+                f"beyond chance ({abs(apart) / error:.0f} standard errors): {cause}, and calibration "
+                f"on them no longer says anything about new data. Remedy: {remedy}",
             )
         # A sample's confidence less its correctness varies by no more than its correctness does, or hardly.
         elif abs(new.gap - held_out.gap) > BEYOND_CHANCE * error:
@@ -248,7 +234,7 @@ class Guard:
                 "gap",
                 f"confidence exceeds accuracy by {100 * held_out.gap:.1f} points on held-out and by "
                 f"{100 * new.gap:.1f} on new data, a difference beyond chance: calibration on held-out data no longer "
-                f"says anything about new data. Remedy: {_remedy(learns)}",
+                f"says anything about new data. Remedy: {remedy}",
             )
 
     def warn(self, kind: str, message: str) -> None:
@@ -262,8 +248,7 @@ class Guard:
         """Everything that decides what is warned about next."""
         return {
             "warnings": dict(self.warnings_), "steps": self._steps, "best": dict(self._best),
-            "strongest": self._strongest,
-            "first": self._first and tuple(self._first),
+            "strongest": self._strongest, "first": self._first and tuple(self._first), "accuracy": self._accuracy,
             "start": {name: sums.state_dict() for name, sums in self._start.items()},
             "objectives": list(self._objectives), "latest": dict(self.latest),
             "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
@@ -273,7 +258,7 @@ class Guard:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self.warnings_, self._steps, self._best = dict(state["warnings"]), state["steps"], dict(state["best"])
-        self._strongest = state["strongest"]
+        self._strongest, self._accuracy = state["strongest"], state.get("accuracy", 0.0)  # not in earlier versions
         self._first = None if state["first"] is None else Scores(*state["first"])
         for name, sums in self._start.items():
             sums.load_state_dict(state["start"][name])
@@ -281,22 +266,3 @@ class Guard:
         self.training.load_state_dict(state["training"])
         self.held_out.load_state_dict(state["held_out"])
         self._pulls = {name: list(pulls) for name, pulls in state["pulls"].items()}
-
-
-def _mean(values: list[Tensor]) -> float | None:
-    return float(torch.stack(values).mean()) if values else None
-
-
-def _cause(apart: float, learns: bool) -> str:
-    """What may be the matter where held-out accuracy differs from that on new data."""
-    if learns:
-        does = "lets the network learn" if apart > 0 else "makes the network un-learn"
-        return f"the objective {does} these samples"
-    easier = "they are easier than new data, or some of them are trained on too"
-    return easier if apart > 0 else "they are harder than new data"
-
-
-def _remedy(learns: bool) -> str:
-    if learns:
-        return "use method='temperature', where no gradient comes from held-out data, or a smaller weight"
-    return "draw the held-out samples at random from the same data, and check that no sample is in both parts"

@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import EvalPrediction
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from calibrant.inputs import check_count
 from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.data_warnings import warn_of_data
 from calibrant.training.finishing import Finished
+from calibrant.training.forward import logits_in
 from calibrant.training.ignored import Loss, minimum_samples, zero_of
 from calibrant.training.methods import BatchNormUse, Method, checked_settings
-from calibrant.training.outputs import logits_in
 from calibrant.training.randomness import kept_random_state
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 from calibrant.training.stream import Stream
-from calibrant.training.trainer_loop import TrainerLoop
-from calibrant.training.trainer_scores import counted, scores_of_predictions
+from calibrant.training.trainer_loop import TrainerLoop, counted, scores_of_predictions
 from calibrant.training.transformers_private import OpenTrainer
+from calibrant.training.warning import warn_of_data
+
+PLACE = "CalibratedTrainer"  # of the calibration batches, in the state that Trainer saves
 
 
 class CalibratedTrainer(OpenTrainer):
@@ -33,30 +33,15 @@ class CalibratedTrainer(OpenTrainer):
     set and folded into the layer that makes the logits: what ``save_model`` writes is calibrated. Checkpoints of the
     training hold the weights before the division, and T in ``calibrated_loss.pt``.
 
-    With an objective the method is ``"published"``. One optimizer step descends along the gradient of
-    ``NLL(train batch) + weight * objective(calibration batch)``. The NLL is whatever ``Trainer`` computes,
-    label smoothing and ``compute_loss_func`` included. Calibration batches are shuffled, stripped of unused columns,
-    collated, padded and moved as training batches are, and never end: when the calibration set is through it is
-    reshuffled and begun again. With the method ``"head"`` the gradient of the held-out loss, the cross entropy or an
-    objective, reaches the last layer only.
+    With an objective the method is ``"published"``: one optimizer step descends along the gradient of
+    ``NLL(train batch) + weight * objective(calibration batch)``, both means over the micro-batches of gradient
+    accumulation. The NLL is whatever ``Trainer`` computes, label smoothing and ``compute_loss_func`` included. With the
+    method ``"head"`` the gradient of the held-out loss, the cross entropy or an objective, reaches the last layer only.
 
-    With gradient accumulation every micro-batch has a calibration batch beside it, and a step takes the mean NLL of its
-    micro-batches and the mean of their objectives: the weight means the same for any number of them. ESD is a statistic
-    of a batch, though: the mean of the ESD of four batches of 128 is another (a noisier) estimator than the ESD of 512
-    samples, and rooted it is larger in the mean. What counts is ``calibration_batch_size``, which accumulation leaves
-    as it is.
-
-    ``train(resume_from_checkpoint=...)`` picks the calibration batches up as exactly as ``Trainer`` does the
-    training batches: their place is kept in the checkpoint's ``trainer_state.json``.
-
-    ``evaluate()`` and ``predict()`` report accuracy and ECE (20 equal-width bins, closed on the right, as in the ESD
-    paper) beside the loss. The training log has ``held_out_accuracy``, ``held_out_nll`` and ``held_out_gap`` of the
-    calibration batches since the last entry, ``warnings``, the number of warnings so far, ``temperature`` for the
-    method that has one, and for the others ``objective``, its mean over the same batches, and ``silent``, the share of
-    them where it was not above 0; ``loss`` stays the NLL. Evaluations within training are new data, with which the
-    guard compares the accuracy on calibration batches.
-
-    Models with one label for each sample are supported: logits ``(N, C)``, labels ``(N,)``.
+    ``evaluate()`` and ``predict()`` report accuracy and ECE beside the loss. ``train(resume_from_checkpoint=...)``
+    picks the calibration batches up as exactly as ``Trainer`` does the training batches. Models with one label for each
+    sample are supported: logits ``(N, C)``, labels ``(N,)``. ``docs/huggingface.md`` has what is logged, compared and
+    accumulated.
 
     Args:
         *args: As ``Trainer`` takes them.
@@ -137,7 +122,7 @@ class CalibratedTrainer(OpenTrainer):
         # proportion to the objective (huggingface/transformers#47688). The mean over samples does without it.
         self.model_accepts_loss_kwargs = False
         if self.compute_metrics is None:
-            self.compute_metrics = _no_metrics  # with None, Trainer would keep the loss and drop the logits
+            self.compute_metrics = lambda _: {}  # with None, Trainer would keep the loss and drop the logits
 
     def _check(self) -> None:
         """Refuse at once what would fail, or mislead, hours later."""
@@ -175,7 +160,8 @@ class CalibratedTrainer(OpenTrainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Use a calibration batch if it is this step's turn, then accumulate the gradients of the NLL."""
-        loop = self._started_loop(model, inputs) if self._has_use() else None
+        has_use = self.method == "temperature" or self.weight > 0
+        loop = self._started_loop(model, inputs) if has_use else None
         if loop is None or not loop.is_due(self.state.global_step):
             return super().training_step(model, inputs, *args, **kwargs)
         batch = self.prepared(self._next_calibration_batch())
@@ -190,15 +176,12 @@ class CalibratedTrainer(OpenTrainer):
         with loop.watching(inputs.get(self.label_names[0])):
             return super().training_step(model, inputs, *args, **kwargs)
 
-    def _has_use(self) -> bool:
-        return self.method == "temperature" or self.weight > 0
-
     def _started_loop(self, model: nn.Module, batch: dict[str, Any]) -> TrainerLoop:
         if self._loop is None:
             assert self.model is not None  # noqa: S101 (it trains)
             with kept_random_state(), self.compute_loss_context_manager():
                 prepared, label = self.prepared(batch), self.label_names[0]
-                self._loop = TrainerLoop(self.model, model, prepared, label, self._settings, guard=self.guard)
+                self._loop = TrainerLoop(self.model, model, prepared, label, self._settings, self.guard)
             self.calibrated_loss = self._loop.loss
             if self._resumed_from is not None:
                 self._loop.load(self._resumed_from)
@@ -223,13 +206,12 @@ class CalibratedTrainer(OpenTrainer):
                 self._loop.guard.close_window()
             return
         with kept_random_state():
-            if self._loop is None:  # resumed from a checkpoint of the last step: nothing was left to train
-                assert self.model is not None  # noqa: S101 (it was trained)
-                self._started_loop(self.model, self._next_calibration_batch())
-            assert self._loop is not None  # noqa: S101 (just started)
+            assert self.model is not None  # noqa: S101 (it was trained)
+            # There is no loop if training resumed from a checkpoint of the last step: nothing was left to train.
+            loop = self._loop or self._started_loop(self.model, self._next_calibration_batch())
             batches = (self.prepared(batch) for batch in self._current_stream().whole_pass())
             with self.compute_loss_context_manager():
-                self.finished = self._loop.finish(batches)
+                self.finished = loop.finish(batches)
 
     def on_checkpoint_saved(self, folder: Path) -> None:
         """Write the state of the loss beside the weights."""
@@ -262,12 +244,13 @@ class CalibratedTrainer(OpenTrainer):
         self.accelerator.backward(value * (self.weight * self.accelerator.gradient_accumulation_steps / steps))
 
     def _current_stream(self) -> Stream:
-        kept: Any = self.state.stateful_callbacks
         # Every training has a state of its own, and a resumed one that of its checkpoint.
         if self._stream is None or self._stream_state is not self.state:
-            place = kept.get(_PLACE, {}).get("attributes", {})
+            kept: Any = self.state.stateful_callbacks
+            place = kept.get(PLACE, {}).get("attributes", {})
+            seed = int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
             minimum = minimum_samples(self.calibration_objective)
-            self._stream = Stream(self.get_calibration_dataloader, self._data_seed(), minimum, **place)
+            self._stream = Stream(self.get_calibration_dataloader, seed, minimum, **place)
             self._stream_state = self.state
         return self._stream
 
@@ -275,8 +258,7 @@ class CalibratedTrainer(OpenTrainer):
         stream = self._current_stream()
         kept: Any = self.state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
         batch = stream.next_batch()
-        place = {"passes": stream.passes, "batches": stream.batches}
-        kept[_PLACE] = {"args": {}, "attributes": place}
+        kept[PLACE] = {"args": {}, "attributes": stream.place}
         return batch
 
     def get_calibration_dataloader(self) -> Iterable[Any]:
@@ -286,9 +268,6 @@ class CalibratedTrainer(OpenTrainer):
     def _samples_of_a_batch(self) -> int:
         return self.training_batch_size if self.calibration_batch_size is None else self.calibration_batch_size
 
-    def _data_seed(self) -> int:
-        return int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
-
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Evaluate as ``Trainer`` does, and add accuracy and ECE; metrics of the same name are the user's to define."""
         output = super().evaluation_loop(*args, **kwargs)
@@ -296,28 +275,19 @@ class CalibratedTrainer(OpenTrainer):
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
             found = output.predictions, output.label_ids
             scores = scores_of_predictions(*found)
-            for name, value in (scores | self._refined(*found)).items():
+            # Callbacks that judge by the predictions.
+            stops = [each for each in self.callback_handler.callbacks if isinstance(each, StopTrainerAfterTemperature)]
+            refined = [callback.refine(*found) for callback in stops]
+            for name, value in (scores | (refined[0] if refined else {})).items():
                 output.metrics.setdefault(f"{prefix}_{name}", value)
             if self._loop is not None and self.is_in_train and prefix == "eval" and scores:
                 held_out = self.calibration_dataset
                 distinct = len(held_out) if isinstance(held_out, Sized) else math.inf
-                self._loop.compare(scores["accuracy"], counted(output.label_ids), distinct)
+                samples, dropout = counted(output.label_ids), self._loop.has_dropout
+                self._loop.guard.compare_evaluation(scores["accuracy"], samples, distinct, dropout=dropout)
         return output
-
-    def _refined(self, predictions: Any, labels: Any) -> dict[str, float]:
-        """Give the predictions to the callbacks that judge by them."""
-        stopping = [each for each in self.callback_handler.callbacks if isinstance(each, StopTrainerAfterTemperature)]
-        scores = [callback.refine(predictions, labels) for callback in stopping]
-        return scores[0] if scores else {}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as ``Trainer`` does, with the scores of the calibration batches beside the training loss."""
         of_loop = self._loop.log() if self._loop is not None and "loss" in logs else {}
         super().log(logs | of_loop, *args, **kwargs)
-
-
-_PLACE = CalibratedTrainer.__name__
-
-
-def _no_metrics(_: EvalPrediction) -> dict[str, float]:
-    return {}

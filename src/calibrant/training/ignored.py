@@ -17,13 +17,8 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
     """Return the loss of a batch, or a zero with zero gradients if ignored labels leave fewer than ``minimum`` samples.
 
     The zero is connected to the logits, so that ``backward()`` works and every rank of ``DistributedDataParallel``
-    takes part in it. A batch that is too small without any ignored label is the loss's own to refuse.
-
-    Args:
-        loss: Function of ``(logits, target)``, with an attribute ``ignore_index`` if that is not -100.
-        logits: Logits of the batch, as ``loss`` takes them.
-        target: Class indices of the batch.
-        minimum: Fewest samples ``loss`` is defined for.
+    takes part in it. A batch that is too small without any ignored label is the loss's own to refuse. The loss has an
+    attribute ``ignore_index`` if that is not -100.
 
     Example:
         >>> logits = torch.ones(2, 3, requires_grad=True)
@@ -43,11 +38,8 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
 
 
 def objective_or_zero(objective: Loss, logits: Tensor, target: Tensor) -> Tensor:
-    """Return :func:`loss_or_zero` of a calibration objective, which may need several samples.
-
-    With several ranks the objective is that of the global batch, so that one rank's labels do not decide.
-    """
-    if is_distributed():
+    """Return :func:`loss_or_zero` of a calibration objective, which may need several samples."""
+    if is_distributed():  # the objective is that of the global batch, and one rank's labels do not decide
         return objective(logits, target)
     return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
 
@@ -64,12 +56,7 @@ def zero_of(logits: Tensor) -> Tensor:
 
 
 def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> Tensor:
-    """Mean NLL of the samples that count; 0, with a zero gradient, where there are none.
-
-    Args:
-        data: A checked batch.
-        sample_weight: ``(N,)`` non-negative weights.
-    """
+    """Mean NLL of the samples that count; 0, with a zero gradient, where there are none."""
     # Not by indexing with the mask, for whose result an accelerator would have to be waited for.
     target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
     if sample_weight is None and data.mask is None:

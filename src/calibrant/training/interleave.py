@@ -1,7 +1,9 @@
 """Training batches and calibration batches, side by side."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import length_hint
 from typing import Any, NamedTuple
 
 import torch
@@ -10,8 +12,8 @@ from torch.utils.data import IterableDataset
 
 from calibrant import inputs
 from calibrant.distributed import is_distributed
-from calibrant.training.data_warnings import warn_of_loaders
 from calibrant.training.randomness import RandomState, kept_random_state, random_state, set_random_state
+from calibrant.training.warning import warn_of_loaders
 
 SAME = "the {} loader would give every process the same samples: give it a torch.utils.data.DistributedSampler"
 
@@ -24,13 +26,9 @@ class InterleavedBatch(NamedTuple):
 
 
 def interleave(
-    train_loader: Iterable[Any],
-    calibration_loader: Iterable[Any] | None,
-    *,
-    calibration_every: int = 1,
-    minimum_samples: int = 3,
-    same_samples_on_every_rank: bool = False,
-) -> "InterleavedLoader":
+    train_loader: Iterable[Any], calibration_loader: Iterable[Any] | None, *, calibration_every: int = 1,
+    minimum_samples: int = 3, same_samples_on_every_rank: bool = False,
+) -> "InterleavedLoader":  # fmt: skip
     """Pair every training batch with a calibration batch.
 
     One pass over the result is one pass over ``train_loader``, whose length it has. The calibration loader is cycled:
@@ -76,27 +74,22 @@ class InterleavedLoader:
     """
 
     def __init__(
-        self,
-        train_loader: Iterable[Any],
-        calibration_loader: Iterable[Any] | None,
-        calibration_every: int,
-        minimum: int,
-        same_samples_on_every_rank: bool = False,
-    ) -> None:
+        self, train_loader: Iterable[Any], calibration_loader: Iterable[Any] | None, calibration_every: int,
+        minimum_samples: int, same_samples_on_every_rank: bool = False,
+    ) -> None:  # fmt: skip
         inputs.check_count("calibration_every", calibration_every)
-        loaders = {"train": train_loader}
-        if calibration_loader is not None:
-            loaders["calibration"] = calibration_loader
-        for name, loader in loaders.items():
+        for name, loader in (("train", train_loader), ("calibration", calibration_loader)):
+            if loader is None and name == "calibration":
+                continue
             if isinstance(loader, Iterator) or not isinstance(loader, Iterable):
                 raise TypeError(f"the {name} loader must be iterable again and again, got {type(loader).__name__}")
-            if isinstance(loader, Sized) and _known_length(loader) == 0:
+            if length_hint(loader, -1) == 0:
                 raise ValueError(f"the {name} loader has no batches: give it more data or set drop_last=False")
         warn_of_loaders(calibration_loader, train_loader)
         self.train_loader = train_loader
         self.calibration_loader = calibration_loader
         self.calibration_every = calibration_every
-        self.minimum_samples = minimum
+        self.minimum_samples = minimum_samples
         self.same_samples_on_every_rank = same_samples_on_every_rank
         self._train = _Place(train_loader)
         self._calibration = _Place(() if calibration_loader is None else calibration_loader)
@@ -177,7 +170,7 @@ class _Place:
     @property
     def is_inside(self) -> bool:
         """Whether a pass was begun and has batches left, as far as can be known."""
-        return not self.ended and self.batches != _known_length(self.loader)
+        return not self.ended and self.batches != length_hint(self.loader, -1)
 
     def begin(self) -> Iterator[Any]:
         self.begun_from = random_state()
@@ -192,10 +185,7 @@ class _Place:
         set_random_state(self.begun_from)
         for generator, state in zip(self.generators(), self.begun_generators, strict=True):
             generator.set_state(state.cpu())
-        rest = self._iterate()
-        for _ in islice(rest, self.batches):
-            pass
-        return rest
+        return after(self._iterate(), self.batches)
 
     def _iterate(self) -> Iterator[Any]:
         if self.passes > 1 and not self.was_opened and getattr(self.loader, "persistent_workers", False):
@@ -208,14 +198,7 @@ class _Place:
 
     def generators(self) -> list[torch.Generator]:
         """Those given to the loader and its samplers, each once."""
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        owners = (
-            self.loader,
-            batch_sampler,
-            getattr(batch_sampler, "sampler", None),
-            getattr(self.loader, "sampler", None),
-        )
-        found = [getattr(owner, "generator", None) for owner in owners]
+        found = [getattr(owner, "generator", None) for owner in (self.loader, *_samplers(self.loader))]
         return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
     def put_generators_back(self) -> None:
@@ -250,20 +233,22 @@ def require_parts_for_ranks(loader: InterleavedLoader) -> None:
 
 def gives_ranks_the_same(loader: Any) -> bool:
     """Whether a loader would give every process the same samples, as far as can be seen."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    samplers = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    unknown = all(sampler is None for sampler in samplers)
-    if unknown or isinstance(getattr(loader, "dataset", None), IterableDataset):
+    samplers = _samplers(loader)
+    if all(sampler is None for sampler in samplers) or isinstance(getattr(loader, "dataset", None), IterableDataset):
         return False
     # num_replicas is what torch's samplers have, num_processes those of accelerate.
     return not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes"))
 
 
-def _known_length(loader: Iterable[Any]) -> int | None:
-    try:
-        return len(loader)  # type: ignore[arg-type]
-    except TypeError:  # none, or that of a DataLoader over an IterableDataset
-        return None
+def _samplers(loader: Any) -> tuple[Any, Any, Any]:
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    return batch_sampler, getattr(batch_sampler, "sampler", None), getattr(loader, "sampler", None)
+
+
+def after(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Draw batches that were seen already, and return the rest."""
+    deque(islice(batches, count), maxlen=0)
+    return batches
 
 
 def set_epoch(loader: Iterable[Any], epoch: int) -> None:
@@ -275,17 +260,16 @@ def set_epoch(loader: Iterable[Any], epoch: int) -> None:
 
 def is_large_enough(batch: Any, minimum: int) -> bool:
     """Whether a batch of any structure has so many samples, as far as can be seen."""
-    samples = _samples_in(batch)
-    return samples is None or samples >= minimum
+    # The last part is the target, with one entry a sample; the first may be a list of images.
+    return next(_lengths(batch), minimum) >= minimum
 
 
-def _samples_in(batch: Any) -> int | None:
-    """Length of a tensor in a batch of any structure; None if there is none to go by."""
+def _lengths(batch: Any) -> Iterator[int]:
+    """Lengths of the tensors in a batch of any structure, the last one first."""
     if isinstance(batch, Tensor):
-        return len(batch) if batch.dim() else None
-    if isinstance(batch, Mapping):
-        batch = tuple(batch.values())
-    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        # The last part is the target, with one entry a sample; the first may be a list of images.
-        return next((samples for part in reversed(batch) if (samples := _samples_in(part)) is not None), None)
-    return None
+        yield from batch.shape[:1]
+    elif isinstance(batch, Mapping):
+        yield from _lengths(tuple(batch.values()))
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        for part in reversed(batch):
+            yield from _lengths(part)

@@ -1,14 +1,16 @@
 """The layer that makes the logits: found, and scaled so that the model itself gives calibrated logits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.utils.hooks import RemovableHandle
 
 from calibrant.torch_private import Convolution
-from calibrant.training.outputs import logits_in, with_logits
+from calibrant.training.forward import logits_in, with_logits
 
 Layer = nn.Linear | Convolution
 BUFFER = "calibrant_temperature"
@@ -28,30 +30,21 @@ def named_layer(model: nn.Module, layer: str | nn.Module) -> nn.Module:
 
 
 def find_layer(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
-    """Return the linear or convolutional layer whose output is the logits, or None if there is none.
-
-    Args:
-        model: Any module.
-        run: Runs the model on a batch and returns its logits.
-    """
-    return _find_layer(*_outputs(model, run))
+    """Return the linear or convolutional layer that makes the logits, or None; ``run`` gives those of a batch."""
+    maker = find_maker(model, run)
+    return maker if isinstance(maker, Layer) else None
 
 
 def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
-    """Return the layer that makes the logits, or the innermost module that returns them where no layer does.
-
-    Args:
-        model: Any module.
-        run: Runs the model on a batch and returns its logits.
-    """
+    """Return the layer that makes the logits, or the innermost module that returns them where no layer does."""
     made, logits = _outputs(model, run)
+    for module, output in reversed(made):
+        # The output of the layer may have a dimension of size 1 more.
+        is_candidate = isinstance(module, Layer) and output.numel() == logits.numel()
+        if is_candidate and torch.equal(output.reshape(-1), logits.reshape(-1)):
+            return module
     same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
-    return _find_layer(made, logits) or next(same, model)
-
-
-def _find_layer(made: list[tuple[nn.Module, Tensor]], logits: Tensor) -> nn.Module | None:
-    layers = (module for module, output in reversed(made) if isinstance(module, Layer) and _is_same(output, logits))
-    return next(layers, None)
+    return next(same, model)
 
 
 def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:
@@ -72,11 +65,6 @@ def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn
             hook.remove()
 
 
-def _is_same(output: Tensor, logits: Tensor) -> bool:
-    """Whether the logits are the output of a layer, perhaps without a dimension of size 1."""
-    return output.numel() == logits.numel() and torch.equal(output.reshape(-1), logits.reshape(-1))
-
-
 def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
     """Whether a layer's weights can be divided without changing anything but its output."""
     if not isinstance(layer, Layer) or parametrize.is_parametrized(layer):
@@ -92,6 +80,14 @@ def divide_layer(layer: nn.Module, temperature: float) -> None:
     """Divide a layer's weight and bias, and so its output, by a temperature, in place."""
     for weights in layer.parameters(recurse=False):
         weights.div_(temperature)
+
+
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
+    """Let a model divide its logits: in its last layer where that can be, else by a scale of its output."""
+    if layer is not None and can_be_scaled(model, layer):
+        divide_layer(layer, temperature)
+    else:
+        scale_output(model if output is None else output, temperature)
 
 
 def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
@@ -123,3 +119,50 @@ def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
 def _divide(module: nn.Module, _: Any, output: Any) -> Any:
     logits = logits_in(output)
     return with_logits(output, logits / getattr(module, BUFFER).to(logits.dtype))
+
+
+class DividedLogits:
+    """Divides the logits a module makes by a temperature until it is removed; ``latest`` are those of the last pass.
+
+    For a model that computes its own loss, while it trains.
+
+    Example:
+        >>> layer = nn.Linear(2, 3)
+        >>> before, divided = layer(torch.ones(1, 2)), DividedLogits(layer)
+        >>> divided.set(2.0)
+        >>> torch.equal(layer(torch.ones(1, 2)), before / 2)
+        True
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.latest: Tensor | None = None
+        # A tensor: a number that changes would be a reason to compile the model again.
+        self._temperature = torch.ones((), dtype=torch.float64)
+        self._is_on = True
+        self._handle: RemovableHandle | None = module.register_forward_hook(self._divide)
+
+    def set(self, temperature: float) -> None:
+        """Divide by another temperature from now on."""
+        self._temperature = torch.tensor(temperature, dtype=torch.float64)
+
+    @contextmanager
+    def raw(self) -> Iterator[None]:
+        """Leave the logits as they are."""
+        self._is_on = False
+        try:
+            yield
+        finally:
+            self._is_on = True
+
+    def remove(self) -> None:
+        """Leave the logits as they are from now on."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = self.latest = None
+
+    def _divide(self, module: nn.Module, given: Any, output: Any) -> Any:
+        if not self._is_on:
+            return output
+        logits = logits_in(output) / self._temperature
+        self.latest = logits.detach()
+        return with_logits(output, logits)

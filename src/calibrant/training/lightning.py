@@ -11,32 +11,26 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from calibrant import inputs
 from calibrant.inputs import Classification
-from calibrant.training.checkpoint import WholeCheckpointIO
-from calibrant.training.guarded import GuardedModule
+from calibrant.training.calibrated_loss import CalibratedLoss, Step
+from calibrant.training.checkpoint import Trusted, WholeCheckpointIO, arguments_in, arguments_of, read_without_tensors
+from calibrant.training.forward import logits_of, pair_of
 from calibrant.training.ignored import cross_entropy, loss_or_zero
 from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, require_parts_for_ranks
 from calibrant.training.lightning_data import InterleavedDataModule
 from calibrant.training.methods import BatchNormUse, Method
-from calibrant.training.outputs import logits_of, pair_of
-from calibrant.training.recorded import KEY
-from calibrant.training.saved_classifier import arguments_in, arguments_of, read_without_tensors
-from calibrant.training.structure import Trusted
+from calibrant.training.recorded import KEY, RecordedModule
 
 LEARNING_RATE = 1e-3  # of the paper
 
 __all__ = ["CalibratedClassifier", "InterleavedDataModule", "WholeCheckpointIO"]
 
 
-class CalibratedClassifier(GuardedModule):
+class CalibratedClassifier(RecordedModule):
     r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
     tensor, or a mapping of keyword arguments of the model. Without method and objective plain ``(inputs, target)`` will
-    do. Logged are ``train_nll`` (``train_loss`` for another loss), ``train_accuracy`` and ``train_ece``, running over
-    the epoch, and the same for ``validation`` and ``test``; ``train_held_out_accuracy``, ``train_held_out_nll`` and
-    ``train_held_out_gap`` of the held-out batches; ``train_warnings``, the number of warnings so far;
-    ``train_temperature``; ``train_objective``, and ``train_silent``, the share of held-out batches on which it was 0 or
-    less. ``predict`` gives logits.
+    do. ``docs/lightning.md`` lists what is logged. ``predict`` gives logits.
 
     With the method ``"temperature"`` logits are divided by the temperature T of the moment, in training and evaluation.
     At the end of ``fit`` T is solved for on all held-out data, and ``model`` itself returns calibrated logits.
@@ -107,13 +101,21 @@ class CalibratedClassifier(GuardedModule):
         self.loss = loss
         self.weight = weight
         self.guard = guard
+        self.objective: Any = objective
+        self.batchnorm = batchnorm
         self._given_method = method
-        if method is None and objective is not None:
-            method = "published"
-        self._calibrate_by(
-            method, objective, weight=weight, loss=self._training_loss, batchnorm=batchnorm,
-            ignore_index=getattr(loss, "ignore_index", -100), guard=guard,
-        )  # fmt: skip
+        self.method: Method | None = "published" if method is None and objective is not None else method
+        if self.method == "temperature" and weight != 1:
+            raise ValueError("method 'temperature' has no weight: leave it out, or choose 'published' or 'head'")
+        if self.method is not None:
+            self.calibrated_loss = CalibratedLoss(
+                model, self.method, objective=objective, weight=None if method == "temperature" else weight,
+                loss=self._training_loss, batchnorm=batchnorm, ignore_index=getattr(loss, "ignore_index", -100),
+                guard=guard,
+            )  # fmt: skip
+            self.calibrated_loss.guard.told_of_epochs = True
+            self.calibrated_loss.reminder.on = False  # fit does it
+            self.objective, self.batchnorm = self.calibrated_loss.objective, self.calibrated_loss.batchnorm
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
@@ -130,28 +132,26 @@ class CalibratedClassifier(GuardedModule):
     def on_train_start(self) -> None:
         """See that there are held-out data for the method, then go on from a checkpoint, if there is one."""
         loader = self.trainer.train_dataloader
-        missing = isinstance(loader, InterleavedLoader) and loader.calibration_loader is None
-        if self.calibrated_loss is not None and missing:
-            what = f"a method, {self.calibrated_loss.method!r}," if self.objective is None else "an objective"
-            raise ValueError(
-                f"there is {what} but no calibration data: raise calibration_fraction, or leave out "
-                f"{'the method' if self.objective is None else 'the objective'}"
-            )
-        if isinstance(loader, InterleavedLoader) and self.trainer.world_size > 1:
-            require_parts_for_ranks(loader)
+        if isinstance(loader, InterleavedLoader):
+            if self.calibrated_loss is not None and loader.calibration_loader is None:
+                what = "the method" if self.objective is None else "the objective"
+                has = f"a method, {self.method!r}," if self.objective is None else "an objective"
+                raise ValueError(
+                    f"there is {has} but no calibration data: raise calibration_fraction, or leave out {what}"
+                )
+            if self.trainer.world_size > 1:
+                require_parts_for_ranks(loader)
         super().on_train_start()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
-        del batch_idx
         batch, held_out = self._parts(batch)
         x, y = pair_of(batch)
         if self.calibrated_loss is None:
             logits = self(x)
-            loss = self._training_loss(logits, y)
-            self.training_scores.add(self._checked(logits, y), loss)
-            return loss
-        step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else pair_of(held_out)))
+            step = Step(self._training_loss(logits, y), logits, None)
+        else:
+            step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else pair_of(held_out)))
         self.training_scores.add(self._checked(step.logits, y), step.loss)
         if step.objective is None:
             return step.loss
@@ -164,24 +164,17 @@ class CalibratedClassifier(GuardedModule):
         return loss_or_zero(self.loss, logits, target)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
-        """Add a batch to the scores of the validation; several loaders are scored as one set.
-
-        Returns:
-            The ``logits`` and the ``target`` for callbacks, which is -100 where a sample does not count.
-        """
-        del batch_idx, dataloader_idx
+        """Score a batch, of several loaders as of one, and return its logits and target (or -100) for callbacks."""
         data = self._evaluate(batch)
         target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
         return {"logits": data.logits, "target": target}
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the scores of the test; several loaders are scored as one set."""
-        del batch_idx, dataloader_idx
         self._evaluate(batch)
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """The logits of inputs, which may come with their target."""
-        del batch_idx, dataloader_idx
         return self(batch[0] if isinstance(batch, list | tuple) else batch)  # type: ignore[no-any-return]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -199,14 +192,9 @@ class CalibratedClassifier(GuardedModule):
             optimizer = self._make_optimizer(parameters)
         if self._make_scheduler is None:
             return optimizer
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {
-                "scheduler": self._make_scheduler(optimizer),
-                "interval": self._scheduler_interval,
-                "reduce_on_plateau": False,  # RecordedModule sees to it
-            },
-        }
+        scheduler: Any = {"scheduler": self._make_scheduler(optimizer), "interval": self._scheduler_interval}
+        scheduler["reduce_on_plateau"] = False  # RecordedModule sees to it
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what :meth:`load_from_checkpoint` builds the classifier from."""
@@ -225,16 +213,9 @@ class CalibratedClassifier(GuardedModule):
 
     @classmethod
     def load_from_checkpoint(
-        cls,
-        checkpoint_path: Any,
-        map_location: Any = None,
-        hparams_file: Any = None,
-        strict: bool | None = None,
-        weights_only: bool | None = True,
-        *,
-        trusted: Trusted = (),
-        **kwargs: Any,
-    ) -> Self:
+        cls, checkpoint_path: Any, map_location: Any = None, hparams_file: Any = None, strict: bool | None = None,
+        weights_only: bool | None = True, *, trusted: Trusted = (), **kwargs: Any,
+    ) -> Self:  # fmt: skip
         """Load a classifier from a checkpoint, without unpickling anything that may run code.
 
         The checkpoint holds the arguments the classifier was made with, the structure of model, objective and loss

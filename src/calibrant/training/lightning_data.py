@@ -1,10 +1,11 @@
 """Interleaved data for Lightning: who sees which samples, in which order, on which rank."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from calibrant.training.interleave import InterleavedLoader, interleave
@@ -141,3 +142,41 @@ class _OnceEach(DistributedSampler[Any]):
 
     def __len__(self) -> int:
         return len(self.indices)
+
+
+def loader_states(trainer: Any) -> list[dict[str, Any]]:
+    """Where the train loader of each rank is, if it can be picked up again: their random numbers differ."""
+    loader = trainer.train_dataloader
+    if not isinstance(loader, InterleavedLoader):
+        return []
+    state = loader.state_dict()
+    # Lightning may end an epoch before the loader does, and never asks a loader for one batch too many.
+    state["train"]["ended"] |= trainer.is_last_batch
+    return of_ranks(trainer, state)
+
+
+def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
+    """Go on where a loader was: Lightning does so itself, but not after a checkpoint from the end of an epoch."""
+    loader = trainer.train_dataloader
+    if not isinstance(loader, InterleavedLoader) or not states:
+        return
+    if trainer.num_training_batches == float("inf"):
+        raise ValueError(
+            "a train loader without a length cannot be picked up again, since Lightning reads it a batch "
+            "ahead: give it a length"
+        )
+    loader.load_state_dict(of_rank(states, trainer.global_rank))
+
+
+def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The states of all ranks."""
+    if trainer.world_size == 1:
+        return [state]
+    states: list[Any] = [None] * trainer.world_size
+    dist.all_gather_object(states, state)
+    return states
+
+
+def of_rank(states: Sequence[Mapping[str, Any]], rank: int) -> Mapping[str, Any]:
+    """The state of one rank, where there may have been another number of them."""
+    return states[rank % len(states)]

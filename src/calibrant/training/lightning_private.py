@@ -3,12 +3,14 @@
 What is not underscored but undocumented, the stages and progress of the loops, is here too.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lightning import LightningModule, Trainer
-from lightning.fabric.utilities.cloud_io import _load as load_checkpoint
+from lightning.fabric.utilities.cloud_io import _load
 
-__all__ = ["begin_next_epoch", "is_fitting", "load_checkpoint", "validate_now", "validation_is_due"]
+load_checkpoint = _load
 
 
 def is_fitting(module: LightningModule) -> bool:
@@ -36,3 +38,18 @@ def begin_next_epoch(trainer: Trainer) -> None:
     progress: Any = trainer.fit_loop.epoch_progress.current
     if progress.processed == progress.started:
         trainer.fit_loop.reset_restart_stage()
+
+
+def moved(trainer: Trainer, batch: Any) -> Any:
+    """A batch in the precision and on the device of training."""
+    return trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
+
+
+@contextmanager
+def on_training_device(trainer: Trainer, module: LightningModule) -> Iterator[None]:
+    """Run a module as in training, after the end of ``fit``, when the strategy has moved it to the CPU."""
+    device = module.device
+    module.to(trainer.strategy.root_device)
+    with trainer.precision_plugin.forward_context():
+        yield
+    module.to(device)

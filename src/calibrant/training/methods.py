@@ -18,30 +18,12 @@ class Settings(NamedTuple):
     every: int
     batchnorm: BatchNormUse
 
-    @property
-    def learns(self) -> bool:
-        """Whether a gradient from held-out data reaches the network."""
-        return self.method != "temperature"
-
 
 def checked_settings(
-    method: Method,
-    objective: Loss | None,
-    weight: float | None,
-    every: int | None,
-    batchnorm: BatchNormUse | None,
+    method: Method, objective: Loss | None, weight: float | None, every: int | None, batchnorm: BatchNormUse | None,
     **of_objective: Any,
-) -> Settings:
-    """Check what was given, and fill in what was not.
-
-    Args:
-        method: Name of the method.
-        objective: Objective of held-out batches.
-        weight: Weight of the objective.
-        every: Steps for one held-out batch.
-        batchnorm: What held-out batches do to running statistics.
-        **of_objective: Options of the objective that ``"published"`` has by default.
-    """
+) -> Settings:  # fmt: skip
+    """Check what was given, and fill in what was not; ``of_objective`` are options of the default objective."""
     inputs.check_choice("method", method, ("temperature", "head", "published"))
     if method == "temperature" and (objective is not None or weight is not None):
         raise ValueError("method 'temperature' has no objective and no weight: choose 'published' or 'head' for one")

@@ -1,7 +1,6 @@
 """Ways to change the last layer of a trained network: a scale, a scale and bias for each class, or all its weights."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from calibrant.posthoc import VectorScaling
 from calibrant.posthoc.likelihood import Vector, chunks, minimise, nll_and_residual
 from calibrant.posthoc.temperature import temperature_or_one
-from calibrant.training.finishing import divide
+from calibrant.training.last_layer import divide
 
 # Penalties of the head, the strongest first. They are relative to the mean NLL, with features of mean square 1.
 PENALTIES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
@@ -20,17 +19,11 @@ WHOLE = 2**24
 
 
 class Samples(NamedTuple):
-    """Outputs of a network on labelled data, on the CPU.
-
-    Attributes:
-        logits: ``(N, C)``.
-        target: ``(N,)``.
-        features: Inputs of the last layer, ``(N, D)``; None where it is not a linear layer that makes the logits.
-    """
+    """Outputs of a network on labelled data, on the CPU."""
 
     logits: Tensor
     target: Tensor
-    features: Tensor | None
+    features: Tensor | None  # inputs of the last layer; None where it is not a linear layer that makes the logits
 
     def take(self, rows: Tensor) -> "Samples":
         """Some of the samples."""
@@ -38,70 +31,40 @@ class Samples(NamedTuple):
         return Samples(self.logits[rows], self.target[rows], features)
 
 
-@dataclass(frozen=True)
-class Scale:
-    """Logits divided by a temperature."""
-
-    temperature: float = 1.0
-
-    def logits(self, samples: Samples) -> Tensor:
-        """New logits of samples."""
-        return samples.logits.double() / self.temperature
-
-    def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
-        """Change the model: by its last layer where that can be, else by a scale of its output."""
-        divide(model, layer, self.temperature)
-
-
-@dataclass(frozen=True)
-class ScaleAndBias:
-    """Logits with a scale and a bias for each class."""
-
-    scaling: VectorScaling
-
-    def logits(self, samples: Samples) -> Tensor:
-        """New logits of samples."""
-        return self.scaling.calibrated_logits(samples.logits.double())
-
-    def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
-        """Change the weights and the bias of the last layer."""
-        del model
-        assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
-        new = self.scaling.fold_into(layer)
-        _set_weights(layer, new.weight, new.bias)
-
-
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """New weights of the last layer."""
 
     weight: Tensor
     bias: Tensor
 
-    def logits(self, samples: Samples) -> Tensor:
-        """New logits of samples."""
-        assert samples.features is not None  # noqa: S101 (the head was fitted on features)
-        made = samples.features.double() @ self.weight.T + self.bias
-        return torch.cat((torch.zeros_like(made), made), 1) if made.shape[1] == 1 else made
 
-    def apply(self, model: nn.Module, layer: nn.Module | None) -> None:
-        """Change the weights and the bias of the last layer."""
-        del model
-        assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
-        _set_weights(layer, self.weight, self.bias)
+Recalibration = float | VectorScaling | Head  # the float is a temperature
 
 
-Recalibration = Scale | ScaleAndBias | Head
+def logits_after(change: Recalibration, samples: Samples) -> Tensor:
+    """New logits of samples."""
+    if isinstance(change, float):
+        return samples.logits.double() / change
+    if isinstance(change, VectorScaling):
+        return change.calibrated_logits(samples.logits.double())
+    assert samples.features is not None  # noqa: S101 (the head was fitted on features)
+    made = samples.features.double() @ change.weight.T + change.bias
+    return torch.cat((torch.zeros_like(made), made), 1) if made.shape[1] == 1 else made
 
 
-def fit_scale(samples: Samples) -> Scale:
-    """Solve for the temperature; 1 where the samples do not determine one."""
-    return Scale(temperature_or_one(samples.logits, samples.target))
-
-
-def fit_scale_and_bias(samples: Samples) -> ScaleAndBias:
-    """Fit vector scaling."""
-    return ScaleAndBias(VectorScaling().fit(samples.logits, samples.target))
+@torch.no_grad()
+def apply(change: Recalibration, model: nn.Module, layer: nn.Module | None) -> None:
+    """Change the model: by its last layer, which may get a bias, or a temperature where no layer can be changed."""
+    if isinstance(change, float):
+        divide(model, layer, change)
+        return
+    assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
+    new = change.fold_into(layer) if isinstance(change, VectorScaling) else change
+    layer.weight.copy_(new.weight)
+    if layer.bias is None:
+        layer.bias = nn.Parameter(new.bias.detach().to(layer.weight), requires_grad=layer.weight.requires_grad)
+    else:
+        layer.bias.copy_(new.bias)
 
 
 def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
@@ -111,12 +74,8 @@ def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = P
         \rVert^2
 
     with T the best temperature and S the root mean squares of the features: a strong penalty gives temperature
-    scaling. The problem is convex and is solved by L-BFGS; every fit starts from the one before.
-
-    Args:
-        samples: What to fit on, with features.
-        layer: The last layer as given.
-        penalties: From strong to weak.
+    scaling. The problem is convex and is solved by L-BFGS; every fit starts from the one before, so penalties go from
+    strong to weak.
     """
     assert samples.features is not None  # noqa: S101 (checked by the caller)
     features = samples.features
@@ -163,13 +122,3 @@ def _fit_shift(given: Tensor, features: Tensor, target: Tensor, penalty: float, 
 def _split(shift: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
     """Weights ``(outputs, D)`` and bias ``(outputs,)`` of a vector of both."""
     return shift[:-outputs].view(outputs, -1), shift[-outputs:]
-
-
-@torch.no_grad()
-def _set_weights(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
-    """Set weights in place; a layer without a bias gets one."""
-    layer.weight.copy_(weight)
-    if layer.bias is None:
-        layer.bias = nn.Parameter(bias.detach().to(layer.weight), requires_grad=layer.weight.requires_grad)
-    else:
-        layer.bias.copy_(bias)

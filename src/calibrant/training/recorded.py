@@ -1,17 +1,23 @@
 """A LightningModule whose record of scores is the same whether or not its run was interrupted."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import lightning
-import torch.distributed as dist
+from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from calibrant.training import lightning_private
+from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.epoch_scores import EpochScores
+from calibrant.training.finishing import Finished
+from calibrant.training.forward import has_dropout
 from calibrant.training.interleave import InterleavedLoader
-from calibrant.training.lightning_private import begin_next_epoch, is_fitting, validate_now, validation_is_due
-from calibrant.training.randomness import RandomState, random_state, set_random_state
-from calibrant.training.score_names import with_current_names
+from calibrant.training.lightning_data import loader_states, of_rank, of_ranks, restore_loader
+from calibrant.training.randomness import RandomState, kept_random_state, random_state, set_random_state
+from calibrant.training.running_scores import Scores, with_current_names
+from calibrant.training.warning import warn
 
 KEY = "calibrant"
 PLATEAU = "validation_nll"  # what ReduceLROnPlateau watches
@@ -24,32 +30,42 @@ class RecordedModule(lightning.LightningModule):
     Lightning's own means over an epoch forget what came before a resume, and a checkpoint written by
     ``ModelCheckpoint(every_n_train_steps=...)`` precedes the validation and the end of epoch that may be due after
     the same step, which Lightning then leaves out on resuming. Here the sums are part of the checkpoint, and what
-    was due is made up for.
-
-    Args:
-        bins: Number of bins of ECE.
-        loss_name: What the training loss is called in the logs.
-
-    Attributes:
-        history: One entry an epoch: its number, training scores, and those of the last validation in it.
+    was due is made up for. A ``calibrated_loss`` of the subclass has its held-out scores reported for every epoch and
+    compared with validation, and is finished at the end of ``fit``.
     """
+
+    model: nn.Module
 
     def __init__(self, bins: int, loss_name: str) -> None:
         super().__init__()
-        self.history: list[dict[str, float]] = []
+        self.history: list[dict[str, float]] = []  # an epoch's number, training scores, those of its last validation
+        self.calibrated_loss: CalibratedLoss | None = None
+        self.finished: Finished | None = None
+        self._is_finished = True
+        self._of_checkpoint: float | None = None  # best temperature for the held-out data, in an unfinished checkpoint
         self.training_scores = EpochScores(bins)
         self.evaluation_scores = EpochScores(bins)
         self._loss_name = loss_name
         self._epoch = 0
         self._validation: dict[str, float] = {}
-        self._latest_validation: dict[str, float] = {}
         self._has_new_step = False
         self._random_before_validation: RandomState | None = None
         self._resumed: Mapping[str, Any] | None = None
 
+    @property
+    def temperature_is_in_the_loop(self) -> bool:
+        """Whether held-out data set a temperature."""
+        return self.calibrated_loss is not None and self.calibrated_loss.method == "temperature"
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by now: 1 without the method ``"temperature"``, and again after ``fit``."""
+        if self.calibrated_loss is None:
+            return 1.0
+        return self._of_checkpoint or self.calibrated_loss.temperature
+
     def setup(self, stage: str) -> None:
         """Begin a run: what another run was to go on from, such as that of ``Tuner.lr_find``, is not for this one."""
-        del stage
         self._resumed = None
 
     def on_train_start(self) -> None:
@@ -61,16 +77,15 @@ class RecordedModule(lightning.LightningModule):
         if self.global_rank == 0:
             self.training_scores.restore(resumed["scores"])
         self._epoch, self._validation = resumed["epoch"], with_current_names(resumed["validation"])
-        self._latest_validation = dict(resumed.get("latest_validation", {}))
         if resumed["validation_is_due"]:
-            validate_now(self.trainer)
+            lightning_private.validate_now(self.trainer)
         if resumed["epoch_is_over"]:
             known = len(self.history)
             self._close_epoch()
             for entry in self.history[known:]:
                 for logger in self.loggers:
                     logger.log_metrics(entry, step=self.global_step - 1)
-            begin_next_epoch(self.trainer)
+            lightning_private.begin_next_epoch(self.trainer)
             self._begin_epoch(self._epoch + 1)
 
     def on_train_epoch_start(self) -> None:
@@ -78,7 +93,8 @@ class RecordedModule(lightning.LightningModule):
         self._begin_epoch(self.current_epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
-        self._begin_window()
+        if self.calibrated_loss is not None:
+            self.calibrated_loss.guard.close_window()
         self._epoch = epoch
         self._validation = {}
         self.training_scores.reset()
@@ -89,13 +105,12 @@ class RecordedModule(lightning.LightningModule):
         self.history = [entry for entry in self.history if entry["epoch"] < epoch]
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Note that there will be something new to validate."""
-        del batch, batch_idx
+        """Note that there will be something new to validate, and to finish."""
         self._has_new_step = True
+        self._is_finished, self._of_checkpoint = False, None
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the running scores now and then, and keep the random numbers from what validation draws."""
-        del outputs, batch, batch_idx
         # on_validation_start would be too late: by then the loader has drawn the seed of its workers.
         self._random_before_validation = random_state() if self._validation_is_due() else None
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -109,23 +124,16 @@ class RecordedModule(lightning.LightningModule):
     def _close_epoch(self) -> dict[str, float]:
         values = self.training_scores.values()
         if values:
-            values |= self._window_scores()
+            if self.calibrated_loss is not None:
+                values |= self.calibrated_loss.guard.scores_of_window()
+            if self.temperature_is_in_the_loop:
+                values["temperature"] = self.temperature
             known = any(entry["epoch"] == self._epoch for entry in self.history)
             self._forget_from(self._epoch)
             self.history.append({"epoch": self._epoch} | self._named("train", values) | self._validation)
             if not known:
                 self._step_plateau_schedulers()
         return values
-
-    def _window_scores(self) -> dict[str, float]:
-        """Further training scores of the epoch so far; may be asked for more than once."""
-        return {}
-
-    def _begin_window(self) -> None:
-        """Begin to count what ``_window_scores`` is about."""
-
-    def _judge_validation(self, values: Mapping[str, float], previous: Mapping[str, float]) -> None:
-        """Look at the scores of a validation, and at those of the one before."""
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Step a scheduler, unless it watches a score: Lightning would leave out a step in a resumed epoch."""
@@ -146,12 +154,15 @@ class RecordedModule(lightning.LightningModule):
         self.evaluation_scores.reset()
 
     def on_validation_epoch_end(self) -> None:
-        """Log the scores, and put the random numbers back to where training left them."""
+        """Log the scores, compare them with held-out ones, and put the random numbers of training back."""
         values = self.evaluation_scores.values()
         self._log("validation", values)
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
-            self._judge_validation(values, self._latest_validation)
-            self._latest_validation = dict(values)
+            if self.calibrated_loss is not None and values:
+                new = Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan)
+                loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
+                dropout = not self.temperature_is_in_the_loop and has_dropout(self.model)
+                self.calibrated_loss.guard.compare_validation(new, loader, dropout=dropout)
             self._validation = self._named("validation", values)
             self._has_new_step = False
         if self._random_before_validation is not None:
@@ -182,20 +193,40 @@ class RecordedModule(lightning.LightningModule):
 
     def _validation_is_due(self) -> bool:
         """Whether validation follows this step and has not been yet."""
-        return self._has_new_step and validation_is_due(self.trainer)
+        return self._has_new_step and lightning_private.validation_is_due(self.trainer)
+
+    def finish(self, held_out: Iterable[Any], new: Iterable[Any] | None = None) -> Finished:
+        """Make the model of an unfinished checkpoint calibrated, as ``fit`` does, and compare with ``new`` batches."""
+        if self.calibrated_loss is None:
+            raise ValueError("there is no method, and so nothing to finish: give the classifier one")
+        self._is_finished, self._of_checkpoint = True, None
+        self.finished = self.calibrated_loss.finish(held_out, new)
+        return self.finished
+
+    def on_fit_end(self) -> None:
+        """Judge the last epoch, or fold the temperature; callbacks have put earlier weights back by now."""
+        loader = self.trainer.train_dataloader
+        if self._is_finished or self.calibrated_loss is None or not isinstance(loader, InterleavedLoader):
+            return
+        self._is_finished = True
+        if not self.temperature_is_in_the_loop:
+            self.calibrated_loss.guard.close_window()
+            return
+        batches = (lightning_private.moved(self.trainer, batch) for batch in loader.calibration_loader or ())
+        with kept_random_state(), lightning_private.on_training_device(self.trainer, self):
+            self.finished = self.calibrated_loss.finish(batches)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the history, the epoch so far, and where the loader is."""
+        """Add the history, the epoch so far, where the loader is, and the state of the loss of every rank."""
         checkpoint[KEY] = {
-            "history": [dict(entry) for entry in self.history],
-            "epoch": self._epoch,
-            "scores": self.training_scores.saved(),
-            "validation": dict(self._validation),
-            "latest_validation": dict(self._latest_validation),
-            "validation_is_due": self._validation_is_due(),
-            "epoch_is_over": self.trainer.is_last_batch,
+            "history": [dict(entry) for entry in self.history], "epoch": self._epoch,
+            "scores": self.training_scores.saved(), "validation": dict(self._validation),
+            "validation_is_due": self._validation_is_due(), "epoch_is_over": self.trainer.is_last_batch,
             "loaders": loader_states(self.trainer),
-        }
+        }  # fmt: skip
+        if self.calibrated_loss is not None:
+            states = of_ranks(self.trainer, self.calibrated_loss.state_dict())
+            checkpoint[KEY]["calibrated_loss"] = {"ranks": states, "is_finished": self._is_finished}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the history, and remember where to go on if this is to be trained further."""
@@ -203,42 +234,17 @@ class RecordedModule(lightning.LightningModule):
         if saved is None:
             return
         self.history = [with_current_names(entry) for entry in saved["history"]]
-        self._resumed = saved if is_fitting(self) else None
-
-
-def loader_states(trainer: Any) -> list[dict[str, Any]]:
-    """Where the train loader of each rank is, if it can be picked up again: their random numbers differ."""
-    loader = trainer.train_dataloader
-    if not isinstance(loader, InterleavedLoader):
-        return []
-    state = loader.state_dict()
-    # Lightning may end an epoch before the loader does, and never asks a loader for one batch too many.
-    state["train"]["ended"] |= trainer.is_last_batch
-    return of_ranks(trainer, state)
-
-
-def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
-    """Go on where a loader was: Lightning does so itself, but not after a checkpoint from the end of an epoch."""
-    loader = trainer.train_dataloader
-    if not isinstance(loader, InterleavedLoader) or not states:
-        return
-    if trainer.num_training_batches == float("inf"):
-        raise ValueError(
-            "a train loader without a length cannot be picked up again, since Lightning reads it a batch "
-            "ahead: give it a length"
-        )
-    loader.load_state_dict(of_rank(states, trainer.global_rank))
-
-
-def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The states of all ranks."""
-    if trainer.world_size == 1:
-        return [state]
-    states: list[Any] = [None] * trainer.world_size
-    dist.all_gather_object(states, state)
-    return states
-
-
-def of_rank(states: Sequence[Mapping[str, Any]], rank: int) -> Mapping[str, Any]:
-    """The state of one rank, where there may have been another number of them."""
-    return states[rank % len(states)]
+        self._resumed = saved if lightning_private.is_fitting(self) else None
+        of_loss = saved.get("calibrated_loss")
+        if of_loss is None or self.calibrated_loss is None:
+            return
+        self.calibrated_loss.load_state_dict(of_rank(of_loss["ranks"], self.global_rank))
+        self._is_finished = of_loss["is_finished"]
+        self._of_checkpoint = None
+        if self.temperature_is_in_the_loop and not self._is_finished and not lightning_private.is_fitting(self):
+            self._of_checkpoint = self.calibrated_loss.loop.best
+            warn(
+                "this checkpoint is from before the end of fit: the classifier divides its logits by the temperature "
+                f"that was best then, {self.temperature:.3g}, and classifier.model does not. To make it final call "
+                "classifier.finish(held_out_loader)"
+            )

@@ -19,11 +19,7 @@ def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
     """Return the mean log loss after the best temperature, and that temperature.
 
     Where there is no best temperature, as for a model that is no better than chance, this is the plain log loss and 1.
-    Logits that are not finite have an infinite loss.
-
-    Args:
-        logits: Logits of a classifier; any shape the objectives take.
-        target: Class indices; samples labelled -100 do not count.
+    Logits that are not finite have an infinite loss. Samples labelled -100 do not count.
 
     Example:
         >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
@@ -50,101 +46,63 @@ def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
     return total / len(rows), temperature
 
 
-class BestRefinement:
-    """Score, temperature, epoch and weights of the best validation so far, and how many have followed it.
+class StopsByRefinement:
+    """The best validation so far and its weights: what the callbacks of Lightning and transformers have in common."""
 
-    Args:
-        patience: Validations without improvement after which training is to stop; None to go on.
-
-    Attributes:
-        temperature_: Temperature of the best validation.
-        best_score_: Log loss of the best validation after its temperature.
-        best_epoch_: Epoch of the best validation, counted from 0.
-        weights: Weights at the best validation, on the CPU.
-    """
-
-    def __init__(self, patience: int | None) -> None:
+    def __init__(self, patience: int | None, fold: bool, layer: str | nn.Linear | None) -> None:
         if patience is not None:
             inputs.check_count("patience", patience)
         self.patience = patience
-        self.forget()
+        self.fold = fold
+        self.layer = layer
+        self._classes = 0
+        self._forget()
 
-    def forget(self) -> None:
-        """Begin anew."""
+    def _forget(self) -> None:
         self.temperature_ = math.nan
         self.best_score_ = math.inf
         self.best_epoch_: float | None = None
-        self.weights: dict[str, Any] | None = None
-        self.waited = 0
+        self._weights: dict[str, Any] | None = None  # on the CPU
+        self._waited = 0
 
-    def add(self, score: float, temperature: float, epoch: float, module: nn.Module) -> None:
+    def _add(self, score: float, temperature: float, classes: int, epoch: float, module: nn.Module) -> None:
         """Take a validation into account, and copy the weights if it is the best one."""
-        if self.stops:  # as when a run that had stopped is resumed
+        self._classes = classes
+        if self.fold:
+            last_layer(module, classes, self.layer)  # an error now, rather than at the end
+        if self._stops:  # as when a run that had stopped is resumed
             return
-        if self.weights is not None and not score < self.best_score_:
-            self.waited += 1
+        if self._weights is not None and not score < self.best_score_:
+            self._waited += 1
             return
-        self.best_score_, self.temperature_, self.best_epoch_, self.waited = score, temperature, epoch, 0
-        self.weights = {
+        self.best_score_, self.temperature_, self.best_epoch_, self._waited = score, temperature, epoch, 0
+        self._weights = {
             name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
             for name, value in module.state_dict().items()
         }
 
     @property
-    def stops(self) -> bool:
-        """Whether training is to stop."""
-        return self.patience is not None and self.waited >= self.patience
+    def _stops(self) -> bool:
+        return self.patience is not None and self._waited >= self.patience
 
-    def state(self) -> dict[str, Any]:
+    def _put_best_back(self, module: nn.Module) -> None:
+        if self._weights is None:
+            return
+        module.load_state_dict(self._weights)
+        if self.fold:
+            divide_layer(last_layer(module, self._classes, self.layer), self.temperature_)
+
+    def _state(self) -> dict[str, Any]:
         """Everything but the weights, in plain values."""
         return {
             "temperature": self.temperature_, "best_score": self.best_score_, "best_epoch": self.best_epoch_,
-            "waited": self.waited,
+            "waited": self._waited, "classes": self._classes,
         }  # fmt: skip
 
-    def go_on_from(self, state: Mapping[str, Any], weights: dict[str, Any] | None) -> None:
-        """Take up a state and its weights."""
+    def _go_on_from(self, state: Mapping[str, Any], weights: dict[str, Any] | None) -> None:
         self.temperature_, self.best_score_ = state["temperature"], state["best_score"]
-        self.best_epoch_, self.waited, self.weights = state["best_epoch"], state["waited"], weights
-
-
-class StopsByRefinement:
-    """What the early-stopping callbacks of Lightning and of transformers have in common.
-
-    Args:
-        patience: Validations without improvement after which training stops; None to go on.
-        fold: Divide the last layer by the temperature at the end.
-        layer: Layer that makes the logits, or its name; found when not given.
-    """
-
-    def __init__(self, patience: int | None, fold: bool, layer: str | nn.Linear | None) -> None:
-        self.fold = fold
-        self.layer = layer
-        self._best = BestRefinement(patience)
-        self._classes = 0
-
-    @property
-    def temperature_(self) -> float:
-        """Temperature of the best validation."""
-        return self._best.temperature_
-
-    @property
-    def best_score_(self) -> float:
-        """Log loss of the best validation after its temperature."""
-        return self._best.best_score_
-
-    def _add(self, score: float, temperature: float, classes: int, epoch: float, module: nn.Module) -> None:
-        self._classes = classes
-        if self.fold:
-            last_layer(module, classes, self.layer)  # an error now, rather than at the end
-        self._best.add(score, temperature, epoch, module)
-
-    def _put_best_back(self, module: nn.Module) -> None:
-        if self._best.weights is None:
-            return
-        module.load_state_dict(self._best.weights)
-        if self.fold:
-            divide_layer(last_layer(module, self._classes, self.layer), self.temperature_)
+        self.best_epoch_, self._waited, self._weights = state["best_epoch"], state["waited"], weights
+        self._classes = state["classes"]
 
 
 def classes_of(logits: Tensor) -> int:

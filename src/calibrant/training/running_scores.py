@@ -96,3 +96,13 @@ def joined(parts: list[Classification]) -> Classification:
         return Classification(logits, target)
     masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
     return Classification(logits, target, torch.cat(masks))
+
+
+def with_current_names(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return scores under their current names; histories and checkpoints of earlier versions have a slash in them.
+
+    Example:
+        >>> with_current_names({"epoch": 0, "validation/ece": 0.1, "test_ece": 0.2})
+        {'epoch': 0, 'validation_ece': 0.1, 'test_ece': 0.2}
+    """
+    return {name.replace("/", "_", 1): value for name, value in scores.items()}

@@ -4,12 +4,13 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from calibrant.inputs import check_count, check_range
 
+FORMATS = (".png", ".svg", ".pdf")
 Fit = Callable[[float, int], Any]
 Scores = dict[tuple[float, int], tuple[float, float]]
 
@@ -72,13 +73,11 @@ class SearchResult:
     @property
     def qualified(self) -> tuple[WeightScores, ...]:
         """Candidates without a failure that lose less accuracy than the tolerance."""
-        return tuple(each for each in self.candidates if each.failure is None and self._loss(each) < self._limit())
+        limit = self.accuracy_tolerance - 1e-9  # a difference of exactly 1.5 points may be less by rounding
+        return tuple(each for each in self.candidates if each.failure is None and self._loss(each) < limit)
 
     def _loss(self, scores: WeightScores) -> float:
         return self.baseline.mean_accuracy - scores.mean_accuracy
-
-    def _limit(self) -> float:
-        return self.accuracy_tolerance - 1e-9  # a difference of exactly 1.5 points may be less by rounding
 
     def __str__(self) -> str:
         rows = [("weight", "accuracy %", "ECE %", "")]
@@ -96,7 +95,7 @@ class SearchResult:
             return "baseline"
         if scores.failure is not None:
             return f"discarded: {scores.failure}"
-        if not self._loss(scores) < self._limit():
+        if scores not in self.qualified:
             return f"loses {100 * self._loss(scores):.2f} points of accuracy"
         return "chosen" if scores.weight == self.weight else ""
 
@@ -112,15 +111,9 @@ class SearchResult:
 
 
 def search(
-    fit: Fit,
-    weights: Iterable[float],
-    seeds: int | Iterable[int] = 3,
-    *,
-    accuracy_tolerance: float = 0.015,
-    baseline: float = 0.0,
-    figure: str | Path | None = None,
-    store: str | Path | None = None,
-) -> SearchResult:
+    fit: Fit, weights: Iterable[float], seeds: int | Iterable[int] = 3, *, accuracy_tolerance: float = 0.015,
+    baseline: float = 0.0, figure: str | Path | None = None, store: str | Path | None = None,
+) -> SearchResult:  # fmt: skip
     """Train with several weights and seeds, and choose a weight on validation data.
 
     The rule is that of the ESD paper: of the weights that lose less than 1.5 points of validation accuracy against
@@ -178,6 +171,7 @@ def search(
 
     def scored(weight: float) -> WeightScores:
         found: list[tuple[float, float]] = []
+        failure = None
         for seed in numbers:
             if (weight, seed) not in known:
                 try:
@@ -186,18 +180,16 @@ def search(
                     if weight == baseline:  # nothing could be compared
                         raise
                     failure = f"seed {seed} failed with {type(error).__name__}: {' '.join(str(error).split())}"
-                    return WeightScores(weight, *_columns(found), failure)
+                    break
                 if store is not None:
                     _write(Path(store), known)
             found.append(known[weight, seed])
-        return WeightScores(weight, *_columns(found))
+        accuracy, ece = zip(*found, strict=True) if found else ((), ())
+        return WeightScores(weight, accuracy, ece, failure)
 
     reference = scored(float(baseline))
-    undecided = SearchResult(
-        float(baseline), reference, tuple(map(scored, tried)), numbers, accuracy_tolerance
-    )  # fmt: skip
-    chosen = min(undecided.qualified, key=lambda each: each.mean_ece, default=reference)
-    result = SearchResult(chosen.weight, reference, undecided.candidates, numbers, accuracy_tolerance)
+    result = SearchResult(reference.weight, reference, tuple(map(scored, tried)), numbers, accuracy_tolerance)
+    result = replace(result, weight=min(result.qualified, key=lambda each: each.mean_ece, default=reference).weight)
     if draw is not None and figure is not None:
         draw(Path(figure), result)
     return result
@@ -208,8 +200,7 @@ def _scores(returned: Any) -> tuple[float, float]:
     from calibrant import metrics
 
     if isinstance(returned, Mapping):
-        missing = {"accuracy", "ece"} - returned.keys()
-        if missing:
+        if {"accuracy", "ece"} - returned.keys():
             raise ValueError(f"fit must return accuracy and ece, got {', '.join(map(str, returned))}")
         accuracy, ece = float(returned["accuracy"]), float(returned["ece"])
     elif isinstance(returned, tuple) and len(returned) == 2:
@@ -224,10 +215,6 @@ def _scores(returned: Any) -> tuple[float, float]:
     return accuracy, ece
 
 
-def _columns(found: list[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    return tuple(accuracy for accuracy, _ in found), tuple(ece for _, ece in found)
-
-
 def _percent(mean: float, spread: float) -> str:
     if math.isnan(mean):
         return ""
@@ -239,9 +226,7 @@ def _read(path: Path) -> Scores:
         return {}
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["runs"]
-        return {
-            (float(row["weight"]), int(row["seed"])): (float(row["accuracy"]), float(row["ece"])) for row in rows
-        }  # fmt: skip
+        return {(float(row["weight"]), int(row["seed"])): (float(row["accuracy"]), float(row["ece"])) for row in rows}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not hold the runs of a search: choose another store, or remove it") from error
 
@@ -260,10 +245,11 @@ def _write(path: Path, known: Scores) -> None:
 def _drawing(path: Path) -> Callable[[Path, SearchResult], None]:
     """The function that draws, or an error before anything is trained."""
     try:
-        from calibrant.training.search_figure import check_format, write_search_figure
+        from calibrant.training.search_figure import write_search_figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"a figure needs {error.name}: pip install 'calibrant[report]'", name=error.name
         ) from error
-    check_format(path)
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"a figure is written as one of {', '.join(FORMATS)}, got {path.name!r}")
     return write_search_figure

@@ -19,17 +19,10 @@ if TYPE_CHECKING:
     from calibrant.training.search import SearchResult, WeightScores
 
 BAND = 0.16
-FORMATS = (".png", ".svg", ".pdf")
 
 
 def write_search_figure(path: Path, result: SearchResult) -> None:
-    """Draw the means and spreads of a search into a file.
-
-    Args:
-        path: Path of a PNG, SVG or PDF file.
-        result: Result of the search.
-    """
-    check_format(path)
+    """Draw the means and spreads of a search into a PNG, SVG or PDF file."""
     with house_style():
         figure = Figure(figsize=(8, 3.6), layout="constrained", facecolor=PAPER)
         left, right = figure.subplots(1, 2)
@@ -44,21 +37,13 @@ def write_search_figure(path: Path, result: SearchResult) -> None:
             figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=160)
 
 
-def check_format(path: Path) -> None:
-    """Raise ``ValueError`` unless the name of a file ends in a known format."""
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"a figure is written as one of {', '.join(FORMATS)}, got {path.name!r}")
-
-
 def _draw(axes: Axes, result: SearchResult, score: str) -> None:
     whole = [each for each in result.candidates if each.failure is None]
     weights = [each.weight for each in whole]
-    means = [_mean(each, score) for each in whole]
-    mean, spread = _mean(result.baseline, score), _spread(result.baseline, score)
-    axes.axhspan(mean - spread, mean + spread, color=MUTED, alpha=BAND, linewidth=0)
+    low, means, high = zip(*(_band(each, score) for each in whole), strict=True) if whole else ((), (), ())
+    bottom, mean, top = _band(result.baseline, score)
+    axes.axhspan(bottom, top, color=MUTED, alpha=BAND, linewidth=0)
     axes.axhline(mean, color=MUTED, linewidth=1.4, linestyle=(0, (4, 2)))
-    low = [value - _spread(each, score) for value, each in zip(means, whole, strict=True)]
-    high = [value + _spread(each, score) for value, each in zip(means, whole, strict=True)]
     axes.fill_between(weights, low, high, color=ACCENT, alpha=BAND, linewidth=0)
     for each in whole:
         values = getattr(each, score)
@@ -70,21 +55,16 @@ def _draw(axes: Axes, result: SearchResult, score: str) -> None:
                   markeredgecolor=PAPER if inside else ACCENT, markeredgewidth=0.8 if inside else 1.4)  # fmt: skip
         if inside and each.weight == result.weight:
             axes.plot(each.weight, value, "o", markersize=12, color="none", markeredgecolor=INK, markeredgewidth=1.3)
-    _weight_axis(axes, weights)
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    low_end, high_end = axes.get_ylim()
-    axes.yaxis.set_major_formatter(percent_ticks(0 if high_end - low_end > 0.05 else 1))
-
-
-def _weight_axis(axes: Axes, weights: list[float]) -> None:
     axes.set_xlabel("weight of the objective")
-    positive = [weight for weight in weights if weight > 0]
-    if len(positive) == len(weights) > 1 and max(positive) >= 5 * min(positive):
+    if len(weights) > 1 and min(weights) > 0 and max(weights) >= 5 * min(weights):
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
     if len(weights) <= 8:
         axes.xaxis.set_major_locator(FixedLocator(weights))
         axes.set_xticks(weights, [f"{weight:g}" for weight in weights])
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    low_end, high_end = axes.get_ylim()
+    axes.yaxis.set_major_formatter(percent_ticks(0 if high_end - low_end > 0.05 else 1))
 
 
 def _legend(figure: Figure, result: SearchResult) -> None:
@@ -110,10 +90,8 @@ def _legend(figure: Figure, result: SearchResult) -> None:
     legend_above(figure, title + (f" (failed: {', '.join(failed)})" if failed else ""), *keys)
 
 
-def _mean(scores: WeightScores, score: str) -> float:
-    return scores.mean_ece if score == "ece" else scores.mean_accuracy
-
-
-def _spread(scores: WeightScores, score: str) -> float:
-    spread = scores.ece_spread if score == "ece" else scores.accuracy_spread
-    return 0.0 if math.isnan(spread) else spread
+def _band(scores: WeightScores, score: str) -> tuple[float, float, float]:
+    """Mean of a score, between that less and that plus its spread."""
+    mean, spread = getattr(scores, f"mean_{score}"), getattr(scores, f"{score}_spread")
+    spread = 0.0 if math.isnan(spread) else spread
+    return mean - spread, mean, mean + spread

@@ -12,34 +12,22 @@ Labels = Tensor | Sequence[int]
 
 @overload
 def interleaved_split(
-    data: int,
-    calibration_fraction: float = 0.1,
-    seed: int = 0,
-    *,
-    stratify: Labels | None = None,
-    minimum_samples: int = 3,
-) -> tuple[Tensor, Tensor]: ...
+    data: int, calibration_fraction: float = 0.1, seed: int = 0, *,
+    stratify: Labels | None = None, minimum_samples: int = 3,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
 @overload
 def interleaved_split(
-    data: Dataset[Any],
-    calibration_fraction: float = 0.1,
-    seed: int = 0,
-    *,
-    stratify: Labels | None = None,
-    minimum_samples: int = 3,
-) -> tuple[Subset[Any], Subset[Any]]: ...
+    data: Dataset[Any], calibration_fraction: float = 0.1, seed: int = 0, *,
+    stratify: Labels | None = None, minimum_samples: int = 3,
+) -> tuple[Subset[Any], Subset[Any]]: ...  # fmt: skip
 
 
 def interleaved_split(
-    data: Dataset[Any] | int,
-    calibration_fraction: float = 0.1,
-    seed: int = 0,
-    *,
-    stratify: Labels | None = None,
-    minimum_samples: int = 3,
-) -> tuple[Tensor, Tensor] | tuple[Subset[Any], Subset[Any]]:
+    data: Dataset[Any] | int, calibration_fraction: float = 0.1, seed: int = 0, *,
+    stratify: Labels | None = None, minimum_samples: int = 3,
+) -> tuple[Tensor, Tensor] | tuple[Subset[Any], Subset[Any]]:  # fmt: skip
     """Split training data into the part the NLL sees and the part the calibration objective sees.
 
     The two are disjoint and together everything. The same seed gives the same split, on every machine and whatever
@@ -64,7 +52,11 @@ def interleaved_split(
         >>> len(train), len(calibration), bool(torch.isin(train, calibration).any())
         (16, 4, False)
     """
-    length = _length_of(data)
+    if isinstance(data, bool) or not isinstance(data, int | Sized):
+        raise TypeError(f"expected a dataset with a length, or a length, got {type(data).__name__}")
+    length = data if isinstance(data, int) else len(data)
+    if length < 0:
+        raise ValueError(f"a length cannot be negative, got {length}")
     if not isinstance(calibration_fraction, float | int) or not 0 < calibration_fraction < 1:
         raise ValueError(f"calibration_fraction must be a number between 0 and 1, got {calibration_fraction!r}")
     held_out = round(calibration_fraction * length)
@@ -86,15 +78,6 @@ def interleaved_split(
     if isinstance(data, int):
         return train, calibration
     return Subset(data, train.tolist()), Subset(data, calibration.tolist())
-
-
-def _length_of(data: Dataset[Any] | int) -> int:
-    if isinstance(data, bool) or not isinstance(data, int | Sized):
-        raise TypeError(f"expected a dataset with a length, or a length, got {type(data).__name__}")
-    length = data if isinstance(data, int) else len(data)
-    if length < 0:
-        raise ValueError(f"a length cannot be negative, got {length}")
-    return length
 
 
 def _stratified(order: Tensor, stratify: Labels, held_out: int) -> Tensor:

@@ -10,20 +10,17 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from calibrant.distributed import is_distributed
-from calibrant.training.outputs import logits_in
+from calibrant.training.forward import logits_in
 from calibrant.training.randomness import kept_random_state
 from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
-
-SCORE = "validation_refined_nll"
 
 
 class StopAfterTemperature(StopsByRefinement, Callback):
     """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
 
-    The validation loss of a network often rises because it becomes over-confident, while its predictions still get
-    better. A temperature corrects the first, so training should stop by what is left after it. At every
-    validation this callback solves for the temperature, logs the log loss after it as ``validation_refined_nll``,
-    and keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
+    The validation loss often rises because a network becomes over-confident, while its predictions still get better.
+    At every validation this callback logs the log loss after the best temperature, ``validation_refined_nll``, and
+    keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
 
     Logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as that of
     ``CalibratedClassifier`` does. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs,
@@ -52,36 +49,25 @@ class StopAfterTemperature(StopsByRefinement, Callback):
     """
 
     def __init__(
-        self,
-        patience: int | None = 3,
-        *,
-        loader: Iterable[Any] | None = None,
-        fold: bool = False,
+        self, patience: int | None = 3, *, loader: Iterable[Any] | None = None, fold: bool = False,
         layer: str | nn.Linear | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(patience, fold, layer)
         self.loader = loader
         self._collected: list[tuple[Tensor, Tensor]] = []
         self._resumes = False
 
-    @property
-    def best_epoch_(self) -> int | None:
-        """Epoch of the best validation, counted from 0; None before the first."""
-        return None if self._best.best_epoch_ is None else int(self._best.best_epoch_)
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin anew, or go on from a checkpoint, which may have been written when training had stopped."""
-        del pl_module
         if self.loader is None and not trainer.num_val_batches:
             raise ValueError("StopAfterTemperature needs validation data, or a loader: pass val_dataloaders or loader=")
         if not self._resumes:
-            self._best.forget()
+            self._forget()
         self._resumes = False
-        trainer.should_stop = trainer.should_stop or self._best.stops
+        trainer.should_stop = trainer.should_stop or self._stops
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to collect."""
-        del trainer, pl_module
         self._collected = []
 
     def on_validation_batch_end(
@@ -96,28 +82,30 @@ class StopAfterTemperature(StopsByRefinement, Callback):
         if trainer.sanity_checking:
             return
         if self.loader is not None:
-            self._read_loader(trainer, pl_module)
+            with kept_random_state():  # that of training, which the loader may draw from
+                for batch in self.loader:
+                    self._collect(trainer, pl_module, None, trainer.strategy.batch_to_device(batch))
         score, temperature, classes = _on_all_ranks(self._collected)
         self._collected = []
-        pl_module.log(SCORE, score, sync_dist=True)
+        pl_module.log("validation_refined_nll", score, sync_dist=True)
         if trainer.state.fn != "fit":
             return
-        self._add(score, temperature, classes, _epoch(trainer, pl_module), pl_module)
-        trainer.should_stop = trainer.should_stop or self._best.stops
+        # A validation that was due when a checkpoint was written belongs to the epoch before.
+        epoch = int(getattr(pl_module, "_epoch", trainer.current_epoch))
+        self._add(score, temperature, classes, epoch, pl_module)
+        trainer.should_stop = trainer.should_stop or self._stops
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the best weights back, after all checkpoints have been written."""
-        del trainer
         self._put_best_back(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
         """The best validation so far, with its weights."""
-        return self._best.state() | {"weights": self._best.weights, "classes": self._classes}
+        return self._state() | {"weights": self._weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self._best.go_on_from(state_dict, state_dict["weights"])
-        self._classes = state_dict["classes"]
+        self._go_on_from(state_dict, state_dict["weights"])
         self._resumes = True
 
     def _collect(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any) -> None:
@@ -132,11 +120,6 @@ class StopAfterTemperature(StopsByRefinement, Callback):
                 f"give batches (inputs, target); got a {type(batch).__name__}"
             )
         self._collected.append((logits.detach().float().cpu(), target.detach().cpu()))
-
-    def _read_loader(self, trainer: Trainer, module: LightningModule) -> None:
-        with kept_random_state():  # that of training, which the loader may draw from
-            for batch in self.loader or ():
-                self._collect(trainer, module, None, trainer.strategy.batch_to_device(batch))
 
 
 def _on_all_ranks(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float, int]:
@@ -154,15 +137,9 @@ def _on_all_ranks(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float, i
     dist.broadcast_object_list(found)
     if isinstance(found[0], str):
         raise ValueError(found[0])
-    score, temperature, classes = found[0]
-    return score, temperature, classes
+    return found[0]  # type: ignore[no-any-return]
 
 
 def _judged(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float, int]:
     logits, target = (torch.cat(column) for column in zip(*batches, strict=True))
     return *refined_nll(logits, target), classes_of(logits)
-
-
-def _epoch(trainer: Trainer, module: LightningModule) -> int:
-    # A validation that was due when a checkpoint was written belongs to the epoch before.
-    return int(getattr(module, "_epoch", trainer.current_epoch))

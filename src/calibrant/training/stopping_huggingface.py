@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import EvalPrediction, TrainerCallback
+from transformers import TrainerControl as Control
+from transformers import TrainerState as State
+from transformers import TrainingArguments as Arguments
 
 from calibrant.files import whole_or_not_at_all
 from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
-from calibrant.training.trainer_scores import joined
+from calibrant.training.trainer_loop import joined
 
-SCORE = "refined_nll"
 WEIGHTS = "best_after_temperature.pt"
+PLACE = "calibrant_refinement"  # not the name of the class, or Trainer might make a new callback from it
 
 
 class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
@@ -52,22 +55,13 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
     """
 
     def __init__(
-        self,
-        patience: int | None = 3,
-        *,
-        fold: bool = False,
-        layer: str | nn.Linear | None = None,
+        self, patience: int | None = 3, *, fold: bool = False, layer: str | nn.Linear | None = None,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(patience, fold, layer)
         self._metrics = compute_metrics
         self._latest: tuple[float, float, int] | None = None
         self._trains = False
-
-    @property
-    def best_epoch_(self) -> float | None:
-        """Epochs trained before the best evaluation; None before the first."""
-        return self._best.best_epoch_
 
     def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         """Return ``refined_nll``, and your own metrics if there are any."""
@@ -84,19 +78,15 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
             )
         given = torch.as_tensor(logits).float()
         self._latest = *refined_nll(given, torch.as_tensor(labels)), classes_of(given)
-        return {SCORE: self._latest[0]}
+        return {"refined_nll": self._latest[0]}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Begin anew, or go on from a checkpoint."""
-        del kwargs
-        self._best.forget()
+        self._forget()
         self._latest, self._trains = None, True
         kept: Any = state.stateful_callbacks
-        if _PLACE not in kept:
+        if PLACE not in kept:
             return
-        found = kept[_PLACE]["attributes"]
         folder = args.resume_from_checkpoint or Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         path = Path(str(folder)) / WEIGHTS
         if not path.exists():
@@ -104,13 +94,11 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
                 f"{path} is missing, the weights of the best evaluation: resume from a checkpoint in output_dir, or "
                 "set resume_from_checkpoint in TrainingArguments"
             )
-        self._best.go_on_from(found, torch.load(path, map_location="cpu", weights_only=True))
-        self._classes = found["classes"]
-        control.should_training_stop = self._best.stops
+        self._go_on_from(kept[PLACE]["attributes"], torch.load(path, map_location="cpu", weights_only=True))
+        control.should_training_stop = self._stops
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Keep the weights if the evaluation was the best one, and stop after ``patience``."""
-        del args
         latest, self._latest = self._latest, None
         if not self._trains:
             return
@@ -121,31 +109,21 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
             )
         self._add(*latest, float(state.epoch or 0), kwargs["model"])
         kept: Any = state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
-        kept[_PLACE] = {"args": {}, "attributes": self._best.state() | {"classes": self._classes}}
-        control.should_training_stop = control.should_training_stop or self._best.stops
+        kept[PLACE] = {"args": {}, "attributes": self._state()}
+        control.should_training_stop = control.should_training_stop or self._stops
 
-    def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
-    ) -> None:
+    def on_predict(self, args: Arguments, state: State, control: Control, metrics: Any, **kwargs: Any) -> None:
         """Predictions choose no weights."""
-        del args, state, control, metrics, kwargs
         self._latest = None
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Write the best weights beside a checkpoint."""
-        del control, kwargs
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        if state.is_world_process_zero and self._best.weights is not None and folder.exists():
+        if state.is_world_process_zero and self._weights is not None and folder.exists():
             with whole_or_not_at_all(folder / WEIGHTS) as temporary:
-                torch.save(self._best.weights, temporary)
+                torch.save(self._weights, temporary)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Put the best weights back."""
-        del args, state, control
         self._trains = False
         self._put_best_back(kwargs["model"])
-
-
-_PLACE = "calibrant_refinement"  # not the name of the class, or Trainer might make a new callback from it

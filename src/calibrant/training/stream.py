@@ -2,25 +2,18 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
-from calibrant.training.interleave import is_large_enough, set_epoch
+from calibrant.training.interleave import after, is_large_enough, set_epoch
 from calibrant.training.randomness import kept_random_state, random_state, seed_all, set_random_state
 
 
 class Stream:
-    """Held-out batches without end.
+    """Held-out batches of at least ``minimum`` samples without end.
 
     Every pass draws from random numbers of its own, seeded by its number, and leaves those of the training alone. So
-    two integers tell where the stream is, and a pass can be drawn again up to there.
-
-    Args:
-        make_loader: Makes the loader, once.
-        seed: Seed of the first pass; later ones add their number to it.
-        minimum: Leave out batches with fewer samples.
-        passes: Passes that are complete.
-        batches: Batches of the next pass that were drawn.
+    two integers tell where the stream is, and a pass can be drawn again up to there: the ``passes`` that are complete,
+    and the ``batches`` of the next one that were drawn.
     """
 
     def __init__(
@@ -35,11 +28,18 @@ class Stream:
         self._rest: Iterator[Any] | None = None
         self._random = random_state()
 
+    @property
+    def place(self) -> dict[str, int]:
+        """Where the stream is, as arguments of a new one."""
+        return {"passes": self.passes, "batches": self.batches}
+
     def next_batch(self) -> Any:
         """Return the next batch."""
         with self._own_random_numbers():
             for _ in range(2):  # what is left of this pass, then all of the next
-                for batch in self._this_pass():
+                if self._rest is None:
+                    self._rest = self._begin()
+                for batch in self._rest:
                     self.batches += 1
                     if is_large_enough(batch, self._minimum):
                         return batch
@@ -56,18 +56,11 @@ class Stream:
             seed_all(self._seed)
             yield from loader
 
-    def _this_pass(self) -> Iterator[Any]:
-        if self._rest is None:
-            self._rest = self._begin()
-            for _ in islice(self._rest, self.batches):
-                pass
-        return self._rest
-
     def _begin(self) -> Iterator[Any]:
         loader = self._opened()
         seed_all(self._seed + self.passes)
         set_epoch(loader, self.passes)
-        return iter(loader)
+        return after(iter(loader), self.batches)
 
     def _opened(self) -> Iterable[Any]:
         if self._loader is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant import distributed, functional, inputs
 from calibrant.inputs import Classification
-from calibrant.posthoc.temperature import solve_from, standard_error
+from calibrant.posthoc.temperature import solve_from
 
 Criterion = Literal["nll", "esd"]
 # A temperature beyond e^±40 says that the logits are not on any scale, not what the scale is.
@@ -33,11 +33,6 @@ class _Entry(NamedTuple):
     target: Tensor
     weight: Tensor | None
 
-    @property
-    def size(self) -> int:
-        """Number of samples."""
-        return self.target.shape[0]  # several times as fast as len()
-
 
 class TemperatureLoop:
     """Follows the temperature that is right for held-out data, once the network over-fits.
@@ -47,19 +42,7 @@ class TemperatureLoop:
     the held-out log loss at that temperature has ceased to fall, and moves part of the way to it from then on: before,
     the network learns more than it over-fits, and a T that rises would only slow it down. T is never below 1, which
     would act as a higher learning rate does. No gradient is involved.
-
-    Args:
-        criterion: What the temperature minimises on the buffer: the ``"nll"``, or ``"esd"``, the unbiased calibration
-            measure.
-        samples: Size of the buffer.
-        damping: Share of the way to the solution that log T moves.
-        patience: Share of the steps so far that the held-out log loss must have gone without a new best before T moves;
-            0 lets it move from the start.
-
-    Attributes:
-        log_temperature: Log of T now.
-        over_fits: Whether the held-out log loss has ceased to fall.
-        largest_logit: Largest absolute logit seen.
+    :class:`calibrant.training.CalibratedLoss` describes the settings.
 
     Example:
         >>> from calibrant.posthoc import TemperatureScaling
@@ -92,8 +75,10 @@ class TemperatureLoop:
         self._lowest_at = 0
 
     def anew(self) -> "TemperatureLoop":
-        """A loop with the same settings that has seen nothing."""
-        return TemperatureLoop(self.criterion, samples=self.samples, damping=self.damping, patience=self.patience)
+        """A loop with the same settings that knows of nothing but the largest logit."""
+        loop = TemperatureLoop(self.criterion, samples=self.samples, damping=self.damping, patience=self.patience)
+        loop.largest_logit = self.largest_logit
+        return loop
 
     @property
     def temperature(self) -> float:
@@ -107,13 +92,7 @@ class TemperatureLoop:
 
     @torch.no_grad()
     def observe(self, data: Classification, step: int, weight: Tensor | None = None) -> None:
-        """Take in a batch of held-out logits, not yet divided by T, and move T.
-
-        Args:
-            data: The batch; under ``torch.distributed`` this rank's part of it.
-            step: Number of the training step.
-            weight: ``(N,)`` non-negative weights.
-        """
+        """Take in a batch, or this rank's part of it, of held-out logits, not yet divided by T, and move T."""
         logits, target, weight = gathered(data, weight)
         if len(logits):
             self.largest_logit = max(self.largest_logit, float(logits.abs().max()))
@@ -147,42 +126,35 @@ class TemperatureLoop:
 
     def _forget(self, step: int) -> int:
         """Drop what is too old, and return how many samples are left."""
-        kept = sum(entry.size for entry in self._entries)
-        while len(self._entries) > 1 and (
-            kept - self._entries[0].size >= self.samples or self._entries[0].step < step / 2
-        ):
-            kept -= self._entries.pop(0).size
+        sizes = [entry.target.shape[0] for entry in self._entries]  # several times as fast as len()
+        kept, old = sum(sizes), 0
+        while old < len(sizes) - 1 and (kept - sizes[old] >= self.samples or self._entries[old].step < step / 2):
+            kept -= sizes[old]
+            old += 1
+        del self._entries[:old]
         return kept
 
     def buffer(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Logits, target and weights that T is solved on."""
         if not self._entries:
             return torch.empty(0, 2), torch.empty(0, dtype=torch.long), None
-        logits = torch.cat([entry.logits for entry in self._entries])
-        target = torch.cat([entry.target for entry in self._entries])
-        if all(entry.weight is None for entry in self._entries):
-            return logits, target, None
-        weights = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
-        return logits, target, torch.cat(weights)
+        _, logits, target, weights = zip(*self._entries, strict=True)
+        if all(weight is None for weight in weights):
+            return torch.cat(logits), torch.cat(target), None
+        given = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
+        return torch.cat(logits), torch.cat(target), torch.cat(given)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in tensors and numbers."""
         return {
-            "log_temperature": self.log_temperature,
-            "largest_logit": self.largest_logit,
-            "fresh": self._fresh,
-            "entries": [tuple(entry) for entry in self._entries],
-            "over_fits": self.over_fits,
-            "best": self._best,
-            "log_loss": self._log_loss,
-            "lowest": self._lowest,
-            "lowest_at": self._lowest_at,
-        }
+            "log_temperature": self.log_temperature, "largest_logit": self.largest_logit, "fresh": self._fresh,
+            "entries": [tuple(entry) for entry in self._entries], "over_fits": self.over_fits, "best": self._best,
+            "log_loss": self._log_loss, "lowest": self._lowest, "lowest_at": self._lowest_at,
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        self.log_temperature = state["log_temperature"]
-        self.largest_logit = state["largest_logit"]
+        self.log_temperature, self.largest_logit = state["log_temperature"], state["largest_logit"]
         self._fresh = state["fresh"]
         self._entries = [_Entry(*entry) for entry in state["entries"]]
         self.over_fits, self._best = state["over_fits"], state["best"]
@@ -190,24 +162,10 @@ class TemperatureLoop:
 
 
 def solution(
-    logits: Tensor,
-    target: Tensor,
-    start: float,
-    criterion: Criterion = "nll",
-    weight: Tensor | None = None,
-    *,
+    logits: Tensor, target: Tensor, start: float, criterion: Criterion = "nll", weight: Tensor | None = None, *,
     rough: bool = False,
-) -> float | None:
-    """Log of the temperature that is best by a criterion, or None where held-out data do not tell.
-
-    Args:
-        logits: ``(N, C)``, finite.
-        target: ``(N,)`` class indices.
-        start: A guess of the log of the temperature.
-        criterion: ``"nll"`` or ``"esd"``.
-        weight: ``(N,)`` non-negative weights.
-        rough: Whether a few thousandths of error do not matter, as in the middle of training.
-    """
+) -> float | None:  # fmt: skip
+    """Log of the temperature that is best by a criterion, or None where data do not tell; rough is to thousandths."""
     if len(target) < FEWEST:
         return None
     tolerance, dtype = (NEAR, torch.float32) if rough else (1e-4, torch.float64)
@@ -224,11 +182,7 @@ def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Ten
 
 
 def shrunk(log_temperature: float, toward: float, error: float) -> float:
-    """Move an estimate toward another value by as much as its standard error leaves open.
-
-    The posterior mean, where the estimate has a normal error and the true value is normal around the other value, with
-    standard deviation SPREAD.
-    """
+    """Posterior mean of an estimate with a normal error, where the truth is normal around another value, by SPREAD."""
     return toward + (log_temperature - toward) * SPREAD**2 / (SPREAD**2 + error**2)
 
 
@@ -252,18 +206,12 @@ def _least_esd(logits: Tensor, target: Tensor, start: float, weight: Tensor | No
     return (low + high) / 2
 
 
-def error_of(logits: Tensor, target: Tensor, log_temperature: float, weight: Tensor | None = None) -> float:
-    """Standard error of the log of a temperature solved on these logits."""
-    return standard_error(logits, target, log_temperature, weight=weight)
-
-
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, of all ranks, on the CPU."""
     logits, target, mask = data.logits, data.target, data.mask
     if distributed.is_distributed():
         weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
-        columns = (*logits.T, target.to(logits.dtype), weights)
-        gathered, mask = distributed.gather_samples(columns, mask)
+        gathered, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), mask)
         logits, target = torch.stack(gathered[:-2], 1), gathered[-2].long()
         weight = None if weight is None else gathered[-1]
     if mask is not None:

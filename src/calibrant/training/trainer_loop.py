@@ -1,52 +1,79 @@
 """A ``CalibratedLoss`` beside a Hugging Face ``Trainer``, which computes the training loss itself."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant import metrics
+from calibrant.inputs import Classification
 from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.divided_logits import DividedLogits
 from calibrant.training.finishing import Finished
-from calibrant.training.last_layer import Layer, find_maker
+from calibrant.training.forward import evaluating, has_dropout, logits_in, logits_of
+from calibrant.training.guard import Guard
+from calibrant.training.last_layer import DividedLogits, Layer, find_maker
 from calibrant.training.methods import Settings
-from calibrant.training.modes import evaluating, has_dropout
-from calibrant.training.outputs import logits_in, logits_of
-from calibrant.training.trainer_guard import ObjectiveWindow, TrainerGuard
+from calibrant.training.running_scores import Scores, Sums
 
 FILE = "calibrated_loss.pt"
+
+
+class TrainerGuard(Guard):
+    """Scores held-out batches by evaluations and by entries of a log, too, which may be too few for a judgement."""
+
+    def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
+        super().__init__(on, has_objective=has_objective)
+        self._logged, self._compared = Sums(), Sums()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def add_held_out(self, data: Classification) -> None:
+        """Add a held-out batch, before the network has learned anything from it."""
+        data = data._replace(logits=data.logits.detach())
+        super().add_held_out(data)
+        self._logged.add(data)
+        self._compared.add(data)
+
+    def log(self) -> dict[str, float]:
+        """Scores of the held-out batches since the last entry, and the number of warnings so far."""
+        scores, self._logged = self._logged.scores(across_ranks=True), Sums()
+        return ({} if scores is None else scores.named()) | {"warnings": float(len(self.warnings_))}
+
+    def compare_evaluation(self, accuracy: float, samples: int, distinct: float, *, dropout: bool) -> None:
+        """Compare the held-out batches since the previous evaluation with this one."""
+        held_out, self._compared = self._compared.scores(across_ranks=True), Sums()
+        self.compare_between(Scores(samples, accuracy, math.nan, math.nan), held_out, distinct, dropout=dropout)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what is warned about and logged next."""
+        return super().state_dict() | {"logged": self._logged.state_dict(), "compared": self._compared.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        super().load_state_dict(state)
+        self._logged.load_state_dict(state["logged"])
+        self._compared.load_state_dict(state["compared"])
 
 
 class TrainerLoop:
     """Gives held-out batches to a :class:`CalibratedLoss`, and lets its guard see the training batches.
 
-    With the method ``"temperature"`` it divides the logits of the model by the temperature until :meth:`finish`.
-
-    Args:
-        model: Returns an object with ``.logits``.
-        wrapped: The same model as it is trained, in ``DistributedDataParallel`` for example.
-        batch: Keyword arguments of the model, by which the layer that makes the logits is found.
-        label: Name of the labels in a batch.
-        settings: Method and its settings.
-        guard: Whether to warn.
+    With the method ``"temperature"`` it divides the logits of the model by the temperature until :meth:`finish`. The
+    layer that makes them is found by a batch. ``wrapped`` is the model as it is trained, in
+    ``DistributedDataParallel`` for example.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        wrapped: nn.Module,
-        batch: Mapping[str, Any],
-        label: str,
-        settings: Settings,
-        *,
+        self, model: nn.Module, wrapped: nn.Module, batch: Mapping[str, Any], label: str, settings: Settings,
         guard: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._label = label
         self._every = settings.every
-        self._learns = settings.learns
+        self._learns = settings.method != "temperature"
         with evaluating(model):
             maker = find_maker(model, lambda: _classifying(model, self._inputs(batch)))
         self.loss = CalibratedLoss(
@@ -59,25 +86,21 @@ class TrainerLoop:
         )  # fmt: skip
         self.loss.output = maker
         self.loss.guard = self.guard = TrainerGuard(guard, has_objective=self._learns)
-        self._has_dropout = self._learns and _has_dropout(model)
+        self.has_dropout = self._learns and _has_dropout(model)
         self._divided = None if self._learns else DividedLogits(maker)
         self._handle = maker.register_forward_hook(self._note)
         self._is_watching = False
         self._latest: Tensor | None = None
-        self._objectives = ObjectiveWindow()
+        # Sums since the last log, left on the device so that no step waits for it: values, silent ones, batches.
+        self._objectives: Tensor | float = 0.0
         self._seen_step = -1
 
     def is_due(self, step: int) -> bool:
-        """Whether a held-out batch is due at an optimizer step, asked at each of its micro-batches.
-
-        One is enough for the temperature. An objective has one beside every micro-batch.
-        """
-        if self._divided is None:
+        """Whether a held-out batch is due at an optimizer step, asked at each of its micro-batches."""
+        if self._learns:  # an objective has a batch beside every micro-batch, and one is enough for the temperature
             return step % self._every == 0 and bool(self.loss.is_due())
-        if step == self._seen_step:
-            return False
-        self._seen_step = step
-        return bool(self.loss.is_due())
+        is_new, self._seen_step = step != self._seen_step, step
+        return is_new and bool(self.loss.is_due())
 
     def observe(self, batch: Mapping[str, Any]) -> None:
         """Run a held-out batch forward and move the temperature."""
@@ -89,7 +112,9 @@ class TrainerLoop:
     def objective(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the objective of a held-out batch."""
         value = self.loss.held_out_objective(*self._pair(batch))
-        self._objectives.add(value.detach())
+        found = value.detach()
+        entry = torch.stack((found.float(), (found <= 0).float(), torch.ones_like(found).float()))
+        self._objectives = self._objectives + entry
         return value
 
     @contextmanager
@@ -106,22 +131,11 @@ class TrainerLoop:
 
     def _note(self, module: nn.Module, given: Any, output: Any) -> None:
         # Where the logits are made: what a wrapped model returns may be a copy that the loss does not depend on.
-        del module, given
         if self._is_watching:
             logits = logits_in(output)
             if self.loss.objective is not None:
                 self.guard.watch(logits, "loss")
             self._latest = logits.detach()
-
-    def compare(self, accuracy: float, samples: int, distinct: float) -> None:
-        """Compare an evaluation with the held-out batches since the previous one.
-
-        Args:
-            accuracy: Accuracy of the evaluation.
-            samples: Number of its samples.
-            distinct: Number of distinct held-out samples.
-        """
-        self.guard.compare_evaluation(accuracy, samples, distinct, learns=self._learns, dropout=self._has_dropout)
 
     def finish(self, batches: Iterable[Mapping[str, Any]]) -> Finished:
         """Fold the last temperature into the model."""
@@ -136,8 +150,12 @@ class TrainerLoop:
 
     def log(self) -> dict[str, float]:
         """Values since the last entry of the log."""
-        temperature = {} if self._divided is None else {"temperature": self.loss.temperature}
-        return temperature | self._objectives.take() | self.guard.log()
+        values = {} if self._divided is None else {"temperature": self.loss.temperature}
+        if isinstance(self._objectives, Tensor):
+            objective, silent, batches = self._objectives.tolist()
+            values |= {"objective": objective / batches, "silent": silent / batches}
+            self._objectives = 0.0
+        return values | self.guard.log()
 
     def save(self, folder: Path) -> None:
         """Write the state beside the weights."""
@@ -178,3 +196,32 @@ def _has_dropout(model: nn.Module) -> bool:
     settings = to_dict() if callable(to_dict) else {}
     rates = (value for name, value in settings.items() if "dropout" in name and isinstance(value, float))
     return has_dropout(model) or any(rate > 0 for rate in rates)
+
+
+def scores_of_predictions(predictions: Any, labels: Any) -> dict[str, float]:
+    """Accuracy and ECE of what Trainer gathered: arrays, or lists of them from batches it did not join."""
+    logits, labels = joined(predictions, labels)
+    if np.ndim(logits) != 2 or np.shape(labels) != np.shape(logits)[:1]:
+        raise ValueError(
+            f"ECE needs logits (N, C) and labels (N,), got {np.shape(logits)} and {np.shape(labels)}: "
+            "preprocess_logits_for_metrics must leave the logits as they are"
+        )
+    counts = labels != -100  # as everywhere in transformers
+    if not counts.any():
+        return {}
+    given = metrics.predictions(logits=logits[counts], target=labels[counts])
+    return {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
+
+
+def joined(predictions: Any, labels: Any) -> tuple[Any, Any]:
+    """Logits and labels as arrays; models may return more than logits, of which these are the first."""
+    logits = predictions[0] if isinstance(predictions, tuple) else predictions
+    if not isinstance(logits, list):
+        return logits, labels
+    return np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits]), np.concatenate(labels)
+
+
+def counted(labels: Any) -> int:
+    """Number of labels that count, in an array or a list of them."""
+    parts = labels if isinstance(labels, list) else [labels]
+    return sum(int((np.asarray(part) != -100).sum()) for part in parts)

@@ -2,8 +2,17 @@
 
 import sys
 import warnings
+from collections.abc import Iterator, Sized
+from typing import Any
+
+from torch.utils.data import RandomSampler, SequentialSampler, Subset
 
 PASSED_OVER = ("calibrant", "torch")
+# Held-out samples below which a user is warned at once.
+FEWEST = 5
+# Which rows Dataset.select of Hugging Face took is private, so that their content is compared. Data may have a few
+# equal samples by nature; and so many bytes of each data set take about a second.
+USUAL_REPEATS, MOST_BYTES = 0.05, 2**24
 
 
 class CalibrationWarning(UserWarning):
@@ -11,14 +20,7 @@ class CalibrationWarning(UserWarning):
 
 
 class Reminder:
-    """Reminds the user of ``finish()`` when a loss with a temperature is gone without it.
-
-    Args:
-        on: Whether to remind.
-
-    Attributes:
-        temperature: What the logits of the model are still to be divided by.
-    """
+    """Reminds the user of ``finish()`` when a loss is gone and logits are not divided by its temperature."""
 
     def __init__(self, on: bool) -> None:
         self.on = on
@@ -39,3 +41,65 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in PASSED_OVER:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, CalibrationWarning, stacklevel=level)
+
+
+def warn_of_data(held_out: Any, train: Any = None) -> None:
+    """Warn of a held-out data set that is too small to say anything, or that shares samples with the training data."""
+    if isinstance(held_out, Sized) and len(held_out) < FEWEST:
+        warn(f"{len(held_out)} held-out samples say nothing about calibration: hold out hundreds")
+    shared = _shared(held_out, train)
+    if shared:
+        warn(
+            f"{shared} held-out samples are trained on too, and say nothing about new data: hold out samples of their "
+            "own, see interleaved_split()"
+        )
+
+
+def warn_of_loaders(held_out: Any, train: Any) -> None:
+    """Do the same for the data sets of two ``DataLoader``s, where their samplers take every sample."""
+    both = _takes_all(held_out) and _takes_all(train)
+    warn_of_data(getattr(held_out, "dataset", None), train.dataset if both else None)
+
+
+def _takes_all(loader: Any) -> bool:
+    sampler = getattr(loader, "sampler", None)
+    return isinstance(sampler, SequentialSampler | RandomSampler) and len(sampler) == len(loader.dataset)
+
+
+def _shared(held_out: Any, train: Any) -> int:
+    """How many samples two data sets share, as far as can be seen."""
+    if held_out is None or train is None or not isinstance(held_out, Sized):
+        return 0
+    if held_out is train:
+        return len(held_out)
+    whole, rows = _rows(held_out)
+    other, other_rows = _rows(train)
+    if whole is not other:
+        return _equal_samples(held_out, train)
+    return len(set(rows) if other_rows is None else set(other_rows) if rows is None else set(rows) & set(other_rows))
+
+
+def _rows(dataset: Any) -> tuple[Any, Any]:
+    """The data set that a subset is of, and which of its rows; None for all."""
+    return (dataset.dataset, dataset.indices) if isinstance(dataset, Subset) else (dataset, None)
+
+
+def _equal_samples(held_out: Any, train: Any) -> int:
+    """How many held-out samples of two Hugging Face data sets are equal to one in training, if more than usual."""
+    of_datasets = [type(each).__module__.partition(".")[0] == "datasets" for each in (held_out, train)]
+    if not all(of_datasets) or not hasattr(train, "__len__") or set(held_out.column_names) != set(train.column_names):
+        return 0
+    columns = sorted(train.column_names)
+    seen = set(_contents(train, columns))
+    equal = sum(content in seen for content in _contents(held_out, columns))
+    return equal if equal > USUAL_REPEATS * len(held_out) else 0
+
+
+def _contents(dataset: Any, columns: list[str]) -> Iterator[int]:
+    """A hash of each sample as it is stored, of as many as are quickly read."""
+    read = 0
+    for table in dataset.with_format("arrow").select_columns(columns).iter(batch_size=1000):
+        yield from (hash(repr(row)) for row in table.to_pylist())
+        read += table.nbytes
+        if read > MOST_BYTES:
+            return

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from calibrant.files import FileError
 from calibrant.training.lightning import CalibratedClassifier
 from calibrant.training.randomness import random_state, set_random_state
-from calibrant.training.score_names import with_current_names
+from calibrant.training.running_scores import with_current_names
 from calibrant_lab.scores import Predicted, score
 from calibrant_lab.trials.fit import Prepared, Trained, predict
 from calibrant_lab.trials.json_files import write_json

@@ -19,7 +19,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from calibrant.files import FileError, read_predictions
-from calibrant.training.score_names import with_current_names
+from calibrant.training.running_scores import with_current_names
 from calibrant_lab import plugins
 from calibrant_lab.scores import ALIASES, Predicted, score, scores_of
 from calibrant_lab.trials.configuration import Configuration, from_dict

@@ -1,8 +1,9 @@
-"""From a batch to the logits of any model, and from logits and target to samples."""
+"""Forward passes of any model: the mode it runs in, from a batch to logits, and from logits and target to samples."""
 
 import copy
 import math
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,60 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.inputs import Classification
 from calibrant.numerics import readable
+from calibrant.torch_private import BatchNorm, Dropout
+
+
+@contextmanager
+def evaluating(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
+    """Run forward passes in evaluation mode, but for ``dropout`` if asked, then put every module's mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    for module, training in modes:
+        module.training = training and dropout and isinstance(module, Dropout)
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether dropout makes a model another one in training mode."""
+    return any(isinstance(module, Dropout) and module.p > 0 for module in model.modules())
+
+
+@contextmanager
+def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
+    """Run forward passes that leave BatchNorm's running statistics as they are.
+
+    In the published recipe the calibration batch is a second pass in training mode: it is normalised by its own mean
+    and variance, and these also enter the running statistics that evaluation will use. Inside this context it is
+    normalised in the same way, and the running statistics stay those of the batches the NLL sees. Weights receive
+    their gradients as ever.
+
+    Args:
+        model: Any module; without BatchNorm nothing changes.
+
+    Example:
+        >>> import torch
+        >>> model = nn.BatchNorm1d(2)
+        >>> with freeze_batchnorm_statistics(model):
+        ...     _ = model(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        >>> model.running_mean, int(model.num_batches_tracked)
+        (tensor([0., 0.]), 0)
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
+    try:
+        for layer in layers:
+            # A layer in evaluation mode goes by its running statistics, which it keeps, and changes nothing anyway.
+            layer.track_running_stats = not layer.training
+        yield
+    finally:
+        for layer in layers:
+            layer.track_running_stats = True
 
 
 def logits_of(model: Callable[..., Any], batch: Any) -> Tensor:
-    """Run a model and return its logits.
-
-    Args:
-        model: Returns logits, or an object or mapping with ``logits``, as models of Hugging Face do.
-        batch: A tensor, or a mapping of keyword arguments of the model.
-    """
+    """Run a model on a tensor, or a mapping of its keyword arguments, and return its logits."""
     if isinstance(batch, np.ndarray):
         raise TypeError("the inputs are a NumPy array: pass torch.as_tensor(x)")
     return logits_in(model(**batch) if isinstance(batch, Mapping) else model(batch))
@@ -91,13 +137,6 @@ def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, igno
             f"a multi-label target must have the shape of the logits, {tuple(logits.shape)}, got {tuple(target.shape)}"
         )
     return inputs.classification(logits.reshape(-1), target.reshape(-1).long(), None, ignore_index)
-
-
-def in_unit_interval(logits: Tensor) -> bool:
-    """Whether ``(N, 2)`` logits are those of binary outputs in [0, 1], as a sigmoid makes them."""
-    return logits.shape[1] == 2 and bool(
-        (logits[:, 0] == 0).all() and ((logits[:, 1] >= 0) & (logits[:, 1] <= 1)).all()
-    )
 
 
 def binary_labels(target: Tensor) -> Tensor:
