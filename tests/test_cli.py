@@ -27,7 +27,7 @@ COMMANDS = {
     "runs show": ("TRIAL", "--runs"),
     "runs prune": ("--runs", "--failed", "--unfinished", "--weights", "--apply"),
     "runs export": ("OUT", "--runs", "--predictions"),
-    "runs convert": ("FOLDER",),
+    "runs convert": ("PATH",),
 }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ COMMAND = [
     "2", "--accelerator", "cpu",
 ]  # fmt: skip
 FILES = {
-    ".lock", "config.json", "curves.png", "data.json", "history.json", "model.pt", "report.html", "result.json",
+    ".lock", "config.json", "curves.png", "data.json", "final.ckpt", "history.json", "model.pt", "report.html", "result.json",
     "tensorboard", "test.npz", "validation.npz",
 }  # fmt: skip
 

@@ -126,7 +126,7 @@ def test_sound_training_gives_no_warning(method: Any, options: dict[str, Any], s
     model = network(seed)
     calibrated = CalibratedLoss(model, method, **options)
     assert warned(calibrated, model, seed, epochs=20, size=64, rate=1e-2) == set()
-    assert accuracy(model, digits(seed)[2]) > 0.9
+    assert accuracy(model, digits(seed)[2]) > 0.85
 
 
 def test_the_pull_stays_small_when_the_training_loss_dies_out() -> None:

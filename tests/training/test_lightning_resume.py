@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import lightning
 import pytest
@@ -227,8 +227,8 @@ def test_a_failure_while_writing_leaves_the_previous_checkpoint(
     path, io = tmp_path / "last.ckpt", WholeCheckpointIO()
     io.save_checkpoint({"step": 1}, path)
 
-    def half(_: object, to: Path) -> None:
-        to.write_bytes(b"half")
+    def half(_: object, to: IO[bytes]) -> None:
+        to.write(b"half")
         raise OSError("no space left on device")
 
     monkeypatch.setattr(torch, "save", half)

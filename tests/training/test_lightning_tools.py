@@ -76,4 +76,4 @@ def test_a_compiled_classifier_trains_as_a_plain_one(tmp_path: Path) -> None:
         histories.append(module.history)
     for plain, compiled in zip(*histories, strict=True):
         assert compiled == pytest.approx(plain, rel=1e-4)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 5  # and not one for every step
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 6  # and not one for every step

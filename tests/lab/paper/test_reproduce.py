@@ -138,7 +138,7 @@ def test_a_search_with_more_seeds_takes_what_is_there_and_is_kept_apart(
     shutil.copytree(runs, again)
     more: list[str | Path] = ["reproduce", "table1", *SMALL, "--runs", again, "--search-seeds", "2"]
     call(*more, "--dry-run")
-    listed = capsys.readouterr().out
+    listed = " ".join(capsys.readouterr().out.split())
     assert "profile quick, 2 seeds for each candidate" in listed
     assert "8 trials, 7 done, 1 to do." in listed
     call(*more, "--out", tmp_path / "made")

@@ -236,7 +236,7 @@ def test_notes_tell_the_settings_that_were_used(tmp_path: Path) -> None:
     assert "ECE in 20 bins of equal width, right-closed. TS: temperature; VS: vector scaling" in usual
     other = notes_of(
         store, methods=["weighted-mmce"], select="nll", tolerance=0.03, search_seeds=3, seeds=3, reduced_split=False,
-        columns=["accuracy", "ece_equal_mass+temperature"],
+        columns=["accuracy", "equal_mass_ece+temperature"],
     )  # fmt: skip
     assert "50 epochs, 3 seeds." in other
     assert "φ: bandwidth of weighted MMCE. " in other
