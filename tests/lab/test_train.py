@@ -36,8 +36,8 @@ COMMAND = [
     "2", "--accelerator", "cpu",
 ]  # fmt: skip
 FILES = {
-    ".lock", "config.json", "curves.png", "data.json", "final.ckpt", "history.json", "model.pt", "report.html", "result.json",
-    "tensorboard", "test.npz", "validation.npz",
+    ".lock", "config.json", "curves.png", "data.json", "final.ckpt", "history.json", "model.pt", "report.html",
+    "result.json", "tensorboard", "test.npz", "validation.npz",
 }  # fmt: skip
 
 

@@ -233,7 +233,9 @@ def test_the_collator_sees_columns_the_model_takes(tmp_path: Path, kind: Callabl
         columns.update(*samples)
         return pad([{name: torch.tensor(sample[name]) for name in ("input_ids", "labels")} for sample in samples])
 
-    rows = [{"input_ids": [1 + n % 9, 1 + n // 9], "labels": n % CLASSES, "text": "not for the model"} for n in range(16)]
+    rows = [
+        {"input_ids": [1 + n % 9, 1 + n // 9], "labels": n % CLASSES, "text": "not for the model"} for n in range(16)
+    ]
     trainer = calibrated(tmp_path, train_dataset=kind(rows[:8]), calibration_dataset=kind(rows[8:]))
     trainer.data_collator = collator
     next(iter(trainer.get_calibration_dataloader()))
