@@ -116,17 +116,17 @@ def test_failure_4_weight_1000_collapses_accuracy() -> None:
     [
         ("temperature", {}),
         ("published", {}),
-        ("published", {"weight": 4.0}),
+        ("published", {"weight": 2.0}),
         ("published", {"objective": cal.MMCELoss()}),
         ("head", {}),
     ],
-    ids=["temperature", "published", "published-4", "mmce", "head"],
+    ids=["temperature", "published", "published-2", "mmce", "head"],
 )
 def test_sound_training_gives_no_warning(method: Any, options: dict[str, Any], seed: int) -> None:
     model = network(seed)
     calibrated = CalibratedLoss(model, method, **options)
     assert warned(calibrated, model, seed, epochs=20, size=64, rate=1e-2) == set()
-    assert accuracy(model, digits(seed)[2]) > 0.85
+    assert accuracy(model, digits(seed)[2]) > 0.9
 
 
 def test_the_pull_stays_small_when_the_training_loss_dies_out() -> None:

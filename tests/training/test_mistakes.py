@@ -122,6 +122,7 @@ def test_a_model_that_ends_in_a_softmax_is_told(last: nn.Module) -> None:
 def test_a_binary_model_that_ends_in_a_sigmoid_is_told() -> None:
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
     y = torch.randint(2, (400,), generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid(), nn.Flatten(0))
     with pytest.warns(CalibrationWarning, match="remove the softmax, sigmoid"):
         CalibratedLoss(model).finish([(x, y)])
