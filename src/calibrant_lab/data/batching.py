@@ -1,6 +1,7 @@
 """Which samples make up each batch of a pass, and where the randomness of a pass comes from."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ def generator_of_pass() -> torch.Generator:
     return torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
 
 
-class Batches:
+class Batches(ABC):
     """A loader of samples, or of those with the ``indices`` in their order; with ``shuffle`` in a new order each pass.
 
     Without shuffling nothing is drawn from torch's global generator.
@@ -39,8 +40,9 @@ class Batches:
         order = self._order(generator_of_pass() if self._shuffle else None)
         return map(self._batch, order.split(self._batch_size))
 
+    @abstractmethod
     def _batch(self, rows: Tensor) -> tuple[Any, Tensor]:
-        raise NotImplementedError
+        """Inputs and labels of some rows."""
 
     def _order(self, generator: torch.Generator | None) -> Tensor:
         if not self._shuffle:
