@@ -36,6 +36,8 @@ HEADING = [
     "processor time",
 ]  # fmt: skip
 
+KEPT = RESULTS / "trust" / "trust.json"
+
 Runs = list[dict[str, Any]]
 
 
@@ -61,9 +63,23 @@ def write(runs: Path) -> None:
     folder = RESULTS / "trust"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "trust.md").write_text("\n".join(text), encoding="utf-8")
-    everything = [run for methods in found.values() for of_method in methods.values() for run in of_method]
-    (folder / "trust.json").write_text(json.dumps(everything, indent=0), encoding="utf-8")
+    kept = {
+        "runs": [json.loads(path.read_text()) for name in SETTINGS for path in sorted((runs / name).glob("*.json"))],
+        "costs": [json.loads(path.read_text()) for path in sorted(runs.glob("cost-*.json"))],
+    }
+    KEPT.write_text(json.dumps(kept, indent=0), encoding="utf-8")
     print("\n".join(text))
+
+
+def restore(runs: Path) -> None:
+    """Write the runs that the repository keeps to a folder that lacks them, so that they are not repeated."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    files = {path_of(runs, run["setting"], run["method"], run["seed"]): run for run in kept["runs"]}
+    files |= {runs / f"cost-{cost['setting']}.json": cost for cost in kept["costs"]}
+    for path, content in files.items():
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def _costs(runs: Path) -> dict[str, float]:

@@ -126,7 +126,7 @@ def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, st
     """Why samples do not determine a temperature, and what to do."""
     right = float((logits.argmax(1) == target).double().mean())
     is_huge = right < 1 and len(logits) > 0 and float(logits.abs().max()) > HUGE
-    if is_huge or guard.warnings_.keys() & {"diverged", "not finite", "collapse"}:
+    if is_huge or guard.warnings_.keys() & {"diverged", "not finite", "collapse", "fell"}:
         return "training has diverged", GO_BACK
     if len(target) < FEWEST:
         return f"{FEWEST} are the fewest", "hold out more data"

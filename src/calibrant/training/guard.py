@@ -139,13 +139,28 @@ class Guard:
     def _judge_accuracy(self, training: Scores, held_out: Scores | None) -> None:
         before = self._best.get("training", (0.0, 0.0))[0]
         fell = self._fell("training", training)
-        if held_out is not None and not self.has_objective:
-            fell = self._fell("held_out", held_out) and fell
+        if held_out is not None:
+            held_out_fell = self._fell("held_out", held_out)
+            fell = fell and (held_out_fell or self.has_objective)
         if fell:
-            remedy = "lower the learning rate"
-            if self.has_objective:
-                remedy += " or the weight of the objective, or use CalibratedLoss(model), which has no weight"
-            self.warn("collapse", f"training accuracy fell from {before:.1%} to {training.accuracy:.1%}: {remedy}")
+            text = f"training accuracy fell from {before:.1%} to {training.accuracy:.1%}: lower the learning rate"
+            self.warn("collapse", text + self._lower_weight())
+
+    def judge_final(self, held_out: Scores) -> None:
+        """Compare the final network with the best window: its last steps are the average of no window."""
+        before = self._best.get("held_out", (0.0, 0.0))[0]
+        if self._fell("held_out", held_out):
+            self.warn(
+                "fell",
+                f"held-out accuracy was {before:.1%} at its best and is {held_out.accuracy:.1%} with the final network: "
+                "let the learning rate fall to 0, stop earlier (see StopAfterTemperature), or lower the learning rate"
+                + self._lower_weight(),
+            )
+
+    def _lower_weight(self) -> str:
+        if not self.has_objective:
+            return ""
+        return " or the weight of the objective, or use CalibratedLoss(model), which has no weight"
 
     def _fell(self, name: str, scores: Scores) -> bool:
         """Whether accuracy is below that of the best window by more than chance; the best is kept."""
