@@ -152,8 +152,8 @@ class Guard:
         if self._fell("held_out", held_out):
             self.warn(
                 "fell",
-                f"held-out accuracy was {before:.1%} at its best and is {held_out.accuracy:.1%} with the final network: "
-                "let the learning rate fall to 0, stop earlier (see StopAfterTemperature), or lower the learning rate"
+                f"held-out accuracy was {before:.1%} at its best and is {held_out.accuracy:.1%} with the final network"
+                ": let the learning rate fall to 0, stop earlier (see StopAfterTemperature), or lower the learning rate"
                 + self._lower_weight(),
             )
 
