@@ -23,10 +23,11 @@ from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import Cost, Progress
 
 SECONDS_BETWEEN_SIGNS = 5.0
+ALL_SCORED = 20  # epochs at the start that the test set is scored after, each
 
 
 class Meter(Callback):
-    """Counts time and samples over all parts of an interrupted run, and scores the test set after every epoch.
+    """Counts time and samples over all parts of an interrupted run, and scores the test set after some epochs.
 
     The scores are for the curves of Figure 1 only: nothing is chosen by them, and the time they take is not counted.
     A run with a meter has the same result as one without.
@@ -49,7 +50,9 @@ class Meter(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
         """Score the epoch before: here, since its end may have been in an earlier part."""
-        if module.history and (epoch := int(module.history[-1]["epoch"])) not in self._scores:
+        if not module.history or (epoch := int(module.history[-1]["epoch"])) in self._scores:
+            return
+        if is_scored(epoch + 1):
             self._score(epoch, module)
             self._sign(trainer)
 
@@ -120,6 +123,19 @@ class Meter(Callback):
         with suppress(FileError):  # a full disk will be told about by what matters
             write_json(self.progress, asdict(progress))
         self._signed = time.monotonic()
+
+
+def is_scored(epoch: int) -> bool:
+    """Whether the test set is scored after an epoch: each of the first 20, every 2nd up to 40, every 4th up to 80, ...
+
+    It does not depend on the number of epochs, so that a run that is prolonged has the history of one that is not.
+    The last epoch always is, by :meth:`Meter.history`.
+
+    Example:
+        >>> [epoch for epoch in range(1, 61) if is_scored(epoch)][17:]
+        [18, 19, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 44, 48, 52, 56, 60]
+    """
+    return epoch % 2 ** max(0, math.ceil(math.log2(epoch / ALL_SCORED))) == 0
 
 
 def _scores(predicted: Predicted) -> dict[str, float]:

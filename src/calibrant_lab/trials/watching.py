@@ -10,14 +10,16 @@ from rich.progress import Progress, TaskID
 
 
 class KeepLast(Checkpoint):
-    """Keep one checkpoint to go on from: after every epoch, and within long ones every so many seconds.
+    """Keep one checkpoint to continue from: after an epoch, and within long ones every ``seconds``.
 
-    Where it was saved changes nothing about the result.
+    After the last epoch and after every other that ends ``seconds_of_epochs`` or more after the checkpoint before: short
+    epochs would otherwise mostly be spent on saving. Where it was saved does not change the result.
     """
 
-    def __init__(self, path: Path, *, seconds: float = 60) -> None:
+    def __init__(self, path: Path, *, seconds: float = 60, seconds_of_epochs: float = 1) -> None:
         self.path = path
         self.seconds = seconds
+        self.seconds_of_epochs = seconds_of_epochs
         self._saved = 0.0
 
     def on_train_start(self, *_: Any) -> None:
@@ -34,8 +36,13 @@ class KeepLast(Checkpoint):
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save the epoch."""
-        self._save(trainer)
+        """Save the epoch, unless the last checkpoint is only just behind."""
+        ends = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        if ends or self._is_limit(trainer) or time.monotonic() - self._saved >= self.seconds_of_epochs:
+            self._save(trainer)
+
+    def _is_limit(self, trainer: Trainer) -> bool:
+        return trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
 
 
 class Bar(Callback):

@@ -50,9 +50,13 @@ def figure1(plan: Plan, store: Store) -> Figure:
 
 
 def _draw(axes: Axes, values: list[list[float]], colour: str, dashes: tuple[float, ...]) -> None:
-    """One line a seed, one column an epoch."""
+    """Draw the mean over seeds, of which ``values`` has one line each, with a column for each epoch.
+
+    Late in long trainings not every epoch has test scores.
+    """
     mean, deviation = parts.mean_and_deviation(values)
-    epochs = np.arange(1, len(mean) + 1)
+    known = np.isfinite(mean)
+    mean, deviation, epochs = mean[known], deviation[known], np.arange(1, len(mean) + 1)[known]
     axes.plot(epochs, mean, color=colour, dashes=dashes, linewidth=1.6, marker="o" if len(epochs) == 1 else None)
     if len(values) > 1:  # a share is never below 0 or above 1, whatever its deviation
         low, high = np.clip([mean - deviation, mean + deviation], 0, 1)
