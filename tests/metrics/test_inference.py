@@ -481,7 +481,8 @@ def test_a_function_of_your_own() -> None:
 
 
 def test_verdicts_read_well() -> None:
-    assert str(calibration_test(CONTINUOUS, CORRECT)).endswith("(1,000 draws): calibrated is rejected at 5 %")
+    expected = "(1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %"
+    assert str(calibration_test(CONTINUOUS, CORRECT)).endswith(expected)
     assert "is not rejected" in str(calibration_test(sample(300, 0), metric="ece", draws=99))
     honest, over = pair(2000, 0, 0.0, 0.1)
     assert ": a is better calibrated, p < 0.001" in str(compare(honest, over))

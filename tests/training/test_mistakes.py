@@ -81,12 +81,12 @@ def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.M
 def test_held_out_samples_that_are_trained_on_too_are_told() -> None:
     data = TensorDataset(*samples(100, 0))
     parts = [Subset(data, range(60)), Subset(data, range(50, 100))]
-    with pytest.warns(CalibrationWarning, match="100 held-out samples are trained on too") as caught:
+    with pytest.warns(CalibrationWarning, match="100 held-out samples are also training samples") as caught:
         interleave(DataLoader(data, 10), DataLoader(data, 10))
     assert caught[0].filename == __file__
-    with pytest.warns(CalibrationWarning, match="10 held-out samples are trained on too"):
+    with pytest.warns(CalibrationWarning, match="10 held-out samples are also training samples"):
         interleave(DataLoader(parts[0], 10), DataLoader(parts[1], 10))
-    with pytest.warns(CalibrationWarning, match="50 held-out samples are trained on too"):
+    with pytest.warns(CalibrationWarning, match="50 held-out samples are also training samples"):
         interleave(DataLoader(data, 10), DataLoader(parts[1], 10))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -99,9 +99,9 @@ def test_held_out_samples_that_are_trained_on_too_are_told() -> None:
 def test_samples_shared_by_select_of_a_hugging_face_data_set_are_told() -> None:
     datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
     data = datasets.Dataset.from_dict({"text": [f"number {n}" for n in range(100)], "labels": [0, 1] * 50})
-    with pytest.warns(CalibrationWarning, match="10 held-out samples are trained on too"):
+    with pytest.warns(CalibrationWarning, match="10 held-out samples are also training samples"):
         warn_of_data(data.select(range(50, 100)), data.select(range(60)))
-    with pytest.warns(CalibrationWarning, match="5 held-out samples are trained on too"):
+    with pytest.warns(CalibrationWarning, match="5 held-out samples are also training samples"):
         warn_of_data(data.select([3, 70, 9, 40, 11]), data.shuffle(seed=0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
