@@ -15,10 +15,10 @@ from calibrant_lab.trials.store import DATA, Result, Store, Trial
 
 
 def export(store: Store, path: Path, *, predictions: bool = False) -> int:
-    """Write the finished trials to one JSON file, without networks and paths of this machine; return their number.
+    """Write the finished trials to one JSON file, without networks and local paths; return their number.
 
-    One that is damaged is an error: half of the results would pass for all of them. Those of recipes and methods that
-    this installation does not know are left out. Predictions go to an .npz file beside it.
+    A damaged trial is an error, since an incomplete file would look complete. Trials of recipes and methods that this
+    installation does not know are left out. Predictions go to an .npz file beside it.
     """
     found: list[tuple[Trial, Result]] = []
     for trial in store.trials():

@@ -1,4 +1,4 @@
-"""Callbacks beside training: checkpoints to go on from, and the steps of the progress bar."""
+"""Callbacks during training: checkpoints, and the progress bar."""
 
 import time
 from pathlib import Path
@@ -10,9 +10,9 @@ from rich.progress import Progress, TaskID
 
 
 class KeepLast(Checkpoint):
-    """Keep one checkpoint to go on from: after every epoch, and within long ones every so many seconds.
+    """Keep the last checkpoint: saved after every epoch, and every ``seconds`` within long epochs.
 
-    Where it was saved changes nothing about the result.
+    Resuming from it does not change the result.
     """
 
     def __init__(self, path: Path, *, seconds: float = 60) -> None:
@@ -21,7 +21,7 @@ class KeepLast(Checkpoint):
         self._saved = 0.0
 
     def on_train_start(self, *_: Any) -> None:
-        """Begin to count the seconds, which reading data may have taken many of."""
+        """Start the timer here, after the data were read."""
         self._saved = time.monotonic()
 
     def _save(self, trainer: Trainer) -> None:
@@ -29,17 +29,17 @@ class KeepLast(Checkpoint):
         self._saved = time.monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save if it is time."""
+        """Save if ``seconds`` have passed."""
         if time.monotonic() - self._saved >= self.seconds:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save the epoch."""
+        """Save after the epoch."""
         self._save(trainer)
 
 
 class Bar(Callback):
-    """Epochs done, the time left, and scores: of the epoch so far / of the last validation."""
+    """Progress bar: epochs done, time left, and scores of the current epoch / of the last validation."""
 
     def __init__(self, progress: Progress, task: TaskID, *, label: str) -> None:
         self.progress = progress
@@ -47,19 +47,19 @@ class Bar(Callback):
         self.label = label
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Name the epoch."""
+        """Show the number of the epoch."""
         epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
         self.progress.update(self.task, description=f"{self.label}: {epoch}")
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Move on by a step, and show the scores as they were last logged."""
+        """Advance by one step, and show the last logged scores."""
         if not self.progress.disable:
             done = trainer.global_step / trainer.num_training_batches
             self.progress.update(self.task, completed=done, total=trainer.max_epochs)
             self._show(trainer)
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
-        """Show the epoch."""
+        """Show the validation scores."""
         if not self.progress.disable:
             self._show(trainer)
 
