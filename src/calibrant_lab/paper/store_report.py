@@ -33,22 +33,22 @@ _WORDS = {"done": "finished", "unfinished": "interrupted"}
 
 
 def write_store_report(path: Path, store: Store) -> None:
-    """Write the page of :func:`render_store` to a file: whole, or not at all."""
+    """Write the page of :func:`render_store` to a file, whole or not at all."""
     page = render_store(store)
     with whole_or_not_at_all(path) as temporary:
         temporary.write_bytes(page.encode())
 
 
 def render_store(store: Store) -> str:
-    """Return one HTML page: no script, nothing to load, the same bytes for the same trials.
+    """Return one self-contained HTML page without scripts; the same trials give the same bytes.
 
-    Tables and figures are those of the sweeps that the store has recorded. What was not run is said to be missing.
+    Tables and figures are those of the recorded sweeps. Missing results are listed.
     """
     found = [look(trial) for trial in store.trials()]
-    # As `calibrant runs list` has them; what cannot be read comes last.
+    # In the order of `calibrant runs list`; unreadable trials come last.
     found.sort(key=lambda run: (0, order(run.configuration)) if run.configuration else (1, (run.trial.folder.name,)))
     if not found:
-        raise ValueError(f"{store.folder} holds no trials: give the --runs of an earlier calibrant reproduce")
+        raise ValueError(f"{store.folder} contains no trials: give the --runs of an earlier calibrant reproduce")
     groups = _groups([plan(sweep, validated(store, sweep)) for sweep in recorded(store)])
     css = resources.files("calibrant.report").joinpath("page.css").read_text(encoding="utf-8")
     template = resources.files("calibrant_lab.paper").joinpath("store.html.jinja").read_text(encoding="utf-8")
@@ -76,7 +76,7 @@ def _title(groups: Sequence[list[Plan]], trials: int) -> str:
 
 
 def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
-    """Plans with recipe and settings in common, those of one batch size first: figures are drawn of them."""
+    """Group plans by recipe and settings; plans with one batch size come first, since figures use the first."""
     groups: dict[Any, list[Plan]] = {}
     for one in sorted(plans, key=lambda one: one.sweep.batch_divisors != (1,)):
         groups.setdefault(one.base, []).append(one)
@@ -91,7 +91,7 @@ def _group(group: list[Plan], store: Store, name: str) -> dict[str, Any]:
         heading, text = caption(key, first.sweep)
         try:
             svg = inline_svg(draw(first, store), f"{name}{key}", f"{heading}. {text}")
-        except ValueError as error:  # not run, or its files were not kept: the page says which
+        except ValueError as error:  # not run, or its files were not stored; listed on the page
             missing.append(clean(str(error)))
         else:
             drawn.append({"number": key.removeprefix("figure"), "heading": heading, "caption": text, "svg": svg})
@@ -104,7 +104,7 @@ def _group(group: list[Plan], store: Store, name: str) -> dict[str, Any]:
 
 
 def _cost(groups: Sequence[list[Plan]], store: Store) -> Any:
-    """Figure 3 of all recipes at once, where there are several."""
+    """Figure 3 for all recipes together, if there are several."""
     if len(groups) < 2:
         return None
     try:
@@ -123,24 +123,24 @@ def _facts(found: Sequence[Run]) -> list[dict[str, str]]:
     ]
     memory = max((cost.peak_memory for cost in costs), default=0)
     content = (
-        ("trials finished", f"{counts['done']:,}", ", ".join(others) or "all there are"),
-        ("processor time", duration(sum(cost.processor_seconds for cost in costs)), "of the processes that trained"),
-        ("training time", duration(sum(cost.seconds for cost in costs)), "by the clock, all trials added up"),
+        ("trials finished", f"{counts['done']:,}", ", ".join(others) or "all trials"),
+        ("processor time", duration(sum(cost.processor_seconds for cost in costs)), "of training processes"),
+        ("training time", duration(sum(cost.seconds for cost in costs)), "wall clock, sum over trials"),
         ("samples", _large(sum(cost.images for cost in costs)), "forward and backward"),
-        ("memory", f"{memory / 1e9:.2f}\N{NO-BREAK SPACE}GB", "the most of any trial"),
+        ("memory", f"{memory / 1e9:.2f}\N{NO-BREAK SPACE}GB", "maximum over trials"),
     )
     return [{"label": label, "value": value, "note": note} for label, value, note in content]
 
 
 def _environments(found: Iterable[Run]) -> list[dict[str, Any]]:
-    """Where the trials ran, the most used first."""
+    """Environments of the trials, the most used first."""
     given = [run.result.environment for run in found if run.result]
     counts = Counter(tuple((clean(str(key)), clean(str(value))) for key, value in one.items()) for one in given)
     return [{"settings": list(settings), "trials": trials} for settings, trials in counts.most_common()]
 
 
 def _failures(found: Iterable[Run]) -> list[dict[str, Any]]:
-    """What went wrong, trials with the same traceback together."""
+    """Failures, with trials of the same traceback grouped."""
     groups: dict[str, list[str]] = defaultdict(list)
     for run in found:
         failure = run.trial.failure() if run.status == "failed" else run.problem
@@ -153,7 +153,7 @@ def _failures(found: Iterable[Run]) -> list[dict[str, Any]]:
 
 
 def _trial_row(run: Run) -> dict[str, Any]:
-    """A line in the list of all trials."""
+    """A row in the list of all trials."""
     one, result = run.configuration, run.result
     row: dict[str, Any] = {
         "identity": clean(run.trial.identity), "status": _WORDS.get(run.status, run.status),
@@ -175,7 +175,7 @@ def _trial_row(run: Run) -> dict[str, Any]:
 
 
 def _settings(one: Configuration) -> str:
-    """Epochs, and what differs from the recipe and the method."""
+    """Epochs, and settings that differ from the recipe and the method."""
     defaults = one.of_method.defaults
     changed = {name: value for name, value in one.options if name != "weight" and value != defaults[name]}
     changed |= {name: value for name, value in changes_of(one).items() if name not in ("epochs", "reduced_split")}
