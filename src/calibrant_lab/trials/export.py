@@ -57,7 +57,7 @@ def _write_predictions(path: Path, trials: list[Trial]) -> None:
         logits, target = trial.predicted("test")
         largest = float(logits.abs().max())
         if not math.isfinite(largest) or largest > float(np.finfo(np.float16).max):
-            raise FileError(trial.folder, f"has logits up to {largest:.3g}, beyond float16: export it by itself")
+            raise FileError(trial.folder, f"has logits up to {largest:.3g}, beyond float16: leave out --predictions")
         arrays[f"{trial.identity}_logits"] = logits.numpy().astype(np.float16)
         arrays[f"{trial.identity}_target"] = target.numpy().astype(np.int16 if int(target.max()) < 2**15 else np.int64)
     with whole_or_not_at_all(path) as temporary, temporary.open("wb") as file:
