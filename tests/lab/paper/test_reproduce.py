@@ -327,7 +327,7 @@ def test_a_sweep_from_a_file_takes_what_the_command_line_says_instead(tmp_path: 
     assert (sweep.name, sweep.methods, sweep.seeds) == ("mine", ("esd",), 3)
     assert (sweep.grid("esd", "weight"), sweep.grid("mmce", "bandwidth")) == ((2.0, 8.0), (0.4,))
     assert sweep.settings == {"epochs": 1, "noise": 0.1}
-    with pytest.raises(ValueError, match="leave --profile out"):
+    with pytest.raises(ValueError, match="leave out --profile"):
         requested(str(path), profile="quick")
     with pytest.raises(ValueError, match="unknown setting 'noise'"):
         requested(str(path), ["mnist"])
