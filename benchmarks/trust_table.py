@@ -48,10 +48,10 @@ def write(runs: Path) -> None:
         "# The trust table",
         "",
         f"Measured by `python -m benchmarks.trust` on {machine()}. Mean ± standard deviation over n seeds, on test "
-        "data that nothing was chosen on. A tenth of the pool validates, a tenth of the rest is held out; only *NLL "
-        "on all data* trains on the held-out part too. ECE in 20 equal-width bins. *After T*: a temperature fitted on "
-        "the held-out part. Processor time: of the training loop relative to the NLL on the reduced split, on one "
-        "thread of a machine with other work; under *Promises* by turns of 40 steps in one process, medians. "
+        "data that nothing was chosen on. A tenth of the pool is for validation, a tenth of the rest is held out; only "
+        "*NLL on all data* trains on the held-out part too. ECE in 20 equal-width bins. *After T*: a temperature "
+        "fitted on the held-out part. Processor time: of the training loop relative to the NLL on the reduced split, "
+        "on one thread of a machine with other work; under *Promises* in turns of 40 steps in one process, medians. "
         "(!): beyond chance. λ is searched in "
         f"{', '.join(f'{weight:g}' for weight in WEIGHTS)} by the paper's rule, one seed.",
         "",
@@ -167,7 +167,7 @@ def _promises(found: dict[str, dict[str, Runs]], costs: dict[str, float]) -> lis
         f"Log loss below that of NLL + T, beyond two standard errors, in {sum(better)} of the {len(better)} settings "
         "with 500 held-out samples or more (at least half is promised)."
     )
-    marks = "± is the standard error of the mean of the paired differences; ≈: not 0 by less than two of them."
+    marks = "± is the standard error of the mean of the paired differences; ≈: less than two of them from 0."
     logits = {
         setting: max(run.get("largest_logit", 0) for run in methods["loop"])
         for setting, methods in found.items()

@@ -201,7 +201,7 @@ def test_ctrl_c_says_how_to_go_on(
     with pytest.raises(SystemExit) as exit_:
         main([*COMMAND, "--runs", str(tmp_path)])
     assert exit_.value.code == 130
-    assert capsys.readouterr().err == "calibrant: interrupted: the same command goes on from the last checkpoint\n"
+    assert capsys.readouterr().err == "calibrant: interrupted: the same command continues from the last checkpoint\n"
     assert Store(tmp_path).trial(TINY).status == "unfinished"
 
 
@@ -231,7 +231,7 @@ def test_a_trial_is_not_continued_on_other_data(tmp_path: Path, stop: Callable[[
     path = stop(TINY, 7).folder / "data.json"
     found = json.loads(path.read_text())
     path.write_text(json.dumps(found | {"fingerprint": "other"}))
-    with pytest.raises(FileError, match="was begun with other data"):
+    with pytest.raises(FileError, match="was started with different data"):
         train(TINY, None, tmp_path, accelerator="cpu")
 
 
@@ -260,7 +260,7 @@ def test_the_report_shows_the_temperature_of_the_validation_set(finished: Trial)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a --recipe: calibrant recipes lists them"),
+        ([], "--recipe is required: calibrant recipes lists them"),
         (["--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
         (["--recipe", "digits", "--model", "lenet9"], "lenet9"),
         (["--recipe", "digits", "--initial-weights", "none.pt"], "none.pt"),
@@ -268,16 +268,16 @@ def test_the_report_shows_the_temperature_of_the_validation_set(finished: Trial)
         (["--recipe", "digits", "--calibration-batch-size", "2", "--method", "esd"], "at least 3 samples"),
         (["--recipe", "digits", "--wandb", "project"], "pip install wandb"),
         (["--recipe", "digits", "--data-dir", "."], "digits are embedded"),
-        (["--recipe", "digits", "--validation-fraction", "0.0001"], "leaves 0 to validate"),
-        (["--recipe", "digits", "--image-size", "64"], "there is no setting 'image-size'"),
+        (["--recipe", "digits", "--validation-fraction", "0.0001"], "leaves 0 for validation"),
+        (["--recipe", "digits", "--image-size", "64"], "unknown setting 'image-size'"),
         (["--recipe", "digits", "--weight", "2"], "weight is not an option of nll"),
         (["--recipe", "digits", "--runs", "file"], "file"),
-        (["--recipe", "digits", "--config", "mnist.toml"], "mnist.toml: is of the recipe mnist: leave out --recipe"),
+        (["--recipe", "digits", "--config", "mnist.toml"], "mnist.toml: is for the recipe mnist: leave out --recipe"),
         (["--config", "none.toml"], "none.toml: cannot be read"),
-        (["--config", "flat.toml"], "flat.toml: there is no setting 'batch-size'"),
-        (["--config", "old.json"], "old.json: is from Calibrant 0.1: bring its folder up to date"),
-        (["--config", "list.json"], "list.json: must hold settings by name"),
-        (["--config", "empty.toml"], "empty.toml: must name its recipe"),
+        (["--config", "flat.toml"], "flat.toml: unknown setting 'batch-size'"),
+        (["--config", "old.json"], "old.json: is from Calibrant 0.1: convert its folder"),
+        (["--config", "list.json"], "list.json: must contain settings by name"),
+        (["--config", "empty.toml"], "empty.toml: must name a recipe"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
@@ -335,7 +335,7 @@ def test_losses_with_state_are_updated_before_every_epoch_but_the_first() -> Non
 def test_a_missing_accelerator_is_named(tmp_path: Path) -> None:
     if torch.accelerator.is_available():
         pytest.skip("there is an accelerator here")
-    with pytest.raises(ValueError, match="there is no accelerator 'gpu' here"):
+    with pytest.raises(ValueError, match="accelerator 'gpu' is not available"):
         train(TINY, None, tmp_path, accelerator="gpu")
 
 

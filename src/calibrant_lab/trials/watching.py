@@ -1,4 +1,4 @@
-"""Callbacks beside training: checkpoints to go on from, and the steps of the progress bar."""
+"""Callbacks during training: checkpoints, and the progress bar."""
 
 import time
 from pathlib import Path
@@ -23,7 +23,7 @@ class KeepLast(Checkpoint):
         self._saved = 0.0
 
     def on_train_start(self, *_: Any) -> None:
-        """Begin to count the seconds, which reading data may have taken many of."""
+        """Start the timer here, after the data were read."""
         self._saved = time.monotonic()
 
     def _save(self, trainer: Trainer) -> None:
@@ -31,7 +31,7 @@ class KeepLast(Checkpoint):
         self._saved = time.monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save if it is time."""
+        """Save if ``seconds`` have passed."""
         if time.monotonic() - self._saved >= self.seconds:
             self._save(trainer)
 
@@ -46,7 +46,7 @@ class KeepLast(Checkpoint):
 
 
 class Bar(Callback):
-    """Epochs done, the time left, and scores: of the epoch so far / of the last validation."""
+    """Progress bar: epochs done, time left, and scores of the current epoch / of the last validation."""
 
     def __init__(self, progress: Progress, task: TaskID, *, label: str) -> None:
         self.progress = progress
@@ -54,19 +54,19 @@ class Bar(Callback):
         self.label = label
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Name the epoch."""
+        """Show the number of the epoch."""
         epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
         self.progress.update(self.task, description=f"{self.label}: {epoch}")
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Move on by a step, and show the scores as they were last logged."""
+        """Advance by one step, and show the last logged scores."""
         if not self.progress.disable:
             done = trainer.global_step / trainer.num_training_batches
             self.progress.update(self.task, completed=done, total=trainer.max_epochs)
             self._show(trainer)
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
-        """Show the epoch."""
+        """Show the validation scores."""
         if not self.progress.disable:
             self._show(trainer)
 

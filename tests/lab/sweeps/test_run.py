@@ -238,7 +238,7 @@ def test_a_full_disk_stops_the_sweep_at_once_and_the_next_command_goes_on(store:
         return finish(store, trial) if len(ended) < 3 else "disk full"
 
     executor = Fake(store, ends)
-    with pytest.raises(FileError, match="store: is on a disk that is full: make room, and the same command goes on"):
+    with pytest.raises(FileError, match="store: is on a full disk: free some space, then run the same command again"):
         run(store, executor)
     assert (len(ended), executor.stopped) == (3, 1)
     assert len(store.results()) == 2

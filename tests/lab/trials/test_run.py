@@ -198,7 +198,7 @@ def test_a_damaged_result_is_a_failure_and_is_not_overwritten(whole: Trial, stor
         (trial.folder / name).write_bytes((whole.folder / name).read_bytes())
     (trial.folder / kept.RESULT).write_text("{")
     assert run_trial(store, TINY, None, "cpu") == "failed"
-    assert "delete its folder, and the same command runs it anew" in str(trial.failure())
+    assert "delete its folder, then run the same command again" in str(trial.failure())
     assert (trial.folder / kept.RESULT).read_text() == "{"
     assert store.result(TINY) is None
 
@@ -209,7 +209,7 @@ def test_a_trial_is_not_continued_with_other_data(store: Store, monkeypatch: pyt
     found = read_json(trial.folder / kept.DATA)
     write_json(trial.folder / kept.DATA, found | {"fingerprint": "other"})
     assert run_trial(store, TINY, None, "cpu") == "failed"
-    assert "was begun with other data" in str(trial.failure())
+    assert "was started with different data" in str(trial.failure())
     assert '"fingerprint": "other"' in str(trial.failure())
 
 
@@ -384,8 +384,8 @@ def test_a_trial_is_not_continued_with_other_source(mine: Path, store: Store, mo
     mine.write_text(RECIPE + "# changed")
     assert run_trial(store, configuration, None, "cpu") == "failed"
     failure = str(store.trial(configuration).failure())
-    assert "was begun with another version of the source" in failure
-    assert "delete last.ckpt to begin anew" in failure
+    assert "was started with a different version" in failure
+    assert "delete last.ckpt to start again" in failure
     (store.trial(configuration).folder / kept.CHECKPOINT).unlink()
     assert run_trial(store, configuration, None, "cpu") == "done"
 
