@@ -39,6 +39,7 @@ def test_numpy_options_compile_too() -> None:
         torch.testing.assert_close(compiled(logits, target), module(logits, target))
 
 
+@pytest.mark.slow  # test_compiles_into_one_graph is the quick one
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the default compile backend needs a C++ compiler")
 @pytest.mark.parametrize("name", ["ESDLoss raw", "MMCELoss"])
 @pytest.mark.usefixtures("fresh_compiler")
