@@ -137,7 +137,7 @@ def test_report(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert [path.name for path in report.parent.iterdir()] == ["out.html"]
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.slow)])
 def test_engines_give_the_same_scores(tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip({"duckdb": "duckdb", "spark": "pyspark"}[engine])
     import shutil

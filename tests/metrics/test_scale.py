@@ -47,7 +47,7 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
-@pytest.fixture(params=["duckdb", "spark"])
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
     if request.param == "spark":
         session = request.getfixturevalue("spark")
@@ -335,6 +335,7 @@ def test_a_missing_engine_says_what_to_install(
         call("p.parquet")
 
 
+@pytest.mark.slow
 def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Path) -> None:
     z, c = confidences("uniform"), np.arange(900) % 2
     frame = spark.read.parquet(str(write(tmp_path / "p.parquet", confidence=z, correct=c)))

@@ -112,10 +112,12 @@ def test_headings_are_in_order_and_figures_say_what_they_show() -> None:
 
 def test_colours_follow_the_scheme_of_the_page() -> None:
     page = page_of("model")
-    figures = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
-    assert "var(--accent)" in figures
-    assert re.findall(r"#[0-9a-f]{6}\b", figures) == []
-    assert "font-family" not in figures
+    figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(figures) == 4
+    for figure in figures:
+        assert "var(--accent)" in figure
+        assert re.findall(r"#[0-9a-f]{6}\b", figure) == []
+        assert "font-family" not in figure
 
 
 def test_names_stay_text() -> None:

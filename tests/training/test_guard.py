@@ -18,6 +18,7 @@ from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
 from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
 from calibrant.training.running_scores import Scores
+from tests.quick import first_of
 from tests.training.batches import Batch, Batches
 
 
@@ -110,7 +111,7 @@ def test_failure_4_weight_1000_collapses_accuracy() -> None:
 # Sound training
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_of(range(3)))
 @pytest.mark.parametrize(
     ("method", "options"),
     [

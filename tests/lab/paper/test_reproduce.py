@@ -115,6 +115,7 @@ def test_tables_and_figures_of_other_settings_are_not_overwritten(
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.slow  # Tables 2 and 3 train networks of their own; Figure 6 is in tests/lab/shift too
 def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(runs, tmp_path / "runs")
     call("reproduce", "all", *SMALL, "--runs", tmp_path / "runs", "--out", tmp_path, "--shift-images", "40")
@@ -131,16 +132,18 @@ def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest
     assert 0 <= float(worst["accuracy"]) <= 1
 
 
-def test_a_search_with_more_seeds_takes_what_is_there_and_is_kept_apart(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    again = tmp_path / "runs"
-    shutil.copytree(runs, again)
-    more: list[str | Path] = ["reproduce", "table1", *SMALL, "--runs", again, "--search-seeds", "2"]
-    call(*more, "--dry-run")
+def test_a_search_with_more_seeds_takes_what_is_there(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("reproduce", "table1", *SMALL, "--runs", runs, "--search-seeds", "2", "--dry-run")
     listed = " ".join(capsys.readouterr().out.split())
     assert "profile quick, 2 seeds per candidate" in listed
     assert "8 trials, 7 done, 1 to do." in listed
+
+
+@pytest.mark.slow
+def test_a_search_with_more_seeds_is_kept_apart(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = tmp_path / "runs"
+    shutil.copytree(runs, again)
+    more: list[str | Path] = ["reproduce", "table1", *SMALL, "--runs", again, "--search-seeds", "2"]
     call(*more, "--out", tmp_path / "made")
     shown = " ".join(capsys.readouterr().out.split())
     assert "profile quick, 2 seeds per candidate" in shown
@@ -212,6 +215,7 @@ def test_a_store_can_be_listed_shown_exported_pruned_and_reported(
     assert "+ ESD" in page
 
 
+@pytest.mark.slow
 def test_what_is_broken_in_one_trial_leaves_the_others(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
