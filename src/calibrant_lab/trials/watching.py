@@ -12,8 +12,8 @@ from rich.progress import Progress, TaskID
 class KeepLast(Checkpoint):
     """Keep one checkpoint to continue from: after an epoch, and within long ones every ``seconds``.
 
-    After the last epoch and after every other that ends ``seconds_of_epochs`` or more after the checkpoint before: short
-    epochs would otherwise mostly be spent on saving. Where it was saved does not change the result.
+    Of short epochs, only the last and those that end ``seconds_of_epochs`` after the previous checkpoint are saved.
+    Resuming from it does not change the result.
     """
 
     def __init__(self, path: Path, *, seconds: float = 60, seconds_of_epochs: float = 1) -> None:
