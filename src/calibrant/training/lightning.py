@@ -252,7 +252,7 @@ class CalibratedClassifier(RecordedModule):
         if self.calibrated_loss is not None:
             what = f"method {self.method!r}" if self.objective is None else "an objective"
             raise TypeError(
-                f"{what} needs calibration batches beside the training batches, got a plain "
+                f"{what} needs calibration batches along with the training batches, got a plain "
                 f"{type(batch).__name__}: make the loader with calibrant.training.interleave(), or use "
                 "InterleavedDataModule"
             )
