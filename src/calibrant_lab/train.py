@@ -100,12 +100,13 @@ def train(
 def _warnings_on(console: Console) -> Iterator[None]:
     """Print warnings at once, above the progress bar, without the line of code that gave them."""
     with warnings.catch_warnings():
+        warnings.simplefilter("always", cal.training.CalibrationWarning)
         warnings.showwarning = lambda message, *_, **__: _warn(console, str(message))
         yield
 
 
 def _warn(console: Console, text: str) -> None:
-    console.print(f"[yellow]warning[/] {escape(text)}", highlight=False, soft_wrap=True)
+    console.print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def _weights_and_biases(project: str, out: Path, name: str, configuration: Configuration) -> Logger:

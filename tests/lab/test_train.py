@@ -27,6 +27,7 @@ from calibrant_lab.train import resolve, train
 from calibrant_lab.trials import run
 from calibrant_lab.trials.configuration import Configuration, configure, label
 from calibrant_lab.trials.fit import fit, prepare
+from calibrant_lab.trials.provenance import warned
 from calibrant_lab.trials.store import Store, Trial
 from calibrant_lab.trials.watching import Bar, KeepLast
 from tests.quick import first_of
@@ -65,6 +66,17 @@ def test_a_run_is_a_trial_and_leaves_all_it_should(finished: Trial) -> None:
     assert [entry["epoch"] for entry in history] == [0, 1, 2]
     assert {"train_nll", "train_objective", "train_silent", "train_ece", "validation_accuracy"} <= history[0].keys()
     assert len(read_predictions(finished.folder / "test.npz")) == 360
+
+
+def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "--recipe", "digits", "--method", "esd", "--weight", "1000", "--epochs", "1", "--batch-size"]
+    for _ in range(2):  # trained, and shown again
+        main_without_exit([*command, "32", "--accelerator", "cpu", "--runs", str(tmp_path)])
+        assert "warning: the objective pulled" in " ".join(capsys.readouterr().err.split())
+    [trial] = [Trial(one) for one in tmp_path.iterdir() if one.is_dir()]
+    assert set(trial.warnings()) == {"outweighs"}
+    [line] = warned([trial, trial])
+    assert line.startswith("warning, ESD λ 1000 batch 32, 2 trials: the objective pulled")
 
 
 def test_a_finished_trial_is_shown_again_and_not_trained_again(

@@ -62,7 +62,8 @@ def test_the_model_itself_is_calibrated_after_fit(tmp_path: Path) -> None:
         logits = module.model(x)
     assert torch.equal(module(x), logits)
     plain = over_fitting(method=None)
-    trainer(tmp_path, max_epochs=40).fit(plain, datamodule=noisy_data())
+    with pytest.warns(CalibrationWarning, match="no method to use them"):
+        trainer(tmp_path, max_epochs=40).fit(plain, datamodule=noisy_data())
     with torch.no_grad():
         confident = plain.model(x)
     ece = [cal.metrics.ece(logits=each, target=y, bins=20) for each in (logits, confident)]

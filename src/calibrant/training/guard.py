@@ -54,6 +54,7 @@ class Guard:
         self._accuracy = 0.0  # of the last validation
         self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
         self._objectives: list[Tensor] = []
+        self._without_pull = 0  # values of the objective since a pull was last measured
         self._begin()
         self._first: Scores | None = None
         # Held-out samples are judged at the start over several windows: an epoch may have too few.
@@ -64,6 +65,8 @@ class Guard:
         # Where an epoch has few batches, several of them are judged together.
         if len(self._objectives) >= FEWEST_OBJECTIVES:
             self._objectives = []
+        if self._pulls["objective"]:
+            self._without_pull = 0
         if len(self._pulls["objective"]) >= FEWEST_PULLS:
             self._pulls = {"loss": [], "objective": []}
 
@@ -106,6 +109,7 @@ class Guard:
     def add_objective(self, value: Tensor) -> None:
         """Add the value of the objective of a held-out batch; at 0 it is silent."""
         self._objectives.append(value.detach())
+        self._without_pull += 1
 
     def watch(self, logits: Tensor, of: str) -> None:
         """Note, in the coming backward pass, how hard the training loss or the objective pulls at its logits."""
@@ -183,7 +187,7 @@ class Guard:
             )
 
     def _judge_pull(self, values: dict[str, float], training: Scores | None, held_out: Scores | None) -> None:
-        if len(self._objectives) >= FEWEST_PULLS and not self._pulls["objective"]:
+        if self.on and self._without_pull >= FEWEST_PULLS and not self._pulls["objective"] and values["silent"] < 1:
             self.warn(
                 "unwatched",
                 "the pull of the objective on the logits cannot be measured, as in compiled code: a weight that is too "
