@@ -21,8 +21,9 @@ def _refusing_data(initialise: Initialise) -> Initialise:
 
     @functools.wraps(initialise)
     def checked(self: Any, *args: Any, **settings: Any) -> None:
-        if args and (getattr(args[0], "ndim", 0) or hasattr(args[0], "logits")):
-            name, given = type(self).__name__, type(args[0]).__name__
+        first: Any = args[0] if args else None
+        if getattr(first, "ndim", 0) or hasattr(first, "logits"):
+            name, given = type(self).__name__, type(first).__name__
             raise TypeError(f"{name} takes settings, got a {given}: write {name}()(logits, target)")
         initialise(self, *args, **settings)
 
