@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,8 @@ def train(
     name = label(configuration)
     if trial.status == "done":
         trial.found_again(configuration)
+        for text in trial.warnings().values():
+            _warn(Console(stderr=True), text)
     else:
         try:
             trial.folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +70,7 @@ def train(
         loggers: list[Logger] = [TensorBoardLogger(trial.folder, name="", version="tensorboard")]
         if wandb is not None:
             loggers.append(_weights_and_biases(wandb, trial.folder, name, configuration))
-        with training_progress(Console(stderr=True)) as progress:
+        with training_progress(Console(stderr=True)) as progress, _warnings_on(progress.console):
             task = progress.add_task(f"{name}: reading data", total=None, scores="")
             try:
                 ending = run_trial(
@@ -90,6 +94,18 @@ def train(
     for change in changes_since(trial.result()):
         Console(stderr=True).print(f"[yellow]changed[/] {escape(change)}", highlight=False)
     return trial
+
+
+@contextmanager
+def _warnings_on(console: Console) -> Iterator[None]:
+    """Print warnings at once, above the progress bar, without the line of code that gave them."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _warn(console, str(message))
+        yield
+
+
+def _warn(console: Console, text: str) -> None:
+    console.print(f"[yellow]warning[/] {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def _weights_and_biases(project: str, out: Path, name: str, configuration: Configuration) -> Logger:

@@ -160,7 +160,7 @@ def test_a_device_without_float64_rounds_the_quantile_up(monkeypatch: pytest.Mon
 def test_state_of_other_options_is_refused(options: dict[str, Any]) -> None:
     saved = ConformalClassifier("lac", 0.1).fit(*overconfident(50, 3, 1.0, seed=0)).state_dict()
     (name,) = options
-    with pytest.raises(RuntimeError, match=f"with {name}=.* got one with {name}=.*: make it with the same options"):
+    with pytest.raises(RuntimeError, match=f"with {name}=.*, not with {name}=.*: use the same options"):
         ConformalClassifier(**options).load_state_dict(saved)
 
 

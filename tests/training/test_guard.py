@@ -286,6 +286,21 @@ def test_an_objective_that_is_always_zero_is_silent() -> None:
         assert guard.close_window()["silent"] == 1
 
 
+def test_a_negative_objective_is_not_silent() -> None:
+    guard = Guard()
+    for _ in range(30):
+        guard.add_objective(torch.tensor(-0.001))
+    assert guard.judge()["silent"] == 0
+
+
+def test_a_pull_that_cannot_be_measured_is_reported() -> None:
+    guard = Guard()
+    for _ in range(30):
+        guard.add_objective(torch.tensor(0.1))
+    with pytest.warns(CalibrationWarning, match="cannot be measured, as in compiled code"):
+        guard.judge()
+
+
 def test_an_objective_that_speaks_now_and_then_is_not_silent() -> None:
     guard = Guard()
     for step in range(WINDOW):

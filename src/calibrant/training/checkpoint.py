@@ -109,8 +109,8 @@ def arguments_in(saved: Mapping[str, Any] | None, given: Mapping[str, Any], trus
 def _module(name: str, saved: Mapping[str, Any], trusted: Trusted) -> Any:
     if name in saved["not_pickled"]:
         raise ValueError(
-            f"the {name} could not be saved, because it has lambdas or classes inside functions: pass {name}=, built "
-            "as before"
+            f"the {name} could not be saved (lambdas and classes inside functions cannot be): pass {name}=, built as "
+            "before"
         )
     structure = saved["modules"][name]
     return None if structure is None else module_of(structure, trusted, name)

@@ -47,7 +47,7 @@ class EpochScores(StreamingECE):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
-        """Add the objective of a calibration batch; at or below 0 it is silent."""
+        """Add the objective of a calibration batch; at 0 it is silent."""
         self._objectives.append(value.detach())
 
     def values(self, *, across_ranks: bool = True) -> dict[str, float]:
@@ -77,7 +77,7 @@ class EpochScores(StreamingECE):
             if len(kept[-1][0]):  # the mean loss of nothing is NaN
                 total_loss += loss * len(kept[-1][0])
         objectives = _on_host(self._objectives)
-        added = [total_loss, sum(objectives), len(objectives), sum(value <= 0 for value in objectives)]
+        added = [total_loss, sum(objectives), len(objectives), sum(value == 0 for value in objectives)]
         self.totals += torch.tensor(added, dtype=torch.float64).to(self.totals)
         if sum(len(confidence) for confidence, _ in kept):
             self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))

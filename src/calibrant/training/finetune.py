@@ -52,7 +52,7 @@ class Calibrated:
     """Result of :func:`calibrate`.
 
     Attributes:
-        method: What was changed; ``"nothing"`` if no change helps.
+        method: Method that was applied; ``"nothing"`` if no change helps.
         temperature: Temperature that the logits were divided by; 1 unless the method is ``"temperature"``.
         penalty: Strength of the pull towards the given weights; None unless the method is ``"head"``.
         samples: Number of samples it was fitted on.
@@ -111,7 +111,7 @@ def calibrate(
         model: Model that returns logits, or an object with ``.logits``.
         loader: Batches ``(x, y)`` of fresh labelled data: neither training data nor test data.
         layer: The layer that makes the logits, as a module or by name; found when not given.
-        method: What to change.
+        method: Method to apply, one of the above.
         ignore_index: Label of samples to ignore.
         seed: Seed of the folds.
 
@@ -123,7 +123,7 @@ def calibrate(
         >>> x = torch.randn(1000, 4, generator=generator)
         >>> y = torch.multinomial(x.softmax(1), 1, generator=generator).squeeze(1)
         >>> model = nn.Linear(4, 4, bias=False)
-        >>> _ = model.weight.data.copy_(3 * torch.eye(4))  # three times too sure
+        >>> _ = model.weight.data.copy_(3 * torch.eye(4))  # over-confident: logits times 3
         >>> result = calibrate(model, [(x, y)])
         >>> result.method, round(result.temperature)
         ('temperature', 3)

@@ -149,7 +149,7 @@ def binary_labels(target: Tensor) -> Tensor:
 def finite(
     logits: Tensor, target: Tensor, ignore_index: int, *, multi_label: bool = False
 ) -> tuple[Tensor, Tensor, int]:
-    """Ignore samples with infinite or NaN logits, and return how many samples that ignores."""
+    """Ignore samples with infinite or NaN logits, and return how many there are among those that count."""
     if logits.numel() == 0 or math.isfinite(float(logits.detach().abs().max())):
         return logits, target, 0
     bad = ~logits.isfinite()

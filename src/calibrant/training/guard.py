@@ -104,7 +104,7 @@ class Guard:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
-        """Add the value of the objective of a held-out batch; at or below 0 it is silent."""
+        """Add the value of the objective of a held-out batch; at 0 it is silent."""
         self._objectives.append(value.detach())
 
     def watch(self, logits: Tensor, of: str) -> None:
@@ -173,7 +173,8 @@ class Guard:
         batches = len(self._objectives)
         if not batches:
             return
-        values["silent"] = float((torch.stack(self._objectives) <= 0).float().mean())
+        # An objective without a root may be negative, and has a gradient there.
+        values["silent"] = float((torch.stack(self._objectives) == 0).float().mean())
         if batches >= FEWEST_OBJECTIVES and values["silent"] == 1:
             self.warn(
                 "silent",
@@ -182,6 +183,12 @@ class Guard:
             )
 
     def _judge_pull(self, values: dict[str, float], training: Scores | None, held_out: Scores | None) -> None:
+        if len(self._objectives) >= FEWEST_PULLS and not self._pulls["objective"]:
+            self.warn(
+                "unwatched",
+                "the pull of the objective on the logits cannot be measured, as in compiled code: a weight that is too "
+                "large goes unnoticed. Compile the network alone (model.compile()) instead of the whole module",
+            )
         if training is None or held_out is None or not all(self._pulls.values()):
             return
         loss, objective = (float(torch.stack(self._pulls[name]).mean()) for name in ("loss", "objective"))

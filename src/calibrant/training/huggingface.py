@@ -76,7 +76,7 @@ class CalibratedTrainer(OpenTrainer):
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     args = TrainingArguments(folder, report_to="none", use_cpu=True)
         ...     trainer = CalibratedTrainer(model, args, train_dataset=samples[:12], calibration_dataset=samples[12:])
-        ...     metrics = trainer.predict(samples).metrics  # and trainer.train(), as ever
+        ...     metrics = trainer.predict(samples).metrics  # and trainer.train(), as usual
         >>> "test_accuracy" in metrics and "test_ece" in metrics
         True
     """

@@ -19,6 +19,7 @@ from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, r
 from calibrant.training.lightning_data import InterleavedDataModule
 from calibrant.training.methods import BatchNormUse, Method
 from calibrant.training.recorded import KEY, RecordedModule
+from calibrant.training.warning import warn
 
 LEARNING_RATE = 1e-3  # as in the paper
 
@@ -140,6 +141,11 @@ class CalibratedClassifier(RecordedModule):
                 raise ValueError(
                     f"there is {has} but no calibration data: raise calibration_fraction, or leave out {what}"
                 )
+            if self.calibrated_loss is None and loader.calibration_loader is not None:
+                warn(
+                    "there are held-out batches but no method to use them, and training is plain: pass "
+                    "method='temperature', or leave the held-out data out"
+                )
             if self.trainer.world_size > 1:
                 require_parts_for_ranks(loader)
         super().on_train_start()
@@ -248,7 +254,7 @@ class CalibratedClassifier(RecordedModule):
         if self.calibrated_loss is not None:
             what = f"method {self.method!r}" if self.objective is None else "an objective"
             raise TypeError(
-                f"{what} needs calibration batches beside the training batches, got a plain "
+                f"{what} needs calibration batches along with the training batches, got a plain "
                 f"{type(batch).__name__}: make the loader with calibrant.training.interleave(), or use "
                 "InterleavedDataModule"
             )

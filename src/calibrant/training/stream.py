@@ -12,7 +12,7 @@ class Stream:
     """An endless stream of held-out batches of at least ``minimum`` samples.
 
     Every pass has its own random state, seeded by its number, and does not affect that of training. Two integers give
-    the position, from which a pass can be repeated: the number of complete ``passes``, and the number of ``batches``
+    the position, up to which a pass can be repeated: the number of complete ``passes``, and the number of ``batches``
     drawn from the next one.
     """
 

@@ -19,6 +19,8 @@ FARTHEST = 40.0
 FEWEST = 16
 # Prior standard deviation of the best log T around that of the training: a factor of 1.6 up or down.
 SPREAD = 0.5
+# Logits whose scale differs by more than this factor, in logarithms, from the last ones are those of other weights.
+OTHER_WEIGHTS = math.log(1.5)
 # Newton's method stops at steps below this during training, where T keeps moving. The error is about its square.
 NEAR = 0.03
 # Weight of the latest value in the running mean of the held-out log loss, and fewest steps without a new minimum.
@@ -142,6 +144,18 @@ class TemperatureLoop:
             return torch.cat(logits), torch.cat(target), None
         given = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
         return torch.cat(logits), torch.cat(target), torch.cat(given)
+
+    def trained_at(self, logits: Tensor) -> float:
+        """Log of the temperature that the network with these held-out logits was trained at.
+
+        This is T of the last step, unless earlier weights were put back since: their logits have another scale, and T
+        was then smaller by about as much.
+        """
+        if not self.over_fits or not self._entries or not len(logits):
+            return self.log_temperature
+        now, last = (float(rows.double().std(1).mean()) for rows in (logits, self.buffer()[0]))
+        change = math.log(now / last) if now > 0 and last > 0 else 0.0
+        return self.log_temperature if abs(change) < OTHER_WEIGHTS else max(0.0, self.log_temperature + change)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue, in tensors and numbers."""

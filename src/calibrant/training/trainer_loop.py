@@ -113,7 +113,7 @@ class TrainerLoop:
         """Return the objective of a held-out batch."""
         value = self.loss.held_out_objective(*self._pair(batch))
         found = value.detach()
-        entry = torch.stack((found.float(), (found <= 0).float(), torch.ones_like(found).float()))
+        entry = torch.stack((found.float(), (found == 0).float(), torch.ones_like(found).float()))
         self._objectives = self._objectives + entry
         return value
 

@@ -28,7 +28,7 @@ from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import check_accelerator, prepare
 from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
-from calibrant_lab.trials.provenance import told
+from calibrant_lab.trials.provenance import told, warned
 from calibrant_lab.trials.store import DATA, Store
 
 
@@ -127,6 +127,8 @@ def _show(request: Request, store: Store, format: Format, out: Path | None, cons
             if out is not None:
                 _write_table(out, table)
     for line in told(found for one in plans[0][0].needed if (found := store.result(one)) is not None):
+        Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in warned(store.trial(one) for one in plans[0][0].needed):
         Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
     for figure in request.figures:
         try:

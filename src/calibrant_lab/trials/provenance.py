@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from torch import nn
 import calibrant as cal
 from calibrant.files import FileError
 from calibrant_lab import plugins
-from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.store import Result
+from calibrant_lab.trials.configuration import Configuration, label
+from calibrant_lab.trials.store import Result, Trial
 
 
 def made_with(configuration: Configuration) -> dict[str, Any]:
@@ -40,6 +40,18 @@ def told(results: Iterable[Result]) -> list[str]:
     """Lines about what has changed since trials were run, each with the number of trials concerned."""
     counted = Counter(change for result in results for change in changes_since(result))
     return [f"{count} trial{'s' if count > 1 else ''}: {change}" for change, count in counted.items()]
+
+
+def warned(trials: Iterable[Trial]) -> list[str]:
+    """Lines about warnings of the guard over training, one of each kind and method, with the number of trials."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for trial in trials:
+        for kind, text in trial.warnings().items():
+            found[label(trial.configuration), kind].append(text)
+    return [
+        f"warning, {name}, {len(texts)} trial{'s' if len(texts) > 1 else ''}: {texts[0]}"
+        for (name, _), texts in found.items()
+    ]
 
 
 def check_files(configuration: Configuration) -> None:

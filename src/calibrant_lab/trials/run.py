@@ -102,6 +102,9 @@ def _run(
     watching = [meter, KeepLast(checkpoint), *callbacks]
     trained = fit(prepared, loggers=loggers, callbacks=watching, resume_from=earlier, accelerator=accelerator)
     write_json(folder / kept.HISTORY, meter.history(trained))
+    loss = prepared.classifier.calibrated_loss
+    if loss is not None and loss.guard.warnings_:
+        write_json(folder / kept.WARNINGS, loss.guard.warnings_)
     _write_predictions(folder, prepared, trained)
     write_weights(folder / kept.WEIGHTS, trained.model)
     validation = {name: score(name, trained.validation) for name in ("accuracy", "ece", "nll")}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 CONFIGURATION, DATA, CHECKPOINT, WEIGHTS = "config.json", "data.json", "last.ckpt", "model.pt"
 HISTORY, PROGRESS, FAILURE, RESULT = "history.json", "progress.json", "failure.json", "result.json"
+WARNINGS = "warnings.json"  # of the guard over training
 SCORES = "scores.json"  # computed later from the predictions
 FINAL = "final.ckpt"  # checkpoint of a finished trial, to continue it with more epochs
 LOCK = ".lock"
@@ -174,6 +175,11 @@ class Trial:
         with _explained(self.folder / HISTORY) as found:
             rows = [with_current_names(row) for row in found]
             return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
+
+    def warnings(self) -> dict[str, str]:
+        """Warnings of the guard over training, by kind."""
+        path = self.folder / WARNINGS
+        return {str(kind): str(text) for kind, text in read_json(path).items()} if path.exists() else {}
 
     def predicted(self, part: Part, *, sampled: bool = False) -> Predicted:
         """Logits and targets; with ``sampled``, mean log-probabilities of passes with dropout on."""

@@ -23,7 +23,7 @@ SMALL = ["--recipe", "digits", "--profile", "quick", "--methods", "esd", "--epoc
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """NLL twice, and ESD: two λ and two seeds, an epoch each."""
     folder = tmp_path_factory.mktemp("reproduced") / "runs"
-    call("reproduce", "table1", *SMALL, "--runs", folder, "--parallel", "2")
+    call("reproduce", "table1", *SMALL, "--runs", folder, "--parallel", "1")  # more would take longer to start
     return folder
 
 

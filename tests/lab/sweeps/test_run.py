@@ -255,7 +255,7 @@ def test_a_disk_that_fills_up_under_a_worker_stops_the_sweep(store: Store) -> No
         folder.mkdir(parents=True)
         (folder / f"{CHECKPOINT}.partial").symlink_to("/dev/full")
     executor = LocalExecutor(store.folder, None, workers=1, accelerator="cpu")
-    with pytest.raises(FileError, match="is on a disk that is full"):
+    with pytest.raises(FileError, match="is on a full disk"):
         run(store, executor)
     found = store.trials()  # the worker may have begun another before it was stopped
     assert {one.status for one in found} == {"unfinished"}
