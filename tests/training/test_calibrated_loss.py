@@ -257,6 +257,47 @@ def test_weights_count_in_the_objective(objective: Any) -> None:
     torch.testing.assert_close(step.objective, expected)
 
 
+@pytest.mark.parametrize("method", ["temperature", "head", "published"])
+def test_one_weight_per_sample_of_a_dense_batch_is_that_of_its_positions(method: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(12, 5, 4, generator=generator), torch.randint(3, (12, 4), generator=generator)
+    weight = torch.rand(12, generator=generator)
+    model = nn.Conv1d(5, 3, 1)
+    values = [
+        CalibratedLoss(model, method, patience=0)(x, y, x, y, held_out_weight=each)
+        for each in (weight, weight.unsqueeze(1).expand(12, 4))
+    ]
+    torch.testing.assert_close(values[0], values[1], rtol=0, atol=0)
+    if method != "temperature":
+        assert values[0].item() != CalibratedLoss(model, method)(x, y, x, y).item()
+    with pytest.raises(ValueError, match=r"expected one weight per sample, got \(7,\) for 48 predictions"):
+        CalibratedLoss(model, method)(x, y, x, y, held_out_weight=torch.ones(7))
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_weights_of_binary_and_multi_label_samples_count_in_the_objective(multi_label: bool) -> None:
+    x = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
+    model = nn.Linear(6, 3 if multi_label else 1)
+    y = (x[:, :3] > 0).float() if multi_label else (x[:, 0] > 0).long()
+    weight = torch.arange(1.0, 31.0)
+    calibrated = CalibratedLoss(model, "published", multi_label=multi_label)
+    assert calibrated.objective is not None
+    expected = calibrated.objective(model(x), y, sample_weight=weight)  # type: ignore[call-arg]
+    torch.testing.assert_close(calibrated.step(x, y, x, y, held_out_weight=weight).objective, expected)
+
+
+def plain_objective(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits, target)
+
+
+@pytest.mark.parametrize("objective", [cal.SoftBinnedECELoss(), cal.AvUCLoss(), plain_objective])
+def test_an_objective_without_weights_says_which_take_them(objective: Any) -> None:
+    name = getattr(objective, "__name__", type(objective).__name__)
+    calibrated = CalibratedLoss(nn.Linear(10, 4), "published", objective=objective)
+    with pytest.raises(TypeError, match=f"{name} takes no sample_weight: .* use ESDLoss, MMCELoss or ECELoss, which"):
+        calibrated(*samples(20, 0), *samples(60, 1), held_out_weight=torch.ones(60))
+
+
 def test_training_is_that_of_the_nll_until_it_over_fits() -> None:
     (x, y), held_out = samples(50, 0), samples(50, 1)
     model = network().eval()

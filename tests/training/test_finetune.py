@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -150,6 +151,76 @@ def test_cross_validated_log_loss_of_the_head_holds_on_new_data() -> None:
     assert result.penalty is not None
 
 
+def near_chance(seed: int, signal: float = 0.0, *, last: str = "linear") -> tuple[nn.Module, Batch]:
+    """A network that is very sure of labels it hardly knows: on some parts of the data it looks better than chance."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(240, 4, generator=generator)
+    y = torch.multinomial((signal * x).softmax(1), 1, generator=generator).squeeze(1)
+    model = nn.Sequential(nn.Linear(4, 4)) if last == "linear" else nn.Sequential(nn.Conv1d(4, 4, 1), nn.Flatten())
+    with torch.no_grad():
+        model[0].weight.copy_((10 * torch.eye(4)).view_as(model[0].weight))  # type: ignore[arg-type, operator]
+        model[0].bias.zero_()  # type: ignore[operator]
+    return model, (x if last == "linear" else x.unsqueeze(2), y)
+
+
+def cross_fitted_temperature(logits: Tensor, target: Tensor) -> float:
+    """Log loss of every sample at the temperature of the other folds, 1 where they have none."""
+    total = 0.0
+    for fold in torch.randperm(len(target), generator=torch.Generator().manual_seed(0)).tensor_split(5):
+        rest = torch.ones(len(target)).bool()
+        rest[fold] = False
+        try:
+            temperature = TemperatureScaling().fit(logits[rest], target[rest]).temperature_
+        except ValueError:
+            temperature = 1.0
+        total += float(F.cross_entropy(logits[fold].double() / temperature, target[fold], reduction="sum"))
+    return total / len(target)
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
+@pytest.mark.parametrize("last", ["linear", "convolution"])
+@pytest.mark.parametrize("method", ["auto", "temperature"])
+@pytest.mark.parametrize("signal", [0.0, 0.05, 0.5])
+@pytest.mark.parametrize("seed", [0, 6, 8, 12])
+def test_what_is_reported_is_what_the_model_does(seed: int, signal: float, method: Any, last: str) -> None:
+    model, (x, y) = near_chance(seed, signal, last=last)
+    before = copy.deepcopy(model)
+    result = calibrate(model, [(x, y)], method=method)
+    logits, new = before(x).detach(), model(x).detach()
+    assert result.before.log_loss == pytest.approx(log_loss(before, (x, y)), rel=1e-5)
+    if result.method == "nothing":
+        assert torch.equal(new, logits)
+        assert result.after == result.before
+    elif result.method == "temperature":
+        assert result.temperature == pytest.approx(TemperatureScaling().fit(logits, y).temperature_, rel=1e-6)
+        torch.testing.assert_close(new, logits / result.temperature)
+        assert result.after.log_loss == pytest.approx(cross_fitted_temperature(logits, y), rel=1e-5)
+    else:
+        assert result.temperature == 1
+        # Fitted on all samples, the model does a little better on them than folds that did not see them.
+        assert -0.01 < result.after.log_loss - log_loss(model, (x, y)) < 0.1
+
+
+@pytest.mark.parametrize("method", ["temperature", "head"])
+def test_a_network_at_chance_has_no_temperature_and_is_left_as_it_is(method: Any) -> None:
+    model, fresh = near_chance(6)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.warns(CalibrationWarning, match="left as it is: .* no better than chance, so .* check that logits and"):
+        result = calibrate(model, [fresh], method=method)
+    assert (result.method, result.temperature, result.penalty) == ("nothing", 1.0, None)
+    assert [one.method for one in result.candidates] == ["nothing"]
+    assert result.after == result.before
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_auto_says_that_a_network_at_chance_has_no_temperature() -> None:
+    model, fresh = near_chance(6)
+    with pytest.warns(CalibrationWarning, match="only 'vector' can be tried: .* no better than chance"):
+        result = calibrate(model, [fresh])
+    assert [one.method for one in result.candidates] == ["nothing", "vector"]
+    assert result.method == "vector"
+
+
 def test_seen_samples_and_few_samples_are_warned_about() -> None:
     x, _ = data(400)
     model = network(1.0)
@@ -180,6 +251,10 @@ def test_a_layer_that_does_not_make_the_logits_is_refused() -> None:
         calibrate(model, [data(300)], layer="0")
     with pytest.raises(ValueError, match="no layer 'head'"):
         calibrate(model, [data(300)], layer="head")
+    convolutions = nn.Sequential(nn.Conv1d(6, 6, 1), nn.ReLU(), nn.Conv1d(6, 4, 1), nn.Flatten())
+    x, y = data(300)
+    with pytest.raises(ValueError, match="does not make the logits"):
+        calibrate(convolutions, [(x.unsqueeze(2), y)], layer="0")
 
 
 def test_the_result_is_deterministic_and_leaves_modes_and_random_numbers_alone() -> None:

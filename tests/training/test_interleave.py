@@ -211,8 +211,8 @@ def plain(length: int = 8) -> DataLoader[Any]:
     return DataLoader(Noisy(length), 4, shuffle=True)
 
 
-def shared_out(length: int = 8) -> DataLoader[Any]:
-    return DataLoader(Noisy(length), 4, sampler=DistributedSampler(Noisy(length), 2, 0))
+def shared_out(length: int = 8, replicas: int = 2, rank: int = 0) -> DataLoader[Any]:
+    return DataLoader(Noisy(length), 4, sampler=DistributedSampler(Noisy(length), replicas, rank))
 
 
 SEPARATE: dict[str, Callable[[], Any]] = {
@@ -246,12 +246,26 @@ def test_loaders_that_give_every_process_the_same_are_refused(kind: str) -> None
 def interleave_on_a_rank(rank: int, port: int) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     with pytest.raises(ValueError, match="the calibration loader would give every process the same samples"):
-        interleave(shared_out(), plain())
+        interleave(shared_out(rank=rank), plain())
     with pytest.raises(ValueError, match="the train loader would give every process the same samples"):
         interleave(plain(), None)
     assert len(interleave(plain(), plain(), same_samples_on_every_rank=True)) == 2
     assert len(interleave([1], None)) == 1
-    assert len(interleave(shared_out(), shared_out())) == 1
+    assert len(interleave(shared_out(rank=rank), shared_out(rank=rank))) == 1
+    found_itself = DataLoader(Noisy(8), 4, sampler=DistributedSampler(Noisy(8)))
+    assert len(interleave(found_itself, found_itself)) == 1
+    of_one, other = shared_out(replicas=1), shared_out(rank=1 - rank)
+    message = (
+        rf"the {{}} loader's sampler is for rank {{}}, and this is rank {rank} of 2: leave out rank and num_replicas"
+    )
+    with pytest.raises(ValueError, match=message.format("train", "0 of 1")):
+        interleave(of_one, found_itself)
+    with pytest.raises(ValueError, match=message.format("calibration", f"{1 - rank} of 2")):
+        interleave(found_itself, other)
+    batches = DataLoader(Noisy(8), batch_sampler=BatchSampler(DistributedSampler(Noisy(8), 1, 0), 4, drop_last=False))
+    with pytest.raises(ValueError, match=message.format("calibration", "0 of 1")):
+        interleave(found_itself, batches)
+    assert len(interleave(of_one, other, same_samples_on_every_rank=True)) == 2
 
 
 def test_interleave_refuses_them_where_there_are_several_processes() -> None:

@@ -1,7 +1,9 @@
 """A checkpoint is enough to build the classifier again, and nothing in it is run."""
 
 import base64
+import importlib
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,19 +85,92 @@ def test_the_path_is_enough_for_a_model_of_torch_layers(tmp_path: Path) -> None:
     assert torch.load(path, weights_only=True)["calibrant"]["classifier"]["not_saved"] == []
 
 
-def test_classes_of_ones_own_are_named_or_the_model_is_given(tmp_path: Path) -> None:
+def test_the_path_is_enough_for_classes_of_ones_own_that_are_imported(tmp_path: Path) -> None:
     module = CalibratedClassifier(OwnNetwork(), cal.ESDLoss())
     path = saved(module, tmp_path)
+    loaded: Any = CalibratedClassifier.load_from_checkpoint(path)
+    assert_same(loaded, module)
+    assert (type(loaded.model), type(loaded.model.block)) == (OwnNetwork, Block)
+    assert loaded.model.same.weight is loaded.model.head.weight
+    assert_same(CalibratedClassifier.load_from_checkpoint(path, model=OwnNetwork()), module)
+    assert_same(CalibratedClassifier.load_from_checkpoint(path, trusted=[Block, OwnNetwork]), module)
+    trainer(tmp_path, max_epochs=1).fit(loaded, datamodule=data())
+
+
+def test_classes_that_are_not_imported_are_named_or_the_model_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere.py").write_text("from torch import nn\nclass Elsewhere(nn.Linear):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    elsewhere: Any = importlib.import_module("elsewhere")
+    structure = structure_of(nn.Sequential(Block(), elsewhere.Elsewhere(6, 3))) or ""
+    assert isinstance(module_of(structure)[1], elsewhere.Elsewhere)
+    monkeypatch.delitem(sys.modules, "elsewhere")
     message = (
-        r"the model has parts that are not in torch.nn: tests.training.test_lightning_load.Block, tests.*OwnNetwork. "
-        r"If you trust them, import them and pass trusted=\[Block, OwnNetwork\], or pass model=, built as before"
+        r"the model has parts that are not in torch.nn: elsewhere.Elsewhere. If you trust them, import them and pass "
+        r"trusted=\[Elsewhere\], or pass model=, built as before"
     )
     with pytest.raises(ValueError, match=message):
-        CalibratedClassifier.load_from_checkpoint(path)
-    assert_same(CalibratedClassifier.load_from_checkpoint(path, model=OwnNetwork()), module)
-    loaded: Any = CalibratedClassifier.load_from_checkpoint(path, trusted=[Block, OwnNetwork])
-    assert_same(loaded, module)
-    assert loaded.model.same.weight is loaded.model.head.weight
+        module_of(structure, name="model")
+    assert "elsewhere" not in sys.modules
+
+
+class Plain:
+    """Imported, but no module."""
+
+
+def activation(x: Tensor) -> Tensor:
+    return x
+
+
+class Restored(nn.Linear):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("part", [Plain(), activation, Path("a"), Restored(2, 2)])
+def test_what_is_imported_but_no_plain_module_is_refused(part: Any) -> None:
+    model = Block()
+    model.part = part
+    with pytest.raises(ValueError, match=r"has parts that are not in torch.nn: .*If you trust them, import them and"):
+        module_of(structure_of(model) or "")
+
+
+class Called(nn.Module):
+    calls = 0
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+        Called.calls += 1
+
+
+class CallsAModule:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return Called, ("anything",)
+
+
+class OfAClass(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kind = Block
+        self.hidden = [Block()]
+
+
+def test_a_class_that_is_imported_is_not_called() -> None:
+    model = nn.Linear(2, 2)
+    model.part = CallsAModule()  # type: ignore[assignment]
+    file = io.BytesIO()
+    torch.save(model, file)
+    with pytest.raises(Exception, match="the file calls Called"):
+        module_of(base64.b64encode(file.getvalue()).decode())
+    assert type(module_of(structure_of(Called()) or "")) is Called
+    assert Called.calls == 1
+
+
+def test_a_class_as_an_attribute_and_a_module_in_a_list_are_the_real_ones() -> None:
+    again = module_of(structure_of(OfAClass()) or "")
+    assert again.kind is Block
+    assert type(again.hidden[0]) is Block
 
 
 def test_what_cannot_be_saved_is_asked_for(tmp_path: Path) -> None:

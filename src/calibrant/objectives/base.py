@@ -1,7 +1,10 @@
 """Base classes of the objectives: options, validation, ignored samples, and ranks."""
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +12,22 @@ from torch import Tensor, nn
 from calibrant import distributed, hints, inputs
 from calibrant.inputs import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, log_softmax, safe_divide
+
+Initialise = TypeVar("Initialise", bound=Callable[..., None])
+
+
+def _refusing_data(initialise: Initialise) -> Initialise:
+    """Make an ``__init__`` say how to call an objective when it is given a batch in place of settings."""
+
+    @functools.wraps(initialise)
+    def checked(self: Any, *args: Any, **settings: Any) -> None:
+        first: Any = args[0] if args else None
+        if getattr(first, "ndim", 0) or hasattr(first, "logits"):
+            name, given = type(self).__name__, type(first).__name__
+            raise TypeError(f"{name} takes settings, got a {given}: write {name}()(logits, target)")
+        initialise(self, *args, **settings)
+
+    return checked  # type: ignore[return-value]
 
 
 class Objective(nn.Module, ABC):
@@ -23,6 +42,13 @@ class Objective(nn.Module, ABC):
     _has_warned = False
     _has_looked = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check the arguments of every objective; ``__new__`` would do too, but would hide them from ``help()``."""
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _refusing_data(cls.__init__)  # type: ignore[method-assign]
+
+    @_refusing_data
     def __init__(self, *, ignore_index: int | None = -100) -> None:
         super().__init__()
         self.ignore_index = inputs.check_ignore_index(ignore_index)

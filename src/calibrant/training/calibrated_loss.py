@@ -22,6 +22,7 @@ from calibrant.training.last_layer import divide, find_layer, named_layer
 from calibrant.training.methods import BatchNormUse, Method, checked_settings
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
 from calibrant.training.warning import Reminder
+from calibrant.training.weighted import weighted_objective
 
 # Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
 # of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
@@ -299,7 +300,7 @@ class CalibratedLoss:
         if weight is None:
             value = objective_or_zero(self.objective, logits, y)
         else:
-            value = self.objective(logits, y, sample_weight=weight)  # type: ignore[call-arg]  # ours take it
+            value = weighted_objective(self.objective, logits, y, weight)
         self.guard.add_objective(value)
         return value
 

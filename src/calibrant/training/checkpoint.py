@@ -16,6 +16,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 import calibrant
 from calibrant.training.lightning_private import load_checkpoint
+from calibrant.training.own_classes import StandIns, imported_module
 
 Trusted = Iterable[Callable[..., Any]]
 
@@ -41,22 +42,28 @@ def structure_of(module: Any) -> str | None:
 def module_of(structure: str, trusted: Trusted = (), name: str = "module") -> Any:
     """Build a module from its structure; its weights are not initialised.
 
-    Only classes of ``torch.nn``, objectives of Calibrant and ``trusted`` classes are unpickled: the file is read by
-    ``torch.load(weights_only=True)``. Others raise an error that calls the module ``name``.
+    Unpickled are classes of ``torch.nn``, objectives of Calibrant, ``trusted`` classes, and subclasses of
+    ``torch.nn.Module`` that the program has already imported: the file is read by ``torch.load(weights_only=True)``.
+    Others raise an error that calls the module ``name``.
     """
     content = base64.b64decode(structure)
     known = [*vars(nn).values(), *vars(calibrant).values()]
     modules = [each for each in known if isinstance(each, type) and issubclass(each, nn.Module)]
     # The last are parts of torch.nn.MultiheadAttention and torch.nn.TransformerEncoderLayer.
-    with safe_globals([*modules, NonDynamicallyQuantizableLinear, F.relu, F.gelu, *trusted]):
+    safe: list[Any] = [*modules, NonDynamicallyQuantizableLinear, F.relu, F.gelu, *trusted]
+    with safe_globals(safe):
         others = sorted(get_unsafe_globals_in_checkpoint(io.BytesIO(content)))
-        if others:
-            classes = ", ".join(other.rpartition(".")[2] for other in others)
-            raise ValueError(
-                f"the {name} has parts that are not in torch.nn: {', '.join(others)}. If you trust them, import them "
-                f"and pass trusted=[{classes}], or pass {name}=, built as before"
-            )
+    own = {path: found for path in others if (found := imported_module(path)) is not None}
+    if refused := [path for path in others if path not in own]:
+        classes = ", ".join(path.rpartition(".")[2] for path in refused)
+        raise ValueError(
+            f"the {name} has parts that are not in torch.nn: {', '.join(refused)}. If you trust them, import them "
+            f"and pass trusted=[{classes}], or pass {name}=, built as before"
+        )
+    stand_ins = StandIns(own.values())
+    with safe_globals([*safe, *stand_ins.classes]):
         skeleton = torch.load(io.BytesIO(content), weights_only=True)
+    stand_ins.become_real()
     return _with_tensors(skeleton, lambda tensor: torch.empty_like(tensor, device="cpu"))
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.posthoc import VectorScaling
-from calibrant.posthoc.temperature import temperature_or_one
+from calibrant.posthoc.temperature import best_temperature, temperature_or_one
+from calibrant.torch_private import Convolution
 from calibrant.training import forward
 from calibrant.training.finishing import moved
 from calibrant.training.guard import FEWEST_SEEN, SEEN
@@ -23,6 +24,7 @@ Method = Literal["nothing", "temperature", "vector", "head"]
 FOLDS = 5
 # With fewer samples the choice of a method, and every number in the result, is rough.
 FEW = 200
+NOT_THE_LAYER = "layer {!r} does not make the logits: leave it out, or pass the one that does"
 
 
 class CrossValidated(NamedTuple):
@@ -99,7 +101,9 @@ def calibrate(
       standard error of the lowest. The standard error is that of the difference, paired by sample.
 
     If a change does not lower the cross-validated log loss, the model is left as it is and a
-    :class:`CalibrationWarning` says so. A model whose logits are not the output of a linear layer can only be scaled,
+    :class:`CalibrationWarning` says so. Where no temperature is best, for example because predictions are no better
+    than chance, ``"temperature"`` and ``"head"`` leave the model as it is too, and ``"auto"`` only tries ``"vector"``;
+    a warning says why. A model whose logits are not the output of a linear layer can only be scaled,
     see :func:`scale_output`. The result is deterministic. Use it in one process, before the model is wrapped for
     distributed training.
 
@@ -127,7 +131,7 @@ def calibrate(
     inputs.check_choice("method", method, ("auto", "temperature", "vector", "head"))
     samples, found = _predict(model, loader, None if layer is None else named_layer(model, layer), ignore_index)
     if isinstance(found, nn.Linear) and can_be_scaled(model, found) and samples.features is None:
-        raise ValueError(f"layer {layer!r} does not make the logits: leave it out, or pass the one that does")
+        raise ValueError(NOT_THE_LAYER.format(layer))
     if method in ("vector", "head") and samples.features is None:
         raise ValueError(
             f"method {method!r} changes the linear layer that makes the logits, and this model has none that can be "
@@ -138,19 +142,23 @@ def calibrate(
     _warn_of_data(samples)
     wanted: tuple[Method, ...] = ("temperature", "vector", "head") if method == "auto" else (method,)
     wanted = ("temperature",) if samples.features is None else wanted
+    if no_temperature := _why_no_temperature(samples):
+        wanted = tuple(name for name in wanted if name == "vector")  # the head is pulled towards weights divided by T
+        done = "only 'vector' can be tried" if wanted else "the model is left as it is"
+        warn(f"{done}: {no_temperature}")
     linear = found if isinstance(found, nn.Linear) else None
     losses, right, penalty = _cross_validate(samples, linear, wanted, seed)
     candidates = tuple(_measured(name, losses, right) for name in losses)
     chosen = _simplest(losses) if method == "auto" else method
-    if losses[chosen].mean() >= losses["nothing"].mean():
+    if chosen not in losses or losses[chosen].mean() >= losses["nothing"].mean():
         chosen = "nothing"
     temperature = 1.0
-    if chosen == "nothing":
+    if chosen == "nothing" and wanted:
         warn(
             f"no change lowers the cross-validated log loss on {len(samples.target)} samples beyond chance, so the "
             "model is left as it is: either it is calibrated, or there are too few samples to tell"
         )
-    else:
+    if chosen != "nothing":
         change = _fit(chosen, samples, linear, penalty)
         apply(change, model, found)
         temperature = change if isinstance(change, float) else 1.0
@@ -172,7 +180,10 @@ def _predict(
             for batch in loader:
                 x, y = moved(batch, device)
                 if not parts:
-                    layer = layer or find_layer(model, lambda x=x: forward.logits_of(model, x))  # type: ignore[misc]
+                    maker = find_layer(model, lambda x=x: forward.logits_of(model, x))  # type: ignore[misc]
+                    if isinstance(layer, Convolution) and can_be_scaled(model, layer) and layer is not maker:
+                        raise ValueError(NOT_THE_LAYER.format(layer))
+                    layer = layer or maker
                     if layer is not None:
                         hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
                 seen.clear()
@@ -217,6 +228,15 @@ def _warn_of_data(samples: Samples) -> None:
         warn(forward.PROBABILITIES)
     if count < FEW:
         warn(f"{count} samples are few: pass {FEW} or more, and check the standard errors of the result")
+
+
+def _why_no_temperature(samples: Samples) -> str:
+    """Reason why no temperature is best on all samples, empty if one is. Parts of the samples may have one."""
+    try:
+        best_temperature(samples.logits, samples.target)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _cross_validate(

@@ -7,6 +7,7 @@ from operator import length_hint
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
@@ -41,9 +42,10 @@ def interleave(
             resumed.
         calibration_every: Give a calibration batch every k-th step only, and None at the others.
         minimum_samples: Skip calibration batches with fewer samples, such as the last of a pass; 3 for ESD.
-        same_samples_on_every_rank: With several processes, a ``DataLoader`` without a distributed sampler gives every
-            process the same samples, which raises an error. Set it to True to allow that, for example for model
-            parallelism. Other loaders, and those of an ``IterableDataset``, are not checked.
+        same_samples_on_every_rank: With several processes, a ``DataLoader`` without a distributed sampler, or with one
+            for another rank or number of ranks, gives several processes the same samples, which raises an error. Set
+            it to True to allow that, for example for model parallelism. Other loaders, and those of an
+            ``IterableDataset``, are not checked.
 
     Returns:
         A loader of :class:`InterleavedBatch`. Its ``state_dict()`` holds its position and the random state; after
@@ -222,13 +224,15 @@ class _Place:
 
 
 def require_parts_for_ranks(loader: InterleavedLoader) -> None:
-    """Raise if a part of the loader would give every process the same samples, unless that is allowed."""
+    """Raise if a part of the loader would give several processes the same samples, unless that is allowed."""
     if loader.same_samples_on_every_rank:
         return
     other = ", use InterleavedDataModule, or set same_samples_on_every_rank=True"
     for name, part in (("train", loader.train_loader), ("calibration", loader.calibration_loader)):
         if gives_ranks_the_same(part):
             raise ValueError(SAME.format(name) + other)
+        if is_distributed():
+            _check_place(name, part)
 
 
 def gives_ranks_the_same(loader: Any) -> bool:
@@ -238,6 +242,19 @@ def gives_ranks_the_same(loader: Any) -> bool:
         return False
     # Samplers of torch have num_replicas, those of accelerate num_processes.
     return not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes"))
+
+
+def _check_place(name: str, loader: Any) -> None:
+    """Raise if a sampler takes the samples of another rank, or of another number of ranks."""
+    here = dist.get_rank(), dist.get_world_size()
+    for sampler in _samplers(loader):
+        place = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
+        if None not in place and place != here:
+            raise ValueError(
+                f"the {name} loader's sampler is for rank {place[0]} of {place[1]}, and this is rank {here[0]} of "
+                f"{here[1]}: leave out rank and num_replicas, which a DistributedSampler finds itself, or set "
+                "same_samples_on_every_rank=True for model parallelism"
+            )
 
 
 def _samplers(loader: Any) -> tuple[Any, Any, Any]:

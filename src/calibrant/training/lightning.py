@@ -234,8 +234,10 @@ class CalibratedClassifier(RecordedModule):
             hparams_file: As in Lightning; not used here.
             strict: Whether the names of all weights must agree.
             weights_only: As in ``torch.load``; leave it True.
-            trusted: Your own classes, or functions, that the model consists of. Classes of ``torch.nn`` and objectives
-                of Calibrant need not be named. Alternatively pass ``model=``, built as before; its weights are loaded.
+            trusted: Other classes and functions that the model consists of. Classes of ``torch.nn``, objectives of
+                Calibrant, and subclasses of ``torch.nn.Module`` that your program has already imported need not be
+                named, unless they define their own pickling. Alternatively pass ``model=``, built as before; its
+                weights are loaded.
             **kwargs: Arguments of the classifier that replace the saved ones.
         """
         saved = read_without_tensors(checkpoint_path).get(KEY, {}).get("classifier")
