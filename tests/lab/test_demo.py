@@ -59,6 +59,7 @@ def test_it_keeps_the_first_seeds_predictions_and_a_report_that_opens_with_the_d
     assert page.index("CalibratedLoss against NLL + temperature: accuracy") < page.index("Verdict")
 
 
+@pytest.mark.slow  # trials/test_run.py is the quick one
 def test_it_goes_on_where_it_was(ran: Ran, tmp_path: Path) -> None:
     scores, screen, folder = run(tmp_path, seeds=1)
     assert "One seed" in screen

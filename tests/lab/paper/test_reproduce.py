@@ -262,6 +262,7 @@ def test_a_recipe_without_its_data_does_not_stop_those_after_it(
     assert len(shown.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_figure6_of_all_without_networks_leaves_the_others(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +285,7 @@ def test_a_narrow_terminal_cuts_no_numbers(
     assert printed[0].split() == printed[1].split() == printed[2].split()
 
 
+@pytest.mark.slow
 def test_what_is_damaged_costs_its_own_line_only(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
