@@ -214,7 +214,7 @@ def test_a_final_network_that_is_worse_than_its_training_is_reported(has_objecti
 def test_a_jump_in_the_last_step_is_reported(method: Any) -> None:
     model = network(0)
     calibrated = CalibratedLoss(model, method)
-    data, held_out, _ = digits(0)
+    data, held_out, test = digits(0)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     for _ in range(6):
         for (x, y), other in interleave(Batches(data, 64), Batches(held_out, 64)):
@@ -224,7 +224,7 @@ def test_a_jump_in_the_last_step_is_reported(method: Any) -> None:
     with torch.no_grad():
         next(model.parameters())[:40] = 0
     with pytest.warns(CalibrationWarning, match="with the final network"):
-        calibrated.finish([held_out])
+        calibrated.finish([held_out], [test])
 
 
 def test_a_fall_within_chance_is_none() -> None:
@@ -367,6 +367,25 @@ def test_held_out_and_new_data_that_part_are_reported_in_both_directions(
     with pytest.warns(CalibrationWarning, match=cause):
         guard.compare(Scores(1000, 0.9, 0.3, 0.0), Scores(1000, held_out, 0.3, 0.0))
     assert set(guard.warnings_) == {"parted"}
+
+
+def test_a_plain_loop_can_compare_after_an_epoch_and_is_reminded_of_it() -> None:
+    model = network(0)
+    _, held_out, test = digits(0)
+    calibrated = CalibratedLoss(model, "published")
+    with pytest.warns(CalibrationWarning, match=r"not compared with new data: .* finish\(held_out, new=validation\)"):
+        calibrated.finish([held_out])
+    for _ in range(30):  # held-out samples are learned
+        step = torch.optim.AdamW(model.parameters(), 1e-2)
+        for x, y in Batches(held_out, 64):
+            step.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            step.step()
+    calibrated = CalibratedLoss(model, "published")
+    with pytest.warns(CalibrationWarning, match="lets the network learn these samples"):
+        on_held_out, on_test = calibrated.compare([held_out], [test])
+    assert on_held_out.accuracy == accuracy(model, held_out) > on_test.accuracy == accuracy(model, test)
+    calibrated.finish([held_out])
 
 
 def test_held_out_data_that_alone_are_calibrated_are_reported() -> None:

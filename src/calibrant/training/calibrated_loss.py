@@ -20,6 +20,7 @@ from calibrant.training.guard import GO_BACK, Guard
 from calibrant.training.ignored import Loss, cross_entropy, loss_or_zero, mean_nll, objective_or_zero
 from calibrant.training.last_layer import divide, find_layer, named_layer
 from calibrant.training.methods import BatchNormUse, Method, checked_settings
+from calibrant.training.running_scores import Scores
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
 from calibrant.training.warning import Reminder
 from calibrant.training.weighted import weighted_objective
@@ -207,6 +208,21 @@ class CalibratedLoss:
         return scores | {"warnings": float(len(self.guard.warnings_))}
 
     @torch.no_grad()
+    def compare(self, held_out: Iterable[Any], new: Iterable[Any]) -> tuple[Scores, Scores]:
+        """Score batches of held-out and of new data, such as validation data after an epoch, and warn if they differ.
+
+        ``finish(held_out, new)`` does the same at the end of training.
+        """
+        scores = []
+        for batches in (held_out, new):
+            model = unwrapped(self._model)
+            logits, target, *_ = predicted(model, batches, self._finite_samples, self._layer, self.guard)
+            scores.append(scores_of(logits / self.temperature, target))
+        on_held_out, on_new = scores
+        self.guard.compare(on_new, on_held_out)
+        return on_held_out, on_new
+
+    @torch.no_grad()
     def finish(
         self, held_out: Iterable[Any], new: Iterable[Any] | None = None, *, fold: bool | None = None
     ) -> Finished:
@@ -241,6 +257,8 @@ class CalibratedLoss:
             logits, target, *_ = predicted(model, new, self._finite_samples, layer, self.guard)
             on_new = scores_of(logits / temperature, target)
             self.guard.compare(on_new, on_held_out)
+        elif self.method != "temperature":
+            self.guard.warn_unless_compared()
         if folds:
             divide(model, layer, temperature, self.output)
             if model is not self._model:

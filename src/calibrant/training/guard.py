@@ -52,6 +52,7 @@ class Guard:
         self._best: dict[str, tuple[float, float]] = {}  # best accuracy of a window and its deviation
         self._strongest = 0.0
         self._accuracy = 0.0  # of the last validation
+        self._was_compared = False
         self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
         self._objectives: list[Tensor] = []
         self._without_pull = 0  # values of the objective since a pull was last measured
@@ -235,8 +236,18 @@ class Guard:
         # The gap may have changed while these batches passed: it is not compared.
         self.compare(new._replace(accuracy=nearest, gap=math.nan), held_out)
 
+    def warn_unless_compared(self) -> None:
+        """Warn at the end of a training whose held-out data, which a gradient came from, were never compared."""
+        if not self._was_compared:
+            self.warn(
+                "unchecked",
+                "a gradient came from the held-out data, and they were not compared with new data: pass validation "
+                "batches, finish(held_out, new=validation)",
+            )
+
     def compare(self, new: Scores, held_out: Scores) -> None:
         """Warn when held-out data and new data, which took no part in training, differ by more than chance."""
+        self._was_compared = True
         apart = held_out.accuracy - new.accuracy
         error = math.hypot(new.deviation, held_out.deviation)
         if self.has_objective:
