@@ -194,7 +194,7 @@ def test_finish_of_the_published_recipe_changes_nothing_unless_asked_to() -> Non
     model = knowing(nn.Linear(10, 4))
     held_out = samples(400, 1)
     before = copy.deepcopy(model.state_dict())
-    calibrated = CalibratedLoss(model, "published")
+    calibrated = CalibratedLoss(model, "published", guard=False)
     assert calibrated.finish([held_out]).temperature == 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert calibrated.finish([held_out], fold=True).temperature != 1
