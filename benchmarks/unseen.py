@@ -167,13 +167,13 @@ def verdicts(rule: str, pairs: dict[tuple[str, str], dict[str, Paired]], *, over
         GAINS: accuracy.difference <= 0 or not _lower(log_loss),
     }
     failed[AS_CLAIMED] = failed[GAINS if over_fits else ON_AVERAGE]
-    others = "; ".join(f'"{other}": {_held(failed[other])}' for other in (BEYOND_CHANCE, ON_AVERAGE) if other != rule)
+    others = [f"({other}): {_held(failed[other])}" for other in (BEYOND_CHANCE, ON_AVERAGE) if other != rule]
     smoothed = [pairs[SMOOTHED, other] for other in (AFTER, LOOP)]
     helps = all(_lower(one["log_loss"]) and one["accuracy"].difference > 0 for one in smoothed)
-    second = "not tested, since over-fitting is seen with most seeds" if over_fits else _held(not helps)
-    return f"""First claim, which fails if {rule}: **{_held(failed[rule])}**. By rules of other sets, {others}.
-
-Second claim: **{second}**."""
+    second = f"not tested** (otherwise {_held(not helps)}), since over-fitting is seen with most seeds"
+    return f"""- First claim: **{_held(failed[rule])}**. Written down as failing: {rule}.
+- The same by the rule of another set {"; ".join(others)}.
+- Second claim: **{second if over_fits else f"{_held(not helps)}**"}."""
 
 
 def page(sections: dict[str, str]) -> str:
