@@ -1,4 +1,4 @@
-"""What the size and frequency of the calibration batch cost and give, on MNIST with LeNet5.
+"""Cost and effect of the size and frequency of the calibration batch, on MNIST with LeNet5.
 
     python -m benchmarks.calibration_batches --data-dir FOLDER
 
@@ -241,11 +241,11 @@ def main(
     heading = [name.format(epochs=epochs_shown) for name in HEADING]
     body = rows(out, step_costs(seconds))
     text = (
-        "# What the calibration batch costs and gives\n\n"
+        "# Cost and effect of the calibration batch\n\n"
         "MNIST (48,600 images for the NLL, 5,400 for the objective, 6,000 to fit the temperature, 10,000 to test), "
         f"LeNet5 in torch's own layers, AdamW 1e-3, weight decay 1e-2, NLL batch {BATCH}, {epochs} epochs, seed 0. ECE "
         "with 20 equal-width bins. A silent batch has ESD at or below 0: under the root it gives no gradient at all. "
-        "Trained with one thread; the steps are timed by turns with the threads named below.\n\n"
+        "Trained with one thread; steps are timed in turns with the number of threads given below.\n\n"
         + tables.markdown(heading, body)
         + f"\n\n{measure.machine()}. Made by `python -m benchmarks.calibration_batches --data-dir FOLDER`.\n"
     )

@@ -1,4 +1,4 @@
-"""What calibrate() makes of a trained network, with little and with much fresh data.
+"""Effect of calibrate() on a trained network, with little and with much fresh data.
 
     python -m benchmarks.finetune --data-dir FOLDER --weights resnet20-12fca82f.th
 
@@ -80,8 +80,8 @@ def _measure(title: str, folder: Path, weights: Path, seeds: int) -> list[list[s
 def _text(seeds: int) -> str:
     return (
         "# Fine-tuning a trained network with calibrate()\n\n"
-        "A ResNet20 trained on CIFAR-10 (akamaster/pytorch_resnet_cifar10). Fresh data: so many of the 10,000 test "
-        f"images, drawn anew for each of {seeds} seeds; scores on the rest, mean ± standard deviation over seeds, ECE "
+        "A ResNet20 trained on CIFAR-10 (akamaster/pytorch_resnet_cifar10). Fresh data: this many of the 10,000 test "
+        f"images, drawn for each of {seeds} seeds; scores on the rest, mean ± standard deviation over seeds, ECE "
         "in 20 bins. Change of log loss: against the network as given, on the same images, with the p-value of a "
         "paired t-test over seeds (the test images of the seeds overlap, so p is too small). Seconds: processor "
         "time of calibrate() without the forward pass, one thread. Written by `python -m benchmarks.finetune`."

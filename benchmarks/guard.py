@@ -223,12 +223,12 @@ def main() -> None:
         f"Measured by `python -m benchmarks.guard` on {machine()}: a network with 64 hidden units on scikit-learn's "
         f"digits, 700 images to train on, 300 held out, 797 to test, {len(SEEDS)} seeds, AdamW.\n\n"
         f"Trainings that fail ({FAILING}; fine-tuning: batch 64, rate 0.001, 25 epochs on a network trained on all "
-        "1,000 images), the seeds one after the other. The temperature is the best for test images, before and after; "
+        "1,000 images), one value per seed. The temperature is the best for test images, before and after; "
         f"a calibrated network has 1.\n\n{markdown(of_failures, failures)}\n\n"
         "The pull of the objective on the logits is the sum of |gradients|, relative to the pull of the training loss "
-        "at its strongest. A cell holds the largest value of a run, least and greatest of the seeds, and the mean "
-        f"change of test accuracy against {NLL.name} in points. The guard warns from {OUTWEIGHS:g} on. The column "
-        "before the last has the largest ratio to the pull of the training loss in the same window.\n\n"
+        "at its strongest. A cell has the largest value of a run, from the lowest to the highest seed, and the mean "
+        f"change of test accuracy against {NLL.name} in points. The guard warns from {OUTWEIGHS:g} on. The second to "
+        "last column has the largest ratio to the pull of the training loss in the same window.\n\n"
         f"{markdown(of_pulls, pulls)}\n"
     )
     finish("guard", text, [])

@@ -1,4 +1,4 @@
-"""How a network does on the very images that its calibration objective was computed on, and on new ones.
+"""Scores of networks on the held-out images of their calibration objective, and on new images.
 
     python -m benchmarks.held_out --data-dir FOLDER --runs runs/mnist --out results/mnist
 
@@ -45,7 +45,7 @@ def main() -> None:
     ]
     lines += [line for row in rows if (line := _line(row, store, arguments.data_dir)) is not None]
     text = (
-        f"# {arguments.recipe}: on the images held out for the objective, and on new ones\n\n"
+        f"# {arguments.recipe}: scores on held-out and on new images\n\n"
         f"Mean ± standard deviation over seeds, ECE in {BINS} bins. Silent: batches with an objective of 0 or less, "
         f"where rooted ESD gives no gradient; mean of the last {LAST} epochs.\n\n" + "\n".join(lines) + "\n"
     )

@@ -1,4 +1,4 @@
-"""What the paper's Table 1 costs: operations of a step of each recipe, seconds of real steps, GPU-hours to expect.
+"""Cost of the paper's Table 1: operations per step of each recipe, seconds of real steps, expected GPU-hours.
 
     python -m benchmarks.paper_recipes                                        operations and GPU-hours, in seconds
     python -m benchmarks.paper_recipes --recipe cifar10 --data-dir FOLDER     and steps of a recipe, in minutes
@@ -204,17 +204,17 @@ def _page(heading: list[str], rows: list[list[str]], hours: list[float], measure
         for one in measured.values()
     )
     lines = [
-        "# What the paper's Table 1 costs",
+        "# Cost of the paper's Table 1",
         "Made by `python -m benchmarks.paper_recipes`. GFLOP: operations of a sample, forward and backward, counted by "
-        "torch (a multiplication and an addition are two); text is counted at its greatest length, and is shorter in "
-        "fact. Trials: with the NLL alone + interleaved, which see a calibration batch beside every batch. EFLOP: of "
-        "all trials, 1 EFLOP being a thousand million GFLOP. GPU-hours are an expectation, not a measurement: "
-        f"operations divided by the {PEAK / 1e12:g} TFLOP/s of an RTX A6000 in float32 (NVIDIA's figure), of which "
-        f"between {SHARES[1]:.0%} and {SHARES[0]:.0%} is assumed to be reached.",
+        "torch (a multiplication and an addition are two); text is counted at its maximum length, and is shorter in "
+        "practice. Trials: NLL only + interleaved, which have a calibration batch for every batch. EFLOP: of all "
+        "trials, 1 EFLOP being a thousand million GFLOP. GPU-hours are an expectation, not a measurement: "
+        f"operations divided by the {PEAK / 1e12:g} TFLOP/s of an RTX A6000 in float32 (NVIDIA's figure), assuming "
+        f"that between {SHARES[1]:.0%} and {SHARES[0]:.0%} of it is reached.",
         markdown(heading, rows),
         f"All six: {hours[0]:,.0f} to {hours[1]:,.0f} GPU-hours.",
-        "CPU s: processor seconds of a step, NLL on one batch and ESD on another, by the code that trains, after a "
-        "first step that is not counted; CPU days: of all epochs of one such run. What says not run was not run here.",
+        "CPU s: processor seconds of a step, NLL on one batch and ESD on another, with the training code, after a "
+        "first step that is not counted; CPU days: of all epochs of one such run.",
         f"Steps: {where or 'none yet'}.",
     ]
     return "\n\n".join(lines) + "\n"

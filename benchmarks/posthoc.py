@@ -183,12 +183,11 @@ def main() -> None:
     if extra > given:
         broken.append(f"{figure}, promised less than the logits")
     text = (
-        f"# {title}\n\nMeasured by `make bench` on {machine()}. Float32 logits; netcal, which takes "
-        "probabilities, is given them in float64, as in float32 its finite differences vanish. "
-        "Medians, and medians of ratios, of fits taken in turns, checks of the input included; one fit only "
-        "of a peer that needs more than "
-        f"{PATIENCE:g} s for it. NLL is that on the data of the fit, in float64; "
-        "a peer with a higher one has stopped before the optimum, and its time says little.\n\n"
+        f"# {title}\n\nMeasured by `make bench` on {machine()}. Float32 logits; netcal takes "
+        "probabilities, here in float64, since its finite differences vanish in float32. "
+        "Medians, and medians of ratios, of fits in turns, including input checks; a peer that needs more than "
+        f"{PATIENCE:g} s is fitted once. NLL is computed on the fitted data, in float64; "
+        "a peer with a higher NLL stopped before the optimum, and its time says little.\n\n"
         f"{markdown(heading, rows)}\n\n{figure}.\n\n"
         "## Vector scaling\n\nAgainst torch's L-BFGS with strong Wolfe line search, on all data at once in float32.\n\n"
         f"{markdown(vector_heading, more_rows)}\n"

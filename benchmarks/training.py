@@ -108,13 +108,13 @@ def main() -> None:
         if (batch, calibration_batch) == SIZES[0] and ratio > PROMISED:
             broken.append(f"a step of {size} takes {ratio:.3f} times a plain one, promised at most {PROMISED}")
     status("")
-    title = "What training under Lightning costs"
+    title = "Overhead of training under Lightning"
     heading = ["batch", "plain PyTorch", "CalibratedClassifier", "more", "overhead"]
     show(title, heading, rows)
     text = (
         f"# {title}\n\nMeasured by `make bench` on {machine()}, lightning {lightning.__version__}. LeNet5 in torch's "
         "own layers on 32 x 32 images, NLL plus ESD, AdamW, batches ready in memory: one step in plain PyTorch and "
-        "one of `CalibratedClassifier` under `lightning.Trainer` (no logger, no checkpoints, no progress bar) by "
+        "one of `CalibratedClassifier` under `lightning.Trainer` (no logger, no checkpoints, no progress bar) in "
         f"turns. Processor time; medians of {STEPS} steps, and of the difference and the ratio within each pair. "
         "Running loss, accuracy and ECE are included; "
         "what happens once an epoch is not.\n\n"

@@ -3,6 +3,7 @@
     python -m benchmarks.trust run --data-dir FOLDER --runs runs/trust [--settings ...] [--methods ...] [--seeds 5]
     python -m benchmarks.trust cost --data-dir FOLDER --runs runs/trust     # processor time, by turns in one process
     python -m benchmarks.trust table --runs runs/trust                      # writes results/trust/
+    python -m benchmarks.trust restore --runs runs/trust                    # the runs in results/trust/trust.json
 
 Every run is kept in a file of its own and is not repeated; an interrupted command goes on where it was. A tenth of the
 pool validates (for the searches over λ alone), a tenth of the rest is held out, and no setting is chosen on the test
@@ -320,7 +321,7 @@ def _one(task: tuple[str, str, int], folder: Path, runs: Path, cache: Path) -> t
 def main() -> None:
     """Run what is missing, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("run", "cost", "table"))
+    parser.add_argument("command", choices=("run", "cost", "table", "restore"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
     parser.add_argument("--cache", type=Path)
@@ -329,10 +330,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    if arguments.command == "table":
-        from benchmarks.trust_table import write
+    if arguments.command in ("table", "restore"):
+        from benchmarks import trust_table
 
-        write(arguments.runs)
+        {"table": trust_table.write, "restore": trust_table.restore}[arguments.command](arguments.runs)
         return
     cache = arguments.cache or arguments.runs / "data"
     if arguments.command == "cost":

@@ -256,7 +256,7 @@ def _resnet8(_: int, classes: int) -> nn.Module:
 SETTINGS = {
     "mnist": Setting("MNIST, LeNet5, 50 epochs", partial(_mnist, None), _lenet, 50, 512, cosine=False),
     "mnist2000": Setting("MNIST, 2,000 images, LeNet5", partial(_mnist, 2000), _lenet, 100),
-    "made": Setting("made data (the demo's), MLP", _made, _perceptron, 60),
+    "made": Setting("synthetic data (the demo's), MLP", _made, _perceptron, 60),
     "letter": Setting("letter, 10,000 rows, MLP", partial(_table, "letter", 10_000), _perceptron, 60),
     "diamonds": Setting("diamonds, 10,000 rows, MLP", partial(_table, "diamonds", 10_000), _perceptron, 60),
     # Added after diamonds was run, to test why the loop loses there: it fits more slowly.

@@ -36,6 +36,8 @@ HEADING = [
     "processor time",
 ]  # fmt: skip
 
+KEPT = RESULTS / "trust" / "trust.json"
+
 Runs = list[dict[str, Any]]
 
 
@@ -46,10 +48,10 @@ def write(runs: Path) -> None:
         "# The trust table",
         "",
         f"Measured by `python -m benchmarks.trust` on {machine()}. Mean ± standard deviation over n seeds, on test "
-        "data that nothing was chosen on. A tenth of the pool validates, a tenth of the rest is held out; only *NLL "
-        "on all data* trains on the held-out part too. ECE in 20 equal-width bins. *After T*: a temperature fitted on "
-        "the held-out part. Processor time: of the training loop relative to the NLL on the reduced split, on one "
-        "thread of a machine with other work; under *Promises* by turns of 40 steps in one process, medians. "
+        "data that nothing was chosen on. A tenth of the pool is for validation, a tenth of the rest is held out; only "
+        "*NLL on all data* trains on the held-out part too. ECE in 20 equal-width bins. *After T*: a temperature "
+        "fitted on the held-out part. Processor time: of the training loop relative to the NLL on the reduced split, "
+        "on one thread of a machine with other work; under *Promises* in turns of 40 steps in one process, medians. "
         "(!): beyond chance. λ is searched in "
         f"{', '.join(f'{weight:g}' for weight in WEIGHTS)} by the paper's rule, one seed.",
         "",
@@ -61,9 +63,23 @@ def write(runs: Path) -> None:
     folder = RESULTS / "trust"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "trust.md").write_text("\n".join(text), encoding="utf-8")
-    everything = [run for methods in found.values() for of_method in methods.values() for run in of_method]
-    (folder / "trust.json").write_text(json.dumps(everything, indent=0), encoding="utf-8")
+    kept = {
+        "runs": [json.loads(path.read_text()) for name in SETTINGS for path in sorted((runs / name).glob("*.json"))],
+        "costs": [json.loads(path.read_text()) for path in sorted(runs.glob("cost-*.json"))],
+    }
+    KEPT.write_text(json.dumps(kept, indent=0), encoding="utf-8")
     print("\n".join(text))
+
+
+def restore(runs: Path) -> None:
+    """Write the runs that the repository keeps to a folder that lacks them, so that they are not repeated."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    files = {path_of(runs, run["setting"], run["method"], run["seed"]): run for run in kept["runs"]}
+    files |= {runs / f"cost-{cost['setting']}.json": cost for cost in kept["costs"]}
+    for path, content in files.items():
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def _costs(runs: Path) -> dict[str, float]:
@@ -151,7 +167,7 @@ def _promises(found: dict[str, dict[str, Runs]], costs: dict[str, float]) -> lis
         f"Log loss below that of NLL + T, beyond two standard errors, in {sum(better)} of the {len(better)} settings "
         "with 500 held-out samples or more (at least half is promised)."
     )
-    marks = "± is the standard error of the mean of the paired differences; ≈: not 0 by less than two of them."
+    marks = "± is the standard error of the mean of the paired differences; ≈: less than two of them from 0."
     logits = {
         setting: max(run.get("largest_logit", 0) for run in methods["loop"])
         for setting, methods in found.items()

@@ -1,8 +1,8 @@
-"""Draw a network's reliability before and after a temperature: the picture in the README.
+"""Draw a network's reliability diagram before and after temperature scaling: the figure in the README.
 
     python examples/audit_figure.py densenet40.npz --out docs/audit.png
 
-The file holds ``test_logits`` and ``test_labels`` to audit, ``val_logits`` and ``val_labels`` to fit the temperature.
+The file has ``test_logits`` and ``test_labels`` to audit, ``val_logits`` and ``val_labels`` to fit the temperature.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
     options.add_argument("--target", default="test_labels", help="its classes (default: %(default)s)")
     options.add_argument("--fit-logits", default="val_logits", help="array to fit on (default: %(default)s)")
     options.add_argument("--fit-target", default="val_labels", help="its classes (default: %(default)s)")
-    options.add_argument("--out", type=Path, default=Path("audit.png"), help="picture to write (default: %(default)s)")
+    options.add_argument("--out", type=Path, default=Path("audit.png"), help="image to write (default: %(default)s)")
     given = options.parse_args()
 
     wanted = (given.logits, given.target, given.fit_logits, given.fit_target)
@@ -54,7 +54,7 @@ def main() -> None:
         with np.load(given.predictions) as arrays:
             missing = [name for name in wanted if name not in arrays]
             if missing:
-                options.error(f"{given.predictions} has no {' and no '.join(missing)}; it holds {', '.join(arrays)}")
+                options.error(f"{given.predictions} has no {' and no '.join(missing)}; it has {', '.join(arrays)}")
             logits, target, fit_logits, fit_target = (arrays[name] for name in wanted)
     except OSError as error:
         options.error(str(error))
@@ -66,7 +66,7 @@ def main() -> None:
         picture(f"As trained: ECE {100 * metrics.ece(before):.1f} %", before),
         picture(f"After temperature {scaling.temperature_:.2f}: ECE {100 * metrics.ece(after):.1f} %", after),
     ]
-    # Few colours: an indexed picture is much smaller and looks the same.
+    # With few colours, an indexed image is much smaller and looks the same.
     side_by_side(pictures).quantize(128).save(given.out, optimize=True)
 
 

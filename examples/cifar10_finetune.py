@@ -1,10 +1,10 @@
-"""Fine-tune a pretrained CIFAR-10 network with the NLL, and with the NLL and ESD; then make its images worse.
+"""Fine-tune a pretrained CIFAR-10 network with the NLL, and with NLL + ESD; then evaluate it on corrupted images.
 
     python examples/cifar10_finetune.py --data-dir FOLDER --weights resnet20.th
 
-The weights have seen all training images, so neither held-out training images nor a validation set tell how sure the
-network may be: temperatures are fitted on the second half of the test set, and everything is scored on the first.
-Trials are kept in --runs; the same command again goes on with what is missing.
+The weights have seen all training images, so neither held-out training images nor a validation set measure calibration
+on new images: temperatures are fitted on the second half of the test set, and everything is scored on the first.
+Trials are kept in --runs; run the same command again to continue.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from calibrant_lab.trials.fit import predict, prepare
 from calibrant_lab.trials.local_executor import LocalExecutor
 from calibrant_lab.trials.store import Store
 
-# The normalisation these weights were trained with.
 HALF = 5000  # of the test set
+# The normalisation these weights were trained with.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     """Run, and write a table and a figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--weights", required=True, help="of a ResNet20 for CIFAR-10")
+    parser.add_argument("--weights", required=True, help="weights of a ResNet20 for CIFAR-10")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--epochs", type=int, default=3)
@@ -65,7 +65,7 @@ def main() -> None:
     with LiveView(store, Console(stderr=True), total=2 * arguments.seeds) as view:
         plan = run(sweep, store, LocalExecutor(arguments.runs, arguments.data_dir), view)
     if missing := plan.missing(store.results().keys()):
-        sys.exit(f"{len(missing)} of {len(plan.needed)} trials have no result: the same command again runs them")
+        sys.exit(f"{len(missing)} of {len(plan.needed)} trials have no result: run the same command again")
     networks = {"as downloaded": [_as_downloaded(base, arguments.data_dir)]}
     networks |= {row.name: [store.trial(trial).predicted("test") for trial in row.trials] for row in plan.rows}
     text = _page(networks, arguments.epochs) + _seen(plan, store)
@@ -113,7 +113,7 @@ def _page(networks: Mapping[str, Sequence[Predicted]], epochs: int) -> str:
 
 
 def _seen(plan: Plan, store: Store) -> str:
-    """What ESD had to go by: the weights have seen the images that fine-tuning held out."""
+    """Scores on the images that fine-tuning held out, but the weights had seen."""
     results = {row.name: [store.trial(trial).result().validation for trial in row.trials] for row in plan.rows}
     told = (
         f"{name} {100 * statistics.fmean(one['accuracy'] for one in found):.2f} and "

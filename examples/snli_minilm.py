@@ -1,10 +1,10 @@
-"""Fine-tune a small BERT on SNLI with the NLL alone, or with ESD on held-out pairs beside it.
+"""Fine-tune a small BERT on SNLI with the NLL, or with NLL + ESD on held-out pairs.
 
     python examples/snli_minilm.py --data-dir nli --model all-MiniLM-L6-v2 --objective esd --out runs/esd
 
-The data folder holds ``snli_train_subset_18k.jsonl.gz``, ``snli_1.0_dev.jsonl.gz`` and ``snli_1.0_test.jsonl.gz``: one
-JSON object a line with ``sentence1``, ``sentence2`` and ``gold_label``. The model is a name on the hub or a folder.
-Predictions on validation and test land in the output folder, for ``calibrant evaluate`` to look at.
+The data folder has ``snli_train_subset_18k.jsonl.gz``, ``snli_1.0_dev.jsonl.gz`` and ``snli_1.0_test.jsonl.gz``: one
+JSON object per line with ``sentence1``, ``sentence2`` and ``gold_label``. The model is a name on the hub or a folder.
+Validation and test predictions are written to the output folder, for ``calibrant evaluate``.
 """
 
 import argparse
@@ -27,7 +27,7 @@ LABELS = ("entailment", "neutral", "contradiction")
 
 
 class Pairs(Dataset[dict[str, Any]]):
-    """Tokenised pairs of sentences; those without a gold label are dropped."""
+    """Tokenised sentence pairs; those without a gold label are dropped."""
 
     def __init__(self, path: Path, tokenizer: Any, max_length: int, limit: int | None = None) -> None:
         with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -51,31 +51,31 @@ def options() -> argparse.Namespace:
     parser.add_argument("--objective", choices=("nll", "esd"), default="esd", help="default: %(default)s")
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and predictions")
     parser.add_argument("--pairs", type=int, metavar="N", help="train on the first N pairs only, 9 in 10 for the NLL")
-    parser.add_argument("--weight", type=float, default=1.0, help="of ESD (default: %(default)s)")
+    parser.add_argument("--weight", type=float, default=1.0, help="weight of ESD (default: %(default)s)")
     parser.add_argument("--epochs", type=float, default=3, help="default: %(default)s")
-    # The paper's 1e-5 is for BERT-base; a model a tenth its size moves more slowly.
+    # The paper's 1e-5 is for BERT-base; this model is much smaller.
     parser.add_argument("--learning-rate", type=float, default=5e-5, help="default: %(default)s")
     parser.add_argument("--batch-size", type=int, default=64, help="default: %(default)s")
     parser.add_argument("--calibration-batch-size", type=int, default=64, help="default: %(default)s")
-    parser.add_argument("--calibration-every", type=int, default=1, metavar="K", help="ESD at every K-th step")
-    parser.add_argument("--max-length", type=int, default=158, help="in tokens (default: %(default)s)")
+    parser.add_argument("--calibration-every", type=int, default=1, metavar="K", help="use ESD only every K-th step")
+    parser.add_argument("--max-length", type=int, default=158, help="maximum number of tokens (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the output folder")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint in the output folder")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Train, predict, scale, and print one line of figures."""
+    """Train, predict, fit a temperature, and print the scores."""
     given = options()
     tokenizer = AutoTokenizer.from_pretrained(given.model)
     files = (("snli_train_subset_18k", given.pairs), ("snli_1.0_dev", None), ("snli_1.0_test", None))
     everything, validation, test = (
         Pairs(given.data_dir / f"{name}.jsonl.gz", tokenizer, given.max_length, limit) for name, limit in files
     )
-    # Both runs see the same nine tenths, so that they differ in nothing but the objective.
+    # Both runs train on the same nine tenths, so they differ only in the objective.
     train, held_out = interleaved_split(everything, calibration_fraction=0.1, seed=given.seed)
 
-    set_seed(given.seed)  # of the classification head, which is new
+    set_seed(given.seed)  # for the classification head, which is new
     model = AutoModelForSequenceClassification.from_pretrained(given.model, num_labels=len(LABELS))
     trainer = CalibratedTrainer(
         model=model,

@@ -1,16 +1,26 @@
 """Two processes that talk to each other, as on two devices."""
 
+import multiprocessing
 import os
 from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from typing import Any
 
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
+
+
+def prepared_processes() -> ForkServerContext:
+    """Processes that have imported torch and Lightning: one server does so once, and they are forks of it."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["pytest", "hypothesis", "lightning", "calibrant.training.lightning"])
+    return server
 
 
 def on_two_ranks(work: Callable[..., None], *arguments: Any) -> None:
     """Call ``work(rank, *arguments)``, which begins a process group, in two new processes; raise what either raised."""
-    spawn(_work_and_leave, args=(work, arguments), nprocs=2)
+    prepared_processes()
+    start_processes(_work_and_leave, args=(work, arguments), nprocs=2, start_method="forkserver")
 
 
 def _work_and_leave(rank: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:

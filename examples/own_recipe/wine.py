@@ -1,4 +1,4 @@
-"""A recipe, a method and a metric of one's own: scikit-learn's wine (178 rows of 13 numbers) with a small network."""
+"""A user-defined recipe, objective and metric: scikit-learn's wine (178 rows of 13 numbers) with a small network."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from calibrant_lab import Data, Recipe
 
 
 def load() -> Data:
-    """Two thirds to train with, one third to test on; validation and held-out rows are split off the first."""
+    """Two thirds for training, one third for testing; validation and held-out rows are split off the first."""
     found = load_wine()
     x, y = torch.tensor(found.data, dtype=torch.float32), torch.tensor(found.target)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
@@ -21,7 +21,7 @@ def load() -> Data:
 
 
 def build(data: Data, settings: Any) -> nn.Module:
-    """An MLP, as wide as the setting `hidden` of this recipe says."""
+    """An MLP; its width is the setting `hidden` of this recipe."""
     return nn.Sequential(nn.Linear(13, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, data.classes))
 
 
@@ -29,7 +29,7 @@ wine = Recipe(load, build, epochs=30, batch_size=32, validation_fraction=0.3, ca
 
 
 class SquaredGap(nn.Module):
-    """An objective of one's own: the square of mean confidence less accuracy on a held-out batch."""
+    """A user-defined objective: the square of mean confidence minus accuracy on a held-out batch."""
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the objective."""
@@ -38,5 +38,5 @@ class SquaredGap(nn.Module):
 
 
 def surest_error(predictions: Predictions) -> float:
-    """A metric of one's own: the highest confidence of a wrong prediction."""
+    """A user-defined metric: the highest confidence of a wrong prediction."""
     return float((predictions.confidence * (1 - predictions.correct)).max())

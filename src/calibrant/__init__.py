@@ -52,7 +52,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Rooms that training does not need are loaded when first used.
+    # Subpackages that training does not need are imported when first used.
     if name in ("metrics", "posthoc", "report", "training"):
         import importlib
 

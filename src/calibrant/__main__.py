@@ -1,4 +1,4 @@
-"""`python -m calibrant`: the command line where its script is not on the path."""
+"""`python -m calibrant`: the command line if its script is not on the path."""
 
 from calibrant.cli import main
 

@@ -1,4 +1,4 @@
-"""NumPy: the types of arrays, and the sums over sorted samples that :mod:`calibrant.numerics` has for tensors."""
+"""Types of NumPy arrays, and sums over sorted samples as :mod:`calibrant.numerics` has them for tensors."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Marks = np.ndarray[tuple[int, ...], Any]
 
 
 def tie_bounds_of_array(ascending: Array) -> tuple[IndexArray, IndexArray]:
-    """Return what :func:`calibrant.numerics.tie_bounds` does, for a NumPy array of one dimension."""
+    """Like :func:`calibrant.numerics.tie_bounds`, for a one-dimensional NumPy array."""
     differs = ascending[1:] != ascending[:-1]
     if differs.all():
         each_alone = np.arange(len(ascending))
@@ -29,7 +29,7 @@ def laplace_sums_of_array(position: Array, weight: Array, bandwidth: float) -> t
     growing, shrinking = np.zeros((2, len(position) + 1))
     np.cumsum(weight * up, out=growing[1:])
     shrinking[:-1] = (weight * down)[::-1].cumsum()[::-1]
-    if first is last:  # nobody is tied but with themselves
+    if first is last:  # there are no ties
         return down * growing[:-1], weight, up * shrinking[1:]
     prefix = np.zeros(len(position) + 1)
     np.cumsum(weight, out=prefix[1:])

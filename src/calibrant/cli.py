@@ -1,4 +1,4 @@
-"""The command line: what the library does with files of predictions, and commands that other packages add."""
+"""The command line: commands for files of predictions, and commands that other packages add."""
 
 import sys
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ app = App(
     help="Neural networks that say how sure they are, and are right about it.",
     version=__version__,
 )
-# Commands of other packages, such as the laboratory's, are imported when they are asked for.
+# Commands of other packages, such as the laboratory's, are imported when they are called.
 for command in entry_points(group="calibrant.commands"):
     app.command(command.value, name=command.name)
 
@@ -83,7 +83,7 @@ def recalibrate(
 ) -> None:
     """Fit a post-hoc method on one file of predictions and apply it to another.
 
-    Writes the calibrated probabilities, and shows the scores before and after if the target is there.
+    Writes the calibrated probabilities, and shows the scores before and after if the target is known.
 
     Args:
         fit: Predictions on held-out data, with target.
@@ -99,9 +99,9 @@ def recalibrate(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, or the arguments given.
+    """Run the command line, or the given arguments.
 
-    What is wrong with the input is said in one line; Ctrl-C ends it without a traceback.
+    Invalid input is reported in one line; Ctrl-C ends it without a traceback.
     """
     try:
         app(arguments)

@@ -1,4 +1,4 @@
-"""The global batch: a gather across ranks that carries the gradient home."""
+"""The global batch: a differentiable gather across ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,8 +51,8 @@ def gather_samples(columns: tuple[Tensor, ...], mask: Tensor | None) -> tuple[tu
 def gather_columns(columns: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Gather columns, each ``(..., N)`` of one shape, from all ranks, in the dtype of the first; 0 where padded.
 
-    One collective moves the data. Another, of one integer, tells the largest N: where the group has a CPU backend it
-    goes there, so that an accelerator is not waited for.
+    One collective moves the data. Another, of one integer, exchanges the largest N; it uses a CPU backend if the group
+    has one, to avoid waiting for an accelerator.
     """
     local = torch.stack([column.to(columns[0].dtype) for column in columns])
     padding = _largest_across_ranks(local.shape[-1]) - local.shape[-1]
@@ -80,7 +80,7 @@ def failing_together() -> Iterator[None]:
 def _largest_across_ranks(size: int) -> int:
     largest = _exchange_largest(size)
     if largest == FAILED:
-        raise RuntimeError("another rank of the process group was given bad input: its own error says what")
+        raise RuntimeError("another rank of the process group was given bad input: see the error of that rank")
     return largest
 
 

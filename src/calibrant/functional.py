@@ -1,7 +1,7 @@
 """The objectives as pure functions.
 
 Those of ``(confidence, correct)`` are the numerical core, as in the papers; those of
-``(logits, target)`` take what a network gives.
+``(logits, target)`` take the output of a network.
 """
 
 from calibrant.objectives.adafocal import adafocal

@@ -1,4 +1,4 @@
-"""Common mistakes, recognised by what the input looks like: hints for error messages, and one warning."""
+"""Hints about common mistakes, recognised by the input: parts of error messages, and one warning."""
 
 import warnings
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _warned_of_probabilities = False
 
 
 def of_logits(logits: object) -> str:
-    """How to get at the logits of a model's output, such as the ``ModelOutput`` of transformers."""
+    """How to get the logits of a model's output, such as the ``ModelOutput`` of transformers."""
     if isinstance(logits, Tensor):
         return ""
     if hasattr(logits, "logits"):
@@ -24,7 +24,7 @@ def of_logits(logits: object) -> str:
 
 
 def of_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
-    """What a target of another shape probably is, a column, multi-label or one-hot; nothing where it cannot be read."""
+    """What a target of another shape probably is: a column, multi-label or one-hot; empty if it cannot be read."""
     if target.numel() == len(logits) and target.dim() == 2:
         return "pass target.squeeze(1)"
     if target.shape != logits.shape or logits.dim() < 2 or logits.shape[1] < 2 or not readable(target):
@@ -46,10 +46,10 @@ def _is_distribution(rows: Array) -> bool:
 
 
 def warn_of_probabilities(logits: Tensor, mask: Tensor | None) -> bool:
-    """Warn, once per process, of ``(N, C)`` logits that look like the output of a softmax.
+    """Warn, once per process, about ``(N, C)`` logits that look like the output of a softmax.
 
     Returns:
-        Whether the values could be read and at least 8 samples count, so that there was something to see.
+        Whether the values could be read and at least 8 samples count, which the check needs.
     """
     global _warned_of_probabilities
     if not readable(logits):

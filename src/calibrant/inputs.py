@@ -1,8 +1,8 @@
-"""From what users have (logits, targets, masks) to what the mathematics needs, and every error message.
+"""Validation of logits, targets and masks, conversion to what the objectives take, and every error message.
 
 Shapes and types are always checked. Values (NaN, labels out of range, too few samples) are checked
 at once on the CPU; on an accelerator, and inside ``torch.compile``, by a device-side assertion that
-never makes the host wait; inside a ``torch.func`` transform or a tracer, where no value need exist, not at all.
+never makes the host wait; inside a ``torch.func`` transform or a tracer, where there may be no values, not at all.
 """
 
 import warnings
@@ -23,7 +23,7 @@ from calibrant.torch_private import assert_without_waiting
 
 
 class Pairs(NamedTuple):
-    """What the calibration objectives see: samples run along the last dimension of every field."""
+    """Input of the calibration objectives: samples are the last dimension of every field."""
 
     confidence: Tensor
     correct: Tensor
@@ -53,7 +53,7 @@ def require_between(values: Tensor, low: float, high: float, message: Callable[[
     if values.numel() == 0:
         return
     if readable(values):
-        # NumPy: on a small batch a tensor operation costs more in bookkeeping than in work.
+        # NumPy, since a tensor operation on a small batch is mostly overhead.
         array = values.detach().numpy()
         if not (low <= array.min() and array.max() <= high):
             raise ValueError(message(f" from {array.min():g} to {array.max():g}"))
@@ -63,10 +63,10 @@ def require_between(values: Tensor, low: float, high: float, message: Callable[[
 
 
 def require_samples(pairs: Pairs, minimum: int, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
-    """Raise ``ValueError`` if the batch is too small. Ignored samples are no reason to stop: they are reported.
+    """Raise ``ValueError`` if the batch is too small; too many ignored samples are reported, not an error.
 
     Returns:
-        For each row, whether at least ``minimum`` samples count; None where the mask cannot be read, or there is none.
+        For each row, whether at least ``minimum`` samples count; None if the mask cannot be read, or there is none.
     """
     samples = pairs.confidence.shape[-1]
     mask = pairs.mask.numpy() if pairs.mask is not None and readable(pairs.mask) else None
@@ -80,7 +80,7 @@ def require_samples(pairs: Pairs, minimum: int, name: str) -> np.ndarray[tuple[i
 
 
 def require_or_warn(pairs: Pairs, minimum: int, name: str) -> None:
-    """As :func:`require_samples`; warn if a row has too few samples because others were ignored."""
+    """Like :func:`require_samples`; warn if a row has too few samples because others were ignored."""
     enough = require_samples(pairs, minimum, name)
     if enough is not None and not enough.all():
         warn_of_ignored(pairs, minimum, name)
@@ -131,7 +131,7 @@ def checked_weight(
 ) -> tuple[Tensor, Tensor | None]:
     """Validate sample weights; return them in the dtype of ``like``, 0 where masked, and which samples count.
 
-    A sample of weight 0 does not count. The mask is None where it can be seen that all do.
+    A sample of weight 0 does not count. The mask is None if all samples are known to count.
     """
     check_shape("sample_weight", weight, expected, like_name)
     check_device("sample_weight", weight, like, like_name)
@@ -149,7 +149,7 @@ def checked_weight(
 
 
 def without_equal_weights(weight: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """Return None for weights seen to be equal, which change nothing: unweighted samples take a shorter path."""
+    """Return None for weights known to be equal, which change nothing: unweighted samples are faster."""
     if weight is None or not readable(weight):
         return weight
     array = weight.numpy() if mask is None else weight.numpy()[mask.numpy()]
@@ -182,7 +182,7 @@ def check_shape(name: str, value: Tensor, expected: torch.Size, like: str) -> No
 
 
 def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
-    """Raise ``ValueError`` unless both tensors live on the same device."""
+    """Raise ``ValueError`` unless both tensors are on the same device."""
     if value.device != like.device:
         raise ValueError(f"{name} is on {value.device} but {like_name} on {like.device}: move one of them with .to()")
 
@@ -269,9 +269,9 @@ def classification(
     Args:
         logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)`` or ``(N, 1, ...)``.
         target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension.
-        mask: Boolean, the shape of ``target``; True where a sample counts.
-        ignore_index: Label whose samples do not count; None if there is none.
-        sample_weight: Non-negative weights, the shape of ``target``.
+        mask: Boolean, same shape as ``target``; True where a sample counts.
+        ignore_index: Label of samples to ignore; None to ignore none.
+        sample_weight: Non-negative weights, same shape as ``target``.
     """
     check_logits_and_target(logits, target, ignore_index)
     if target.is_floating_point() or target.is_complex():
@@ -317,10 +317,10 @@ def classification(
 
 
 def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
-    """Which samples count: neither masked nor labelled ``ignore_index``; None where it can be seen that all do."""
+    """Which samples count: neither masked nor labelled ``ignore_index``; None if all are known to count."""
     if mask is not None:
         check_mask(mask, target.shape, "target", target)
-    # Where it costs nothing to look, the common case that every sample counts takes the shorter path.
+    # If the values can be read, the common case that every sample counts takes the faster path.
     look = readable(target)
     if ignore_index is not None and not (look and (target.numpy() != ignore_index).all()):
         valid = target != ignore_index
@@ -370,13 +370,13 @@ def class_wise_pairs(data: Classification) -> Pairs:
 
 
 def one_hot(data: Classification) -> Tensor:
-    """Whether each class is the right one, ``(N, C)``; unlike torch's, it maps under ``torch.vmap``."""
+    """Whether each class is the right one, ``(N, C)``; unlike torch's, it works under ``torch.vmap``."""
     classes = torch.arange(data.logits.shape[1], device=data.target.device)
     return data.target.unsqueeze(1) == classes
 
 
 class Residuals(NamedTuple):
-    """Pairs as numbers to accumulate with: float64, residuals times weights, samples that do not count weigh 0."""
+    """Pairs for accumulation: in float64, residuals times weights, weight 0 for samples that do not count."""
 
     confidence: Tensor
     correct: Tensor

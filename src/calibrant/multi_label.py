@@ -1,4 +1,4 @@
-"""Several labels for each sample: independent sigmoids, a 0/1 target of the shape of the logits."""
+"""Several labels for each sample: independent sigmoids, a 0/1 target with the shape of the logits."""
 
 import torch
 from torch import Tensor
@@ -18,11 +18,11 @@ def multi_label_pairs(
     """Validate and flatten multi-label output; every label's probability and whether it applies: each ``(C, N)``.
 
     Args:
-        logits: ``(N, C)`` or dense ``(N, C, d1, ...)``, one logit a label; ``(N,)`` for a single label.
-        target: 0 or 1, of the shape of the logits, integer or floating point.
-        mask: Boolean, the shape of ``target``; True where a label counts.
-        ignore_index: Value of the target that leaves a label of a sample out; None if there is none.
-        sample_weight: Non-negative weights, one a sample: the shape of the logits without the label dimension.
+        logits: ``(N, C)`` or dense ``(N, C, d1, ...)``, one logit per label; ``(N,)`` for a single label.
+        target: 0 or 1, same shape as ``logits``, integer or floating point.
+        mask: Boolean, same shape as ``target``; True where a label counts.
+        ignore_index: Target of labels to ignore; None to ignore none.
+        sample_weight: Non-negative weights, one per sample: the shape of the logits without the label dimension.
     """
     inputs.check_logits_and_target(logits, target, ignore_index)
     if target.shape != logits.shape:
@@ -47,7 +47,7 @@ def multi_label_pairs(
         weight = _rows(weight.unsqueeze(1).expand(logits.shape))
     confidence, correct = _rows(at_least_float32(logits)), _rows(target)
     if valid is not None:
-        # What does not count may hold anything, NaN included; zeros keep its gradient finite.
+        # Ignored labels may hold anything, NaN included; zeros keep their gradient finite.
         valid = _rows(valid)
         confidence = torch.where(valid, confidence, 0.0)
         correct = torch.where(valid, correct, torch.zeros_like(correct))

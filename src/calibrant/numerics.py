@@ -1,4 +1,4 @@
-"""The one home of numerical tricks: tie groups, the Laplace-kernel form, safe roots and logarithms.
+"""Numerical methods: tie groups, the Laplace-kernel form, safe roots and logarithms.
 
 Everything here is plain differentiable torch, so that autograd gives exact first and second derivatives,
 and ``torch.compile`` and ``torch.func`` see through it.
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from calibrant.torch_private import is_forward_mode, is_transformed
 
-# Roots below this count as 0: next to 0 their slope grows without bound, and a value that small is
+# Roots below this count as 0: near 0 their slope grows without bound, and a value that small is
 # rounding, not miscalibration.
 SMALLEST_ROOT = 1e-8
 
 
 def traced() -> bool:
-    """Whether someone records or transforms the operations, so that there may be no values to look at.
+    """Whether operations are recorded or transformed, so that there may be no values to read.
 
     That is ``torch.compile``, a ``torch.func`` transform, or a tracer such as ``make_fx`` or ``torch.jit.trace``.
     """
@@ -26,7 +26,7 @@ def traced() -> bool:
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether the values can be read here and now, by NumPy, without stalling or breaking anything."""
+    """Whether NumPy can read the values now, without waiting for a device or breaking a graph."""
     return (
         not traced()
         and not is_forward_mode()
@@ -37,12 +37,12 @@ def readable(tensor: Tensor) -> bool:
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype sums are accumulated in: float64, or float32 where the device has no other."""
+    """Return the dtype sums are accumulated in: float64, or float32 if the device has no float64."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Upcast float16 and bfloat16, whose eight to eleven bits of precision cannot hold a confidence."""
+    """Upcast float16 and bfloat16, whose eight to eleven bits of precision are too few for a confidence."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
@@ -65,7 +65,7 @@ def tie_bounds(ascending: Tensor) -> tuple[Tensor, Tensor]:
 def exclusive_cumsum(values: Tensor) -> Tensor:
     """Prefix sums that start at zero: ``(..., N)`` becomes ``(..., N + 1)``.
 
-    Padding rather than subtracting the element again keeps small terms beside large ones exact.
+    Padding, rather than subtracting the element again, keeps small terms next to large ones exact.
     """
     return F.pad(values.cumsum(-1), (1, 0))
 
@@ -74,8 +74,8 @@ def laplace_quadratic_form(position: Tensor, weight: Tensor, bandwidth: float) -
     r"""Exact :math:`\sum_{ij} w_i w_j \exp(-|x_i - x_j| / \phi)` in :math:`O(N \log N)`.
 
     Sorted, the kernel factorises into :math:`e^{-x_i/\phi} e^{x_j/\phi}` for :math:`x_j < x_i`, so
-    one prefix sum serves all pairs. Pairs of tied positions are summed apart, with the kernel a
-    constant 1: the slope of :math:`|\cdot|` at 0 is 0, and autograd must not see their positions.
+    one prefix sum serves all pairs. Pairs of tied positions are summed separately, with a constant
+    kernel of 1: the slope of :math:`|\cdot|` at 0 is 0, and autograd must not see their positions.
 
     Args:
         position: Positions in [0, 1], shape ``(..., N)``.
@@ -94,8 +94,8 @@ def laplace_quadratic_form(position: Tensor, weight: Tensor, bandwidth: float) -
 def laplace_sum_over_pairs(position: Tensor, weight: Tensor, bandwidth: float) -> Tensor:
     r"""Exact :math:`\sum_{i \ne j} w_i w_j \exp(-|x_i - x_j| / \phi)` in :math:`O(N \log N)`.
 
-    It is :func:`laplace_quadratic_form` without its diagonal, which is never added: one large weight among
-    small ones would leave nothing but rounding behind when it is subtracted again.
+    It is :func:`laplace_quadratic_form` without its diagonal, which is never added: subtracting one large weight
+    among small ones again would leave only rounding errors.
     """
     position, order = position.sort(dim=-1)
     weight = weight.gather(-1, order)
@@ -107,7 +107,7 @@ def laplace_sum_over_pairs(position: Tensor, weight: Tensor, bandwidth: float) -
 
 
 def relative_weight(weight: Tensor) -> Tensor:
-    """Weights over the largest of their row, so that products of three neither overflow nor underflow."""
+    """Weights divided by the largest of their row, so that products of three neither overflow nor underflow."""
     largest = weight.amax(-1, keepdim=True)
     return weight / torch.where(largest > 0, largest, 1.0)
 
@@ -115,8 +115,8 @@ def relative_weight(weight: Tensor) -> Tensor:
 def sum_over_distinct(weight: Tensor, size: int) -> Tensor:
     r"""Sum of the products of ``size`` distinct weights over all ordered tuples, along the last dimension.
 
-    For three, :math:`\sum w_i w_j w_k` over distinct :math:`i, j, k`. Each prefix sum is one more factor; of
-    non-negative weights nothing is ever subtracted, so that no digits are lost where a few weights are large.
+    For three, :math:`\sum w_i w_j w_k` over distinct :math:`i, j, k`. Each prefix sum adds one factor. Nothing
+    is ever subtracted, so that no digits are lost if a few weights are large.
 
     Example:
         >>> sum_over_distinct(torch.ones(5), 3), sum_over_distinct(torch.tensor([2.0, 3.0]), 2)
@@ -149,7 +149,7 @@ def _decayed_sum_below(position: Tensor, weight: Tensor, first: Tensor, bandwidt
 def exponential_is_safe(bandwidth: float, dtype: torch.dtype) -> bool:
     """Whether exp(x / bandwidth) stays in range for positions in [0, 1], centred.
 
-    Positions span at most 1, so the bandwidth alone tells: a static choice that costs no look at the data.
+    Positions span at most 1, so only the bandwidth matters, and the choice does not depend on the data.
     """
     return bandwidth * (1000.0 if dtype == torch.float64 else 100.0) >= 1.0
 
@@ -157,7 +157,7 @@ def exponential_is_safe(bandwidth: float, dtype: torch.dtype) -> bool:
 def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
     """The ``degree``-th root of ``max(value, 0)``, with value and gradient 0 where ``value <= 0``.
 
-    So it is for roots below ``SMALLEST_ROOT``. The inner ``where`` keeps the infinite slope at 0 out of
+    The same holds for roots below ``SMALLEST_ROOT``. The inner ``where`` keeps the infinite slope at 0 out of
     the graph: multiplied by a zero gradient it would become NaN.
 
     Example:
@@ -172,7 +172,7 @@ def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor | float) -> Tensor:
-    """``numerator / denominator``, and 0 with zero gradient where the denominator, if a tensor, is as good as 0.
+    """``numerator / denominator``, and 0 with zero gradient where a denominator tensor is practically 0.
 
     Below the root of the smallest normal number the derivative, which divides twice, would overflow.
     """
@@ -185,9 +185,9 @@ def safe_divide(numerator: Tensor, denominator: Tensor | float) -> Tensor:
 def softmax_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Numerators ``exp(l - max l)``, ``(N, C)``, and denominators, ``(N, 1)``, of the softmax of ``(N, C)`` logits.
 
-    Two rows that hold the same logits in another order are equally confident, and what is tied must stay
-    tied. So the denominator must not depend on the order of its terms: those of float32 are added up in
-    float64, whose rounding disappears when the quotient is rounded to float32; float64 ones are sorted first.
+    Two rows with the same logits in another order have equal confidence, and must stay tied. So the
+    denominator must not depend on the order of its terms: float32 terms are summed in float64, whose rounding
+    disappears when the quotient is rounded to float32; float64 terms are sorted first.
     """
     # The shift is a constant to autograd: it cancels.
     powers = torch.exp(logits - logits.detach().amax(1, keepdim=True))

@@ -1,6 +1,6 @@
 """Private names of torch that this package depends on, all of them here. Tested with torch 2.13.0.
 
-Hooks that a subclass overrides, ``nn.Module._apply`` and ``_load_from_state_dict``, stand where they are overridden.
+Hooks that a subclass overrides, ``nn.Module._apply`` and ``_load_from_state_dict``, are not listed here.
 """
 
 import torch
@@ -36,7 +36,7 @@ def is_forward_mode() -> bool:
 
 
 def assert_without_waiting(condition: Tensor, message: str) -> None:
-    """Let a kernel check a condition on an accelerator, which nothing waits for."""
+    """Check a condition on an accelerator without waiting for it."""
     torch._assert_async(condition, message)
 
 

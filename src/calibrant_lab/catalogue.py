@@ -19,15 +19,15 @@ def list_recipes(console: Console) -> None:
     console.print(table)
     table = _table("method", "", "options")
     for name, method in METHODS.items():
-        kind = "beside the NLL, on held-out data" if method.objective else "in place of the NLL" if method.loss else ""
+        kind = "added to the NLL, on held-out data" if method.objective else "replaces the NLL" if method.loss else ""
         options = ", ".join(
             option if value is None else f"{option} {value:g}" for option, value in method.defaults.items()
         )
         table.add_row(name, f"{escape(method.label)}{', ' if kind else ''}{kind}", options)
     console.print(table)
     console.print(
-        "Your own: --recipe and --method take package.module:name and ./file.py:name. Settings of a recipe: calibrant "
-        "recipes NAME.",
+        "For your own, give package.module:name or ./file.py:name as --recipe or --method. calibrant recipes NAME "
+        "lists the settings of a recipe.",
         highlight=False,
     )
 

@@ -67,21 +67,21 @@ def train(
     accelerator: str = "auto",
     **settings: Settings,
 ) -> None:
-    """Train one network by a recipe and a method, and keep it as a trial.
+    """Train one network with a recipe and a method, and store it as a trial.
 
-    A trial holds weights, predictions, curves, an HTML report and the configuration. The same command again continues
-    an interrupted trial, with the same result as without the interruption, and shows a finished one. With more
-    --epochs it continues a finished one, to the result of a training that long.
+    A trial holds weights, predictions, curves, an HTML report and the configuration. Run the same command again to
+    continue an interrupted trial, with the same result as without the interruption, or to show a finished one. With
+    more --epochs it continues a finished trial; the result is that of an uninterrupted run.
 
     Args:
         recipe: Name of a recipe, package.module:name or ./file.py:name; digits needs no data.
         method: Name of a method, package.module:name or ./file.py:name; by default nll.
         seed: Seed of split, initialisation, order and augmentation; by default 0.
-        data_dir: Folder with the official files of the data; by default they are fetched from the Hugging Face hub.
+        data_dir: Folder with the official data files; by default they are downloaded from the Hugging Face hub.
         runs: Folder of trials.
         config: TOML or JSON file with recipe, method, seed, options and settings, such as the config.json of a trial.
             Options of the command line override it.
-        wandb: Project of Weights & Biases to log to, in addition to TensorBoard.
+        wandb: Weights & Biases project to log to, in addition to TensorBoard.
         accelerator: cpu, gpu, mps or auto.
         settings: Settings of the recipe and options of the method, such as --epochs 5 --weight 2.
     """
@@ -121,33 +121,34 @@ def reproduce(
 ) -> None:
     """Run a sweep, and show its tables and figures, with the paper's numbers beside ours.
 
-    For each method a sweep searches the weight λ, then the options of the objective, and chooses by validation scores;
-    then all seeds are trained. Trials are kept in a folder and none is run twice: after an interruption, the same
-    command runs what is missing.
+    For each method a sweep searches the weight λ, then the options of the objective, chooses them by validation scores,
+    and trains all seeds. Trials are kept in a folder and none is run twice: after an interruption, the same command
+    runs the missing ones.
 
     Args:
         target: table1, table2, table3, figure1 to figure6, all, or a sweep of your own as a TOML file.
-        recipe: Recipes, by default the six of the paper or that of the sweep; package.module:name or ./file.py:name for
-            your own.
-        profile: Size of the search: paper, the default, as published; cpu smaller, with 50 epochs; quick for a first
-            try on digits. A sweep of your own has none.
-        methods: Rows beside the NLL, by default the paper's; package.module:name or ./file.py:name for your own.
+        recipe: Recipes, by default the paper's six or the recipe of the sweep; package.module:name or ./file.py:name
+            for your own.
+        profile: Size of the search: paper (default) as published; cpu smaller, with 50 epochs; quick for a first try on
+            digits. Not for a sweep of your own.
+        methods: Methods to compare with the NLL, by default the paper's; package.module:name or ./file.py:name for your
+            own.
         weights: Values of λ to search, by default the profile's.
         seeds: Number of networks per row.
         search_seeds: Number of networks per candidate of the search; their means are compared.
-        select: Validation score by which a candidate is chosen, by default ece.
+        select: Validation score that selects a candidate, the lowest wins; by default ece.
         columns: Scores to show, such as accuracy ece smooth_ece log_loss ece+temperature.
-        data_dir: Folder with the official files of the data; for several recipes, with a subfolder named after each.
-            By default they are fetched from the Hugging Face hub.
+        data_dir: Folder with the official data files; for several recipes, with a subfolder named after each. By
+            default they are downloaded from the Hugging Face hub.
         runs: Folder of trials.
         format: Format of printed tables: table, markdown, latex or csv.
         out: Folder for figures and tables in every format; by default figures go to RUNS/figures.
         dry_run: Only list the trials and show the table so far.
-        executor: local runs trials as processes of this machine, ray on a Ray cluster.
+        executor: local runs trials as processes on this machine, ray on a Ray cluster.
         parallel: Number of trials at a time on this machine; by default one per GPU or core.
         ray_address: Address of the Ray cluster, such as auto; by default Ray is started on this machine.
         gpus_per_trial: GPUs per trial on the cluster; may be a fraction.
-        cpus_per_trial: CPUs, and threads, per trial on the cluster.
+        cpus_per_trial: CPUs and threads per trial on the cluster.
         accelerator: cpu, gpu, mps or auto.
         corrupted_dir: Folder with the official CIFAR-10-C or CIFAR-100-C, for figure6; by default corruptions are
             generated.
@@ -168,7 +169,7 @@ def reproduce(
     try:
         complete = paper.reproduce(requests, store, running, format, out, only_list=dry_run)
     except KeyboardInterrupt:
-        sys.stderr.write("calibrant: interrupted: finished trials are kept, and the same command goes on\n")
+        sys.stderr.write("calibrant: interrupted: finished trials are kept; run the same command to continue\n")
         raise
     if not complete:
         sys.exit(1)
@@ -191,7 +192,7 @@ def show(trial: str, *, folder: Runs = Path("runs")) -> None:
     """Show one trial: configuration, scores, cost, environment, and the traceback if it failed.
 
     Args:
-        trial: The first digits of its identity.
+        trial: First digits of the trial's identity.
         folder: Folder of trials.
     """
     store = _store(folder)
@@ -244,7 +245,7 @@ def convert(path: Path) -> None:
     """Convert trials written by Calibrant 0.1, in place.
 
     Args:
-        path: Folder of trials, or a file that calibrant runs export wrote.
+        path: Folder of trials, or a file written by calibrant runs export.
     """
     require_training_packages()
     from calibrant_lab.trials.convert import convert

@@ -1,4 +1,4 @@
-"""Columns of tables: a metric, as trained or after post-hoc scaling, and how people read it."""
+"""Columns of tables: a metric, as trained or after post-hoc scaling, and how it is displayed."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ class Column(NamedTuple):
 
     key: str  # its name in a sweep
     heading: str  # one or two lines
-    factor: float  # 100 where people read percent
+    factor: float  # 100 for percentages
     digits: int
-    better: int  # 1 or -1: more of it, or less of it
+    better: int  # 1 if higher is better, -1 if lower is better
 
     @property
     def label(self) -> str:
-        """The heading within a sentence."""
+        """The heading for use in a sentence."""
         return self.heading.replace(" %", "").replace("\n", " ")
 
 

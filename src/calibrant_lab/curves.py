@@ -10,7 +10,7 @@ PANELS = (("accuracy", "accuracy %"), ("ece", "ECE %, 20 bins"))
 
 
 def write_curves(path: Path, history: Sequence[dict[str, float]], *, title: str) -> None:
-    """Draw the curves of one run, as ``CalibratedClassifier.history`` has them, into a PNG file."""
+    """Plot the curves of one run, given ``CalibratedClassifier.history``, to a PNG file."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

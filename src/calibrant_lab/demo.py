@@ -1,4 +1,4 @@
-"""A first look at calibrated training: a small sweep on made data, compared with the known truth."""
+"""A first look at calibrated training: a small sweep on synthetic data, compared with the known truth."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +23,9 @@ from calibrant_lab.trials.store import Store
 
 SWEEP = Path(__file__).with_name("demo.toml")
 LOOP, TRUTH = "CalibratedLoss", "the true probabilities"
-# Name of a row -> method, and whether temperature scaling follows.
+# Name of a row -> method, and post-hoc scaling applied afterwards.
 ROWS = {"NLL": ("nll", ""), "NLL + temperature": ("nll", "+temperature"), "NLL + ESD": ("esd", ""), LOOP: ("loop", "")}
-ABOUT = "Made data whose true probabilities are known. The models below are those of the first seed."
+ABOUT = "Synthetic data with known true probabilities. The models below are those of the first seed."
 COMPARED = ("accuracy", "ece", "log_loss")
 Scores = dict[str, list[dict[str, float]]]
 
@@ -33,7 +33,7 @@ Scores = dict[str, list[dict[str, float]]]
 def run_demo(
     out: Path, console: Console, changes: Mapping[str, int], *, seeds: int, workers: int | None = None
 ) -> Scores:
-    """Train every way with every seed, print the comparison, and return the scores by row."""
+    """Train every method with every seed, print the comparison, and return the scores by row."""
     asked = Sweep.read(SWEEP)
     sweep = asked.model_copy(update={"seeds": seeds, "settings": asked.settings | dict(changes)})
     store = Store(out / "runs")
@@ -42,7 +42,7 @@ def run_demo(
     with LiveView(store, Console(stderr=True), total=total) as view:
         trials = {(one.method, one.seed): one for one in run(sweep, store, executor, view).needed}
     if any(store.result(one) is None for one in trials.values()):
-        raise ValueError("the demo needs all its networks: see above why some failed")
+        raise ValueError("the demo needs all its networks, and some failed: see the errors above")
     columns = [column(key) for key in sweep.columns]
     scores = _scores(store, trials, columns)
     sentences = list(differences(scores, [one for one in columns if one.key in COMPARED], LOOP, list(ROWS)[1::-1]))
@@ -67,7 +67,7 @@ def _scores(store: Store, trials: Mapping[tuple[str, int], Configuration], colum
 
 
 def differences(scores: Scores, columns: Sequence[Column], row: str, others: Sequence[str]) -> Iterator[str]:
-    """Say, in a sentence for each other row, by how much the scores of one row differ from it."""
+    """Describe the differences between one row and each of the others, one sentence per comparison."""
     seeds = len(scores[row])
     if seeds == 1:
         yield "One seed: train more for a paired test of the differences."
@@ -101,7 +101,7 @@ def differences(scores: Scores, columns: Sequence[Column], row: str, others: Seq
 
 
 def _write(out: Path, store: Store, trials: Mapping[tuple[str, int], Configuration], sentences: Sequence[str]) -> None:
-    """Write the first seed's predictions, and audit them."""
+    """Write the first seed's predictions and a report on them."""
     audits = []
     for name, (method, repair) in ROWS.items():
         trial = store.trial(trials[method, 0])
@@ -125,19 +125,19 @@ def _show(
 ) -> None:
     settings = sweep.base.settings
     rows, test_rows = settings.rows, settings.test_rows  # type: ignore[attr-defined]
-    title = f"Made data, {settings.epochs} epochs, {len(scores[LOOP])} seeds"
+    title = f"Synthetic data, {settings.epochs} epochs, {len(scores[LOOP])} seeds"
     print_whole(console, score_table(scores, columns, title=title, apart=TRUTH))
     held_out = math.floor(settings.calibration_fraction * rows)
     about = (
-        f"Made data: labels drawn from the probabilities of a random teacher network, so that the truth is known. "
-        f"{rows:,} training rows, of which ESD and CalibratedLoss hold out {held_out:,}; temperature scaling has as "
-        f"many more; {test_rows:,} test rows. The settings were chosen so that NLL over-fits. "
+        f"Synthetic data: labels are drawn from the probabilities of a random teacher network, so the truth is known. "
+        f"{rows:,} training rows; ESD and CalibratedLoss hold out {held_out:,} of them, temperature scaling has "
+        f"{held_out:,} extra. {test_rows:,} test rows. The settings were chosen so that NLL overfits. "
         "error_of_p: mean |predicted - true probability| of the predicted class. ECE in 20 bins."
     )
     for line in (about, *sentences):
         console.print(line, highlight=False, markup=False)
     files = " ".join(str(out / f"{stem}.npz") for stem in ("nll", "loop"))
     console.print(
-        f"First seed: {out / 'report.html'}, and predictions: try calibrant evaluate {files}",
+        f"Report on the first seed: {out / 'report.html'}. Try its predictions: calibrant evaluate {files}",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip

@@ -18,16 +18,17 @@ class Method:
     """A way to train a network.
 
     Args:
-        label: What tables call it.
-        objective: Makes the objective that is added to the NLL, on held-out data; a class, or any function of options.
-        loss: Makes the loss that replaces the NLL.
+        label: Name of the method in tables.
+        objective: Class or function that builds the objective from options. The objective is added to the NLL, on
+            held-out data.
+        loss: Class or function that builds the loss that replaces the NLL.
         training: ``"temperature"`` for the temperature in the loop, ``"head"`` for the held-out loss through the last
             layer, see :class:`calibrant.training.CalibratedLoss`; an objective is added as published.
         options: Names of the options and their defaults. An option is passed to ``objective`` or ``loss`` under the
-            same name, or the one in ``keywords``. None leaves it to them.
-        keywords: Option -> name of the argument, where they differ.
-        searched: Options that a sweep searches after the weight, with the value where the search begins.
-        weight_scale: Multiplies the weights that a sweep tries.
+            same name, or the one in ``keywords``. If None, their own default is used.
+        keywords: Mapping from option to argument name, where they differ.
+        searched: Options that a sweep searches after the weight, with their initial values.
+        weight_scale: Factor applied to the weights that a sweep tries.
 
     Example:
         >>> from torch import nn
@@ -56,7 +57,7 @@ class Method:
         return weight | dict(self.options)
 
     def checked(self, options: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Complete options with the defaults, numbers made of texts; the error message has the name of the method."""
+        """Check options, parse numbers and fill in defaults; ``name`` of the method is for error messages."""
         defaults = self.defaults
         for option in options:
             if option not in defaults:
@@ -65,7 +66,7 @@ class Method:
         return defaults | {option: _as(defaults[option], value, option) for option, value in options.items()}
 
     def build(self, options: Mapping[str, Any]) -> "Losses":
-        """The modules that the options describe."""
+        """Build the loss and the objective from the options."""
         given = {
             self.keywords.get(name, name): value
             for name, value in options.items()
@@ -82,14 +83,14 @@ class Method:
 
 
 class Losses(NamedTuple):
-    """What is minimised on the training batch, None for the NLL; and what on the held-out batch, if anything."""
+    """Loss on the training batch, None for the NLL; and objective on the held-out batch, if any."""
 
     loss: nn.Module | None
     objective: nn.Module | None
 
 
 def _as(default: Any, value: Any, option: str) -> Any:
-    """A value from the command line, a text, as what the option is."""
+    """Convert a value from the command line to the type of the option."""
     if isinstance(default, bool):
         if str(value).lower() not in ("true", "false"):
             raise ValueError(f"{option} must be true or false, got {value!r}")
@@ -101,7 +102,7 @@ def _as(default: Any, value: Any, option: str) -> Any:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{option} must be a number, got {value!r}") from error
     if not 0 <= number < float("inf"):
-        raise ValueError(f"{option} must be a finite number of 0 or more, got {value!r}")
+        raise ValueError(f"{option} must be finite and at least 0, got {value!r}")
     return number
 
 
@@ -135,10 +136,10 @@ METHODS: dict[str, Method] = {
 
 
 def method(reference: str) -> Method:
-    """A method by name or from outside, where a module class or a function that makes one will do as an objective."""
+    """Return a method by name or import path; a module class, or a function that returns one, is an objective."""
     found = plugins.find(reference, "method", METHODS)
     if isinstance(found, Method):
         return found
     if not callable(found):
-        raise ValueError(f"{reference} must be a Method, or make an objective, got {type(found).__name__}")
+        raise ValueError(f"{reference} must be a Method, or build an objective, got {type(found).__name__}")
     return Method(reference.rpartition(":")[2], objective=found)

@@ -1,4 +1,4 @@
-"""What training from the command line needs besides the core."""
+"""Packages that the laboratory needs."""
 
 from importlib.util import find_spec
 
@@ -6,7 +6,7 @@ NEEDED = ("lightning", "tensorboard", "matplotlib", "jinja2", "pydantic", "filel
 
 
 def require_training_packages() -> None:
-    """Say in one sentence what is missing, before any work is done."""
+    """Raise an error that names missing packages, before any work is done."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ImportError(f"the laboratory needs {', '.join(missing)}: pip install 'calibrant[lab]'")

@@ -18,14 +18,14 @@ class UnknownNameError(ValueError):
 
 
 def find(reference: str, kind: str, built_in: Mapping[str, Any]) -> Any:
-    """Find an object by its name among the built-in ones, or from outside; ``kind`` is for the error message."""
+    """Find an object by name among the built-in ones, or import it; ``kind`` is for the error message."""
     if reference in built_in:
         return built_in[reference]
     place, colon, name = reference.rpartition(":")
     if not colon:
         raise UnknownNameError(
-            f"there is no {kind} {reference!r}{meant(reference, built_in)}: there are {', '.join(built_in)}, "
-            "and package.module:name or ./file.py:name for your own"
+            f"unknown {kind} {reference!r}{meant(reference, built_in)}: choose from {', '.join(built_in)}, "
+            "or give package.module:name or ./file.py:name"
         )
     module = _module(place, kind, reference)
     if not hasattr(module, name):
@@ -35,25 +35,25 @@ def find(reference: str, kind: str, built_in: Mapping[str, Any]) -> Any:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The known name that is nearest to a wrong one, as part of an error message; empty if none is near."""
+    """Suggest the closest known name, as part of an error message; empty if none is close."""
     close = get_close_matches(name, list(known), n=1)
     return f", did you mean {close[0]}" if close else ""
 
 
 def absolute(reference: str, folder: Path = Path()) -> str:
-    """A reference that means the same in any working directory; relative paths are relative to the folder."""
+    """Make a reference independent of the working directory; relative paths are relative to the folder."""
     place, _, name = reference.rpartition(":")
     return f"{(folder / place).resolve()}:{name}" if place.endswith(".py") else reference
 
 
 def short(reference: str) -> str:
-    """A reference without the folder of its file: what a table calls it, and what identifies a trial."""
+    """A reference without the folder of its file: its name in tables and in the identity of a trial."""
     place, _, name = reference.rpartition(":")
     return f"{Path(place).name}:{name}" if place.endswith(".py") else reference
 
 
 def source_digest(reference: str) -> str | None:
-    """Sixteen digits that change with the source file of an object from outside; None for a built-in one."""
+    """Hash, 16 digits, of the source file of an object that is not built in; None for a built-in one."""
     place = reference.rpartition(":")[0]
     if place and not place.endswith(".py"):
         spec = importlib.util.find_spec(place)
@@ -62,20 +62,20 @@ def source_digest(reference: str) -> str | None:
 
 
 def digest_of(path: Path) -> str:
-    """Sixteen digits that change with the content of a file."""
+    """Hash, 16 digits, of the content of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def _module(place: str, kind: str, reference: str) -> ModuleType:
     path = Path(place).resolve()
-    # As from a script, its neighbours can be imported, by functions that run later too. Last, to hide nothing.
+    # As in a script, neighbouring files can be imported, later too. The folder is last, so it shadows nothing.
     folder = str(path.parent if place.endswith(".py") else Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
     try:
         return _from_file(path) if place.endswith(".py") else importlib.import_module(place)
-    except Exception as error:  # what is in the file is someone else's and may raise anything
+    except Exception as error:  # user code may raise anything
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f", line {lines[-1]}" if lines else ""
         raise UnknownNameError(
@@ -87,8 +87,8 @@ def _module(place: str, kind: str, reference: str) -> ModuleType:
 @cache
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    # A name of its own, since two folders may each have a file of this name.
+        raise FileNotFoundError(f"no such file: {path}")
+    # A unique name, since two folders may each have a file of this name.
     name = f"calibrant_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # noqa: PT018, S101 (the name ends in .py)

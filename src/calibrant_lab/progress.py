@@ -5,7 +5,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 
 def training_progress(console: Console) -> Progress:
-    """Return the bar; it is silent where there is no terminal."""
+    """Return the progress bar; it is disabled without a terminal."""
     return Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
         TextColumn("{task.fields[scores]}"),

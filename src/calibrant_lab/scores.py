@@ -1,4 +1,4 @@
-"""Scores of a trained network, as trained and after post-hoc scaling, by the names that columns of a table have."""
+"""Scores of a trained network, as trained and after post-hoc scaling, by column name."""
 
 import math
 from collections.abc import Iterable
@@ -17,17 +17,17 @@ ALIASES = {"log_loss": "nll"}
 
 
 class Predicted(NamedTuple):
-    """Logits of a network and the right answers."""
+    """Logits of a network and the targets."""
 
     logits: Tensor
     target: Tensor
 
 
 def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = KEPT) -> dict[str, float]:
-    """Score a network on its test set: shares, not percent, NaN where no temperature could be fitted.
+    """Score a network on its test set; shares, not percent, NaN where no temperature could be fitted.
 
-    Columns are names of metrics, or their import paths as functions of :class:`calibrant.metrics.Predictions`; with
-    ``+temperature`` or ``+vector``, after scaling, which is fitted on the validation set.
+    Columns are names of metrics, or import paths of functions of :class:`calibrant.metrics.Predictions`. With
+    ``+temperature`` or ``+vector`` the metric is computed after scaling fitted on the validation set.
     """
     scaled: dict[str, Tensor | None] = {}
     found = {}
@@ -48,23 +48,23 @@ def score(metric: str, predicted: Predicted) -> float:
 
 
 def best_temperature(validation: Predicted) -> float:
-    """The temperature that a validation set gives; NaN where it does not determine one."""
+    """The temperature fitted on a validation set; NaN if there is no best temperature."""
     try:
         return float(cal.posthoc.TemperatureScaling().fit(*validation).temperature_)
-    except ValueError:  # answers that are all right, or no better than chance, have no best temperature
+    except ValueError:  # predictions that are all correct, or no better than chance, have no best temperature
         return math.nan
 
 
 def check_column(column: str) -> None:
-    """Complain about a column that there is not."""
+    """Raise ``ValueError`` for an unknown column."""
     metric, plus, repair = column.partition("+")
     if plus and repair not in REPAIRS:
-        raise ValueError(f"there is no post-hoc method {repair!r} for {column!r}: there are {', '.join(REPAIRS)}")
+        raise ValueError(f"unknown post-hoc method {repair!r} in {column!r}: choose from {', '.join(REPAIRS)}")
     check_metric(metric)
 
 
 def check_metric(metric: str) -> None:
-    """Complain about a metric that there is not."""
+    """Raise ``ValueError`` for an unknown metric."""
     if ":" in metric:
         found = plugins.find(metric, "metric", {})
         if not callable(found):
@@ -74,7 +74,7 @@ def check_metric(metric: str) -> None:
 
 
 def repaired(repair: str, validation: Predicted, test: Predicted) -> Tensor | None:
-    """Logits of the test set after a post-hoc method, or as they are for ``""``; None where none could be fitted."""
+    """Test logits after a post-hoc method, unchanged for ``""``; None if the method could not be fitted."""
     if not repair:
         return test.logits
     try:

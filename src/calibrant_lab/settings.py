@@ -7,69 +7,69 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from calibrant_lab.plugins import UnknownNameError, meant
 
-# A file whose content, not whose name, decides the result.
+# A file that is identified by its content, not its name.
 FilePath = Annotated[str, "content"]
 
 
 class Settings(BaseModel):
-    """What every training run has, whatever its data, network and method."""
+    """Settings of every training run, whatever its data, network and method."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     epochs: int = Field(250, ge=1, description="Passes over the training data.")
-    max_steps: int | None = Field(None, ge=1, description="Stop after so many steps, whatever the epochs.")
+    max_steps: int | None = Field(None, ge=1, description="Stop after this many steps, whatever the epochs.")
     batch_size: int = Field(512, ge=1, description="Samples in a batch of the training loss.")
     learning_rate: float = Field(1e-3, gt=0, description="Learning rate of AdamW.")
     weight_decay: float = Field(1e-2, ge=0, description="Weight decay of AdamW.")
     validation_fraction: float = Field(
         0.1, gt=0, lt=1,
-        description="Share of the training data that validates, where the data have no validation part of their own.",
+        description="Share of the training data used for validation, if the data have no validation set.",
     )  # fmt: skip
     calibration_fraction: float = Field(
         0.1, gt=0, lt=1, description="Share of the remaining training data held out for calibration."
     )
     calibration_batch_size: int | None = Field(
-        None, ge=1, description="Samples in a held-out batch; as many as in a training batch if not given."
+        None, ge=1, description="Samples in a held-out batch; by default as many as in a training batch."
     )
-    calibration_every: int = Field(1, ge=1, description="Use a held-out batch at every k-th step only.")
+    calibration_every: int = Field(1, ge=1, description="Use a held-out batch only every k-th step.")
     reduced_split: bool = Field(
-        False, description="Leave the held-out share out even if the method does not use it, for a fair comparison."
+        False, description="Set the held-out share aside even if the method does not use it, for a fair comparison."
     )
     batchnorm: Literal["update", "freeze"] = Field(
-        "update", description="Whether held-out batches enter BatchNorm's running statistics, as published, or not."
+        "update", description="Whether held-out batches update BatchNorm's running statistics (as published) or not."
     )
     precision: Literal["32", "bf16-mixed", "16-mixed"] = Field(
-        "32", description="Numerical precision of the training, as Lightning names it."
+        "32", description="Numerical precision of training, as in Lightning."
     )
     compile: bool = Field(False, description="Compile the network with torch.compile.")
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:
-        """Make settings of plain values or texts; what is wrong is said in one line."""
+        """Create settings from plain values or strings; errors are one line."""
         try:
             return cls.model_validate({name.replace("-", "_"): value for name, value in values.items()})
         except ValidationError as error:
-            # A setting that is not known may be one of a later version.
+            # An unknown setting may come from a later version.
             kind = UnknownNameError if error.errors()[0]["type"] == "extra_forbidden" else ValueError
             raise kind(one_line(error, cls.model_fields)) from error
 
     def replaced(self, changes: Mapping[str, Any]) -> Self:
-        """These settings with some values changed and checked."""
+        """Return a copy with some values changed and checked."""
         return self.checked(self.model_dump() | {name.replace("-", "_"): value for name, value in changes.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON keeps them."""
+        """Plain values for JSON."""
         return self.model_dump(mode="json")
 
 
 def no_such_setting(name: str, known: Iterable[str]) -> str:
-    """What to say about an unknown name."""
+    """Error message for an unknown name."""
     name, names = name.replace("_", "-"), [one.replace("_", "-") for one in known]
-    return f"there is no setting {name!r}{meant(name, names)}: there are {', '.join(names)}"
+    return f"unknown setting {name!r}{meant(name, names)}: choose from {', '.join(names)}"
 
 
 def one_line(error: ValidationError, known: Iterable[str] = ()) -> str:
-    """The first problem of a failed validation, in words for the command line."""
+    """The first problem of a failed validation, as one line for the command line."""
     problem = error.errors()[0]
     name = str(problem["loc"][0]).replace("_", "-") if problem["loc"] else "the value"
     if problem["type"] == "extra_forbidden":

@@ -13,8 +13,8 @@ from calibrant_lab.columns import Column
 from calibrant_lab.scores import BINS
 
 NOTE = (
-    f"ECE in {BINS} bins. TS and VS: temperature and vector scaling, fitted on the validation set; - where no "
-    "temperature fits."
+    f"ECE in {BINS} bins. TS and VS: temperature and vector scaling, fitted on the validation set; - if no "
+    "temperature could be fitted."
 )
 
 
@@ -25,9 +25,9 @@ def score_table(
     title: str,
     apart: str | None = None,
 ) -> Table:
-    """One row for each method, mean ± standard deviation over its seeds; the best mean of each column in bold.
+    """One row per method, mean ± standard deviation over seeds; the best mean of each column in bold.
 
-    Rows have the scores of each seed by the key of a column; the one named ``apart`` is not compared with the others.
+    Rows hold the scores of each seed by column key; the row named ``apart`` is not compared with the others.
     """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("", no_wrap=True)
@@ -50,24 +50,24 @@ def score_table(
 
 
 class Whole:
-    """A table as wide as its numbers: lines that a terminal breaks are ugly, numbers that rich cuts short are wrong."""
+    """A table as wide as its numbers: a broken line is ugly, a number that rich truncates is wrong."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Rich's way to ask what to draw."""
+        """Render for rich."""
         needed = Measurement.get(console, options.update(width=1000), self._table).maximum
         yield from console.render(self._table, options.update(width=max(needed, options.max_width)))
 
 
 def print_whole(console: Console, content: RenderableType) -> None:
-    """Print tables and what stands around them, no line of a table cut at the terminal's edge."""
+    """Print tables and text without truncating tables at the terminal's edge."""
     console.print(Whole(content) if isinstance(content, Table) else content, crop=False)
 
 
 def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean ± standard deviation; a single value has no deviation, and what could not be fitted has no value."""
+    """Mean ± standard deviation; without the deviation for a single value, a dash for values that are missing."""
     if any(math.isnan(value) for value in values):
         return "-"
     mean = f"{statistics.fmean(values):.{digits}f}"

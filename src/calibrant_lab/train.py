@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +34,18 @@ from calibrant_lab.trials.watching import Bar
 def resolve(
     recipe: str | None, method: str | None, seed: int | None, config: Path | None, changes: Mapping[str, Any]
 ) -> Configuration:
-    """The configuration that a recipe, a file and options of the command line come to; the latter go first."""
+    """The configuration given by a recipe, a file and command-line options; the latter take precedence."""
     given = {
         name.replace("-", "_"): value.split(",") if "," in str(value) else value for name, value in changes.items()
     }
     if config is None:
         if recipe is None:
-            raise ValueError("give a --recipe: calibrant recipes lists them")
+            raise ValueError("--recipe is required: calibrant recipes lists them")
         base = configure(recipe)
     else:
         base = read_configuration(config)
         if recipe is not None and plugins.absolute(recipe) != base.recipe:
-            raise FileError(config, f"is of the recipe {base.recipe}: leave out --recipe, or the file")
+            raise FileError(config, f"is for the recipe {base.recipe}: leave out --recipe or the file")
     asked = {"method": method, "seed": seed}
     return base.replaced({name: value for name, value in asked.items() if value is not None} | given)
 
@@ -51,13 +53,15 @@ def resolve(
 def train(
     configuration: Configuration, data: Path | None, runs: Path, *, wandb: str | None = None, accelerator: str = "auto"
 ) -> Trial:
-    """Train, or go on with what was interrupted, or show again what is finished."""
+    """Train a network, continue an interrupted trial, or show a finished one."""
     check_accelerator(accelerator)
     store = Store(runs)
     trial = store.trial(configuration)
     name = label(configuration)
     if trial.status == "done":
         trial.found_again(configuration)
+        for text in trial.warnings().values():
+            _warn(Console(stderr=True), text)
     else:
         try:
             trial.folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +70,7 @@ def train(
         loggers: list[Logger] = [TensorBoardLogger(trial.folder, name="", version="tensorboard")]
         if wandb is not None:
             loggers.append(_weights_and_biases(wandb, trial.folder, name, configuration))
-        with training_progress(Console(stderr=True)) as progress:
+        with training_progress(Console(stderr=True)) as progress, _warnings_on(progress.console):
             task = progress.add_task(f"{name}: reading data", total=None, scores="")
             try:
                 ending = run_trial(
@@ -76,10 +80,10 @@ def train(
             except KeyboardInterrupt:
                 progress.stop()
                 if (trial.folder / CHECKPOINT).exists():
-                    sys.stderr.write("calibrant: interrupted: the same command goes on from the last checkpoint\n")
+                    sys.stderr.write("calibrant: interrupted: the same command continues from the last checkpoint\n")
                 raise
         if ending == "busy":
-            raise FileError(trial.folder, "is being trained by another process: wait for it, or choose other --runs")
+            raise FileError(trial.folder, "is being trained by another process: wait for it, or give another --runs")
     audits = _audits(trial, name)
     if not (trial.folder / "report.html").exists():
         write_curves(trial.folder / "curves.png", trial.history(), title=name)
@@ -92,6 +96,18 @@ def train(
     return trial
 
 
+@contextmanager
+def _warnings_on(console: Console) -> Iterator[None]:
+    """Print warnings at once, above the progress bar, without the line of code that gave them."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _warn(console, str(message))
+        yield
+
+
+def _warn(console: Console, text: str) -> None:
+    console.print(f"[yellow]warning[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+
 def _weights_and_biases(project: str, out: Path, name: str, configuration: Configuration) -> Logger:
     try:
         import wandb  # noqa: F401
@@ -99,7 +115,7 @@ def _weights_and_biases(project: str, out: Path, name: str, configuration: Confi
         raise ImportError("--wandb needs the package wandb: pip install wandb") from error
     from lightning.pytorch.loggers import WandbLogger
 
-    # The same run goes on after an interruption.
+    # An interrupted run continues as the same run.
     identity = hashlib.sha256(f"{out.resolve()}{configuration.identity}".encode()).hexdigest()[:16]
     return WandbLogger(
         project=project, name=f"{plugins.short(configuration.recipe)} {name}", save_dir=out, id=identity,
@@ -108,7 +124,7 @@ def _weights_and_biases(project: str, out: Path, name: str, configuration: Confi
 
 
 def _audits(trial: Trial, name: str) -> list[Audit]:
-    """The network as trained, and with the temperature its validation set gives, which is the one to use."""
+    """The network as trained, and with the temperature fitted on its validation set, which is the one to use."""
     test = read_predictions(trial.folder / "test.npz")
     try:
         scaling = cal.posthoc.TemperatureScaling().fit(*trial.predicted("validation"))
@@ -119,7 +135,7 @@ def _audits(trial: Trial, name: str) -> list[Audit]:
     scaled = cal.metrics.predictions(logits=scaling(logits).numpy(), target=target.numpy())
     return [
         _without_repair(name, test, f"temperature {temperature}, fitted on the validation set, is shown beside it"),
-        _without_repair(f"{name}, T = {temperature}", scaled, "it has its temperature already"),
+        _without_repair(f"{name}, T = {temperature}", scaled, "the temperature is already applied"),
     ]
 
 
@@ -139,6 +155,6 @@ def _show(trial: Trial, configuration: Configuration, name: str, audits: list[Au
     folder = escape(str(trial.folder))
     console.print(
         f"In {folder}: model.pt, report.html, curves.png, test.npz and validation.npz for calibrant evaluate and "
-        f"recalibrate, config.json for --config. Curves as they grow: tensorboard --logdir {folder}",
+        f"recalibrate, config.json for --config. Live curves: tensorboard --logdir {folder}",
         highlight=False, soft_wrap=True,
     )  # fmt: skip

@@ -85,7 +85,7 @@ def test_different_samples_are_not_compared(
     other = tmp_path / "other.npz"
     np.savez(other, confidence=RNG.random(50), correct=RNG.integers(2, size=50))
     assert run("evaluate", files["sharp"], other, "--draws", 100) == 0
-    assert "other is not compared: it holds other samples than sharp." in " ".join(capsys.readouterr().out.split())
+    assert "other is not compared: it has other samples than sharp." in " ".join(capsys.readouterr().out.split())
 
 
 def test_three_samples_are_evaluated_but_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,7 +137,7 @@ def test_report(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert [path.name for path in report.parent.iterdir()] == ["out.html"]
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.slow)])
 def test_engines_give_the_same_scores(tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip({"duckdb": "duckdb", "spark": "pyspark"}[engine])
     import shutil
@@ -177,12 +177,12 @@ BAD: dict[str, tuple[list[str], str]] = {
     "missing": (["nope.npz"], "nope.npz: no such file"),
     "twice": (["sharp.npz", "./sharp.npz"], "the same file is given twice"),
     "overwrite": (["sharp.npz", "--report", "sharp.npz"], "would overwrite"),
-    "engine": (["sharp.npz", "--engine", "duckdb"], "reads .csv and .parquet only"),
+    "engine": (["sharp.npz", "--engine", "duckdb"], "reads only .csv and .parquet"),
     "report beyond memory": (
         ["pairs.csv", "--engine", "duckdb", "--report", "x.html"],
         "--report needs the samples in memory",
     ),
-    "bins beyond memory": (["pairs.csv", "--engine", "duckdb", "--convention", "netcal"], "right-closed bins only"),
+    "bins beyond memory": (["pairs.csv", "--engine", "duckdb", "--convention", "netcal"], "only right-closed bins"),
     "not a table": (["broken.csv"], "must hold a number in every row"),
     "beyond memory, missing column": (["broken.csv", "--engine", "duckdb", "--correct", "x"], "broken.csv"),
     "folder in the way": (["sharp.npz", "--report", "sharp.npz/x.html"], "x.html"),

@@ -33,8 +33,8 @@ def test_the_table_names_methods_and_data_and_fits_a_terminal(ran: Ran) -> None:
     assert {name: len(seeds) for name, seeds in scores.items()} == {
         "NLL": 2, "NLL + temperature": 2, "NLL + ESD": 2, "CalibratedLoss": 2, "the true probabilities": 1,
     }  # fmt: skip
-    assert all(words in screen for words in ("error_of_p", "Made data", "2 seeds", "500 training rows", "of 2 seeds"))
-    assert max(map(len, screen.split("labels drawn")[0].splitlines())) <= 80
+    assert all(words in screen for words in ("error_of_p", "Synthetic data", "500 training rows", "of 2 seeds"))
+    assert max(map(len, screen.split("labels are drawn")[0].splitlines())) <= 80
 
 
 def test_no_method_beats_the_truth(ran: Ran) -> None:

@@ -49,11 +49,11 @@ def test_options_reach_the_module() -> None:
         ("nll", {"weight": 1.0}, "weight is not an option of nll, which has none: leave it out"),
         ("mmce", {"softness": 0.1}, "softness is not an option of mmce, which has weight, root, bandwidth"),
         ("esd", {"weight": "much"}, "weight must be a number, got 'much'"),
-        ("esd", {"weight": -1}, "weight must be a finite number of 0 or more, got -1"),
-        ("esd", {"weight": float("nan")}, "weight must be a finite number of 0 or more, got nan"),
+        ("esd", {"weight": -1}, "weight must be finite and at least 0, got -1"),
+        ("esd", {"weight": float("nan")}, "weight must be finite and at least 0, got nan"),
         ("mmce", {"root": "maybe"}, "root must be true or false, got 'maybe'"),
         ("loop", {"loss": "esd"}, "esd does not replace the NLL"),
-        ("loop", {"loss": "focall"}, "no method 'focall', did you mean focal"),
+        ("loop", {"loss": "focall"}, "unknown method 'focall', did you mean focal"),
     ],
 )
 def test_a_wrong_option_is_refused(name: str, options: dict[str, Any], message: str) -> None:

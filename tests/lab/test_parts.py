@@ -41,7 +41,7 @@ def test_data_with_a_validation_part_keep_all_of_the_rest() -> None:
     assert (len(train), validation) == (1000, None)
 
 
-@pytest.mark.parametrize(("fraction", "message"), [(0.0001, "leaves 0 to validate"), (0.9999, "and 0 to train")])
+@pytest.mark.parametrize(("fraction", "message"), [(0.0001, "leaves 0 for validation"), (0.9999, "and 0 for training")])
 def test_a_part_without_samples_is_refused(fraction: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parts_of(NLL.replaced({"validation_fraction": fraction}))

@@ -91,7 +91,7 @@ def test_the_digest_changes_with_the_source(plugin: str) -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("digit", "there is no recipe 'digit', did you mean digits: there are made, digits, mnist,"),
+        ("digit", "unknown recipe 'digit', did you mean digits: choose from made, digits, mnist,"),
         ("./none.py:rows", "none.py): check the path"),
         ("no_package.module:rows", "No module named 'no_package'"),
         (":rows", "recipe ':rows' cannot be loaded"),
@@ -118,7 +118,7 @@ def test_what_cannot_be_loaded_is_one_line(
 
 @pytest.mark.parametrize(
     ("reference", "message"),
-    [("{plugin}.py:number", "must be a Method, or make an objective, got int"), ("esdd", "did you mean esd")],
+    [("{plugin}.py:number", "must be a Method, or build an objective, got int"), ("esdd", "did you mean esd")],
 )
 def test_a_method_that_is_none_is_refused(reference: str, message: str, plugin: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -127,7 +127,7 @@ def test_a_method_that_is_none_is_refused(reference: str, message: str, plugin: 
 
 def test_a_metric_that_is_none_is_refused(plugin: str) -> None:
     columns = {
-        "smooth_ecee": "smooth_ecee", f"{plugin}.py:none": "has no metric 'none'", "ece+platt": "no post-hoc method",
+        "smooth_ecee": "smooth_ecee", f"{plugin}.py:none": "has no metric 'none'", "ece+platt": "unknown post-hoc",
         f"{plugin}.py:number": "must be a function of Predictions, got int",
     }  # fmt: skip
     for column, message in columns.items():

@@ -55,7 +55,7 @@ def test_where_no_temperature_can_be_fitted_there_is_no_score() -> None:
 @pytest.mark.parametrize(
     ("column", "error", "message"),
     [
-        ("ece+isotonic", ValueError, "there is no post-hoc method 'isotonic'"),
+        ("ece+isotonic", ValueError, "unknown post-hoc method 'isotonic'"),
         ("elegance", ValueError, "elegance"),
         ("/somewhere/else.py:mine", UnknownNameError, "cannot be loaded"),
     ],

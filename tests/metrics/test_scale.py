@@ -47,7 +47,7 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
-@pytest.fixture(params=["duckdb", "spark"])
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
     if request.param == "spark":
         session = request.getfixturevalue("spark")
@@ -249,7 +249,7 @@ def test_bad_columns_are_named_with_their_remedy(tmp_path: Path, columns: dict[s
         (PROBABILITIES | {"target": [0, 0.5, 1]}, "1 of 3 rows have a target that is not a whole number"),
         (PROBABILITIES | {"target": [0, None, -1]}, "2 of 3 rows have a target that is not a whole number"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], [0.5, 0.6], [1.0, 0.0]]}, "1 of 3 rows .* do not sum to 1"),
-        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0], [1.0, 0.0]]}, "1 of 3 rows have another number of"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0], [1.0, 0.0]]}, "1 of 3 rows have a different number of"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0, None], [1.0, 0.0]]}, "1 of 3 rows have missing prob"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], None, [1.0, 0.0]]}, "1 of 3 rows have no probabilities"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], [-1.0, 2.0], [1.0, 0.0]]}, r"1 of 3 rows .* outside \[0, 1\]"),
@@ -335,6 +335,7 @@ def test_a_missing_engine_says_what_to_install(
         call("p.parquet")
 
 
+@pytest.mark.slow
 def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Path) -> None:
     z, c = confidences("uniform"), np.arange(900) % 2
     frame = spark.read.parquet(str(write(tmp_path / "p.parquet", confidence=z, correct=c)))

@@ -158,7 +158,7 @@ def test_cals_says_when_the_classes_are_not_those_of_its_update() -> None:
         ValueError, match=r"multiplier must be one number or have shape \(3,\) for 3 classes, got \(4,\)"
     ):
         loss(logits, target)
-    with pytest.raises(ValueError, match="one for each class it was updated with"):
+    with pytest.raises(ValueError, match="one for each class of its last update"):
         loss.update(logits)
     with pytest.raises(ValueError, match="the update of CALS needs at least 1 sample, got none"):
         loss.update(random_logits(9, 4, seed=0)[0], mask=torch.zeros(9, dtype=torch.bool))

@@ -197,7 +197,7 @@ def test_misuse_is_explained(name: str) -> None:
         calibrator.fit(bad, TARGET)
     with pytest.raises(ValueError, match=r"got labels from 1 to 4"):
         calibrator.fit(FIT, TARGET + 1)
-    with pytest.raises(ValueError, match=r"needs at least 1 sample to fit, got 0 that count"):
+    with pytest.raises(ValueError, match=r"needs at least 1 sample to fit, got none"):
         calibrator.fit(FIT, torch.full_like(TARGET, -100))
     with pytest.raises(ValueError, match=r"must have shape \(N, C\).* got \(2, 3, 4\): flatten"):
         calibrator.predict_proba(torch.zeros(2, 3, 4))
@@ -286,14 +286,14 @@ def test_the_state_of_another_kind_or_view_is_refused_and_nothing_is_lost() -> N
         (
             PlattScaling("top-label"),
             PlattScaling("class-wise"),
-            "PlattScaling with view='class-wise', got one with view",
+            "PlattScaling with view='class-wise', not with view",
         ),
         (
             DirichletCalibration(1.0, 1.0),
             MatrixScaling(1.0, 1.0),
-            "state of a MatrixScaling, got a DirichletCalibration",
+            "state of a MatrixScaling, not of a DirichletCalibration",
         ),
-        (HistogramBinning(), HistogramBinning(view="class-wise"), "make it with the same options"),
+        (HistogramBinning(), HistogramBinning(view="class-wise"), "use the same options"),
     ]:
         mine.fit(binary, TEST_TARGET % 2)
         before = mine.predict_proba(binary)

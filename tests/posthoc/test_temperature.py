@@ -83,7 +83,7 @@ def test_no_finite_temperature_is_explained() -> None:
     tied = torch.tensor([[1.0, 1.0, 0.0]]).repeat(10, 1)
     with pytest.raises(ValueError, match="right or tied for the top"):
         TemperatureScaling().fit(tied, torch.arange(10) % 2)
-    with pytest.raises(ValueError, match="logits of every held-out sample are all the same, and no temperature"):
+    with pytest.raises(ValueError, match="logits of every held-out sample are all equal, so no temperature"):
         TemperatureScaling().fit(torch.arange(10.0).unsqueeze(1).expand(10, 3), torch.arange(10) % 3)
     with pytest.raises(ValueError, match=r"beyond exp\(80\)"):
         TemperatureScaling().fit(overconfident(200, 5, 1e200, seed=4)[0], overconfident(200, 5, 1.0, seed=4)[1])

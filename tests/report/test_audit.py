@@ -61,7 +61,7 @@ def test_progress_rises_to_one(given: metrics.Predictions) -> None:
     assert all(0 <= share <= 1 for share in seen)
 
 
-SUREST_WHERE_WRONG = "the model is surest where it is wrong (the best one is infinite)"
+SUREST_WHERE_WRONG = "the model is most confident where it is wrong (the best one is infinite)"
 
 
 def surest_where_wrong(accuracy: float, samples: int = 2000) -> metrics.Predictions:
@@ -97,7 +97,7 @@ def test_a_half_that_cannot_be_fitted_says_why() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (confidences((0.9, 0.8, 50)), "a temperature needs logits or probabilities, and only confidences were given"),
+        (confidences((0.9, 0.8, 50)), "a temperature needs logits or probabilities, but only confidences were given"),
         (two_classes((0.9, 1.0, 50)), "no temperature can be fitted, as every prediction is right"),
         (two_classes((0.9, 0.2, 50)), "no temperature can be fitted, as predictions are no better than chance"),
         (two_classes((0.9, 0.9, 10)), "only 1 prediction is wrong, too few to check a temperature on halves"),

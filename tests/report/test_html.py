@@ -112,10 +112,12 @@ def test_headings_are_in_order_and_figures_say_what_they_show() -> None:
 
 def test_colours_follow_the_scheme_of_the_page() -> None:
     page = page_of("model")
-    figures = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
-    assert "var(--accent)" in figures
-    assert re.findall(r"#[0-9a-f]{6}\b", figures) == []
-    assert "font-family" not in figures
+    figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(figures) == 4
+    for figure in figures:
+        assert "var(--accent)" in figure
+        assert re.findall(r"#[0-9a-f]{6}\b", figure) == []
+        assert "font-family" not in figure
 
 
 def test_names_stay_text() -> None:
@@ -168,7 +170,7 @@ def test_models_of_different_kinds_share_a_page() -> None:
     ]
     texts = Checker(report.render(audits)).texts
     assert (
-        "There is none to show: a temperature needs logits or probabilities, and only confidences were given." in texts
+        "There is none to show: a temperature needs logits or probabilities, but only confidences were given." in texts
     )
     assert any("200 to 300 samples" in text for text in texts)
 
@@ -186,7 +188,7 @@ def test_a_comparison_says_which_model_is_better() -> None:
 def test_models_that_are_not_compared_are_named() -> None:
     given = {"a": classifier(90), "b": classifier(90, sharpness=2.0), "c": classifier(60), "d": classifier(90, seed=1)}
     audits = [report.audit(name, one, draws=10) for name, one in given.items()]
-    reason = "it holds other samples"
+    reason = "it has other samples"
 
     def found(chosen: list[report.Audit], pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         return [(other["name"], other["reason"]) for other in content.not_compared(chosen, pairs)]
@@ -199,7 +201,7 @@ def test_models_that_are_not_compared_are_named() -> None:
 def test_a_page_without_comparisons_says_so() -> None:
     audits = [report.audit(name, confidences((0.9, 0.8, size)), draws=10) for name, size in (("a", 20), ("b", 30))]
     page = report.render(audits)
-    assert "<bdi>b</bdi> is not compared with <bdi>a</bdi>: it holds other samples.</p>" in page
+    assert "<bdi>b</bdi> is not compared with <bdi>a</bdi>: it has other samples.</p>" in page
     assert "<h1>Calibration of 2 models</h1>" in page
 
 

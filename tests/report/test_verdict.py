@@ -11,10 +11,10 @@ from calibrant.metrics.verdicts import p_value
 from calibrant.report.chance import chance_gap
 from tests.report.data import classifier, confidences, two_classes
 
-ONLY_CONFIDENCES = "a temperature needs logits or probabilities, and only confidences were given"
+ONLY_CONFIDENCES = "a temperature needs logits or probabilities, but only confidences were given"
 
 
-REJECTED = "calibrated is rejected, p < 0.001"
+REJECTED = "the hypothesis that the model is calibrated is rejected (p < 0.001)"
 
 
 @pytest.mark.parametrize(
@@ -23,18 +23,18 @@ REJECTED = "calibrated is rejected, p < 0.001"
         (
             classifier(sharpness=2.0),
             2.0,
-            f"over-confident by GAP points; {REJECTED}; temperature T repairs it, as far as 4,000 samples can tell",
+            f"over-confident by GAP points; {REJECTED}; temperature T repairs it, as far as 4,000 samples show",
         ),
         (
             classifier(sharpness=0.5),
             0.5,
-            f"under-confident by GAP points; {REJECTED}; temperature T repairs it, as far as 4,000 samples can tell",
+            f"under-confident by GAP points; {REJECTED}; temperature T repairs it, as far as 4,000 samples show",
         ),
         (
             classifier(seed=1),
             None,
-            "not distinguishable from calibrated, p = P; "
-            "with 4,000 samples an average gap below CHANCE points would not show",
+            "not distinguishable from a calibrated model (p = P); "
+            "with 4,000 samples an average gap below CHANCE points would not be detected",
         ),
         (
             two_classes((0.6, 0.8, 500), (0.9, 0.7, 500)),
@@ -54,10 +54,10 @@ REJECTED = "calibrated is rejected, p < 0.001"
         (
             metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]),
             None,
-            "not distinguishable from calibrated, p = P; "
-            "with 3 samples an average gap below CHANCE points would not show",
+            "not distinguishable from a calibrated model (p = P); "
+            "with 3 samples an average gap below CHANCE points would not be detected",
         ),
-        (confidences((1.0, 1.0, 50)), None, "not distinguishable from calibrated, p = 1.000"),
+        (confidences((1.0, 1.0, 50)), None, "not distinguishable from a calibrated model (p = 1.000)"),
         (
             confidences((1.0, 0.9, 50)),
             None,
@@ -91,8 +91,8 @@ def rejected() -> report.Audit:
 @pytest.mark.parametrize(
     ("before", "after", "gap", "p_after", "words"),
     [
-        (0.10, 0.02, 0.0, 0.2, "repairs it, as far as 500 samples can tell"),
-        (0.10, 0.09, 0.0, 0.2, "repairs it, as far as 500 samples can tell"),
+        (0.10, 0.02, 0.0, 0.2, "repairs it, as far as 500 samples show"),
+        (0.10, 0.09, 0.0, 0.2, "repairs it, as far as 500 samples show"),
         (0.10, 0.02, 0.2, 0.2, "repairs most of it"),
         (0.10, 0.02, 0.0, 0.01, "repairs most of it"),
         (0.10, 0.05, 0.0, 0.01, "repairs most of it"),
@@ -117,7 +117,7 @@ def test_what_a_temperature_does_is_judged_by_the_test_then_by_smooth_ece(
 @pytest.mark.parametrize(("samples", "bins"), [(4000, None), (4000, 100_000), (300, None), (300, 5)])
 def test_the_exact_repair_is_one_whatever_the_bins(samples: int, bins: int | None) -> None:
     said = report.verdict(report.audit("model", classifier(samples, sharpness=2.0), bins=bins, draws=200))
-    assert said.endswith(f"repairs it, as far as {samples:,} samples can tell")
+    assert said.endswith(f"repairs it, as far as {samples:,} samples show")
 
 
 def test_a_temperature_of_one_hot_probabilities_comes_with_a_caveat() -> None:
@@ -125,7 +125,7 @@ def test_a_temperature_of_one_hot_probabilities_comes_with_a_caveat() -> None:
     target = np.where(np.arange(400) % 10 < 8, said, (said + 1) % 4)
     found = report.audit("model", metrics.predictions(probabilities=np.eye(4)[said], target=target), draws=50)
     assert report.verdict(found).endswith(
-        "but most confidences are exactly 1, so the temperature rests on the number that stands in for p = 0"
+        "but most confidences are exactly 1, so the temperature depends on the number used in place of p = 0"
     )
     # Of logits nothing is lost, even where a confidence rounds to 1.
     sharp = metrics.predictions(logits=60 * np.eye(4)[said], target=target)
@@ -141,7 +141,9 @@ def test_p_values_read_as_those_of_the_tests_themselves(value: float) -> None:
 def test_a_lean_that_the_test_does_not_confirm_is_still_told() -> None:
     found = report.audit("model", confidences((0.9, 0.8, 500)), draws=50)
     unsure = replace(found, test=replace(found.test, p_value=0.08))
-    assert report.verdict(unsure) == "over-confident by 10.00 points, though calibrated is not rejected, p = 0.080"
+    assert report.verdict(unsure) == (
+        "over-confident by 10.00 points, though the hypothesis that the model is calibrated is not rejected (p = 0.080)"
+    )
 
 
 def test_the_gap_of_chance_is_that_of_drawn_labels() -> None:

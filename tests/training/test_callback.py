@@ -171,7 +171,7 @@ def test_weights_from_before_the_end_of_fit_are_told(tmp_path: Path) -> None:
     run.fit(module, train)
     run.save_checkpoint(tmp_path / "finished.ckpt")
     run.test(module, validation, ckpt_path=tmp_path / "finished.ckpt", weights_only=True, verbose=False)
-    with pytest.warns(CalibrationWarning, match="from before the end of fit"):
+    with pytest.warns(CalibrationWarning, match="saved before the end of fit"):
         run.test(module, validation, ckpt_path=saving.best_model_path, weights_only=True, verbose=False)
 
 
@@ -205,17 +205,17 @@ def test_held_out_batches_leave_the_random_numbers_of_training_alone(tmp_path: P
 
 def test_bad_use_is_explained(tmp_path: Path) -> None:
     train, held_out, _ = loaders()
-    with pytest.raises(TypeError, match="again and again, got generator"):
+    with pytest.raises(TypeError, match="more than once, got generator"):
         TemperatureInTheLoop(batch for batch in held_out)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         few = DataLoader(Subset(train.dataset, range(3)), 3)
         trainer(tmp_path, TemperatureInTheLoop(few), max_epochs=1).fit(Own(), train)
     told = [str(one.message) for one in caught if issubclass(one.category, CalibrationWarning)]
-    assert told[0].startswith("3 held-out samples say nothing")
-    assert told[1].startswith("3 held-out samples are trained on too")
+    assert told[0].startswith("3 held-out samples are too few")
+    assert told[1].startswith("3 held-out samples are also training samples")
     classifier = CalibratedClassifier(nn.Linear(6, 3), method="temperature")
-    with pytest.raises(ValueError, match="leave out this callback"):
+    with pytest.raises(ValueError, match="remove this callback"):
         trainer(tmp_path, TemperatureInTheLoop(held_out)).fit(classifier, interleave(train, held_out))
     with pytest.raises(ValueError, match="no layer 'head'"):
         trainer(tmp_path, TemperatureInTheLoop(held_out, layer="head")).fit(Own(), train)

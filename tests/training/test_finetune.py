@@ -155,11 +155,11 @@ def test_seen_samples_and_few_samples_are_warned_about() -> None:
     model = network(1.0)
     y = (1.5 * x[:, :4]).argmax(1)
     y[0] = (y[0] + 1) % 4
-    with pytest.warns(CalibrationWarning, match="probably seen"):
+    with pytest.warns(CalibrationWarning, match="probably trained on"):
         calibrate(model, [(x, y)], method="temperature")
     with pytest.warns(CalibrationWarning, match="50 samples are few"):
         calibrate(network(), [data(50)], method="temperature")
-    with pytest.raises(ValueError, match="10 samples are the fewest"):
+    with pytest.raises(ValueError, match="needs at least 10 samples"):
         calibrate(network(), [data(9)])
 
 

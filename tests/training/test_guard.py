@@ -18,6 +18,7 @@ from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
 from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
 from calibrant.training.running_scores import Scores
+from tests.quick import first_of
 from tests.training.batches import Batch, Batches
 
 
@@ -110,7 +111,7 @@ def test_failure_4_weight_1000_collapses_accuracy() -> None:
 # Sound training
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_of(range(3)))
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -195,6 +196,37 @@ def test_a_temperature_may_undo_over_fitting() -> None:
         window(guard, batch(50, 50))
 
 
+@pytest.mark.parametrize("has_objective", [False, True])
+def test_a_final_network_that_is_worse_than_its_training_is_reported(has_objective: bool) -> None:
+    guard = Guard(has_objective=has_objective)
+    for right in (800, 950, 940):
+        guard.add_training(batch(right, 1000 - right))
+        guard.add_held_out(batch(right, 1000 - right))
+        guard.close_window()
+    guard.judge_final(Scores(1000, 0.93, 0.2, 0.0))
+    assert not guard.warnings_
+    with pytest.warns(CalibrationWarning, match=r"was 95.0% at its best and is 74.0% with the final network") as caught:
+        guard.judge_final(Scores(1000, 0.74, 0.9, 0.0))
+    assert ("weight of the objective" in str(caught[0].message)) == has_objective
+
+
+@pytest.mark.parametrize("method", ["temperature", "published"])
+def test_a_jump_in_the_last_step_is_reported(method: Any) -> None:
+    model = network(0)
+    calibrated = CalibratedLoss(model, method)
+    data, held_out, _ = digits(0)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for _ in range(6):
+        for (x, y), other in interleave(Batches(data, 64), Batches(held_out, 64)):
+            optimizer.zero_grad()
+            calibrated(x, y, *other).backward()
+            optimizer.step()
+    with torch.no_grad():
+        next(model.parameters())[:40] = 0
+    with pytest.warns(CalibrationWarning, match="with the final network"):
+        calibrated.finish([held_out])
+
+
 def test_a_fall_within_chance_is_none() -> None:
     guard = Guard()
     window(guard, batch(10, 0), steps=2)
@@ -252,6 +284,21 @@ def test_an_objective_that_is_always_zero_is_silent() -> None:
         guard.add_objective(torch.tensor(0.0))
     with pytest.warns(CalibrationWarning, match="0 on all of the last 50 held-out batches"):
         assert guard.close_window()["silent"] == 1
+
+
+def test_a_negative_objective_is_not_silent() -> None:
+    guard = Guard()
+    for _ in range(30):
+        guard.add_objective(torch.tensor(-0.001))
+    assert guard.judge()["silent"] == 0
+
+
+def test_a_pull_that_cannot_be_measured_is_reported() -> None:
+    guard = Guard()
+    for _ in range(30):
+        guard.add_objective(torch.tensor(0.1))
+    with pytest.warns(CalibrationWarning, match="cannot be measured, as in compiled code"):
+        guard.judge()
 
 
 def test_an_objective_that_speaks_now_and_then_is_not_silent() -> None:

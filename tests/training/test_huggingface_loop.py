@@ -48,7 +48,7 @@ def trainer(folder: Path, seed: int = 0, **changed: Any) -> CalibratedTrainer:
 
 def test_a_handful_of_held_out_samples_is_warned_about(tmp_path: Path) -> None:
     data: dict[str, Any] = {"train_dataset": Noisy(8, 1), "calibration_dataset": Noisy(2, 2)}
-    with pytest.warns(CalibrationWarning, match="2 held-out samples say nothing"):
+    with pytest.warns(CalibrationWarning, match="2 held-out samples are too few"):
         CalibratedTrainer(bert(), arguments(tmp_path), pad, **data)
 
 

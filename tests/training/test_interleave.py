@@ -276,8 +276,8 @@ def test_leaving_a_pass_early_begins_a_new_one() -> None:
         ([1], [1], {"calibration_every": 1.5}, TypeError, "must be a whole number"),
         ([], [1], {}, ValueError, "the train loader has no batches"),
         ([1], [], {}, ValueError, "the calibration loader has no batches"),
-        (iter([1]), [1], {}, TypeError, "the train loader must be iterable again and again"),
-        ([1], 3, {}, TypeError, "the calibration loader must be iterable again and again, got int"),
+        (iter([1]), [1], {}, TypeError, "the train loader must be iterable more than once"),
+        ([1], 3, {}, TypeError, "the calibration loader must be iterable more than once, got int"),
     ],
 )
 def test_bad_loaders_say_why(train, calibration, options, error, message) -> None:  # type: ignore[no-untyped-def]
@@ -299,5 +299,5 @@ def test_the_state_of_the_random_numbers_comes_back() -> None:
 
 def test_a_handful_of_held_out_samples_is_warned_about() -> None:
     data = TensorDataset(torch.arange(40.0))
-    with pytest.warns(CalibrationWarning, match="3 held-out samples say nothing"):
+    with pytest.warns(CalibrationWarning, match="3 held-out samples are too few"):
         interleave(DataLoader(Subset(data, range(3, 40)), 10), DataLoader(Subset(data, [0, 1, 2]), 3))

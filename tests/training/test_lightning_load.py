@@ -87,8 +87,8 @@ def test_classes_of_ones_own_are_named_or_the_model_is_given(tmp_path: Path) -> 
     module = CalibratedClassifier(OwnNetwork(), cal.ESDLoss())
     path = saved(module, tmp_path)
     message = (
-        r"the model has parts that are not of torch.nn: tests.training.test_lightning_load.Block, tests.*OwnNetwork. "
-        r"If you trust them, import them and pass trusted=\[Block, OwnNetwork\], or pass model=, built as it was"
+        r"the model has parts that are not in torch.nn: tests.training.test_lightning_load.Block, tests.*OwnNetwork. "
+        r"If you trust them, import them and pass trusted=\[Block, OwnNetwork\], or pass model=, built as before"
     )
     with pytest.raises(ValueError, match=message):
         CalibratedClassifier.load_from_checkpoint(path)
@@ -107,7 +107,7 @@ def test_what_cannot_be_saved_is_asked_for(tmp_path: Path) -> None:
     run = trainer(tmp_path, max_epochs=1)
     run.fit(module, datamodule=data(calibration_fraction=0))
     run.save_checkpoint(tmp_path / "end.ckpt")
-    with pytest.raises(ValueError, match="the model could not be saved, as lambdas and classes inside functions"):
+    with pytest.raises(ValueError, match=r"the model could not be saved \(lambdas and classes inside functions"):
         CalibratedClassifier.load_from_checkpoint(tmp_path / "end.ckpt")
     loaded = CalibratedClassifier.load_from_checkpoint(tmp_path / "end.ckpt", model=nn.Linear(6, 3))
     assert_same(loaded, module)
@@ -122,7 +122,7 @@ def test_checkpoints_of_earlier_versions_need_the_model(tmp_path: Path) -> None:
     checkpoint = torch.load(path, weights_only=True)
     del checkpoint["calibrant"]["classifier"]
     torch.save(checkpoint, path)
-    with pytest.raises(ValueError, match="does not say how to build the model, as those of earlier versions: pass mod"):
+    with pytest.raises(ValueError, match="does not say how to build the model, like those of earlier versions: pass"):
         CalibratedClassifier.load_from_checkpoint(path)
     assert len(CalibratedClassifier.load_from_checkpoint(path, model=network()).history) == 1
 

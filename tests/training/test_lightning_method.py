@@ -90,7 +90,7 @@ def test_a_checkpoint_within_training_has_its_temperature(tmp_path: Path) -> Non
     saving = ModelCheckpoint(tmp_path, "{epoch}", every_n_epochs=1, save_top_k=-1)
     run = trainer(tmp_path, saving, max_epochs=4)
     run.fit(module, datamodule=noisy_data())
-    with pytest.warns(CalibrationWarning, match="from before the end of fit"):
+    with pytest.warns(CalibrationWarning, match="saved before the end of fit"):
         loaded = CalibratedClassifier.load_from_checkpoint(tmp_path / "epoch=2.ckpt")
     assert loaded.calibrated_loss is not None
     assert loaded.calibrated_loss.temperature == module.history[2]["train_temperature"] != 1

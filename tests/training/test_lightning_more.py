@@ -82,7 +82,7 @@ def test_reloading_the_loaders_does_not_repeat_the_first_order() -> None:
 
 def test_a_plateau_scheduler_needs_validation() -> None:
     module = classifier(scheduler=ReduceLROnPlateau)
-    with pytest.raises(ValueError, match="watches validation_nll, and there is no validation data"):
+    with pytest.raises(ValueError, match="watches validation_nll, but there is no validation data"):
         trainer().fit(module, InterleavedDataModule(samples(), batch_size=20))
 
 
@@ -115,7 +115,7 @@ def test_a_loader_without_a_length_trains_and_refuses_to_be_resumed(tmp_path: An
     first = trainer(max_epochs=1)
     first.fit(classifier(), batches())
     first.save_checkpoint(tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match="without a length cannot be picked up again"):
+    with pytest.raises(ValueError, match="without a length cannot be resumed"):
         trainer(max_epochs=3).fit(classifier(), batches(), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
 
 

@@ -1,6 +1,5 @@
 """Two processes with half the batch each train as one with the whole batch."""
 
-import multiprocessing
 import socket
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from calibrant.training.lightning import InterleavedDataModule
+from tests.ranks import prepared_processes
 from tests.training.lightning_runs import (
     callback_result,
     exact_classifier,
@@ -32,8 +32,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["lightning", "calibrant.training.lightning"])
+    server = prepared_processes()
     processes = [server.Process(target=run_on_two_ranks, args=(rank, port, folder)) for rank in range(2)]
     for process in processes:
         process.start()

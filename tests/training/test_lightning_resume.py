@@ -1,7 +1,6 @@
 """A run that was killed and started again ends as one that was not, to the last bit."""
 
 import csv
-import multiprocessing
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 import calibrant as cal
 from calibrant.training import interleave
 from calibrant.training.lightning import WholeCheckpointIO
+from tests.ranks import prepared_processes
 from tests.training.lightning_runs import EPOCHS, STEPS, classifier, data, result, run_to_be_killed, trainer
 
 pytestmark = [
@@ -47,9 +47,9 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@pytest.mark.slow  # those below stop a run without a signal
 def test_a_run_killed_again_and_again_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    server = multiprocessing.get_context("forkserver")  # imports Lightning once
-    server.set_forkserver_preload(["lightning", "calibrant.training.lightning"])
+    server = prepared_processes()
     # Steps are counted from 0, an epoch is 4, checkpoints come after every second: one kill before the first of them,
     # one right after it, one mid-epoch with a step to repeat, two after the end of an epoch, one in the last step.
     for kill_at in [1, 2, 3, 4, 5, STEPS + 3, EPOCHS * STEPS - 1]:

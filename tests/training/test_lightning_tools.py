@@ -44,7 +44,7 @@ def test_the_learning_rate_finder_sets_the_rate_and_leaves_no_other_trace(tmp_pa
 
 
 def test_a_rate_that_would_have_no_effect_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"learning_rate=0.01 is that of the default optimizer"):
+    with pytest.raises(ValueError, match=r"learning_rate=0.01 applies to the default optimizer only"):
         classifier(learning_rate=0.01, optimizer=sgd)
     with pytest.raises(ValueError, match="learning_rate must be at least 0"):
         classifier(learning_rate=-0.1)

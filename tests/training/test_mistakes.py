@@ -81,12 +81,12 @@ def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.M
 def test_held_out_samples_that_are_trained_on_too_are_told() -> None:
     data = TensorDataset(*samples(100, 0))
     parts = [Subset(data, range(60)), Subset(data, range(50, 100))]
-    with pytest.warns(CalibrationWarning, match="100 held-out samples are trained on too") as caught:
+    with pytest.warns(CalibrationWarning, match="100 held-out samples are also training samples") as caught:
         interleave(DataLoader(data, 10), DataLoader(data, 10))
     assert caught[0].filename == __file__
-    with pytest.warns(CalibrationWarning, match="10 held-out samples are trained on too"):
+    with pytest.warns(CalibrationWarning, match="10 held-out samples are also training samples"):
         interleave(DataLoader(parts[0], 10), DataLoader(parts[1], 10))
-    with pytest.warns(CalibrationWarning, match="50 held-out samples are trained on too"):
+    with pytest.warns(CalibrationWarning, match="50 held-out samples are also training samples"):
         interleave(DataLoader(data, 10), DataLoader(parts[1], 10))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -99,9 +99,9 @@ def test_held_out_samples_that_are_trained_on_too_are_told() -> None:
 def test_samples_shared_by_select_of_a_hugging_face_data_set_are_told() -> None:
     datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
     data = datasets.Dataset.from_dict({"text": [f"number {n}" for n in range(100)], "labels": [0, 1] * 50})
-    with pytest.warns(CalibrationWarning, match="10 held-out samples are trained on too"):
+    with pytest.warns(CalibrationWarning, match="10 held-out samples are also training samples"):
         warn_of_data(data.select(range(50, 100)), data.select(range(60)))
-    with pytest.warns(CalibrationWarning, match="5 held-out samples are trained on too"):
+    with pytest.warns(CalibrationWarning, match="5 held-out samples are also training samples"):
         warn_of_data(data.select([3, 70, 9, 40, 11]), data.shuffle(seed=0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -165,6 +165,27 @@ def test_what_is_not_a_batch_of_tensors_is_explained() -> None:
         CalibratedLoss(model)(x, y, x, y + 1)
     with pytest.raises(TypeError, match="wrap it in a module that returns the logits alone"):
         CalibratedLoss(nn.LSTM(10, 4))(x, y)
+
+
+def test_finish_after_earlier_weights_are_put_back() -> None:
+    """The temperature of the last step, to which raw logits have grown, says nothing about them."""
+    torch.manual_seed(0)
+    data, held_out = samples(200, 0), samples(50, 1)
+    model = nn.Sequential(nn.Linear(10, 128), nn.ReLU(), nn.Linear(128, 4))
+    calibrated = CalibratedLoss(model, patience=0, every=1, guard=False)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for step in range(300):
+        if step == 60:
+            early = copy.deepcopy(model.state_dict())
+        optimizer.zero_grad()
+        calibrated(*data, *held_out).backward()
+        optimizer.step()
+    late = calibrated.temperature
+    model.load_state_dict(early)
+    with torch.no_grad():
+        best = cal.posthoc.TemperatureScaling().fit(model(held_out[0]), held_out[1]).temperature_
+    assert late > 2 * best
+    assert calibrated.finish([held_out]).temperature == pytest.approx(best, rel=0.1)
 
 
 def test_few_held_out_samples_change_a_sound_network_less_than_they_would_alone() -> None:

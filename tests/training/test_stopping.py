@@ -207,7 +207,7 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
         StopAfterTemperature(0)
     model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
     assert last_layer(model, 3, None) is last_layer(model, 3, "1") is last_layer(model, 3, model[1])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"torch\.nn\.Linear with 5 outputs, and none was found: name the layer"):
+    with pytest.raises(ValueError, match=r"torch\.nn\.Linear with 5 outputs, but none was found: name the layer"):
         last_layer(model, 5, None)
     tied = nn.ModuleDict({"tokens": nn.Embedding(3, 4), "head": nn.Linear(4, 3)})
     tied["head"].weight = tied["tokens"].weight

@@ -168,6 +168,19 @@ def test_state_goes_on_to_the_bit() -> None:
     assert one.largest_logit == other.largest_logit
 
 
+def test_earlier_weights_were_trained_at_a_smaller_temperature() -> None:
+    loop = TemperatureLoop(patience=0)
+    for step in range(8):
+        loop.observe(inputs.classification(*made(500, 10.0, step)), step)
+    logits, _ = made(100, 10.0, 9)
+    assert loop.trained_at(logits) == loop.trained_at(1.3 * logits) == loop.log_temperature
+    assert loop.trained_at(logits / 5) == pytest.approx(loop.log_temperature - math.log(5), abs=0.1)
+    assert loop.trained_at(logits / 50) == 0
+    never = TemperatureLoop()
+    never.observe(inputs.classification(*made(500, 10.0)), 0)
+    assert never.trained_at(logits / 5) == 0
+
+
 @given(st.floats(-5, 5), st.floats(-5, 5), st.floats(0, 5))
 def test_shrinking_stays_between_the_estimate_and_the_other_value(estimate: float, toward: float, error: float) -> None:
     result = shrunk(estimate, toward, error)

@@ -1,4 +1,4 @@
-"""What the commands of the command line do, apart from reading their options."""
+"""Implementation of the commands, without parsing of options."""
 
 from typing import Literal
 

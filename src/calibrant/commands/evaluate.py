@@ -1,4 +1,4 @@
-"""`calibrant evaluate`: how honest are the predictions in these files?"""
+"""`calibrant evaluate`: how well are the predictions in these files calibrated?"""
 
 import os
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ from calibrant.metrics.table import metrics_table
 from calibrant.report import Audit, audit, verdict
 
 TABLES = (".csv", ".parquet")
-# Of samples that two models must share to be compared.
+# Fewest samples that two models must share to be compared.
 FEWEST_COMPARED = 4
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to evaluate: what the command line was told."""
+    """Options of an evaluation, from the command line."""
 
     names: Columns
     bins: int | None
@@ -37,14 +37,14 @@ class Options:
 
 
 class Compared(NamedTuple):
-    """Every later model against the first: those that could be compared, and those that could not, with the reason."""
+    """Comparisons of every later model with the first, and the models that could not be compared, with the reason."""
 
     pairs: list[tuple[str, str, Comparison]]
     left_out: dict[str, str]
 
 
 def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | None, as_json: bool) -> None:
-    """Evaluate each file, compare them, print, and write the report if one is asked for."""
+    """Evaluate each file, compare them, print, and write the report if requested."""
     real = [os.path.realpath(path) for path in paths]
     if len(set(real)) < len(real):
         raise ValueError("the same file is given twice")
@@ -81,7 +81,7 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
 
 
 def model_names(paths: Sequence[Path]) -> list[str]:
-    """Short names that tell the files apart: their stems, or as much of their paths as it takes."""
+    """Short unique names of the files: their stems, or as much of their paths as needed."""
     for named in (lambda path: path.stem, lambda path: path.name, str):
         names = [printable(named(path)) for path in paths]
         if len(set(names)) == len(names):
@@ -105,7 +105,7 @@ def _compare(audits: list[Audit], options: Options) -> Compared:
         a, b = first, other.predictions
         known = a.target is not None and b.target is not None
         if len(a) != len(b) or (known and not np.array_equal(np.asarray(a.target), np.asarray(b.target))):
-            found.left_out[other.name] = f"holds other samples than {audits[0].name}"
+            found.left_out[other.name] = f"has other samples than {audits[0].name}"
         elif len(a) < FEWEST_COMPARED:
             found.left_out[other.name] = f"has fewer than {FEWEST_COMPARED} samples"
         else:
@@ -124,7 +124,7 @@ def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
         for name, reason in compared.left_out.items():
             console.print(f"{plain(name)} is not compared: it {plain(reason)}.", highlight=False)
         if compared.pairs and any(one.predictions.target is None for one in audits):
-            console.print("Where there is no target, rows are taken for the same samples.", highlight=False)
+            console.print("Without a target, rows are assumed to be the same samples.", highlight=False)
         return
     (only,) = audits
     columns = {"value": only.scores}
@@ -134,8 +134,8 @@ def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
     console.print(f"Test of calibration: {plain(str(only.test))}.", highlight=False)
     if only.repair is not None:
         console.print(
-            f"Temperature {only.repair.temperature:.4g}, fitted on all samples; the column after it comes from halves "
-            "that each other's temperature was fitted on.",
+            f"Temperature {only.repair.temperature:.4g}, fitted on all samples. In the column after temperature, each "
+            "half of the samples is scaled by the temperature of the other half.",
             highlight=False,
         )
 
@@ -149,7 +149,7 @@ def _plain(one: Audit) -> dict[str, Any]:
 
 
 def _engines(paths: Sequence[Path], wished: Engine) -> list[Engine]:
-    """How to read each file: all in memory, or all where they lie."""
+    """How to read each file: all in memory, or all with SQL."""
     if wished == "memory":
         return ["memory" for _ in paths]
     tables = [path.suffix.lower() in TABLES for path in paths]
@@ -162,7 +162,7 @@ def _engines(paths: Sequence[Path], wished: Engine) -> list[Engine]:
         wished = "duckdb"
     for path, table in zip(paths, tables, strict=True):
         if not table:
-            raise FileError(path, f"{wished} reads {' and '.join(TABLES)} only: evaluate it apart from the others")
+            raise FileError(path, f"{wished} reads only {' and '.join(TABLES)}: evaluate it separately")
     return [wished for _ in paths]
 
 
@@ -175,7 +175,7 @@ def _evaluate_beyond_memory(
     report: Path | None,
     as_json: bool,
 ) -> None:
-    """Exact scores from SQL; neither the test of calibration nor the report, which need the samples."""
+    """Exact scores from SQL, without the test of calibration and the report, which need the samples."""
     if report is not None:
         raise ValueError(
             f"--report needs the samples in memory, not in {engines[0]}: leave it out, or choose --engine memory"
@@ -201,7 +201,9 @@ def _scores_beyond_memory(path: Path, engine: Engine, options: Options, progress
 
     rule = CONVENTIONS[options.convention]
     if (rule.closed, rule.last) != ("right", "closed"):
-        raise ValueError(f"{engine} knows right-closed bins only: choose --convention paper or guo, or --engine memory")
+        raise ValueError(
+            f"{engine} supports only right-closed bins: choose --convention paper or guo, or --engine memory"
+        )
     bins = options.bins or rule.bins
     columns = options.names
     with naming(path):

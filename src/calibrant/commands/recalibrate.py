@@ -18,7 +18,7 @@ from calibrant.posthoc import METHODS, Calibrator, TemperatureScaling, logits_fr
 
 @dataclass(frozen=True)
 class Outcome:
-    """A fitted method, what it makes of the new predictions, and their scores if their target is known."""
+    """A fitted method, the calibrated predictions, and their scores if their target is known."""
 
     calibrator: Calibrator
     probabilities: Column
@@ -51,7 +51,7 @@ def recalibrate_file(fit: Path, apply: Path, out: Path | None, method: str, name
         title = f"{plain(str(apply))}: {outcome.before.title}"
         print_scores(console, {"before": outcome.before, "after": outcome.after}, title=title)
     else:
-        console.print(f"{plain(str(apply))} has no target, so there is no before and after to show.", highlight=False)
+        console.print(f"{plain(str(apply))} has no target, so there are no scores to show.", highlight=False)
     console.print(f"Written: {plain(str(out))}", soft_wrap=True, highlight=False)
 
 
@@ -60,8 +60,8 @@ def _recalibrate(fit: Path, apply: Path, method: str, names: Columns, begin: Cal
     training, new = read_source(fit, names), read_source(apply, names)
     if training.labels is None:
         called = names.of(training.kind)[1]
-        raise FileError(fit, f"has no {called!r}: a method is fitted to the right answers")
-    # Checked first, so that what is wrong with a file is said before what is wrong with a fit.
+        raise FileError(fit, f"has no {called!r}: a method needs labels to be fitted")
+    # Checked first, so that errors of a file come before errors of a fit.
     with naming(fit):
         logits, target = _logits(training), training.labels.astype(np.int64)
     with naming(apply):
@@ -83,7 +83,7 @@ def _logits(source: Source) -> Column:
     """Checked logits of all classes."""
     if source.kind == "confidence":
         raise ValueError("holds confidences only: recalibration needs the logits or probabilities of all classes")
-    if source.labels is None:  # any target will do to check the values
+    if source.labels is None:  # any target is good enough to check the values
         given: dict[str, Any] = {source.kind: source.values, "target": np.zeros(len(source.values), dtype=np.int64)}
         checked = predictions(**given)
     else:

@@ -1,4 +1,4 @@
-"""What the terminal shows: tables of scores side by side, and progress where someone is watching."""
+"""Output on the terminal: tables of scores side by side, and progress."""
 
 import json
 import math
@@ -16,20 +16,20 @@ from rich.table import Table
 from calibrant.metrics import Score, Scores
 
 Advance = Callable[[float], None]
-# Characters of a heading that count for the width of its column, and the least room a convention is worth.
+# Largest width of a heading, and smallest width of the column of conventions.
 MOST_HEADING = 17
 LEAST_CONVENTION = 28
 
 
 def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "") -> None:
-    """Scores side by side, one column each, with the convention of every row where there is room for it.
+    """Scores side by side, one column each, with the convention of every row if it fits.
 
-    Where the columns do not fit beside each other they become several tables: a number is never cut.
+    If the columns do not fit next to each other, they are split into several tables: a number is never cut.
 
     Args:
-        console: Where to print.
-        columns: Heading and scores of each column. A score that one of them lacks is left blank there.
-        title: Above the first table.
+        console: Console to print to.
+        columns: Heading and scores of each column. A missing score is left blank.
+        title: Title above the first table.
     """
     rows: dict[str, Score] = {}
     for scores in columns.values():
@@ -65,7 +65,7 @@ def _score_table(
         table.add_column("convention", style="dim")
     for key, first in rows.items():
         found = [next((str(entry) for entry in scores if entry.key == key), "") for scores in columns.values()]
-        # A convention that differs between columns, such as the number of bins a sweep chose, is nobody's.
+        # A convention that differs between columns, such as the number of bins of a sweep, is not shown.
         said = {entry.convention for scores in columns.values() for entry in scores if entry.key == key}
         convention = first.convention if len(said) == 1 else first.convention.split(",")[0].split(";")[0]
         table.add_row(first.label, *found, *([plain(convention)] if with_convention else []))
@@ -73,20 +73,20 @@ def _score_table(
 
 
 def plain(text: str) -> str:
-    """Text as it stands: rich would read what is in square brackets."""
+    """Escape text, in which rich would interpret square brackets."""
     return escape(printable(text))
 
 
 def printable(text: str) -> str:
-    """Text that does nothing to a terminal or a file but appear in it, whatever a file may be called."""
+    """Replace characters that are not printable, which names of files may contain."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[str], Advance]]:
-    """A bar with the time left, on a terminal only, and on the error stream: results stay clean.
+    """A progress bar with the time left, only on a terminal, and on the error stream, apart from results.
 
-    It gives a function that names the next piece of work and returns how to say which share of it is done.
+    It gives a function that takes the name of the next task and returns a function to report the share that is done.
     """
     console = Console(stderr=True)
     columns = (
@@ -100,7 +100,7 @@ def progress_bar(what: str) -> Iterator[Callable[[str], Advance]]:
         task = progress.add_task(plain(what), total=None)
 
         def begin(name: str) -> Advance:
-            # Until the first share is known, the bar only shows that something is going on.
+            # Until the first share is known, the bar only shows activity.
             progress.reset(task, description=plain(name), total=None)
             return lambda share: progress.update(task, completed=share, total=1.0)
 
@@ -108,7 +108,7 @@ def progress_bar(what: str) -> Iterator[Callable[[str], Advance]]:
 
 
 def print_json(data: Any) -> None:
-    """Plain data for machines, on standard output; numbers that JSON does not know become null."""
+    """Print data as JSON on standard output; numbers that JSON does not support become null."""
     text = json.dumps(_finite(data), indent=2, allow_nan=False, ensure_ascii=False)
     sys.stdout.write(text + "\n")
 

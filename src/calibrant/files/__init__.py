@@ -1,4 +1,4 @@
-"""Files of predictions: read with errors that name the file and the fix, written whole or not at all."""
+"""Files of predictions: read with errors that name the file and the fix, written atomically."""
 
 from calibrant.files.error import FileError, naming
 from calibrant.files.formats import SUFFIXES, Column

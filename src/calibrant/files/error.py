@@ -1,4 +1,4 @@
-"""What is wrong with a file, in one line."""
+"""Errors of files, in one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class FileError(ValueError):
-    """Something is wrong with a file a user gave: one line that names it and says what to do."""
+    """Error of a file that a user gave: one line that names the file and the remedy."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {' '.join(problem.split())}")
@@ -14,7 +14,7 @@ class FileError(ValueError):
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the file's name in front of what is wrong with its contents."""
+    """Prefix errors about the contents of a file with its name."""
     try:
         yield
     except FileError:

@@ -1,4 +1,4 @@
-"""The three formats: each knows the names of its arrays, and reads one of them."""
+"""The three formats: each lists the names of its arrays, and reads one of them."""
 
 import csv
 import re
@@ -18,7 +18,7 @@ SUFFIXES = (".npz", ".csv", ".parquet")
 
 
 def open_file(path: Path) -> "Npz | Csv | Parquet":
-    """Open a file of predictions, to be closed again."""
+    """Open a file of predictions; the caller closes it."""
     match path.suffix.lower():
         case ".npz":
             return Npz(path)
@@ -50,7 +50,7 @@ class Npz:
         self.handle.close()
 
     def names(self) -> list[str]:
-        """What there is to read."""
+        """Names of the arrays."""
         return list(self.file.files)
 
     def read(self, name: str) -> Column:
@@ -70,16 +70,16 @@ class Npz:
 
 
 class Table:
-    """What CSV and Parquet share: a value per class is a column per class, numbered from 0."""
+    """Base class of CSV and Parquet: values of classes are one column per class, numbered from 0."""
 
     path: Path
     columns: list[str]
 
     def close(self) -> None:
-        """Nothing is kept open but by Parquet."""
+        """Only Parquet keeps its file open."""
 
     def names(self) -> list[str]:
-        """What there is to read: columns, and the prefixes of numbered ones."""
+        """Names of the columns, and prefixes of numbered ones."""
         found = dict.fromkeys(self.columns)
         found.update(dict.fromkeys(re.sub(r"_0$", "", column) for column in self.columns if column.endswith("_0")))
         return list(found)
@@ -133,9 +133,9 @@ class Csv(Table):
         convert: dict[int | str, Callable[[str], float]] | None = None
         if self.first is not None and len(self.first) > places[0] and not _is_number(self.first[places[0]]):
             convert = {places[0]: _truth}
-        # The header is read by the csv module, for quoted names may hold line ends; what follows, by NumPy.
+        # The csv module reads the header, since quoted names may contain line ends; NumPy reads the rest.
         with self.path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there are no rows: checked elsewhere
+            warnings.simplefilter("ignore")  # about missing rows, which are checked elsewhere
             self._header(csv.reader(iter(file.readline, "")))
             try:
                 table: Column = np.loadtxt(
@@ -156,13 +156,13 @@ def _is_number(text: str) -> bool:
 
 
 def _truth(text: str) -> float:
-    """Right and wrong may be written as words."""
+    """Parse a number, or true and false as words."""
     word = text.strip().lower()
     return {"true": 1.0, "false": 0.0}[word] if word in ("true", "false") else float(text)
 
 
 def _place(error: Exception) -> str:
-    """Where NumPy stumbled, counted as an editor counts; it counts rows from 0, and short ones from 1."""
+    """Row of NumPy's error, counted from 1; NumPy counts rows from 0, and short ones from 1."""
     found = re.search(r"at row (\d+)", str(error))
     if not found:
         return ""
@@ -195,7 +195,7 @@ class Parquet(Table):
         self.file.close()
 
     def values(self) -> int:
-        """How many numbers it holds, those in lists included."""
+        """Number of values, including those in lists."""
         metadata = self.file.metadata
         groups = (metadata.row_group(k) for k in range(metadata.num_row_groups))
         return sum(group.column(k).num_values for group in groups for k in range(group.num_columns))

@@ -1,4 +1,4 @@
-"""Reading predictions: which arrays of a file to take, and whether it fits into memory at all."""
+"""Reading predictions: which arrays of a file to read, and whether it fits into memory."""
 
 import re
 from contextlib import closing
@@ -14,14 +14,14 @@ from calibrant.metrics.columns import Columns, Kind
 
 @dataclass(frozen=True)
 class Source:
-    """What a file holds: values of one kind, and the labels that belong to them if it has them."""
+    """Content of a file: values of one kind, and their labels if there are any."""
 
     kind: Kind
     values: Column
     labels: Column | None
 
     def predictions(self) -> Predictions:
-        """As checked predictions."""
+        """Return checked predictions."""
         if self.kind == "confidence":
             return predictions(self.values, self.labels, minimum=3, name="an evaluation")
         given: dict[str, Any] = {self.kind: self.values, "target": self.labels}
@@ -35,7 +35,7 @@ def read_predictions(path: Path, names: Columns | None = None) -> Predictions:
         path: ``.npz``, ``.csv`` or ``.parquet`` with ``logits`` or ``probabilities`` and ``target``, or with
             ``confidence`` and ``correct``. In a table, ``(N, C)`` values are columns ``logits_0``, ``logits_1``, ...,
             or in Parquet one column of lists.
-        names: What they are called, where not that.
+        names: Names of the arrays or columns, if they are different.
     """
     source = read_source(path, names)
     if source.labels is None:
@@ -76,7 +76,7 @@ def _check_is_there(path: Path) -> None:
 
 
 def _choose(path: Path, there: list[str], names: Columns) -> Kind:
-    """Which of the three kinds to read: the one the user named, else the one that says most."""
+    """Which of the three kinds to read: the one the user named, else the most informative one."""
     with_labels = [kind for kind in names.kinds() if set(names.of(kind)) <= set(there)]
     alone = [kind for kind in names.kinds() if names.of(kind)[0] in there]
     for kind in with_labels + alone:
@@ -89,18 +89,18 @@ def _choose(path: Path, there: list[str], names: Columns) -> Kind:
 
 
 def fits_in_memory(path: Path) -> bool:
-    """Whether a table can be read whole and worked on, going by its size and what memory is free."""
+    """Whether a table can be processed in memory, by its size and the free memory."""
     if path.suffix.lower() == ".parquet":
         with naming(path), closing(Parquet(path)) as opened:
             read = 8 * opened.values()
     else:
         read = path.stat().st_size
-    # As read, as float64, sorted, and one array for work.
+    # Copies: as read, as float64, sorted, and one work array.
     return 4 * read < free_memory()
 
 
 def free_memory() -> int:
-    """Bytes that can be had without swapping."""
+    """Bytes available without swapping."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all."""
+"""Atomic writing of files."""
 
 import os
 import tempfile
@@ -15,9 +15,9 @@ from calibrant.files.formats import SUFFIXES, Column
 
 @contextmanager
 def whole_or_not_at_all(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``, and rename it to that only when the block has ended well.
+    """Give a temporary path beside ``path``, and rename it to ``path`` only if the block succeeds.
 
-    A link is followed: what it points to is replaced, not the link. A device or a pipe is refused.
+    A link is followed: its target is replaced, not the link. A device or a pipe is an error.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():

@@ -1,4 +1,4 @@
-"""How honest is a classifier? Metrics of calibration and tests of it, for NumPy arrays and torch tensors alike.
+"""Calibration metrics and tests of calibration, for NumPy arrays and torch tensors.
 
 Every function takes ``(confidence, correct)``, or ``logits=`` or ``probabilities=`` with ``target=``.
 """

@@ -1,4 +1,4 @@
-"""The ECE family: errors of bins of confidence, in equal widths or equal masses, under named conventions."""
+"""The ECE family: calibration errors over bins of equal width or equal mass, with named conventions."""
 
 from typing import Any, Literal, NamedTuple, Unpack
 
@@ -10,14 +10,14 @@ from calibrant.arrays import Array, IndexArray
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.sorting import BLOCK
 
-# Bins of equal mass unless told otherwise, and the most that ECE-sweep tries.
+# Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
 MOST_SWEPT = 4096
 ConventionName = Literal["paper", "guo", "torchmetrics", "netcal"]
 
 
 class Convention(NamedTuple):
-    """Which equal-width bins: how many, and on which side their edges belong to them."""
+    """A convention for equal-width bins: their number, and which edges belong to them."""
 
     bins: int
     closed: Literal["right", "left"]
@@ -25,15 +25,15 @@ class Convention(NamedTuple):
     edges: Literal["quotients", "torch-linspace", "numpy-linspace"]
 
     def describe(self, bins: int) -> str:
-        """The convention in words, to stand beside a number."""
+        """The convention in a few words, to show next to a number."""
         sides = "(lo, hi]" if self.closed == "right" else "[lo, hi)"
-        return f"{bins} bins {sides}" + (", 1 apart" if self.last == "extra" else "")
+        return f"{bins} bins {sides}" + (", 1 separate" if self.last == "extra" else "")
 
     def edges_like(self, confidence: Array, bins: int) -> Array:
-        """The edges, in the type that confidences are compared in.
+        """The edges, in the dtype in which confidences are compared.
 
-        Ours are rounded as the confidences are: a confidence of k/bins is then on the edge, not beside it. torchmetrics
-        casts confidences to float32, netcal to float64.
+        Our edges are rounded like the confidences, so that a confidence of k/bins is on the edge, not next to it.
+        torchmetrics casts confidences to float32, netcal to float64.
         """
         if self.edges == "torch-linspace":
             return torch.linspace(0, 1, bins + 1, dtype=torch.float32).numpy()
@@ -56,9 +56,9 @@ class BinTable(NamedTuple):
     Attributes:
         lower: Lower edges.
         upper: Upper edges.
-        samples: How many samples fall in each bin.
-        confidence: The sum of their confidences.
-        right: How many of them are right.
+        samples: Number of samples in each bin.
+        confidence: Sum of their confidences.
+        right: Number of right predictions among them.
     """
 
     lower: Array
@@ -79,7 +79,7 @@ def equal_width_bins(given: Predictions, *, bins: int | None = None, convention:
     Args:
         given: Checked predictions.
         bins: Number of bins; by default the convention's.
-        convention: Which edges, and which side of them belongs to a bin.
+        convention: As in :func:`ece`.
     """
     rule, count = rule_of(convention, bins)
     edges = rule.edges_like(given.confidence, count)
@@ -90,7 +90,7 @@ def equal_width_bins(given: Predictions, *, bins: int | None = None, convention:
 
 
 def rule_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
-    """The convention of this name, and how many bins it means."""
+    """The convention with this name, and its number of bins."""
     inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
     if bins is not None:
@@ -99,13 +99,13 @@ def rule_of(convention: ConventionName, bins: int | None) -> tuple[Convention, i
 
 
 def slots_of(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
-    """The bin of each confidence; 0, the lower end of all edges, is in the first."""
+    """The bin of each confidence; a confidence of 0 is in the first bin."""
     count = len(edges) - 1
     confidence = confidence.astype(edges.dtype, copy=False)
     scaled = confidence * confidence.dtype.type(count)
     nearest = np.rint(scaled)
     slot = (np.ceil(scaled) - 1 if rule.closed == "right" else np.floor(scaled)).astype(np.intp)
-    # Multiplication is right but for rounding; what lies next to an edge is looked up, which takes far longer.
+    # Multiplication is right up to rounding; values next to an edge are looked up, which takes far longer.
     doubtful = np.flatnonzero(np.abs(scaled - nearest) <= 4 * count * np.finfo(confidence.dtype).eps)
     if len(doubtful):
         side: Literal["left", "right"] = "left" if rule.closed == "right" else "right"
@@ -114,7 +114,7 @@ def slots_of(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
 
 
 def bin_sums(confidence: Array, correct: Any, edges: Array, rule: Convention) -> tuple[Array, Array, Array]:
-    """Samples, confidence and right ones of each bin."""
+    """Number of samples, sum of confidences and number of right predictions of each bin."""
     slots = len(edges) - 1 + (rule.last == "extra")
     counts, total = np.zeros((slots, 2), dtype=np.int64), np.zeros(slots)
     for start in range(0, len(confidence), BLOCK):
@@ -132,7 +132,7 @@ def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS, split_ties: bo
 
     Args:
         given: Checked predictions.
-        bins: Number of bins; fewer come out where samples or ties leave fewer.
+        bins: Number of bins; the result has fewer if there are too few samples or too many ties.
         split_ties: Cut tie groups in the order given, as most published code does. By default a group stays
             together in the bin its first sample belongs to, and the result does not depend on the order.
     """
@@ -168,7 +168,7 @@ class _Mass:
 
 
 def ece_of(table: BinTable, samples: int, norm: float = 1.0) -> float:
-    """The mean, over samples, of their bin's gap; or the root of the mean of its power."""
+    """The mean of the gap of each sample's bin, or its power mean with exponent ``norm``."""
     if norm == 1:
         return float(np.abs(table.confidence - table.right).sum() / samples)
     return float(((table.samples / samples) @ np.abs(table.gaps) ** norm) ** (1 / norm))
@@ -190,15 +190,15 @@ def ece(
     ======================  ====  ==================================================================
     convention              bins  edges
     ======================  ====  ==================================================================
-    ``"paper"`` (ESD)       20    (lo, hi], the first one with 0
+    ``"paper"`` (ESD)       20    (lo, hi], the first bin includes 0
     ``"guo"``               15    the same
-    ``"torchmetrics"``      15    [lo, hi), and a confidence of exactly 1 in a bin of its own; compared in float32
-    ``"netcal"``            10    [lo, hi), the last one closed
+    ``"torchmetrics"``      15    [lo, hi), and a separate bin for a confidence of exactly 1; compared in float32
+    ``"netcal"``            10    [lo, hi), the last bin includes 1
     ======================  ====  ==================================================================
 
-    On confidences with ties, as trained networks have them, these differ by up to 0.4 points: say which one a
-    number follows. Code published with the first two leaves a confidence of exactly 0 out of every bin; no top label
-    has it, but a class may, and class-wise ECE would not count it.
+    On confidences with ties, as trained networks have them, these differ by up to 0.4 points: report the convention
+    with the number. The published code of the first two leaves a confidence of exactly 0 out of every bin; a top label
+    never has it, but a class may, and class-wise ECE would not count it.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
@@ -244,13 +244,13 @@ def mce(
 ) -> float:
     """Maximum calibration error (MCE): the largest gap of a bin that is not empty.
 
-    A bin of one sample can set it, so look at the counts (``metrics.equal_width_bins``) before believing it.
+    A bin with one sample can decide it, so check the counts (``metrics.equal_width_bins``) before you rely on it.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins; by default the convention's.
-        convention: As for :func:`ece`.
+        convention: As in :func:`ece`.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -308,14 +308,14 @@ def debiased_l2(
 
     .. math:: \sum_m \frac{n_m}{N} \Big[(\bar c_m - \bar z_m)^2 - \frac{\bar c_m (1 - \bar c_m)}{n_m - 1}\Big],
 
-    clipped at 0 and rooted. The term that is taken off is what chance alone adds to the square of a gap. Bins of
+    clipped at 0, then the square root. The subtracted term is what chance alone adds to the square of a gap. Bins with
     one sample count as 0.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins.
-        squared: Return the sum as it stands: neither clipped nor rooted, so it may be negative.
+        squared: Return the sum itself, without clipping and square root; it may be negative.
         split_ties: Cut tie groups in the order given; by default they stay together.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
@@ -343,16 +343,16 @@ def ece_sweep(
     split_ties: bool = False,
     **given: Unpack[Given],
 ) -> float:
-    """ECE with as many equal-mass bins as keep the bins' accuracies in ascending order.
+    """ECE with the largest number of equal-mass bins whose accuracies are in ascending order.
 
-    The number of bins rises from 2; the last one before accuracy first falls from one bin to the next is used, and
-    a single bin if 2 already fail. It stops at 4,096: where accuracy never falls, as when every sample is right, more
-    bins would change nothing worth the wait.
+    The number of bins rises from 2 until accuracy first falls from one bin to the next; the number before that is used,
+    or a single bin if 2 already fail. It stops at 4,096: if accuracy never falls, as when every sample is right, more
+    bins would hardly change the value.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
-        norm: As for :func:`ece`.
+        norm: As in :func:`ece`.
         split_ties: Cut tie groups in the order given; by default they stay together.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
@@ -386,5 +386,5 @@ def swept_bins(given: Predictions, *, split_ties: bool = False) -> BinTable:
             break
         best = table
         if len(table.samples) == len(mass.confidence):
-            break  # every tie group has a bin of its own: no more to come
+            break  # every tie group has its own bin: there cannot be more
     return best

@@ -1,4 +1,4 @@
-"""Class-wise ECE: every class's probability against whether it is the class, not the predicted one alone."""
+"""Class-wise ECE: ECE of the probability of every class, not only of the predicted class."""
 
 from typing import Unpack
 
@@ -20,9 +20,9 @@ def classwise_ece(
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
     Args:
-        data: Predictions already checked, in place of the keywords.
+        data: Checked predictions, in place of the keywords.
         bins: Number of bins; by default the convention's.
-        convention: As for :func:`calibrant.metrics.ece`.
+        convention: As in :func:`calibrant.metrics.ece`.
         **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
 
     See :func:`classwise_errors` for the value of each class.
@@ -45,7 +45,7 @@ def classwise_errors(given: Predictions, *, bins: int | None = None, convention:
     Args:
         given: Checked predictions, of all classes.
         bins: Number of bins; by default the convention's.
-        convention: As for :func:`calibrant.metrics.ece`.
+        convention: As in :func:`calibrant.metrics.ece`.
     """
     rule, count = rule_of(convention, bins)
     gaps = classwise_gaps(given, rule, count)
@@ -54,7 +54,7 @@ def classwise_errors(given: Predictions, *, bins: int | None = None, convention:
 
 
 def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:
-    """Confidence less right ones, summed over the samples of each class and bin: ``(classes, bins)``."""
+    """Confidence minus right ones, summed over the samples of each class and bin: ``(classes, bins)``."""
     probabilities, target = given.of_classes("class-wise ECE")
     edges = rule.edges_like(probabilities, bins)
     rows = []

@@ -1,4 +1,4 @@
-"""Errors of the cumulated residuals, without bins: ESD and the Kolmogorov-Smirnov error."""
+"""Errors of the cumulative residuals, without bins: ESD and the Kolmogorov-Smirnov error."""
 
 from typing import NamedTuple, Unpack
 
@@ -9,7 +9,7 @@ from calibrant.metrics.sorting import Keys, blocks
 
 
 class Cumulative(NamedTuple):
-    """ESD and the KS error: one walk through the sorted pairs gives both."""
+    """ESD and the KS error: one pass over the sorted pairs gives both."""
 
     esd: float
     ks: float
@@ -25,7 +25,7 @@ def esd(confidence: Values | Predictions | None = None, correct: Values | None =
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)`` with N at least 3.
         correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the two.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -42,7 +42,7 @@ def esd(confidence: Values | Predictions | None = None, correct: Values | None =
 def ks_error(
     confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
 ) -> float:
-    r"""Kolmogorov-Smirnov calibration error: the largest gap between cumulated correctness and confidence.
+    r"""Kolmogorov-Smirnov calibration error: the largest gap between cumulative correctness and confidence.
 
     .. math:: \mathrm{KS} = \max_t \frac1N \Big| \sum_{i:\, z_i \le t} (c_i - z_i) \Big|
 
@@ -51,7 +51,7 @@ def ks_error(
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the two.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley, "Calibration of Neural Networks using

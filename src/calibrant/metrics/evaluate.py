@@ -1,4 +1,4 @@
-"""Everything about one model's predictions at once: `evaluate` and the `Scores` it returns."""
+"""All scores of one model's predictions at once: `evaluate` and the `Scores` it returns."""
 
 import html
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Score:
 
     @property
     def label(self) -> str:
-        """Name for people; that of a part of the score above is indented."""
+        """Display name; indented if it is a part of the score above."""
         return described(self.key).label
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Score:
 
 
 class Scores:
-    """The scores of one model: ``scores["ece"]`` or ``scores.ece``, and a table where it is printed.
+    """The scores of one model: ``scores["ece"]`` or ``scores.ece``, printed as a table.
 
     Attributes:
         samples: Number of samples.
@@ -85,7 +85,7 @@ class Scores:
 
     @property
     def title(self) -> str:
-        """What was scored, in a few words."""
+        """Numbers of samples and classes."""
         return f"{self.samples:,} samples" + (f", {self.classes:,} classes" if self.classes else "")
 
     def __rich__(self) -> "Table":
@@ -131,13 +131,13 @@ def evaluate(
     convention: ConventionName = "paper",
     **given: Unpack[Given],
 ) -> Scores:
-    """Compute every score of one model's predictions; all those of the pairs come from one sort.
+    """Compute every score of one model's predictions; one sort serves all scores of the pairs.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)`` with N at least 3.
         correct: 1 or True where the prediction is right, same shape.
-        bins: Bins of the binned scores; by default the convention's, or 15 of equal mass.
-        convention: Of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
+        bins: Number of bins of the binned scores; by default the convention's, or 15 of equal mass.
+        convention: Convention of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
             :func:`calibrant.metrics.ece`.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds NLL, class-wise ECE
             and the Brier score of all classes.
@@ -153,7 +153,7 @@ def evaluate(
         1,000 samples, 5 classes
     """
     data = predictions(confidence, correct, minimum=3, name="evaluate", **given)
-    with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy was told to say to that
+    with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy's error settings
         return Scores(len(data), data.classes, tuple(_scores(data, metrics_table(bins, convention))))
 
 

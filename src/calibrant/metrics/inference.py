@@ -1,4 +1,4 @@
-"""Is it real? A test of calibration, confidence intervals, and the comparison of two models on the same samples."""
+"""A test of calibration, confidence intervals, and the comparison of two models on the same samples."""
 
 import math
 import numbers
@@ -26,7 +26,7 @@ __all__ = [
     "confidence_interval",
 ]
 
-# Draws that equal the data but for rounding are as extreme as the data.
+# Draws that equal the data up to rounding are as extreme as the data.
 ROUNDING = 1e-12
 
 
@@ -44,29 +44,29 @@ def calibration_test(
 ) -> CalibrationTest:
     r"""Test the hypothesis that the model is calibrated, by consistency resampling.
 
-    A calibrated model with these very confidences would be right with just those probabilities. So draw correctness
-    that way many times, compute the metric of each draw, and see how many are as bad as the data:
+    A calibrated model with these confidences would be right with exactly those probabilities. The test draws
+    correctness that way many times, computes the metric of each draw, and counts how many are as bad as the data:
 
     .. math:: p = \frac{1 + \#\{\text{draws with a metric} \ge \text{that of the data}\}}{1 + \#\text{draws}}.
 
     The test is exact for any metric, at any number of samples: a calibrated model is rejected at level 0.05 in 5 % of
-    cases. For ESD, KS, ECE, MMCE and the gap one sort serves all draws. Metrics that see all classes, and functions
-    of your own, get targets drawn from the class probabilities where those are known.
+    cases. For ESD, KS, ECE, MMCE and the gap one sort serves all draws. For metrics of all classes, and for your own
+    functions, targets are drawn from the class probabilities if those are known.
 
-    Some metrics tell miscalibration by being off in either direction. The gap counts by its size. Brier, NLL, accuracy
-    and AURC are compared with what the confidences promise: a model that is right more often than it says scores
-    lower than that in NLL, yet is not calibrated. There p is twice the smaller one of the two sides.
+    For some metrics a deviation in either direction shows miscalibration. The gap counts by its absolute value. Brier,
+    NLL, accuracy and AURC are compared with the values that the confidences predict: a model that is right more often
+    than it says has a lower NLL than predicted, yet is not calibrated. Their p is twice the smaller of the two sides.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or predictions already checked.
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
         correct: 1 or True where the prediction is right, same shape.
-        metric: Name of a function of :mod:`calibrant.metrics`, such as ``"ece"`` or ``"smooth_ece"``; all are the keys
-            of ``metrics.METRICS``. Or the function itself, which is the same; or a function of your own, of
-            :class:`~calibrant.metrics.Predictions`, that grows as calibration gets worse.
-        draws: How many data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
-        seed: Of the draws: the same seed gives the same result.
-        bins: Of the binned metrics; by default the convention's, or 15 of equal mass.
-        convention: Of the equal-width ones, as for :func:`calibrant.metrics.ece`.
+        metric: Name of a function of :mod:`calibrant.metrics`, such as ``"ece"`` or ``"smooth_ece"``; the keys of
+            ``metrics.METRICS`` list all. Or the function itself; or your own function of
+            :class:`~calibrant.metrics.Predictions` that grows as calibration gets worse.
+        draws: Number of data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
+        seed: Seed of the draws: the same seed gives the same result.
+        bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
+        convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
         progress: Called now and then with the number of draws done and ``draws``.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
@@ -82,7 +82,7 @@ def calibration_test(
         >>> confidence = generator.uniform(0.5, 1, 2000)
         >>> right = generator.random(2000) < confidence - 0.05
         >>> print(metrics.calibration_test(confidence, right))
-        ESD 3.47e-04, p = 0.002 (1,000 draws): calibrated is rejected at 5 %
+        ESD 3.47e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
     measure = _measure(metric, draws, seed, bins, convention)
     data = predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given)
@@ -103,7 +103,7 @@ def _null(data: Predictions, measure: Metric, draws: int, seed: int, progress: P
 def _draw_null(
     data: Predictions, measure: Metric, draws: int, seed: int, progress: Progress | None
 ) -> tuple[float, Array]:
-    """The metric of the data, and of what a calibrated model with the same confidences draws."""
+    """The metric of the data, and of draws from a calibrated model with the same confidences."""
     observed = _value(data, measure)
     null = np.empty(draws)
     done = 0
@@ -114,7 +114,7 @@ def _draw_null(
             done += len(block)
             if progress is not None:
                 progress(done, draws)
-        # By the same sums as the draws: what equals the data must tie with it.
+        # By the same sums as the draws: a draw that equals the data must tie with it.
         return float(value(resampling.observed_residuals(data.groups))[0]), _check_draws(null, measure)
     for drawn in resampling.consistent_predictions(data, draws, seed, of_classes=measure.of_classes):
         null[done] = measure.value(drawn)
@@ -137,28 +137,27 @@ def confidence_interval(
     progress: Progress | None = None,
     **given: Unpack[Given],
 ) -> Interval:
-    r"""Confidence interval of a metric: how far chance may have moved it from its value for the population.
+    r"""Confidence interval of the population value of a metric.
 
     ESD, MMCE and the gap have all their leave-one-out values in closed form: the jackknife takes as long as one
     sort. For ESD and MMCE the interval allows for a variance that grows with the value (as Wilson's does for a
-    proportion), which keeps it honest near 0, where the plain one covers 80 % instead of 95 %. It is cut off at 0.
-    No interval is narrower than chance alone would make that of a calibrated model, even if all samples are alike.
+    proportion), which keeps its coverage near 0, where the plain one covers 80 % instead of 95 %. It is cut off at 0.
+    No interval is narrower than chance alone would make that of a calibrated model, even if all samples are equal.
 
-    The rest is bootstrapped. Metrics such as ECE and KS are biased upward, by an amount between none and what the
-    bootstrap adds once more. So the lower end takes that bias off; the upper end, the bootstrap's own quantile, does
-    not; and the lower end is 0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``. The value itself, being
-    biased, may then lie outside.
+    Other metrics are bootstrapped. Metrics such as ECE and KS are biased upward, by at most the bias that the bootstrap
+    adds. So the lower end is corrected for that bias; the upper end, a quantile of the bootstrap, is not. The lower end
+    is 0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``. The value itself is biased and may lie outside.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or predictions already checked.
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
         correct: 1 or True where the prediction is right, same shape.
-        metric: As for :func:`calibration_test`; here the gap keeps its sign.
-        level: Probability with which such intervals should hold the value of the population.
-        draws: Of the bootstrap, and of the test.
-        seed: Of the draws: the same seed gives the same result.
-        bins: As for :func:`calibration_test`.
-        convention: As for :func:`calibration_test`.
-        progress: Called now and then with the number of draws done and the number of all draws.
+        metric: As in :func:`calibration_test`; here the gap keeps its sign.
+        level: Probability with which such intervals should contain the population value.
+        draws: Number of draws of the bootstrap, and of the test.
+        seed: Seed of the draws: the same seed gives the same result.
+        bins: As in :func:`calibration_test`.
+        convention: As in :func:`calibration_test`.
+        progress: Called now and then with the number of draws done and the total number.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -228,27 +227,28 @@ def compare(
     convention: ConventionName = "paper",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare two models on the same samples: is one better calibrated, or can the data not tell?
+    """Compare two models on the same samples.
 
-    What makes a sample hard makes it hard for both models, so their errors are alike, and the difference is known
-    better than either value. For ESD, MMCE, accuracy and the gap leave-one-out values of both, sample by sample, give
-    its standard error. The sizes of two gaps differ only if both their difference and their sum are not 0: the
-    p-value is the larger one of those two.
+    A sample that is hard for one model is often hard for the other, so their errors are correlated, and the difference
+    is known better than either value. For ESD, MMCE, accuracy and the gap, paired leave-one-out values give its
+    standard error. The absolute values of two gaps differ only if both their difference and their sum are not 0: the
+    p-value is the larger of those two.
 
-    For the rest both models are bootstrapped with the same samples. ECE and its kin are biased upward, and more so for
-    the less confident model: there the interval holds the bootstrap's percentiles, the difference as it is, and the
-    difference less the bias that calibrated models with these confidences would have; the p-value is the largest one.
+    For other metrics both models are bootstrapped with the same samples. ECE and similar metrics are biased upward, and
+    more so for the less confident model. Their interval covers those of the bootstrap's percentiles, of the difference,
+    and of the difference minus the bias of calibrated models with these confidences; the p-value is the largest one.
 
     Args:
         a: Predictions of one model, as :func:`calibrant.metrics.predictions` makes them.
         b: Predictions of the other, of the same samples in the same order.
-        metric: As for :func:`calibration_test`; of the gap, its size.
-        level: Of the interval of the difference, ``a - b``.
-        draws: Of the bootstrap, and of each calibrated model. The smallest p-value is ``2 / (1 + draws)``.
-        seed: Of the bootstrap: the same seed gives the same result.
-        bins: As for :func:`calibration_test`.
-        convention: As for :func:`calibration_test`.
-        progress: Called now and then with the number of draws done and the number of all draws.
+        metric: As in :func:`calibration_test`; for the gap, its absolute value.
+        level: Confidence level of the interval of the difference, ``a - b``.
+        draws: Number of draws of the bootstrap and of each calibrated model. The smallest p-value is
+            ``2 / (1 + draws)``.
+        seed: Seed of the bootstrap: the same seed gives the same result.
+        bins: As in :func:`calibration_test`.
+        convention: As in :func:`calibration_test`.
+        progress: Called now and then with the number of draws done and the total number.
 
     Example:
         >>> import numpy as np
@@ -284,7 +284,7 @@ def compare(
 
 
 def _bootstrap_difference(observed: float, drawn: Array, bias: float, level: float) -> Difference:
-    """Interval and p-value that hold by the percentiles, and whether the difference has this bias or none."""
+    """Interval and p-value that hold by the percentiles, and with this bias of the difference as without."""
     spread = float(drawn.std())
     found = (
         _percentiles(drawn, level),
@@ -292,16 +292,16 @@ def _bootstrap_difference(observed: float, drawn: Array, bias: float, level: flo
         normal_difference(observed - bias, spread, level),
     )
     low, high = min(each.low for each in found), max(each.high for each in found)
-    # If they do not even agree on which is larger, none of them has found anything.
+    # If they disagree on which is larger, there is no evidence of a difference.
     agree = len({math.copysign(1, centre) for centre in (float(np.median(drawn)), observed, observed - bias)}) == 1
     return Difference(low, high, max(each.p_value for each in found) if agree else 1.0)
 
 
 def _percentiles(drawn: Array, level: float) -> Difference:
-    """What the share of draws on either side of 0 tells, the data counted as one more on each side.
+    """Interval and p-value by the share of draws on either side of 0, with the data counted once more on each side.
 
-    It is the same for any growing function of the metric. So it does not matter that errors of two models that err by
-    a constant move together.
+    They hold for any increasing function of the metric. So it does not matter if the errors of two models differ by a
+    constant and move together.
     """
     ascending, draws = np.sort(drawn), len(drawn)
     fewer = min(int((ascending <= 0).sum()), int((ascending >= 0).sum()))
@@ -330,7 +330,7 @@ def _check_draws(drawn: Array, measure: Metric) -> Array:
 
 
 def _part(progress: Progress | None, part: int, parts: int) -> Progress | None:
-    """Progress of one of several parts with the same number of draws, told as progress of the whole."""
+    """Progress of one of several parts with the same number of draws, reported as progress of the whole."""
     if progress is None:
         return None
     return lambda done, draws: progress(part * draws + done, parts * draws)

@@ -1,13 +1,13 @@
-r"""Every leave-one-out value of a U-statistic in one sort, and the intervals they give.
+r"""All leave-one-out values of a U-statistic in one sort, and the intervals they give.
 
 ESD and squared MMCE estimate a squared length, and near calibration, where that length is 0, the plain jackknife
-interval :math:`U \pm z \cdot \mathrm{se}` fails: when U comes out small, so does its standard error. But the variance
-is nearly proportional to the V-statistic, :math:`\mathrm{se}^2 = a V`, where V is U plus the bias b that U is rid of.
-So an interval holds those :math:`\theta` that U is within z standard errors *of their own* from,
+interval :math:`U \pm z \cdot \mathrm{se}` fails: when U is small, so is its standard error. But the variance is nearly
+proportional to the V-statistic, :math:`\mathrm{se}^2 = a V`, where V is U plus a bias b. So the interval contains
+every :math:`\theta` whose distance to U is at most z standard errors *at* :math:`\theta`,
 :math:`(U - \theta)^2 \le z^2 a (\theta + b)`, as Wilson's interval does for a proportion.
 
-Two models are compared by the plain difference of U, never by roots: two temperatures of one network err by nearly the
-same curve plus a constant, so their roots move together, and a difference of roots hides how far both may be off.
+Two models are compared by the plain difference of U, never by roots: the errors of one network at two temperatures are
+nearly the same curve plus a constant, so their roots move together, and a difference of roots hides their uncertainty.
 """
 
 import math
@@ -21,13 +21,13 @@ from calibrant.metrics.predictions import Predictions
 
 
 class Jackknife(NamedTuple):
-    """A statistic, and what its leave-one-out values tell.
+    """A statistic and its leave-one-out values.
 
     Attributes:
         value: The U-statistic U.
-        without_each: Its value on all samples but m, for every m in the order given.
-        least_spread: The standard error not to go below, however alike the leave-one-out values are.
-        biased: The V-statistic V, positive but for data without any error; None for a mean, whose error is normal.
+        without_each: Its value on all samples but m, for every m in the given order.
+        least_spread: Lower bound of the standard error, however similar the leave-one-out values are.
+        biased: The V-statistic V, positive unless the data have no error; None for a mean, whose error is normal.
     """
 
     value: float
@@ -47,8 +47,8 @@ class Difference(NamedTuple):
 def esd_jackknife(given: Predictions) -> Jackknife:
     r"""ESD with all N leave-one-out values in :math:`O(N \log N)`, ties included.
 
-    With :math:`S = \sum_i (A_i^2 - B_i)`, taking m away takes its own term, and turns :math:`A_i, B_i` of every other
-    sample at or above it into :math:`A_i - d_m, B_i - d_m^2`. With :math:`n_m` the number of those and :math:`R_m` the
+    With :math:`S = \sum_i (A_i^2 - B_i)`, removing m removes its own term, and changes :math:`A_i, B_i` of every other
+    sample at or above it to :math:`A_i - d_m, B_i - d_m^2`. With :math:`n_m` the number of those and :math:`R_m` the
     sum of their :math:`A_i`,
 
     .. math:: S_{(m)} = S - (A_m^2 - B_m) - 2 d_m (R_m - d_m n_m).
@@ -64,7 +64,7 @@ def esd_jackknife(given: Predictions) -> Jackknife:
     without = np.empty(n)
     without[order] = total - own - 2 * residual * (above - residual * (n - 1 - first))
     chance = ascending * (1 - ascending)
-    # Two samples meet wherever a third lies at or above both: in that share of cases.
+    # Weight of a pair of samples: the share of samples at or above both.
     pairs = 2 * float((chance * ((n - first) / n) ** 2 * (chance.cumsum() - chance)).sum())
     biased = float(np.square(below).sum()) / (n * (n - 1.0) ** 2)
     return Jackknife(
@@ -76,7 +76,7 @@ def esd_jackknife(given: Predictions) -> Jackknife:
 
 
 def mmce_jackknife(given: Predictions, bandwidth: float = 0.4) -> Jackknife:
-    """Unbiased squared MMCE with all its leave-one-out values: the pairs without m are all pairs less those with m."""
+    """Unbiased squared MMCE with all its leave-one-out values: the pairs without m are all pairs minus those with m."""
     n = len(given)
     order, ascending, residual = _sorted_residuals(given)
     below, tied, above = laplace_sums_of_array(ascending, residual, bandwidth)
@@ -111,7 +111,7 @@ def _mean(each: Array, given: Predictions) -> Jackknife:
 
 
 def _untold(given: Predictions) -> float:
-    """Variance of correctness that the data cannot tell, as all are right or all wrong: what the confidences say."""
+    """Variance of correctness by the confidences if all samples are right or all wrong, which shows none; else 0."""
     if given.correct.any() and not given.correct.all():
         return 0.0
     confidence = given.confidence.astype(np.float64)
@@ -122,7 +122,7 @@ def _least_spread(given: Predictions, pairs: float, biased: float) -> float:
     r"""The standard error of a squared length if the model is calibrated.
 
     It is :math:`\sqrt{2 \sum_{i \ne j} h_{ij}^2} / N^2`, where :math:`h_{ij}` is the part of a pair of samples. If all
-    are right or all wrong, which shows no spread at all, the largest that a length of this size can have comes on top.
+    are right or all wrong, which shows no spread, the largest spread that a length of this size can have is added.
     """
     n = len(given)
     return math.sqrt(2 * max(pairs, 0.0) / n**4 + 4 * max(biased, 0.0) * _untold(given) / n)
@@ -146,7 +146,7 @@ def interval(found: Jackknife, level: float) -> tuple[float, float]:
     reach = z * spread(found.without_each, found.least_spread)
     if found.biased is None:
         return found.value - reach, found.value + reach
-    # Where V came out below what it is by chance, b, its small size tells nothing about the variance.
+    # If V is below its chance level b, its small size says nothing about the variance.
     scale = max(found.biased, found.biased - found.value)
     if scale <= 0:
         return found.value, found.value
@@ -158,8 +158,8 @@ def interval(found: Jackknife, level: float) -> tuple[float, float]:
 def difference(a: Jackknife, b: Jackknife, level: float) -> Difference:
     """Confidence interval and test of the difference of two models' statistics.
 
-    A difference of two errors varies at least as much as one of them varies more than the other. That matters if both
-    models are calibrated and one is much more confident: leave-one-out values then come out too much alike.
+    The standard error of a difference is at least the difference of the standard errors. That matters if both models
+    are calibrated and one is much more confident: the leave-one-out values are then too similar.
     """
     least = abs(a.least_spread - b.least_spread)
     return normal_difference(a.value - b.value, spread(a.without_each - b.without_each, least), level)
@@ -172,8 +172,8 @@ def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
 
     .. math:: |a| - |b| = \max(\min(d, s), \min(-d, -s)).
 
-    So it is 0 only if d or s is, and the p-value is the larger one of the two (an intersection-union test). The
-    interval holds this for all d and s in their intervals, so it agrees with the p-value on whether it can be 0.
+    So it is 0 only if d or s is, and the p-value is the larger of the two (an intersection-union test). The interval
+    covers all d and s in their intervals, so it agrees with the p-value on whether the difference can be 0.
 
     References:
         Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 1982.
@@ -190,6 +190,6 @@ def normal_difference(centre: float, spread: float, level: float) -> Difference:
     """Interval and p-value of a difference with a normal error."""
     normal = NormalDist()
     reach = normal.inv_cdf((1 + level) / 2) * spread
-    # What does not vary at all is known: two models that are the same do not differ.
+    # A difference without variance is known: two identical models do not differ.
     p_value = 2 * normal.cdf(-abs(centre) / spread) if spread > 0 else float(centre == 0)
     return Difference(centre - reach, centre + reach, p_value)

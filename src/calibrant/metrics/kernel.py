@@ -10,7 +10,7 @@ from calibrant.arrays import laplace_sums_of_array
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.numerics import exponential_is_safe, laplace_quadratic_form
 
-# Elements of the kernel matrix held at a time.
+# Number of elements of the kernel matrix in memory at a time.
 BLOCK = 1 << 22
 
 
@@ -72,9 +72,9 @@ def skce(
     MMCE squared at bandwidth :math:`\nu / \sqrt2`.
 
     Args:
-        data: Predictions already checked, in place of the keywords.
+        data: Checked predictions, in place of the keywords.
         bandwidth: Kernel width :math:`\nu`.
-        estimator: Which pairs.
+        estimator: Pairs to average over.
         **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
 
     References:

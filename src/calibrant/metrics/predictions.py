@@ -1,4 +1,4 @@
-"""What users have (pairs, probabilities or logits; NumPy or torch; any device) as checked NumPy arrays, sorted once."""
+"""Predictions (pairs, probabilities or logits; NumPy or torch; any device) as checked NumPy arrays, sorted once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from calibrant.metrics.sorting import Keys, TieGroups, pack, tie_groups
 from calibrant.numerics import at_least_float32
 
 Values = Tensor | np.ndarray[Any, Any] | Sequence[Any]
-# Rows of logits turned into probabilities at a time: float64 of a thousand classes then fits the caches' size class.
+# Rows of logits converted to probabilities at a time: float64 of a thousand classes then has the size of a cache.
 ROWS = 4096
 
 
-# How far from 1 the probabilities of a sample may add up: more than rounding to three digits, less than a defect.
+# Largest distance of a sum of probabilities from 1: more than rounding to three digits, less than a defect.
 TOLERANCE = 0.005
 
 
 class Given(TypedDict, total=False):
-    """What may stand in the place of ``(confidence, correct)``: one of the first two, and the target."""
+    """Alternatives to ``(confidence, correct)``: one of the first two, and the target."""
 
     logits: Values
     probabilities: Values
@@ -33,7 +33,7 @@ class Given(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Checked predictions of one model on N samples: views of the arrays given, which must not change meanwhile.
+    """Checked predictions of one model on N samples: views of the given arrays, which must not change.
 
     Attributes:
         confidence: Confidence in the predicted class, ``(N,)``, float32 or float64 as given.
@@ -64,11 +64,11 @@ class Predictions:
 
     @cached_property
     def groups(self) -> TieGroups:
-        """Samples of equal confidence, ascending: what every metric of the pairs is made of."""
+        """Samples of equal confidence, ascending, from which every metric of the pairs is computed."""
         return tie_groups(self.keys)
 
     def of_classes(self, metric: str) -> tuple[Array, IndexArray]:
-        """Return probabilities and target, or explain that this metric needs them."""
+        """Return probabilities and target, or raise an error that this metric needs them."""
         if self.probabilities is None or self.target is None:
             raise ValueError(f"{metric} needs every class: pass probabilities= or logits=, and target=")
         return self.probabilities, self.target
@@ -84,20 +84,20 @@ def predictions(
     probabilities: Values | None = None,
     target: Values | None = None,
 ) -> Predictions:
-    """Check what was given and bring it into one form.
+    """Check the given predictions and convert them to one form.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], ``(N,)``; or predictions already checked.
+        confidence: Confidence in the prediction, in [0, 1], ``(N,)``; or checked predictions.
         correct: 1 or True where the prediction is right, ``(N,)``.
-        minimum: How many samples the metric needs.
-        name: Of the metric, for the message when there are fewer.
+        minimum: Fewest samples that the metric needs.
+        name: Name of the metric, for the error message if there are fewer.
         logits: ``(N, C)``, or the logit of class 1 as ``(N,)``, in place of the pairs.
         probabilities: ``(N, C)``, or the probability of class 1 as ``(N,)``, in place of the pairs.
         target: Class indices, ``(N,)``, with logits or probabilities.
     """
     if isinstance(confidence, Predictions):
         if any(value is not None for value in (correct, logits, probabilities, target)):
-            raise ValueError("pass checked predictions alone, without arrays beside them")
+            raise ValueError("pass checked predictions alone, without other arrays")
         made = confidence
     else:
         sources = {"confidence": confidence, "logits": logits, "probabilities": probabilities}
@@ -124,11 +124,11 @@ def predictions(
 
 
 def as_tensor(name: str, value: Values) -> Tensor:
-    """A CPU tensor of whatever array the user has; no copy where none is needed."""
+    """Convert any array to a CPU tensor, without a copy if possible."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: leave masked samples out first")
+        raise TypeError(f"{name} is a masked array: remove masked samples first")
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}")
@@ -138,12 +138,12 @@ def as_tensor(name: str, value: Values) -> Tensor:
     if native.dtype == np.longdouble:
         native = native.astype(np.float64)
     native = np.ascontiguousarray(native)
-    # torch has no read-only tensors, and says so loudly; we only read.
+    # torch warns about read-only arrays; we only read.
     return torch.from_numpy(native if native.flags.writeable else native.copy())
 
 
 def _numbers(name: str, value: Values) -> Tensor:
-    """The same as floating point: whole numbers in a list or an array are numbers too."""
+    """The same in floating point; integers are converted."""
     tensor = as_tensor(name, value)
     if not isinstance(value, Tensor) and not tensor.is_floating_point():
         return tensor.double()
@@ -151,7 +151,7 @@ def _numbers(name: str, value: Values) -> Tensor:
 
 
 def _rounded_into_unit_interval(tensor: Tensor) -> Tensor:
-    """Put back what rounding has pushed past 0 or 1, as a softmax or a sum of probabilities may."""
+    """Clip values that rounding has pushed past 0 or 1, as in a softmax or a sum of probabilities."""
     slack = 8 * torch.finfo(tensor.dtype).eps
     array = tensor.numpy()
     if len(array) and (array.max() > 1 or array.min() < 0) and array.min() >= -slack and array.max() <= 1 + slack:
@@ -203,8 +203,8 @@ def _from_logits(logits: Values, target: Values) -> Predictions:
     confidence = np.empty(len(rows), rows.dtype)
     for start in range(0, len(rows), ROWS):
         block = rows[start : start + ROWS]
-        # float64, rounded back at the end: rows that hold the same logits in another order must stay tied.
-        with np.errstate(over="ignore", under="ignore"):  # the power of a vast negative logit is 0
+        # In float64, rounded at the end: rows with the same logits in another order must stay tied.
+        with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
             powers = np.exp(block.astype(np.float64) - block.max(1, keepdims=True))
         terms = np.sort(powers, 1) if rows.dtype == np.float64 else powers
         totals = terms.sum(1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Proper scores and what they are made of: NLL, Brier and its decompositions, accuracy, the signed gap, AURC."""
+"""Proper scores and their parts: NLL, Brier and its decompositions, accuracy, the signed gap, AURC."""
 
 from typing import NamedTuple, Unpack
 
@@ -51,12 +51,11 @@ def gap(confidence: Values | Predictions | None = None, correct: Values | None =
 def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
     """Mean negative log-likelihood of the target, in nats.
 
-    From logits it is exact. A probability of 0, which a saved softmax may hold where the network meant very
-    little, counts as the smallest normal number of float32, or of float64 if given in it, so that one sample does not
-    make the mean infinite.
+    From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as the smallest
+    normal number of float32, or of float64 if given as such, so that one sample does not make the mean infinite.
 
     Args:
-        data: Predictions already checked, in place of the keywords.
+        data: Checked predictions, in place of the keywords.
         **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
 
     Example:
@@ -74,7 +73,7 @@ def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
     for start in range(0, len(rows), ROWS):
         block = checked.logits[start : start + ROWS].astype(np.float64)
         largest = block.max(1)
-        with np.errstate(over="ignore", under="ignore"):  # the power of a vast negative logit is 0
+        with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
             total += float(np.log(np.exp(block - largest[:, np.newaxis]).sum(1)).sum())
         total += float((largest - block[np.arange(len(block)), target[start : start + ROWS]]).sum())
     return total / len(rows)
@@ -83,7 +82,7 @@ def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
 def brier(
     confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
 ) -> float:
-    r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` where classes are known.
+    r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
@@ -116,7 +115,7 @@ def brier(
 def brier_top(
     confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
 ) -> float:
-    """Brier score of the top label: mean :math:`(c - z)^2`, also where all classes are known.
+    """Brier score of the top label: mean :math:`(c - z)^2`, even if all classes are known.
 
     Example:
         >>> from calibrant import metrics
@@ -157,7 +156,7 @@ def brier_decomposition(
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins; by default the convention's.
-        convention: As for :func:`calibrant.metrics.ece`.
+        convention: As in :func:`calibrant.metrics.ece`.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -177,7 +176,7 @@ def brier_decomposition(
     occupied = table.samples > 0
     count, total, hits = table.samples[occupied], table.confidence[occupied], table.right[occupied]
     overall = hits.sum() / n
-    # Sums of products within bins are those of all samples less those between bins.
+    # Sums of products within bins are those of all samples minus those between bins.
     return BrierDecomposition(
         brier=brier_top(data),
         reliability=float(((total - hits) ** 2 / count).sum() / n),
@@ -205,7 +204,7 @@ def corp_decomposition(
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the two.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Dimitriadis, Gneiting, Jordan, "Stable reliability diagrams for probabilistic classifiers", PNAS 2021.
@@ -245,7 +244,7 @@ def aurc(
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the two.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Geifman, Uziel, El-Yaniv, "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers", ICLR 2019.

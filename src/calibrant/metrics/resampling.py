@@ -1,8 +1,8 @@
-"""Data that might have been: correctness drawn by a calibrated model, and samples drawn again from the samples.
+"""Resampled data: correctness drawn from a calibrated model, and samples drawn with replacement.
 
-Draws for metrics of the pairs come as residuals of the tie groups (see :mod:`calibrant.metrics.rows`), the rows of
-matrices that are made some rows at a time; draws for any other metric come as predictions. Each purpose has its own
-stream of random numbers, read row by row, so that the size of the blocks does not change the draws.
+Draws for metrics of the pairs are residuals of the tie groups (see :mod:`calibrant.metrics.rows`), made in blocks of
+rows; draws for any other metric are predictions. Each purpose has its own stream of random numbers, read row by row,
+so that the size of the blocks does not change the draws.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,16 +13,16 @@ from calibrant.arrays import Array, IndexArray
 from calibrant.metrics.predictions import ROWS, Predictions
 from calibrant.metrics.sorting import TieGroups
 
-# Told how many draws are done, and how many there will be.
+# Called with the number of draws done, and the total number.
 Progress = Callable[[int, int], None]
-# Numbers held at a time: a few matrices of them stay in a core's own cache.
+# Numbers in memory at a time: a few matrices of this size fit in a core's cache.
 CELLS = 1 << 15
 # Names of the streams of random numbers that belong to one seed.
 CONSISTENCY, BOOTSTRAP = 0, 1
 
 
 def block_sizes(draws: int, width: int) -> Iterator[int]:
-    """How many draws to make at a time when each is a row of ``width`` numbers."""
+    """Numbers of draws to make at a time if each is a row of ``width`` numbers."""
     rows = max(1, CELLS // max(width, 1))
     for start in range(0, draws, rows):
         yield min(rows, draws - start)
@@ -34,7 +34,7 @@ def observed_residuals(groups: TieGroups) -> Array:
 
 
 def consistent_residuals(groups: TieGroups, draws: int, seed: int) -> Iterator[Array]:
-    """Blocks of residuals of a calibrated model with these confidences: right with just that probability.
+    """Blocks of residuals of a calibrated model with these confidences: right with exactly that probability.
 
     Uniform numbers have 53 bits, so a confidence of 0.99999 is wrong as often as it should be, and one of 1 never.
     """
@@ -51,7 +51,7 @@ def consistent_residuals(groups: TieGroups, draws: int, seed: int) -> Iterator[A
 
 
 def consistent_predictions(given: Predictions, draws: int, seed: int, *, of_classes: bool) -> Iterator[Predictions]:
-    """The same one at a time as predictions, for metrics of any kind; of all classes if asked and if they are known."""
+    """The same as predictions, one at a time, for any metric; with ``of_classes``, of all classes if they are known."""
     generator = np.random.default_rng((seed, CONSISTENCY))
     if not of_classes or given.probabilities is None or given.target is None:
         for _ in range(draws):

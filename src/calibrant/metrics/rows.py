@@ -56,9 +56,9 @@ def ks_rows(groups: TieGroups) -> RowStatistic:
 
 
 def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -> RowStatistic:
-    """ECE of each row: groups of one bin stand next to each other."""
+    """ECE of each row: groups of one bin are adjacent."""
     rule, count = rule_of(convention, bins)
-    # Edges are compared in the type of the confidences as given.
+    # Edges are compared in the dtype of the given confidences.
     confidence = given.groups.confidence.astype(given.confidence.dtype)
     slot = slots_of(confidence, rule.edges_like(confidence, count), rule)
     starts = np.flatnonzero(np.diff(slot, prepend=-1))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BinTable", "Columns", "Statistics", "statistics_duckdb", "statistics_spark"]
 
-# What DuckDB wants for each thread that aggregates or sorts; more threads than that fight for the limit.
+# Memory that DuckDB needs for each thread that aggregates or sorts; more threads would compete for the limit.
 MEGABYTES_PER_THREAD = 128
 # Errors only, for a Spark that we start ourselves.
 QUIET = """
@@ -45,7 +45,7 @@ class Statistics:
 
     Attributes:
         samples: Number N of predictions.
-        accuracy: Share of them that is right.
+        accuracy: Share of correct predictions.
         mean_confidence: Mean confidence in the predicted class.
         gap: Mean confidence minus accuracy.
         ece: Expected calibration error with the equal-width, right-closed bins of ``bins``.
@@ -80,22 +80,22 @@ def statistics_duckdb(
 ) -> Statistics:
     r"""Exact statistics of a file of predictions of any size, in bounded memory.
 
-    The file is read twice: once to check it and to see how confidences are distributed, once to group ties,
-    sort and sum. What exceeds the memory limit waits in a temporary directory, which is removed at the end,
-    also after an error.
+    The file is read twice: once to check it and to find the distribution of confidences, once to group ties,
+    sort and sum. Data beyond the memory limit go to a temporary directory, which is removed at the end, even
+    after an error.
 
     Args:
         source: A ``.parquet`` or ``.csv`` file, a directory of Parquet files, or a pattern such as
             ``"part-*.parquet"``.
-        columns: What its columns are called.
+        columns: Names of its columns.
         bins: Number of equal-width, right-closed bins of ECE and MCE.
-        memory_limit: What DuckDB may use, such as ``"500MB"``. The process itself comes on top.
-        threads: How many threads; by default all cores, if the memory limit feeds so many.
-        temp_dir: Where to make the temporary directory; by default where the system keeps such.
+        memory_limit: Memory that DuckDB may use, such as ``"500MB"``, in addition to that of the process itself.
+        threads: Number of threads; by default all cores, if the memory limit suffices.
+        temp_dir: Parent of the temporary directory; by default that of the system.
         progress: Called with the fraction done, from 0 to 1, as stages finish.
 
     Raises:
-        ValueError: If the file is not what it should be; the message names the file and the remedy.
+        ValueError: If the file is invalid; the message names the file and the remedy.
 
     Example:
         >>> import tempfile
@@ -127,7 +127,7 @@ def statistics_duckdb(
                 )  # fmt: skip
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
-                f"{where}: DuckDB ran out of room with memory_limit={memory_limit!r}: raise it, lower threads, or "
+                f"{where}: DuckDB ran out of space with memory_limit={memory_limit!r}: raise it, lower threads, or "
                 "choose a temp_dir with more space"
             ) from error
         except duckdb.Error as error:
@@ -145,18 +145,18 @@ def statistics_spark(
     """The statistics of `statistics_duckdb`, by the same SQL on Spark.
 
     Rows are never gathered in one partition: running sums are taken over ranges of the confidence, and only
-    one row for each range and bin comes back to the driver.
+    one row for each range and bin returns to the driver.
 
     Args:
         source: A ``.parquet`` or ``.csv`` path as Spark understands it, or a DataFrame. It is read twice, so
             cache a DataFrame that is costly to compute.
         session: The session to use; by default the active one, else a local one that is stopped at the end.
-        columns: What its columns are called.
+        columns: Names of its columns.
         bins: Number of equal-width, right-closed bins of ECE and MCE.
         partitions: Number of ranges of the confidence, from 2 to 256; by default one for each million rows.
 
     Raises:
-        ValueError: If the data is not what it should be; the message names the source and the remedy.
+        ValueError: If the data is invalid; the message names the source and the remedy.
 
     Example:
         >>> statistics_spark("s3a://bucket/predictions.parquet", session=session).ece  # doctest: +SKIP
@@ -192,7 +192,7 @@ def _statistics(
     dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, bins: int,
     *, where: str, ranges: int | None, report: Callable[[float], None],
 ) -> Statistics:  # fmt: skip
-    """Run the two statements on an engine and put the few rows that come back together."""
+    """Run the two statements on an engine and combine the few rows that they return."""
     pairs = find_pairs(dialect, rows, table, found, columns, where)
     report(0.05)
     (samples, *failures, quantiles), *_ = rows(sql.check_statement(dialect, pairs))
@@ -202,7 +202,7 @@ def _statistics(
         if count:
             raise ValueError(f"{where}: {count:,} of {samples:,} rows {check.complaint}")
     report(0.3)
-    # Spark warns of a window that is not partitioned, so there are two at the least.
+    # Spark warns about a window that is not partitioned, so there are at least two.
     wanted = ranges or min(max(2, -(-samples // sql.ROWS_PER_RANGE)), sql.MOST_RANGES)
     table_of_sums = rows(sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted)))
     sums = Sums(*np.array([tuple(row) for row in table_of_sums], np.float64).T)
@@ -213,7 +213,7 @@ def _statistics(
 
 def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
     ks, esd = sql.combine(sums)
-    # SQL counts bins from 1, and says 0 for the confidence 0, which belongs to the first.
+    # SQL counts bins from 1, and gives 0 for a confidence of 0, which belongs to the first bin.
     slot = np.maximum(sums.bin.astype(np.int64) - 1, 0)
     n, k, z = (np.bincount(slot, column, minlength=bins).astype(np.float64) for column in (sums.n, sums.k, sums.nz))
     edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
@@ -238,7 +238,7 @@ def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | N
     settings = {"memory_limit": memory_limit, "temp_directory": spill}
     for name, value in settings.items():
         connection.execute(f"SET {name} = {_text(value)}")
-    # The order of rows means nothing here, and keeping it costs memory.
+    # The order of rows does not matter here, and keeping it costs memory.
     connection.execute("SET preserve_insertion_order = false")
     # Parquet's statistics leave NaN out, and DuckDB 2.0 would conclude from them that there is none (its issue 25521).
     connection.execute("SET disabled_optimizers = 'statistics_propagation'")
@@ -252,7 +252,7 @@ def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | N
 
 
 def _columns_of_file(connection: "DuckDBPyConnection", where: str) -> list[Column]:
-    """Make the view ``source`` of a file, and say what columns it has."""
+    """Make the view ``source`` of a file, and return its columns."""
     path = Path(where)
     remote = "://" in where
     suffix = path.suffix.lower()
@@ -271,7 +271,7 @@ def _columns_of_file(connection: "DuckDBPyConnection", where: str) -> list[Colum
     if suffix != ".csv":
         return describe(f"read_parquet({_text(pattern)})")
     found = describe(f"read_csv({_text(pattern)}, header = true, delim = ',')")
-    # A column that begins with whole numbers may well go on with others.
+    # A column that begins with whole numbers may contain others later.
     wide = ", ".join(f"{_text(column.name)}: 'DOUBLE'" for column in found if column.type == "BIGINT")
     return describe(f"read_csv({_text(pattern)}, header = true, delim = ',', types = {{{wide}}})") if wide else found
 

@@ -1,4 +1,4 @@
-"""Which columns a source of predictions has, and how pairs of confidence and correctness come out of them, in SQL."""
+"""Columns of a source of predictions, and SQL that makes pairs of confidence and correctness from them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Rows = Callable[[str], Sequence[Sequence[Any]]]
 
 
 class Column(NamedTuple):
-    """A column of the source: its name, and its type in the engine's words."""
+    """A column of the source: its name, and its type as the engine calls it."""
 
     name: str
     type: str
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 def find_pairs(
     dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, where: str
 ) -> Pairs:
-    """Find out which of the layouts that `Columns` describes the source has."""
+    """Find the layout of the source among those that `Columns` describes."""
     by_name = {column.name: column for column in found}
 
     def numbers(name: str, *, also_boolean: bool = False) -> Column:
@@ -85,7 +85,7 @@ def _numbered(name: str, by_name: dict[str, Column], where: str) -> list[str]:
 def _marks(dialect: Dialect, column: Column) -> str:
     """A column of labels or of right and wrong, as DOUBLE."""
     name = dialect.name(column.name)
-    # DuckDB hands a cast down to its CSV reader, which then takes "True" for a misspelt number.
+    # DuckDB passes a cast on to its CSV reader, which then takes "True" for an invalid number.
     return f"CASE WHEN {name} THEN 1e0 WHEN NOT {name} THEN 0e0 END" if column.is_boolean else f"CAST({name} AS DOUBLE)"
 
 
@@ -110,12 +110,12 @@ def _pairs_of_scores(
     """Pairs of the predicted class, from probabilities or logits.
 
     Args:
-        dialect: Whose words to use.
-        table: What to select from.
+        dialect: SQL dialect of the engine.
+        table: Table to select from.
         scores: One column of lists, one plain column (the score of class 1), or one column for each class.
-        target: The column of labels.
-        classes: How many scores a row has; 1 means binary.
-        name: What the user calls the scores.
+        target: Column of labels.
+        classes: Number of scores per row; 1 means binary.
+        name: Name of the scores in error messages.
         logits: Whether the scores are logits.
     """
     kind = "FLOAT" if all(column.number == "FLOAT" for column in scores) else "DOUBLE"
@@ -134,8 +134,8 @@ def _pairs_of_scores(
         )
         length, filled = dialect.length.format("s"), dialect.not_null.format("s")
         checks += [
-            Check(f"{length} <> {classes}", f"have another number of {name} than the {classes} of the first row: "
-                                            "write lists of one length"),
+            Check(f"{length} <> {classes}", f"have a different number of {name} than the {classes} of the first row: "
+                                            "write lists of equal length"),
             Check(f"{filled} < {length}", f"have missing {name}: fill them in or leave those rows out"),
         ]  # fmt: skip
     else:
@@ -183,8 +183,8 @@ def _of_logits(dialect: Dialect, kind: str, classes: int, name: str) -> tuple[st
     if classes == 1:
         confidence = "1 / (1 + exp(-abs(CAST(top AS DOUBLE))))"
         return f"CAST({confidence} AS {kind})", "CASE WHEN top > 0 THEN 1 ELSE 0 END", checks
-    # Rows that hold the same logits in another order must tie: sorted, their sums round alike. Rounding to
-    # FLOAT hides the difference anyway.
+    # Rows with the same logits in another order must tie: if sorted, their sums round equally. Rounding to FLOAT
+    # hides the difference anyway.
     terms = dialect.ascending.format("s") if kind == "DOUBLE" else "s"
     total = dialect.total.format(dialect.shifted_powers.format(terms, "CAST(top AS DOUBLE)"))
     return f"CAST(1 / {total} AS {kind})", f"{dialect.position.format('s', 'top')} - 1", checks

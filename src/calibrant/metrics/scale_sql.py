@@ -1,8 +1,8 @@
-"""The SQL behind `calibrant.metrics.scale`: one text for DuckDB and Spark, and what its sums mean.
+"""The SQL behind `calibrant.metrics.scale`: one statement for DuckDB and Spark, and the meaning of its sums.
 
 Confidences are cut into ranges of about equally many rows, so that running sums are windows over one range
-each, not one window over everything. A range hands back sums of powers of its own running sum; the running
-sum at its lower end, a constant, is added to those afterwards. That is exact, and it takes one statement.
+each, not one window over everything. A range returns sums of powers of its own running sum; the running sum
+at its lower end, a constant, is added to those afterwards. That is exact, and it takes one statement.
 """
 
 import math
@@ -17,15 +17,15 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-# Quantiles asked of the first scan, hence the most ranges there can be: Spark compiles the search tree over
-# them to one Java method, whose size is limited.
+# Number of quantiles in the first scan, and so of ranges at most: Spark compiles the search tree over them to
+# one Java method, whose size is limited.
 MOST_RANGES = 256
 ROWS_PER_RANGE = 1_000_000
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The few words that DuckDB and Spark spell differently."""
+    """Expressions that differ between DuckDB and Spark."""
 
     mark: str  # around an identifier; doubled inside one
     list_type: str
@@ -77,7 +77,7 @@ SPARK = Dialect(
 
 
 class Check(NamedTuple):
-    """A condition that no row may meet, and what to tell whose rows do."""
+    """A condition that no row may meet, and the error message if some do."""
 
     condition: str
     complaint: str
@@ -126,7 +126,7 @@ def sums_statement(pairs: Pairs, bins: int, ends: Sequence[float]) -> str:
         below, above = range_between(first, middle), range_between(middle + 1, last)
         return f"CASE WHEN z <= CAST('{ends[middle]!r}' AS {kind}) THEN {below} ELSE {above} END"
 
-    # A product can round across an edge that is itself rounded to the type of the confidence: look again.
+    # A product can round across an edge that is itself rounded to the type of the confidence: check again.
     correction = f"CASE WHEN z > {edge(guess)} THEN 1 WHEN z <= {edge(f'{guess} - 1')} THEN -1 ELSE 0 END"
     return f"""
 WITH {pairs.text},

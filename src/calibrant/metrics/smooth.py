@@ -1,4 +1,4 @@
-"""Smooth ECE: the calibration error of residuals smoothed as much as they are wrong."""
+"""Smooth ECE: the calibration error of residuals, smoothed with a kernel as wide as the error."""
 
 from typing import Unpack
 
@@ -27,7 +27,7 @@ def smooth_ece(
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the two.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Błasiok, Nakkiran, "Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing", ICLR 2024.

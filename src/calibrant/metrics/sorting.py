@@ -1,9 +1,9 @@
-"""Confidence and correctness in one sortable integer, and the tie groups that come out of the sort.
+"""Confidence and correctness in one sortable integer, and the tie groups of the sorted integers.
 
 A confidence in [0, 1] is a non-negative float, and the bits of those sort like the numbers. Shifted left by
-one they leave room for the correctness, so that sorting N pairs costs what sorting N numbers costs: there is
-no permutation to store, and 4 bytes hold a sample. Samples of equal confidence are then one group, of which a
-metric need know no more than the confidence, how many there are and how many are right.
+one they leave a bit for the correctness, so that sorting N pairs costs as much as sorting N numbers: there is
+no permutation to store, and a sample takes 4 bytes. Samples of equal confidence are then one group. A metric
+only needs its confidence, the number of samples and the number of right ones.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from calibrant.arrays import Array, Marks
 
 # uint32 for float32 confidences, uint64 for float64.
 Keys = np.ndarray[tuple[int, ...], np.dtype[np.unsignedinteger[Any]]]
-# Samples taken at a time: a few arrays of this length stay in a core's own cache.
+# Samples per block: a few arrays of this length fit in a core's cache.
 BLOCK = 1 << 15
 
 
@@ -23,9 +23,9 @@ class TieGroups(NamedTuple):
     """Samples of equal confidence, in ascending order: everything as float64, ready to accumulate.
 
     Attributes:
-        confidence: The confidence they share.
-        samples: How many there are.
-        right: How many of them are right.
+        confidence: Confidence of the samples of a group.
+        samples: Number of samples.
+        right: Number of right predictions.
     """
 
     confidence: Array
@@ -49,7 +49,7 @@ def pack(confidence: Array, correct: Marks) -> Keys:
 
 
 def blocks(keys: Keys) -> Iterator[tuple[int, Keys]]:
-    """Sorted keys a block at a time, each with the index it starts at; no tie group is split between two."""
+    """Sorted keys in blocks, each with the index it starts at; no tie group is split between two."""
     start = 0
     while start < len(keys):
         stop = _end_of_tie_group(keys, min(start + BLOCK, len(keys)))

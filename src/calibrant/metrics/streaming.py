@@ -1,4 +1,4 @@
-"""Metrics that are fed batch by batch and agree across ranks, on torchmetrics.
+"""Metrics that are updated batch by batch and synchronised across ranks, based on torchmetrics.
 
 The binned ones keep a few sums per bin, whatever the number of samples. Those that need every sample keep 4 bytes
 for each: confidence, rounded to float32, and correctness packed into one integer.
@@ -28,12 +28,12 @@ Takes = Literal["logits", "probabilities", "confidence"]
 
 
 class StreamingMetric(Metric):
-    """What the streaming metrics share: how a batch is understood.
+    """Base class of the streaming metrics.
 
     Args:
-        takes: What ``update`` is given first: ``"logits"`` or ``"probabilities"`` (then the target second), or
-            ``"confidence"`` (then correctness second). Never guessed from the values.
-        **options: For ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
+        takes: First argument of ``update``: ``"logits"`` or ``"probabilities"`` (the second is the target), or
+            ``"confidence"`` (the second is correctness). It is never guessed from the values.
+        **options: Options of ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
     """
 
     is_differentiable = False
@@ -46,17 +46,17 @@ class StreamingMetric(Metric):
         self.takes = takes
 
     def set_dtype(self, dst_type: Any) -> Self:
-        """Leave sums in float64 and keys in int32: in any other type they would be wrong."""
+        """Keep sums in float64 and keys in int32: in any other type they would be wrong."""
         del dst_type
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> Self:
-        """Go to another device, never to another type, which ``.to(torch.bfloat16)`` of a whole model would do."""
+        """Move to another device, never to another type, as ``.to(torch.bfloat16)`` of a whole model would."""
 
         def moved(tensor: Tensor) -> Tensor:
             try:
                 return tensor.to(fn(tensor).device)
-            except TypeError:  # MPS has no float64: the few sums are as well on the CPU
+            except TypeError:  # MPS has no float64: keep the few sums on the CPU
                 return tensor
 
         return super()._apply(moved, exclude_state)  # type: ignore[return-value]
@@ -75,9 +75,9 @@ class StreamingECE(StreamingMetric):
 
     Args:
         bins: Number of bins; by default the convention's.
-        convention: As for :func:`calibrant.metrics.ece`.
+        convention: As in :func:`calibrant.metrics.ece`.
         takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: For ``torchmetrics.Metric``.
+        **options: Options of ``torchmetrics.Metric``.
 
     Example:
         >>> import torch
@@ -141,7 +141,7 @@ class StreamingGap(StreamingECE):
 
     Args:
         takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: For ``torchmetrics.Metric``.
+        **options: Options of ``torchmetrics.Metric``.
     """
 
     def __init__(self, takes: Takes = "logits", **options: Any) -> None:
@@ -159,9 +159,9 @@ class StreamingClasswiseECE(StreamingMetric):
     Args:
         classes: Number of classes.
         bins: Number of bins; by default the convention's.
-        convention: As for :func:`calibrant.metrics.ece`.
+        convention: As in :func:`calibrant.metrics.ece`.
         takes: ``"logits"`` or ``"probabilities"``.
-        **options: For ``torchmetrics.Metric``.
+        **options: Options of ``torchmetrics.Metric``.
     """
 
     sums: Tensor
@@ -180,7 +180,7 @@ class StreamingClasswiseECE(StreamingMetric):
         inputs.check_count("classes", classes)
         self.rule, self.bins = rule_of(convention, bins)
         slots = self.bins + (self.rule.last == "extra")
-        # Confidence less right ones of each class and bin: all that class-wise ECE needs.
+        # Confidence minus right ones of each class and bin: all that class-wise ECE needs.
         self.add_state("sums", torch.zeros(classes, slots, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
@@ -217,7 +217,7 @@ class _Sorted(StreamingMetric):
         self.keys.append(added)
 
     def cumulative(self) -> Cumulative:
-        """ESD and KS of all batches; NaN where there are too few samples, as a short batch may have."""
+        """ESD and KS of all batches; NaN if there are too few samples, as in a short batch."""
         state: Any = self.keys  # after synchronisation torchmetrics leaves one tensor
         parts = [state] if isinstance(state, Tensor) else list(state)
         keys = torch.cat(parts).cpu().numpy().view(np.uint32) if parts else np.zeros(0, dtype=np.uint32)
@@ -225,11 +225,11 @@ class _Sorted(StreamingMetric):
 
 
 class StreamingESD(_Sorted):
-    """ESD of all samples, exact, at 4 bytes a sample; see :func:`calibrant.metrics.esd`.
+    """ESD of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.esd`.
 
     Args:
         takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: For ``torchmetrics.Metric``.
+        **options: Options of ``torchmetrics.Metric``.
     """
 
     def compute(self) -> Tensor:
@@ -238,11 +238,11 @@ class StreamingESD(_Sorted):
 
 
 class StreamingKS(_Sorted):
-    """KS error of all samples, exact, at 4 bytes a sample; see :func:`calibrant.metrics.ks_error`.
+    """KS error of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.ks_error`.
 
     Args:
         takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: For ``torchmetrics.Metric``.
+        **options: Options of ``torchmetrics.Metric``.
     """
 
     def compute(self) -> Tensor:

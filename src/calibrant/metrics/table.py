@@ -19,33 +19,33 @@ from calibrant.metrics.jackknife import Jackknife
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.rows import RowStatistic
 
-# A metric by its key, or a function of one's own.
+# A metric by its key, or a function of the user.
 Chosen = str | Callable[[Predictions], Any]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: how it is computed, what people call it, and what inference may assume of it.
+    """One metric: how it is computed, how it is shown, and what inference may assume about it.
 
     Attributes:
         key: Name of its function, and its key in :class:`calibrant.metrics.Scores`.
-        value: The metric of any predictions.
-        label: Name for people.
-        unit: ``"%"`` where people read a share in percent, ``"nats"``, or nothing.
+        value: Function that computes the metric of predictions.
+        label: Display name.
+        unit: ``"%"`` for a share that is shown in percent, ``"nats"``, or nothing.
         convention: How exactly it is computed: bins, edges, estimator.
-        meaning: A line for those who meet it for the first time.
-        remark: What the predictions add to the convention.
+        meaning: One line of explanation.
+        remark: Addition to the convention that depends on the predictions.
         evaluated: Whether ``evaluate`` computes it.
         only_calibration: Whether it measures calibration and nothing else.
         more_is_better: Whether a larger value is better.
-        rows: The same from many rows of residuals at once, for predictions that differ in nothing else.
-        jackknife: The same with all leave-one-out values, if it is a U-statistic.
-        minimum: How many samples it needs.
-        signed: Whether it errs in two directions from 0. Comparisons ask for the size of the error only.
-        two_sided: Whether calibration makes it neither least nor largest: too low is then as suspect as too high.
-        of_classes: Whether it sees all classes where they are known, not only the predicted one.
-        vanishes: Whether what it estimates is 0 for a calibrated model, and positive for any other.
-        span: The least and the largest value that what it estimates can have.
+        rows: Computes it from many rows of residuals at once, for predictions that differ in nothing else.
+        jackknife: Computes it with all leave-one-out values, if it is a U-statistic.
+        minimum: Fewest samples that it needs.
+        signed: Whether its errors have a sign. Comparisons use the absolute value only.
+        two_sided: Whether both low and high values show miscalibration.
+        of_classes: Whether it uses all classes if they are known, not only the predicted one.
+        vanishes: Whether its population value is 0 for a calibrated model, and positive for any other.
+        span: Smallest and largest possible population value.
     """
 
     key: str
@@ -68,7 +68,7 @@ class Metric:
     span: tuple[float, float] = (0.0, 1.0)
 
     def shown(self, value: float, *, signed: bool = False) -> str:
-        """A value as people read it; with a plus in front, if ``signed`` and above 0."""
+        """Format a value, with a plus sign if ``signed`` and above 0."""
         sign = "+" if signed else ""
         if not math.isfinite(value):
             return str(value)
@@ -80,7 +80,7 @@ class Metric:
 
 
 def find_metric(metric: Chosen, bins: int | None = None, convention: ConventionName = "paper") -> Metric:
-    """Look a metric up by its key or its function, or wrap a function of one's own."""
+    """Look up a metric by its key or its function, or wrap a function of the user."""
     table = metrics_table(bins, convention)
     if isinstance(metric, str):
         inputs.check_choice("metric", metric, tuple(table))
@@ -96,7 +96,7 @@ def find_metric(metric: Chosen, bins: int | None = None, convention: ConventionN
 
 
 def described(key: str) -> Metric:
-    """What is known of a metric by its key: of one that is not ours, the name alone."""
+    """Return a metric by its key; for an unknown key, one with only a name."""
     return METRICS.get(key) or Metric(key, lambda _: math.nan, key)
 
 
@@ -104,8 +104,8 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
     """Every metric, in the order shown.
 
     Args:
-        bins: Bins of the binned metrics; by default the convention's, or 15 of equal mass.
-        convention: Of the bins of equal width.
+        bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
+        convention: Convention of the bins of equal width.
     """
     entries = (*_of_answers(), *_of_bins(bins, convention), *_of_curves(), *_of_kernels(), *_proper())
     return {entry.key: entry for entry in entries}
@@ -173,7 +173,7 @@ def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
     )  # fmt: skip
     yield Metric(
         "debiased_l2", lambda given: binned.debiased_l2(given, bins=mass), "debiased L2", "%",
-        f"{mass} equal-mass bins, rooted", "Root mean square of the bins' gaps, less what chance adds to it.",
+        f"{mass} equal-mass bins, rooted", "Root mean square of the bins' gaps, minus what chance adds to it.",
     )  # fmt: skip
     yield Metric(
         "mce", lambda given: float(np.abs(widths(given).gaps).max()), "MCE", "%", "as ECE",
@@ -245,15 +245,15 @@ def _proper() -> Iterator[Metric]:
     )  # fmt: skip
     yield Metric(
         "brier_miscalibration", lambda given: parts(given).miscalibration, "  MCB", "", "miscalibration, isotonic",
-        "Miscalibration: what the best increasing map of confidences takes off the Brier score.",
+        "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
     )  # fmt: skip
     yield Metric(
         "brier_discrimination", lambda given: parts(given).discrimination, "  DSC", "", "discrimination",
-        "Discrimination: how well confidence tells right from wrong. More is better.", more_is_better=True, **mixed,
+        "Discrimination: how well confidence separates right from wrong. More is better.", more_is_better=True, **mixed,
     )  # fmt: skip
     yield Metric(
         "brier_uncertainty", lambda given: parts(given).uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
-        "Uncertainty: the Brier score of always being as sure as the accuracy says.", **mixed,
+        "Uncertainty: the Brier score of a confidence that always equals the accuracy.", **mixed,
     )  # fmt: skip
     yield Metric(
         "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",

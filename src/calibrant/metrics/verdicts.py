@@ -1,4 +1,4 @@
-"""What inference finds, in numbers and in a sentence: `CalibrationTest`, `Interval` and `Comparison`."""
+"""Results of inference, in numbers and in a sentence: `CalibrationTest`, `Interval` and `Comparison`."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from calibrant.metrics.table import described
 
 
 def label(metric: str) -> str:
-    """The name of a metric for people."""
+    """Display name of a metric."""
     return described(metric).label.strip()
 
 
 def number(metric: str, value: float) -> str:
-    """A value of a metric as people read it."""
+    """Format a value of a metric."""
     return described(metric).shown(value)
 
 
 def p_value(value: float) -> str:
-    """A p-value for people.
+    """Format a p-value.
 
     Example:
         >>> p_value(0.000999), p_value(0.0123), p_value(0.4128)
@@ -32,19 +32,20 @@ def _interval(metric: str, low: float, high: float, level: float) -> str:
 
 @dataclass(frozen=True)
 class CalibrationTest:
-    """How surprising the data are if the model is calibrated.
+    """Test of the hypothesis that the model is calibrated.
 
     Attributes:
         metric: Name of the metric.
         statistic: Its value on the data; the gap with its sign.
-        p_value: Share of the draws, the data counted as one of them, that are at least as badly calibrated.
-        draws: How many data sets were drawn from a calibrated model.
-        null_mean: Mean of the metric over the draws: what a calibrated model scores by chance; of the gap, its size.
-        critical_value: What a calibrated model exceeds in 5 % of the draws; for the gap, in size.
+        p_value: Share of the draws, including the data as one, that are at least as badly calibrated.
+        draws: Number of data sets drawn from a calibrated model.
+        null_mean: Mean of the metric over the draws, which a calibrated model scores by chance; for the gap, of its
+            absolute value.
+        critical_value: Value that a calibrated model exceeds in 5 % of the draws; for the gap, in absolute value.
 
     Example:
         >>> print(CalibrationTest("esd", 6.34e-4, 0.002, 1000, 0.0, 1.9e-4))
-        ESD 6.34e-04, p = 0.002 (1,000 draws): calibrated is rejected at 5 %
+        ESD 6.34e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
 
     metric: str
@@ -55,13 +56,14 @@ class CalibrationTest:
     critical_value: float
 
     def rejected(self, level: float = 0.05) -> bool:
-        """Whether "calibrated" is rejected at this level."""
+        """Whether the hypothesis that the model is calibrated is rejected at this level."""
         inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
         return self.p_value <= level
 
     def __str__(self) -> str:
         found = f"{label(self.metric)} {number(self.metric, self.statistic)}, {p_value(self.p_value)}"
-        return f"{found} ({self.draws:,} draws): calibrated is {'' if self.rejected() else 'not '}rejected at 5 %"
+        rejected = "rejected" if self.rejected() else "not rejected"
+        return f"{found} ({self.draws:,} draws): the hypothesis that the model is calibrated is {rejected} at 5 %"
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Interval:
         value: Its value on the data.
         low: Lower end.
         high: Upper end.
-        level: Probability with which such intervals hold the value of the population.
+        level: Probability with which such intervals contain the population value.
         method: ``"jackknife"`` or ``"bootstrap"``.
 
     Example:
@@ -101,11 +103,11 @@ class Comparison:
         metric: Name of the metric.
         a: Its value for the first model.
         b: Its value for the second.
-        difference: ``a - b``: above 0, the second is better; of accuracy, the first.
+        difference: ``a - b``: above 0, the second is better; for accuracy, the first.
         low: Lower end of the confidence interval of the difference.
         high: Its upper end.
-        p_value: Of the hypothesis that the two do not differ, two-sided.
-        level: Of the interval.
+        p_value: Two-sided p-value of the hypothesis that the two do not differ.
+        level: Confidence level of the interval.
         method: ``"jackknife"`` or ``"bootstrap"``.
 
     Example:

@@ -22,22 +22,22 @@ def adafocal(
 ) -> Tensor:
     r"""Focal loss with a strength for each bin of :math:`p_y` (AdaFocal), averaged over samples.
 
-    With :math:`\gamma` of the bin that :math:`p_y` falls in, the loss of a sample is
+    With the :math:`\gamma` of the bin that contains :math:`p_y`, the loss of a sample is
 
     .. math::
         -(1 - p_y)^\gamma \ln p_y \text{ if } \gamma > 0, \qquad
         -(1 + p_y)^{|\gamma|} \ln p_y \text{ if } \gamma \le 0.
 
-    The second is the inverse focal loss, which makes the network more confident. Which bin a sample falls in is
-    held fixed in the gradient. :class:`calibrant.AdaFocalLoss` has the rule that updates :math:`\gamma`.
+    The second is the inverse focal loss, which makes the network more confident. The gradient treats the bin of a
+    sample as fixed. See :class:`calibrant.AdaFocalLoss` for the update rule of :math:`\gamma`.
 
     Args:
         logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
         target: Integer class indices, ``(N, ...)``.
         gamma: Strength of each of M bins, shape ``(M,)``; a constant, no gradient flows.
         edges: Ascending edges between the bins, shape ``(M - 1,)``. Bins are closed on the right.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Ghosh, Schaaf, Gormley, "AdaFocal: Calibration-aware Adaptive Focal Loss", NeurIPS 2022.
@@ -63,7 +63,7 @@ def adafocal(
 def _adafocal(data: Classification, gamma: Tensor, edges: Tensor) -> Tensor:
     log_p = log_likelihood(data)
     strength = gamma.to(log_p)[torch.bucketize(log_p.detach().exp(), edges.to(log_p))]
-    # 1 - p from log p keeps its precision as p nears 1, where a small power has an infinite slope.
+    # Computing 1 - p from log p is precise as p nears 1, where a small power has an infinite slope.
     miss = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).eps)
     base = torch.where(strength > 0, miss, 1 + log_p.exp())
     return mean_over_samples(-base.pow(strength.abs()) * log_p, data, "AdaFocal")
@@ -80,7 +80,7 @@ def _equal_mass_edges(confidence: Tensor, bins: int) -> Tensor:
 
 
 def _gap_of_bins(pairs: Pairs, edges: Tensor) -> Tensor:
-    """Mean confidence less accuracy in each bin; 0 where a bin is empty."""
+    """Mean confidence minus accuracy in each bin; 0 if a bin is empty."""
     wide = accumulation_dtype(pairs.confidence)
     slot = torch.bucketize(pairs.confidence, edges.to(pairs.confidence))
     gap = pairs.confidence.to(wide) - pairs.correct.to(wide)
@@ -89,17 +89,17 @@ def _gap_of_bins(pairs: Pairs, edges: Tensor) -> Tensor:
 
 
 class AdaFocalLoss(HeldOutObjective):
-    r"""Focal loss whose strength follows the calibration of held-out data (AdaFocal): takes the place of the NLL.
+    r"""Focal loss whose strength follows the calibration of held-out data (AdaFocal), a replacement for the NLL.
 
-    Call :meth:`update` with the logits of held-out data after every epoch. It sets bins of equal mass of the
-    confidence, measures in each the gap between mean confidence and accuracy, and sets
+    Call :meth:`update` with the logits of held-out data after every epoch. It divides the confidences into bins of
+    equal mass, measures the gap between mean confidence and accuracy in each bin, and sets
 
     .. math::
         \gamma \leftarrow \gamma\, e^{\lambda\,(\mathrm{confidence} - \mathrm{accuracy})} \text{ if } \gamma > 0,
         \qquad
         \gamma \leftarrow \gamma\, e^{-\lambda\,(\mathrm{confidence} - \mathrm{accuracy})} \text{ else.}
 
-    Where :math:`|\gamma|` falls below ``switch``, it becomes ``switch`` with the other sign; then it is clipped.
+    If :math:`|\gamma|` falls below ``switch``, it becomes ``switch`` with the other sign; then it is clipped.
     Before the first update every bin has the strength ``gamma``: the loss is the focal loss. Strengths and edges
     are part of the ``state_dict``.
 
@@ -110,7 +110,7 @@ class AdaFocalLoss(HeldOutObjective):
         lowest: Lower bound of the strength; negative is inverse focal.
         highest: Upper bound of the strength.
         switch: Size below which the strength changes its sign.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Under ``torch.distributed``, update from the samples of all ranks.
 
     See :func:`calibrant.functional.adafocal` for formula, shapes and paper.
@@ -157,8 +157,8 @@ class AdaFocalLoss(HeldOutObjective):
 
         Args:
             logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
-            target: Integer class indices, ``(N, ...)``; as many samples must count as there are bins.
-            mask: Boolean, the shape of ``target``: True where a sample counts.
+            target: Integer class indices, ``(N, ...)``; there must be at least as many samples as bins.
+            mask: Boolean, same shape as ``target``: True where a sample counts.
         """
         pairs = inputs.top_label_pairs(self.held_out(logits, target, mask))
         if self.updates_together():
@@ -175,7 +175,7 @@ class AdaFocalLoss(HeldOutObjective):
 
     def _next(self, strength: Tensor, gap: Tensor) -> Tensor:
         strength = strength * torch.exp(self.rate * torch.where(strength > 0, gap, -gap))
-        # Rounded as a kept strength is, so that one that was set to it is not below it.
+        # Rounded to the dtype of the strengths, so that a strength equal to it is not below it.
         switch = self.strength.new_tensor(self.switch).to(strength)
         flipped = torch.where(strength > 0, -switch, switch)
         return torch.where(strength.abs() < switch, flipped, strength).clamp(self.lowest, self.highest)

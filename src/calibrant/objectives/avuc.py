@@ -1,4 +1,4 @@
-"""Accuracy versus uncertainty: be certain when right, uncertain when wrong. Hard and soft."""
+"""Accuracy versus uncertainty: certain when right, uncertain when wrong. Hard and soft."""
 
 import math
 from typing import Any, Self
@@ -23,7 +23,7 @@ def avuc(
     r"""Accuracy-versus-uncertainty calibration loss (AvUC).
 
     With the predictive entropy h in nats, a prediction is *certain* if :math:`h \le` ``threshold``. Four
-    sums weigh the samples by confidence and by :math:`\tanh h`: over accurate and certain
+    sums weight the samples by confidence and by :math:`\tanh h`: over accurate and certain
     :math:`n_{AC} = \sum p (1 - \tanh h)`, accurate and uncertain :math:`n_{AU} = \sum p \tanh h`, inaccurate
     and certain :math:`n_{IC} = \sum (1 - p)(1 - \tanh h)`, inaccurate and uncertain
     :math:`n_{IU} = \sum (1 - p) \tanh h`, and
@@ -72,8 +72,8 @@ def soft_avuc(
     normalised entropy, and the confidences drop out: :math:`n_{AC} = \sum (1 - t)(1 - \tanh h)` and
     :math:`n_{AU} = \sum t \tanh h` over right predictions, :math:`n_{IC}` and :math:`n_{IU}` likewise over wrong
     ones; :math:`\tanh` still takes h in nats. The loss is that of :func:`avuc`. The authors mix 1e-5 of the
-    uniform distribution into the probabilities to keep h above 0; here :math:`h / \ln C` is held within
-    rounding of (0, 1) instead, which leaves all other values as they are.
+    uniform distribution into the probabilities to keep h above 0; here :math:`h / \ln C` is clamped to (0, 1)
+    instead, which does not change any other value.
 
     Args:
         probabilities: Class probabilities, shape ``(..., N, C)`` with C at least 2.
@@ -112,7 +112,7 @@ def entropy_threshold(
     Args:
         probabilities: Class probabilities, shape ``(N, C)``.
         correct: 1 or True where the prediction is right, shape ``(N,)``.
-        normalised: Divide by :math:`\ln C`: the scale on which S-AvUC's threshold lives.
+        normalised: Divide by :math:`\ln C`, the scale of S-AvUC's threshold.
         mask: Boolean, ``(N,)``: True where a sample counts.
 
     Example:
@@ -188,7 +188,7 @@ def _log_ratio(right: Tensor, wrong: Tensor, uncertain: Tensor, uncertainty: Ten
     certain_part, uncertain_part = (1 - uncertain) * (1 - doubt), uncertain * doubt
     good = (right * certain_part + wrong * uncertain_part).sum(-1)
     bad = (right * uncertain_part + wrong * certain_part).sum(-1)
-    # An empty good side would make the loss infinite; the authors' 1e-10 bounds it.
+    # A denominator of 0 would make the loss infinite; the authors' 1e-10 bounds it.
     return torch.log1p(bad / (good + 1e-10))
 
 
@@ -206,11 +206,11 @@ class AvUCLoss(SyncedObjective):
     Args:
         threshold: Entropy in nats up to which a prediction counts as certain; :meth:`fit_threshold`
             sets it from data. It is part of the ``state_dict``.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     Shapes:
-        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.avuc` for the formula. The
+        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.avuc` for the formula. The
         authors train with a weight of 3.
 
     Example:
@@ -233,7 +233,7 @@ class AvUCLoss(SyncedObjective):
     def fit_threshold(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
         """Set the threshold to the midpoint of the mean entropies of right and of wrong predictions.
 
-        With ``sync`` on, of those of all ranks.
+        With ``sync``, the predictions of all ranks are used.
         """
         data = self.classification(logits, target, mask)
         sums = _entropy_sums(inputs.top_label_pairs(data), _entropy_of_logits(data))
@@ -269,7 +269,7 @@ class AvUCLoss(SyncedObjective):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take the threshold from a ``state_dict`` of the same objective."""
         if state["objective"] != self.name:
-            raise ValueError(f"this is the state of {state['objective']}, whose threshold means nothing to {self.name}")
+            raise ValueError(f"this is the state of {state['objective']}, whose threshold is not that of {self.name}")
         self.threshold = self._checked_threshold(state["threshold"])
 
 
@@ -280,11 +280,11 @@ class SoftAvUCLoss(AvUCLoss):
         threshold: Between 0 and 1, on the entropy divided by the logarithm of the number of classes;
             :meth:`fit_threshold` sets it from data. It is part of the ``state_dict``.
         temperature: Softness of the threshold.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     Shapes:
-        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.soft_avuc` for the formula.
+        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.soft_avuc` for the formula.
 
     Example:
         >>> import torch
@@ -304,7 +304,7 @@ class SoftAvUCLoss(AvUCLoss):
         self.temperature = _checked_soft_temperature(temperature)
 
     def _on_its_scale(self, midpoint: float, classes: int) -> float:
-        # Saturated or undecided predictions put the midpoint on the border, where the logit is infinite.
+        # Saturated or uniform predictions put the midpoint on the border, where the logit is infinite.
         return min(max(midpoint / math.log(classes), 1e-6), 1 - 1e-6)
 
     def _checked_threshold(self, threshold: float) -> float:

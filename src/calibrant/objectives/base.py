@@ -1,4 +1,4 @@
-"""What the objectives share: options, validation, ignored samples, and ranks."""
+"""Base classes of the objectives: options, validation, ignored samples, and ranks."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -12,10 +12,10 @@ from calibrant.numerics import accumulation_dtype, log_softmax, safe_divide
 
 
 class Objective(nn.Module, ABC):
-    """Base of the modules: ``(logits, target, mask=None)`` in, a scalar out.
+    """Base class of the modules: takes ``(logits, target, mask=None)``, returns a scalar.
 
     Args:
-        ignore_index: Label whose samples do not count, as in ``torch.nn.CrossEntropyLoss``; None for none.
+        ignore_index: Label of samples to ignore, as in ``torch.nn.CrossEntropyLoss``; None to ignore none.
     """
 
     name = "the objective"
@@ -33,7 +33,7 @@ class Objective(nn.Module, ABC):
         Args:
             logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
             target: Integer class indices, ``(N, ...)``.
-            mask: Boolean, the shape of ``target``: True where a sample counts.
+            mask: Boolean, same shape as ``target``: True where a sample counts.
         """
         data = self.classification(logits, target, mask)
         return self.value_or_zero(data).to(data.logits.dtype)
@@ -41,10 +41,10 @@ class Objective(nn.Module, ABC):
     def classification(
         self, logits: Tensor, target: Tensor, mask: Tensor | None, sample_weight: Tensor | None = None
     ) -> Classification:
-        """Validate and flatten a batch; where there are other ranks, fail together with them."""
+        """Validate and flatten a batch; with several ranks, an error on one is raised on all."""
         with self.failing_together():
             data = inputs.classification(logits, target, mask, self.ignore_index, sample_weight)
-        # The first batch that is large enough tells: a softmax at the end of a model shows in every batch.
+        # One batch that is large enough is checked: a softmax at the end of a model shows in every batch.
         if not self._has_looked and logits.dim() > 1 and logits.shape[1] > 1:
             self._has_looked = hints.warn_of_probabilities(data.logits, data.mask)
         return data
@@ -61,9 +61,9 @@ class Objective(nn.Module, ABC):
         return self.value(data)
 
     def lacks_samples(self, pairs: Pairs) -> bool:
-        """Return whether it can be seen that too many samples are ignored; warn of it the first time.
+        """Return whether too many samples are known to be ignored; warn the first time.
 
-        Where values cannot be read, on an accelerator or in compiled code, the kernels give 0 by themselves.
+        Where values cannot be read, on an accelerator or in compiled code, the kernels themselves return 0.
         """
         enough = inputs.require_samples(pairs, self.minimum_samples(), self.name)
         if enough is None or enough.any():
@@ -86,16 +86,16 @@ class Objective(nn.Module, ABC):
         """Return the loss of validated data, in the accumulation dtype."""
 
     def extra_repr(self) -> str:
-        """Show the options, as torch's own modules do."""
+        """Show the options, as torch's modules do."""
         options = {key: value for key, value in vars(self).items() if not key.startswith("_") and key != "training"}
         return ", ".join(f"{key}={value!r}" for key, value in sorted(options.items()))
 
 
 class SyncedObjective(Objective):
-    """Base of the objectives that are no means over samples, and need the samples of all ranks.
+    """Base class of objectives that are not means over samples and need the samples of all ranks.
 
     Args:
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Under an initialised ``torch.distributed`` group, compute the objective on the global batch.
     """
 
@@ -105,10 +105,10 @@ class SyncedObjective(Objective):
 
 
 class HeldOutObjective(SyncedObjective):
-    """Base of the losses with state that held-out data update; ``sync`` updates from the samples of all ranks."""
+    """Base class of losses whose state is updated from held-out data; ``sync`` uses the samples of all ranks."""
 
     def gathers(self) -> bool:
-        """No: the loss is a mean over samples, which data-parallel training averages over ranks by itself."""
+        """False: the loss is a mean over samples, which data-parallel training averages over ranks."""
         return False
 
     def updates_together(self) -> bool:
@@ -116,7 +116,7 @@ class HeldOutObjective(SyncedObjective):
         return super().gathers()
 
     def held_out(self, logits: Tensor, target: Tensor | None, mask: Tensor | None) -> Classification:
-        """Validate and flatten held-out data; where there are other ranks, fail together with them."""
+        """Validate and flatten held-out data; with several ranks, an error on one is raised on all."""
         with distributed.failing_together() if self.updates_together() else nullcontext():
             if target is None:
                 return unlabelled(logits, mask)
@@ -136,12 +136,12 @@ def log_likelihood(data: Classification) -> Tensor:
 
 
 def of_target(values: Tensor, data: Classification) -> Tensor:
-    """What ``(N, C)`` values hold for the right class, ``(N,)``."""
+    """The entries of ``(N, C)`` values for the right class, ``(N,)``."""
     return values.gather(1, data.target.unsqueeze(1)).squeeze(1)
 
 
 def mean_over_samples(loss: Tensor, data: Classification, name: str) -> Tensor:
-    """Mean of a per-sample loss over the samples that count, accumulated in float64; 0 if none does."""
+    """Mean of a per-sample loss over the samples that count, accumulated in float64; 0 if there are none."""
     inputs.require_or_warn(Pairs(loss, loss, data.mask), 1, name)
     loss = loss.to(accumulation_dtype(loss))
     if data.mask is None:

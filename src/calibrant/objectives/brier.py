@@ -14,8 +14,8 @@ def brier(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_
     Args:
         logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
         target: Integer class indices, ``(N, ...)``.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Brier, "Verification of Forecasts Expressed in Terms of Probability", Monthly Weather Review 1950.
@@ -37,10 +37,10 @@ def _brier(data: Classification) -> Tensor:
 
 
 class BrierLoss(Objective):
-    """Multi-class Brier score: takes the place of the NLL.
+    """Multi-class Brier score, a replacement for the NLL.
 
     Args:
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
 
     See :func:`calibrant.functional.brier` for formula, shapes and paper.
 

@@ -24,17 +24,17 @@ def bsce_gra(
 
     .. math:: -u \ln p_y, \qquad u = \lVert p - y \rVert_\beta^\gamma \text{ held constant in the gradient.}
 
-    The default :math:`\beta = \gamma = 2` makes u the Brier score :math:`\sum_k (p_k - y_k)^2`. Because u is a
-    constant to autograd, each sample's gradient is u times its gradient of the NLL, and not the derivative of
-    the value that is returned.
+    With the default :math:`\beta = \gamma = 2`, u is the Brier score :math:`\sum_k (p_k - y_k)^2`. Because u is
+    detached, each sample's gradient is u times its gradient of the NLL, and not the derivative of the returned
+    value.
 
     Args:
         logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
         target: Integer class indices, ``(N, ...)``.
         gamma: Power :math:`\gamma` of the norm, from 0 to 100; 0 is the NLL.
         norm: Order :math:`\beta` of the norm, from 1 to 16.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Lin, Tao, Dong, Xu, "Uncertainty Weighted Gradients for Model Calibration", CVPR 2025.
@@ -64,12 +64,12 @@ def _checked(gamma: float, norm: float) -> tuple[float, float]:
 
 
 class BSCEGRALoss(Objective):
-    """Cross entropy weighted by the detached Brier score (BSCE-GRA): takes the place of the NLL.
+    """Cross entropy weighted by the detached Brier score (BSCE-GRA), a replacement for the NLL.
 
     Args:
         gamma: Power of the norm; 0 is the NLL.
         norm: Order of the norm.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
 
     See :func:`calibrant.functional.bsce_gra` for formula, shapes and paper.
 

@@ -11,7 +11,7 @@ from calibrant.numerics import accumulation_dtype
 from calibrant.objectives.base import HeldOutObjective, log_likelihood, mean_over_samples
 
 LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-6, 1e6
-# In margins. Beyond, the penalty goes on as a straight line, so that a square cannot overflow.
+# In margins. Beyond, the penalty is linear, so that a square cannot overflow.
 MOST_EXCESS = 1e6
 
 
@@ -37,16 +37,16 @@ def cals(
         \end{cases}
 
     averaged over samples. An excess above a million margins is penalised linearly instead, which keeps the
-    value finite. :class:`calibrant.CALSLoss` has the rule that updates :math:`\lambda` and :math:`\rho`.
+    value finite. See :class:`calibrant.CALSLoss` for the update rule of :math:`\lambda` and :math:`\rho`.
 
     Args:
         logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
         target: Integer class indices, ``(N, ...)``.
         multiplier: :math:`\lambda`, shape ``(C,)`` or one number for all classes.
         rho: :math:`\rho`, above 0, shape ``(C,)`` or one number for all classes.
-        margin: m, from 0.1.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        margin: m, at least 0.1.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Liu, Rony, Galdran, Dolz, Ben Ayed, "Class Adaptive Network Calibration", CVPR 2023.
@@ -77,8 +77,8 @@ def _cals(data: Classification, multiplier: Tensor, rho: Tensor, margin: float) 
 
 
 def _excess(logits: Tensor, margin: float) -> Tensor:
-    """Distance of each class to the largest logit in margins, less one."""
-    # Divided first: the distance of the largest to the smallest float is none.
+    """Distance of each class to the largest logit in margins, minus one."""
+    # Divided first: the distance from the largest to the smallest float overflows.
     logits = logits.to(accumulation_dtype(logits)) / margin
     return logits.amax(1, keepdim=True) - logits - 1
 
@@ -87,7 +87,7 @@ def _of_classes(name: str, value: Tensor, excess: Tensor) -> Tensor:
     if value.shape not in ((), excess.shape[1:]):
         raise ValueError(
             f"{name} must be one number or have shape ({excess.shape[1]},) for {excess.shape[1]} classes, "
-            f"got {tuple(value.shape)}: CALS keeps one for each class it was updated with"
+            f"got {tuple(value.shape)}: CALS keeps one for each class of its last update"
         )
     return value.to(excess)
 
@@ -97,7 +97,7 @@ def _checked_margin(margin: float) -> float:
 
 
 class CALSLoss(HeldOutObjective):
-    r"""Class-adaptive label smoothing (CALS-ALM): takes the place of the NLL.
+    r"""Class-adaptive label smoothing (CALS-ALM), a replacement for the NLL.
 
     Call :meth:`update` with the logits of held-out data after every epoch. It sets each class's multiplier to
     the mean slope of the penalty, :math:`\lambda_k \leftarrow \overline{\max(0, \lambda_k + \rho_k h_k)}`, each
@@ -112,9 +112,9 @@ class CALSLoss(HeldOutObjective):
         rho: Weight of the quadratic term before the first update.
         rho_max: Upper bound of that weight.
         rho_growth: Factor by which it grows.
-        rho_every: Number of updates from one look at it to the next.
-        progress: Share of the earlier excess down to which the excess has to fall for :math:`\rho` to stay.
-        ignore_index: Label whose samples do not count.
+        rho_every: Number of updates between checks of that weight.
+        progress: :math:`\rho` grows if the excess is above this share of the previous excess.
+        ignore_index: Label of samples to ignore.
         sync: Under ``torch.distributed``, update from the samples of all ranks.
 
     See :func:`calibrant.functional.cals` for formula, shapes and paper.
@@ -154,7 +154,7 @@ class CALSLoss(HeldOutObjective):
         self.rho_growth = inputs.check_range("rho_growth", rho_growth, low=1, high=1e6)
         self.rho_every = inputs.check_count("rho_every", rho_every)
         self.progress = inputs.check_range("progress", progress, low=0, high=1e6)
-        # One number until the first update knows how many classes there are.
+        # One number until the first update, which sets the number of classes.
         self.register_buffer("multiplier", torch.tensor(LEAST_MULTIPLIER))
         self.register_buffer("rho", torch.tensor(rho))
         self.register_buffer("excess", torch.tensor(0.0))
@@ -166,8 +166,8 @@ class CALSLoss(HeldOutObjective):
 
         Args:
             logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
-            target: Integer class indices, ``(N, ...)``. Only says which samples to ignore; may be left out.
-            mask: Boolean, the shape of ``target``: True where a sample counts.
+            target: Integer class indices, ``(N, ...)``. Only used to find samples to ignore; optional.
+            mask: Boolean, same shape as ``target``: True where a sample counts.
         """
         data = self.held_out(logits, target, mask)
         excess = _excess(data.logits, self.margin)

@@ -19,7 +19,7 @@ def dca(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
         mask: Boolean, same shape: True where a sample counts.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
+        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
 
     References:
         Liang, Zhang, Wang, Jacobs, "Improved Trainable Calibration Method for Neural Networks on Medical
@@ -42,8 +42,8 @@ def mdca(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_i
     Args:
         logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
         target: Integer class indices, ``(N, ...)``.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Hebbalaguppe et al., "A Stitch in Time Saves Nine: A Train-Time Regularizing Loss for Improved
@@ -82,7 +82,7 @@ class DCALoss(PairObjective):
     """Difference between confidence and accuracy (DCA) of a batch, to be added to the NLL.
 
     Args:
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     See :func:`calibrant.functional.dca` for formula and paper; its authors use a weight of 10.
@@ -106,7 +106,7 @@ class MDCALoss(SyncedObjective):
     """Multi-class difference between confidence and accuracy (MDCA), to be added to the NLL or a focal loss.
 
     Args:
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     See :func:`calibrant.functional.mdca` for formula, shapes and paper.
@@ -125,7 +125,7 @@ class MDCALoss(SyncedObjective):
         """Return the mean over classes of the difference of the means."""
         sums, count = _mdca_sums(data)
         if self.gathers():
-            # The count rides along as a last column, so that one sum over ranks brings both.
+            # The count is a last column, so that one reduction over ranks sums both.
             everywhere = distributed.sum_across_ranks(torch.cat((sums, count)))
             sums, count = everywhere[:-1], everywhere[-1:].detach()
             self.lacks_samples(Pairs(count, count, count >= 1))

@@ -24,10 +24,10 @@ def ece(
     .. math:: \mathrm{ECE} = \frac1N \sum_m \Big| \sum_{i \in m} (c_i - z_i) \Big|.
 
     With weights :math:`w_i` it is :math:`\sum_m \big| \sum_{i \in m} w_i (c_i - z_i) \big| \big/ \sum_i w_i`: a weight
-    of 2 is a sample that is there twice.
+    of 2 equals a sample that occurs twice.
 
-    Gradients reach the bin gaps through the confidences; which bin a sample falls in is held fixed. Edges are
-    compared in the dtype of the confidence (16 bits are upcast first), so that k/M is on the same side in both.
+    Gradients flow through the confidences; the bin of a sample is treated as fixed. Edges are compared in the dtype
+    of the confidence (16 bits are upcast first), so that k/M falls on the same side in every dtype.
     :func:`calibrant.metrics.ece` gives the same number.
 
     Args:
@@ -39,7 +39,7 @@ def ece(
             and a weight of 0 is the same as ``mask=False``.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
+        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
 
     References:
         Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
@@ -72,12 +72,12 @@ class ECELoss(ViewedObjective):
     Args:
         bins: Number of equal-width, right-closed bins.
         view: ``"top-label"``; ``"class-wise"`` for the mean over classes; ``"multi-label"`` for the mean over labels,
-            each with a sigmoid of its own.
-        ignore_index: Label whose samples do not count.
+            each with its own sigmoid.
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     Shapes:
-        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.ece` for the formula.
+        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.ece` for the formula.
 
     Example:
         >>> import torch

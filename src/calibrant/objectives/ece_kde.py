@@ -17,7 +17,7 @@ VIEWS = ("canonical", "top-label")
 BANDWIDTHS = (*(10 ** (-5 + 4 * step / 14) for step in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
 # A sample is compared with the others.
 FEWEST = 2
-# Log-probabilities are held above this: no sum of exponents then overflows.
+# Lower bound of log-probabilities, so that no sum of exponents overflows.
 LOWEST_LOG = -700.0
 
 
@@ -40,9 +40,9 @@ def ece_kde(
         \frac{\sum_{i \ne j} k(f_j; f_i)\, y_i}{\sum_{i \ne j} k(f_j; f_i)} - f_j \Big\rVert_p^p, \qquad
         k(f_j; f_i) = \mathrm{Dirichlet}\big(f_j;\, \tfrac{f_i}{h} + 1\big):
 
-    the labels of samples with similar predictions, averaged, less the prediction. The top-label view does the
-    same with the confidence in the predicted class, whether it is right, and a Beta kernel. The value is the
-    p-th power of the error, without a root.
+    the mean label of samples with similar predictions, minus the prediction. The top-label view does the same with
+    the confidence in the predicted class, its correctness, and a Beta kernel. The value is the p-th power of the
+    error, without a root.
 
     Args:
         logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``; at least 2 samples.
@@ -50,8 +50,8 @@ def ece_kde(
         bandwidth: h, from 1e-6 to 100. :func:`kde_bandwidth` chooses one from data.
         norm: Order p, from 1 to 16.
         view: ``"canonical"``, or ``"top-label"``.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     Returns:
         A scalar. Accumulated in float64, in :math:`O(N^2 C)` time and :math:`O(N^2)` memory.
@@ -77,8 +77,8 @@ def ece_kde(
 def kde_bandwidth(logits: Tensor, view: KernelView = "canonical", *, mask: Tensor | None = None) -> float:
     r"""Return the bandwidth under which each prediction is most likely, given the others.
 
-    Of the twenty candidates of the authors, from 1e-5 to 1, the one with the largest
-    :math:`\sum_j \ln \frac{1}{N - 1} \sum_{i \ne j} k(f_j; f_i)`. Labels play no part.
+    This is the one of the authors' twenty candidates, from 1e-5 to 1, with the largest
+    :math:`\sum_j \ln \frac{1}{N - 1} \sum_{i \ne j} k(f_j; f_i)`. Labels are not used.
 
     Args:
         logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``; at least 2 samples.
@@ -109,7 +109,7 @@ def _ece_kde(
     if mask is None:
         return error.mean()
     weight = mask.to(error.dtype)
-    # A single sample has no others to compare it with, and none has no mean.
+    # A single sample cannot be compared with others, and there is no mean of no samples.
     return torch.where(weight.sum() < FEWEST, 0.0, (error * weight).sum() / weight.sum().clamp_min(1))
 
 
@@ -133,7 +133,7 @@ def _log_kernel_of_others(log_p: Tensor, mask: Tensor | None, bandwidth: float) 
     absent = torch.eye(len(log_p), dtype=torch.bool, device=log_p.device)
     if mask is not None:
         absent = absent | ~mask
-        absent = absent & ~absent.all(1, keepdim=True)  # a row of nothing but minus infinity has no softmax
+        absent = absent & ~absent.all(1, keepdim=True)  # a row of only minus infinity has no softmax
     return (log_p @ excess.T - log_beta).masked_fill(absent, -math.inf)
 
 
@@ -162,7 +162,7 @@ class ECEKDELoss(SyncedObjective):
             ``state_dict``.
         norm: Order of the error.
         view: ``"canonical"`` for the whole probability vector, or ``"top-label"``.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     See :func:`calibrant.functional.ece_kde` for formula, shapes and paper.
@@ -197,11 +197,11 @@ class ECEKDELoss(SyncedObjective):
 
     @torch.no_grad()
     def fit_bandwidth(self, logits: Tensor, target: Tensor | None = None, mask: Tensor | None = None) -> Self:
-        """Set the bandwidth as :func:`calibrant.functional.kde_bandwidth` chooses it, of the samples of all ranks.
+        """Set the bandwidth with :func:`calibrant.functional.kde_bandwidth`, from the samples of all ranks.
 
         Args:
             logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
-            target: Integer class indices, ``(N, ...)``. Only says which samples to ignore; may be left out.
+            target: Integer class indices, ``(N, ...)``. Only used to find samples to ignore; optional.
             mask: Boolean, ``(N, ...)``: True where a sample counts.
         """
         data = unlabelled(logits, mask) if target is None else self.classification(logits, target, mask)

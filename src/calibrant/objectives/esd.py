@@ -19,9 +19,9 @@ def esd(
 ) -> Tensor:
     r"""Expected squared difference (ESD), exact in :math:`O(N \log N)` time and :math:`O(N)` memory.
 
-    ESD estimates :math:`\mathbb{E}_{Z'}\big[\mathbb{E}[1(Z \le Z')(C - Z)]^2\big]`: how far cumulated
-    correctness and cumulated confidence drift apart, squared and averaged over where one stops
-    cumulating. It is 0 if and only if the classifier is calibrated, and has nothing to tune. With
+    ESD estimates :math:`\mathbb{E}_{Z'}\big[\mathbb{E}[1(Z \le Z')(C - Z)]^2\big]`: the squared difference between
+    cumulative correctness and cumulative confidence, averaged over where the sums end. It is 0 if and only if the
+    classifier is calibrated, and has no hyperparameters. With
     :math:`d_j = c_j - z_j`, :math:`A_i = \sum_{j \ne i} 1(z_j \le z_i) d_j` and :math:`B_i` the same
     sum of :math:`d_j^2`,
 
@@ -37,12 +37,12 @@ def esd(
 
     an estimate for the population in which a sample is drawn in proportion to its weight: numerator and denominator
     are both unbiased, and for a calibrated classifier, with weights that do not depend on correctness, the mean is
-    exactly 0. Equal weights change nothing. A weight of 2 is not the same as a sample that is there twice, because a
+    exactly 0. Equal weights change nothing. A weight of 2 is not the same as a sample that occurs twice, because a
     triple never holds a sample twice.
 
     **The value is unbiased; the gradient is not.** Over random batches the mean of this number is the
-    quantity above. Autograd, though, differentiates it with the ranks held fixed: it does not see that
-    moving a confidence also moves the indicator :math:`1(z_j \le z_i)`. The missing term is
+    quantity above. Autograd, however, differentiates it with fixed ranks: it does not see that a change of a
+    confidence also changes the indicator :math:`1(z_j \le z_i)`. The missing term is
     :math:`-2\int p(z)^2 D(z)\,\mathrm{Cov}(\dot z, C \mid Z = z)\,dz` with
     :math:`D(z) = \mathbb{E}[1(Z \le z)(C - Z)]` and :math:`\dot z` the derivative of the confidence with
     respect to the parameter. It vanishes at perfect calibration and for a pure rescaling of the
@@ -106,8 +106,8 @@ def _weighted_esd(residual: Tensor, weight: Tensor, first: Tensor) -> Tensor:
     """ESD of weighted samples in ascending order as sums over a < b < c; the residuals are already weighted.
 
     The sample i at or above the two others is c, or also b if c is tied with it, or also a if all three are tied. No
-    product of a weight with itself is ever added and then subtracted, so rounding stays small beside the sum of
-    weight products that is divided by, however uneven the weights are.
+    product of a weight with itself is ever added and then subtracted, so rounding errors stay small relative to
+    the denominator, however uneven the weights are.
     """
 
     def before(terms: Tensor) -> Tensor:
@@ -148,8 +148,8 @@ class ESDLoss(ViewedObjective):
             gradient exactly 0 where :math:`\mathrm{ESD} \le 0` (or below 1e-16, which is rounding). That
             happens on about two thirds of the batches of a calibrated network. False is the unbiased value.
         view: ``"top-label"``; ``"class-wise"`` for the mean over classes (rooted after the mean); ``"multi-label"``
-            for the mean over labels, each with a sigmoid of its own (rooted after the mean).
-        ignore_index: Label whose samples do not count.
+            for the mean over labels, each with its own sigmoid (rooted after the mean).
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     Shapes:

@@ -1,4 +1,4 @@
-"""Focal losses: replacements for the NLL that ask less of samples already right."""
+"""Focal losses: replacements for the NLL with less weight on samples that are already right."""
 
 from typing import Literal
 
@@ -23,8 +23,8 @@ def focal(
         target: Integer class indices, ``(N, ...)``.
         gamma: Focusing strength; 0 is the NLL. ``"flsd-53"`` is the sample-dependent schedule
             FLSD-53: 5 where :math:`p_y < 0.2`, else 3, held constant in the gradient.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017; Mukhoti et al., "Calibrating
@@ -54,8 +54,8 @@ def dual_focal(
         logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
         target: Integer class indices, ``(N, ...)``.
         gamma: Focusing strength; the authors tune it per network, 5 for ResNet50 on CIFAR.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Tao, Dong, Xu, "Dual Focal Loss for Calibration", ICML 2023.
@@ -74,7 +74,7 @@ def dual_focal(
 
 def _focal(data: Classification, gamma: Gamma) -> Tensor:
     log_p = log_likelihood(data)
-    # 1 - p from log p keeps its precision as p nears 1.
+    # Computing 1 - p from log p is precise as p nears 1.
     miss = -torch.expm1(log_p)
     if gamma == "flsd-53":
         factor = miss.pow(torch.where(log_p.detach().exp() < 0.2, 5.0, 3.0))
@@ -100,11 +100,11 @@ def _checked_gamma(gamma: Gamma) -> Gamma:
 
 
 class FocalLoss(Objective):
-    """Focal loss, or its sample-dependent schedule FLSD-53: takes the place of the NLL.
+    """Focal loss, or its sample-dependent schedule FLSD-53, a replacement for the NLL.
 
     Args:
         gamma: Focusing strength, or ``"flsd-53"``.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
 
     See :func:`calibrant.functional.focal` for formula, shapes and papers.
 
@@ -126,11 +126,11 @@ class FocalLoss(Objective):
 
 
 class DualFocalLoss(Objective):
-    """Dual focal loss: takes the place of the NLL.
+    """Dual focal loss, a replacement for the NLL.
 
     Args:
         gamma: Focusing strength.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
 
     See :func:`calibrant.functional.dual_focal` for formula, shapes and paper.
 

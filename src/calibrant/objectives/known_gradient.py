@@ -1,9 +1,9 @@
-"""Value and gradient at once: the short way on a CPU, for ESD and MMCE.
+"""Value and gradient in one step, for speed on a CPU: ESD and MMCE.
 
-On a batch of hundreds, torch spends more on bookkeeping than on arithmetic. NumPy has less of it. The closed forms
-repeat what :mod:`calibrant.numerics` says in differentiable torch; tests hold the two together, and
-``benchmarks/objectives.py`` measures what they gain. Which of the two runs never depends on whether a gradient is
-wanted, so that training and evaluation see the same number.
+On a batch of hundreds of samples, torch spends more time on overhead than on arithmetic. NumPy has less overhead.
+The closed forms repeat the differentiable torch code of :mod:`calibrant.numerics`; tests compare the two, and
+``benchmarks/objectives.py`` measures the gain. The choice never depends on whether a gradient is needed, so that
+training and evaluation see the same number.
 """
 
 import math
@@ -19,7 +19,7 @@ from calibrant.arrays import Array, Marks
 from calibrant.inputs import Classification, Pairs
 from calibrant.numerics import SMALLEST_ROOT, accumulation_dtype, readable, safe_root, softmax_parts
 
-# (confidence, correct) of one row to value and gradient with respect to the confidence, in float64.
+# Maps (confidence, correct) of one row to value and gradient with respect to the confidence, in float64.
 ClosedForm = Callable[[Array, Marks], tuple[float, Array]]
 
 
@@ -28,13 +28,13 @@ def value_of_row(pairs: Pairs, closed_form: ClosedForm | None, plain: Callable[[
 
     Args:
         pairs: Samples along the last dimension.
-        closed_form: The objective and its gradient, if there is such a form.
-        plain: The same function in differentiable torch: for all other pairs, and for second derivatives.
+        closed_form: Function that returns the objective and its gradient, if there is one.
+        plain: The objective in differentiable torch, for all other pairs and for second derivatives.
     """
     lone = pairs.mask is None and pairs.weight is None and pairs.confidence.dim() == 1
     if closed_form is None or not lone or not readable(pairs.confidence):
         return plain(pairs)
-    correct = pairs.correct.clone()  # the gradient may be differentiated after the caller's changes
+    correct = pairs.correct.clone()  # the caller may change it before the gradient is differentiated
     return _known(
         pairs.confidence,
         lambda confidence: closed_form(confidence.numpy(), correct.numpy()),
@@ -43,9 +43,9 @@ def value_of_row(pairs: Pairs, closed_form: ClosedForm | None, plain: Callable[[
 
 
 def known_gradient_pays(data: Classification) -> bool:
-    """Whether :func:`value_of_logits` is the short way: a small batch on a CPU, without mask and weights.
+    """Whether :func:`value_of_logits` is faster: on a small batch on a CPU, without mask and weights.
 
-    In a large one torch's threads outweigh its bookkeeping.
+    On a large batch torch's threads outweigh its overhead.
     """
     lone = data.mask is None and data.weight is None
     return lone and data.logits.numel() <= 2**16 and readable(data.logits)
@@ -55,7 +55,7 @@ def value_of_logits(
     data: Classification, closed_form: ClosedForm, plain: Callable[[Pairs], Tensor], *, root: bool
 ) -> Tensor:
     """Return the objective of the top-label pairs of logits, or its :func:`safe_root`."""
-    target = data.target.clone()  # the gradient may be differentiated after the caller's changes
+    target = data.target.clone()  # the caller may change it before the gradient is differentiated
     return _known(
         data.logits,
         lambda logits: _through_softmax(logits, target, closed_form),
@@ -84,7 +84,7 @@ class _KnownGradient(torch.autograd.Function):
         plain: Callable[[Tensor], Tensor],
         root: bool,
     ) -> Tensor:
-        # The power of a vast negative logit is 0, whatever the caller has told NumPy to say to that.
+        # The exponential of a large negative logit is 0, whatever the caller's NumPy error settings.
         with np.errstate(over="ignore", under="ignore"):
             value, gradient = closed_form(variable.detach())
             if root:
@@ -108,8 +108,8 @@ class _KnownGradient(torch.autograd.Function):
 def _through_softmax(logits: Tensor, target: Tensor, closed_form: ClosedForm) -> tuple[float, Array]:
     """Value and gradient with respect to ``(N, C)`` logits of a closed form of (confidence, correct) pairs.
 
-    The exponentials are torch's, as in plain torch: NumPy's differ in the last bit, which is enough to tie or part two
-    confidences near 1, and ESD jumps where that happens.
+    The exponentials are torch's, as in plain torch: NumPy's differ in the last bit, which is enough to make or break a
+    tie of two confidences near 1, where ESD jumps.
     """
     predicted = logits.argmax(1)
     powers, total = (part.numpy() for part in softmax_parts(logits))

@@ -32,8 +32,8 @@ def label_smoothing(
         target: Integer class indices, ``(N, ...)``.
         smoothing: :math:`\alpha` in [0, 1).
         spread: Which classes share :math:`\alpha`.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016;
@@ -67,10 +67,10 @@ def margin_label_smoothing(
     Args:
         logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
         target: Integer class indices, ``(N, ...)``.
-        margin: m, up to which distances are free.
-        weight: :math:`\alpha`.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        margin: Margin m; distances up to it are not penalised.
+        weight: Weight :math:`\alpha` of the penalty relative to the NLL.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Liu, Ben Ayed, Galdran, Dolz, "The Devil is in the Margin: Margin-based Label Smoothing for
@@ -117,12 +117,12 @@ def _checked_margin(margin: float, weight: float) -> tuple[float, float]:
 
 
 class LabelSmoothingLoss(Objective):
-    """Cross entropy against smoothed labels: takes the place of the NLL.
+    """Cross entropy against smoothed labels, a replacement for the NLL.
 
     Args:
         smoothing: Share of the label that is spread.
         spread: ``"all"`` classes, as in torch, or the ``"others"``.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
 
     See :func:`calibrant.functional.label_smoothing` for formula, shapes and papers.
 
@@ -145,12 +145,12 @@ class LabelSmoothingLoss(Objective):
 
 
 class MarginLabelSmoothingLoss(Objective):
-    """Margin-based label smoothing (MbLS): takes the place of the NLL.
+    """Margin-based label smoothing (MbLS), a replacement for the NLL.
 
     Args:
         margin: Logit distance up to which nothing is penalised.
-        weight: Weight of the penalty beside the NLL.
-        ignore_index: Label whose samples do not count.
+        weight: Weight of the penalty relative to the NLL.
+        ignore_index: Label of samples to ignore.
 
     See :func:`calibrant.functional.margin_label_smoothing` for formula, shapes and paper.
 

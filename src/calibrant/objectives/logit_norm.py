@@ -26,12 +26,12 @@ def logit_norm(
     :math:`\sqrt 2 / \tau`.
 
     Args:
-        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. A binary logit has only a
-            sign left once it is normalised, and therefore no gradient: use two logits.
+        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. Only the sign of
+            a binary logit is left after normalisation, so it has no gradient: use two logits.
         target: Integer class indices, ``(N, ...)``.
         temperature: :math:`\tau`, at least 1e-4.
-        mask: Boolean, the shape of ``target``: True where a sample counts.
-        ignore_index: Label whose samples do not count.
+        mask: Boolean, same shape as ``target``: True where a sample counts.
+        ignore_index: Label of samples to ignore.
 
     References:
         Wei, Xie, Cheng, Feng, An, Li, "Mitigating Neural Network Overconfidence with Logit Normalization",
@@ -63,11 +63,11 @@ def _checked_temperature(temperature: float) -> float:
 
 
 class LogitNormLoss(Objective):
-    """Cross entropy of normalised logits (LogitNorm): takes the place of the NLL.
+    """Cross entropy of normalised logits (LogitNorm), a replacement for the NLL.
 
     Args:
         temperature: Divides the normalised logits.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
 
     See :func:`calibrant.functional.logit_norm` for formula, shapes and paper.
 

@@ -44,20 +44,20 @@ def mmce(
 
     .. math:: \mathrm{MMCE}_w^2 = \frac{\sum_{i,j} w_i w_j\, d_i d_j k(r_i, r_j)}{\sum_{i,j} w_i w_j},
 
-    over all pairs, where a weight of 2 is a sample that is there twice, or over :math:`i \ne j` with
-    ``unbiased=True``, where it is not: a pair never holds a sample twice.
+    over all pairs, where a weight of 2 equals a sample that occurs twice, or over :math:`i \ne j` with
+    ``unbiased=True``, where it does not: a pair never holds a sample twice.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
         correct: 1 or True where the prediction is right, same shape.
         bandwidth: Kernel width :math:`\phi`. The authors' code writes it as 2 x 0.2.
-        unbiased: Which of the two statistics. The U-statistic needs N at least 2.
+        unbiased: Compute the U-statistic, which needs N at least 2, instead of the V-statistic.
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape; constants, no gradient flows. Their scale does not matter,
             and a weight of 0 is the same as ``mask=False``.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
+        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
 
     References:
         Kumar, Sarawagi, Jain, "Trainable Calibration Measures for Neural Networks from Kernel Mean
@@ -93,7 +93,7 @@ def _differentiable_mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tens
 
 
 def _closed_form(bandwidth: float, unbiased: bool) -> ClosedForm | None:
-    """Narrower kernels take the doubling scan, of which there is no closed form here."""
+    """None for narrow kernels, which need the doubling scan."""
     if not exponential_is_safe(bandwidth, torch.float64):
         return None
     return lambda confidence, correct: _mmce_and_gradient(confidence, correct, bandwidth, unbiased)
@@ -123,7 +123,7 @@ def mmce_weighted(
     normalisation: Normalisation = "paper",
     mask: Tensor | None = None,
 ) -> Tensor:
-    r"""Squared weighted MMCE, in which right and wrong predictions have the same say.
+    r"""Squared weighted MMCE, in which right and wrong predictions have the same total weight.
 
     :math:`\mathrm{MMCE}_w^2 = e^\top K e` with the Laplace kernel :math:`K`, and
     :math:`e_i = (1 - r_i) / n_1` where the prediction is right, :math:`e_i = -r_i / n_0` where it is
@@ -138,7 +138,7 @@ def mmce_weighted(
         mask: Boolean, same shape: True where a sample counts.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
+        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
 
     References:
         Kumar, Sarawagi, Jain, ICML 2018, section on the weighted estimator.
@@ -180,16 +180,16 @@ class MMCELoss(ViewedObjective):
 
     Args:
         bandwidth: Width :math:`\phi` of the Laplace kernel.
-        unbiased: The U-statistic instead of the published V-statistic.
+        unbiased: Compute the U-statistic instead of the published V-statistic.
         root: True gives :math:`\sqrt{\mathrm{MMCE}^2}`, with zero gradient where the square is not
             positive; weights for the rooted and the squared form are not comparable.
         view: ``"top-label"``; ``"class-wise"`` for the mean over classes (rooted after the mean); ``"multi-label"``
-            for the mean over labels, each with a sigmoid of its own (rooted after the mean).
-        ignore_index: Label whose samples do not count.
+            for the mean over labels, each with its own sigmoid (rooted after the mean).
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     Shapes:
-        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce` for formula and paper.
+        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce` for formula and paper.
 
     Example:
         >>> import torch
@@ -236,11 +236,11 @@ class WeightedMMCELoss(PairObjective):
         bandwidth: Width of the Laplace kernel.
         normalisation: ``"paper"``, or ``"legacy"`` for the widely copied double division.
         root: True gives the root, with zero gradient where the square is not positive.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     Shapes:
-        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce_weighted` for the formula.
+        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce_weighted` for the formula.
 
     Example:
         >>> import torch

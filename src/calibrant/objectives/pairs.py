@@ -17,7 +17,7 @@ View = Literal["top-label", "class-wise", "multi-label"]
 
 
 class PairObjective(SyncedObjective):
-    """Base of the objectives that are functions of (confidence, correct) pairs."""
+    """Base class of objectives that are functions of (confidence, correct) pairs."""
 
     root = False
     view: View = "top-label"
@@ -33,7 +33,7 @@ class PairObjective(SyncedObjective):
         return self.value_of_batch(inputs.top_label_pairs(data))
 
     def value_of_batch(self, pairs: Pairs) -> Tensor:
-        """Return the objective of pairs, of those of all ranks when ``sync`` is on; 0 if too many are ignored."""
+        """Return the objective of pairs, those of all ranks when ``sync`` is on; 0 if too many are ignored."""
         if self.gathers():
             pairs = _pairs_of_all_ranks(pairs)
         if self.lacks_samples(pairs):
@@ -46,16 +46,16 @@ class PairObjective(SyncedObjective):
         """Return the objective of the pairs before any root, in the accumulation dtype."""
 
     def closed_form(self) -> ClosedForm | None:
-        """Return a function that gives value, before any root, and gradient of one row, if there is one."""
+        """Return a function that computes value, before any root, and gradient of one row, if there is one."""
         return None
 
 
 class ViewedObjective(PairObjective):
-    """Base of ESD, MMCE and ECE, which have a choice of view, and sample weights.
+    """Base class of ESD, MMCE and ECE, which have views and sample weights.
 
     Args:
         view: ``"top-label"``, ``"class-wise"`` or ``"multi-label"``.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Under an initialised ``torch.distributed`` group, compute the objective on the global batch.
     """
 
@@ -72,10 +72,10 @@ class ViewedObjective(PairObjective):
         Args:
             logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
             target: Integer class indices, ``(N, ...)``. In the multi-label view 0 or 1, integer or floating point,
-                of the shape of the logits.
-            mask: Boolean, the shape of ``target``: True where a sample (in the multi-label view, a label) counts.
-            sample_weight: Non-negative weights, one a sample, ``(N, ...)``. Their scale does not matter; a sample of
-                weight 0 does not count.
+                in the shape of the logits.
+            mask: Boolean, same shape as ``target``: True where a sample (in the multi-label view, a label) counts.
+            sample_weight: Non-negative weights, one per sample, ``(N, ...)``. Their scale does not matter; a sample
+                with weight 0 does not count.
         """
         if self.view == "multi-label":
             with self.failing_together():
@@ -87,11 +87,11 @@ class ViewedObjective(PairObjective):
         return self.value_or_zero(data).to(data.logits.dtype)
 
     def _uneven(self, data: Pairs | Classification) -> Tensor | None:
-        """Weights, unless they are equal: on one rank they change nothing then."""
+        """Weights, or None if they are equal, which changes nothing on one rank."""
         return data.weight if self.gathers() else inputs.without_equal_weights(data.weight, data.mask)
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """Mean over classes or labels, without those of which too few samples count."""
+        """Mean over classes or labels, except those with too few samples that count."""
         values = self.value_of_rows(pairs)
         if values.dim() == 0:
             return values
@@ -106,7 +106,7 @@ class ViewedObjective(PairObjective):
 
 
 def _pairs_of_all_ranks(pairs: Pairs) -> Pairs:
-    """The pairs of the global batch. One column brings weights and masks: 0 where padded, negative where ignored."""
+    """The pairs of the global batch. One column holds weights and masks: 0 where padded, negative where ignored."""
     weight = torch.ones_like(pairs.confidence) if pairs.weight is None else pairs.weight
     if pairs.mask is not None:
         weight = torch.where(pairs.mask, weight, -1.0)

@@ -1,4 +1,4 @@
-"""Soft-binned ECE: every sample belongs a little to every bin, so that membership has a gradient."""
+"""Soft-binned ECE: every sample belongs partly to every bin, so that membership has a gradient."""
 
 from typing import Literal
 
@@ -25,7 +25,7 @@ def soft_binned_ece(
 ) -> Tensor:
     r"""Soft-binned expected calibration error (SB-ECE), rooted.
 
-    Sample i belongs to the bin with centre :math:`\xi_m` by
+    The membership of sample i in the bin with centre :math:`\xi_m` is
     :math:`u_{im} = \mathrm{softmax}_m\big(-(z_i - \xi_m)^2 / T\big)`. With :math:`S_m = \sum_i u_{im}` and
     :math:`A_m, C_m` the membership-weighted accuracy and confidence of a bin,
 
@@ -46,7 +46,7 @@ def soft_binned_ece(
         mask: Boolean, same shape: True where a sample counts.
 
     Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the dtype given, float32 at the least.
+        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
 
     References:
         Karandikar et al., "Soft Calibration Objectives for Neural Networks", NeurIPS 2021.
@@ -95,11 +95,11 @@ class SoftBinnedECELoss(PairObjective):
         temperature: Softness of the memberships; the ESD paper searches 1e-4 to 1e-1.
         norm: Order of the error.
         form: ``"label-binned"`` or ``"binned"``.
-        ignore_index: Label whose samples do not count.
+        ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
     Shapes:
-        As for :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.soft_binned_ece` for the formula.
+        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.soft_binned_ece` for the formula.
 
     Example:
         >>> import torch
@@ -126,5 +126,5 @@ class SoftBinnedECELoss(PairObjective):
         self.form = form
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """SB-ECE, rooted as its definition says."""
+        """SB-ECE, which includes the root."""
         return _soft_binned_ece(pairs, self.bins, self.temperature, self.norm, self.form)

@@ -1,4 +1,4 @@
-"""Repair: calibrators that are fitted on held-out logits, after training."""
+"""Post-hoc calibrators, fitted to held-out logits after training."""
 
 from calibrant.posthoc.base import Calibrator, logits_from_probabilities
 from calibrant.posthoc.bbq import BayesianBinning
@@ -14,7 +14,7 @@ from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.vector import VectorScaling
 
-# Methods by name, each with options that have defaults: what the command line offers.
+# Methods that the command line offers, by name. All their options have defaults.
 METHODS: dict[str, type[Calibrator]] = {
     "temperature": TemperatureScaling,
     "vector": VectorScaling,

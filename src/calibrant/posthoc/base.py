@@ -1,4 +1,4 @@
-"""What the post-hoc methods share: checked input, state that travels, and the two ways out."""
+"""Base classes of the post-hoc methods: checked input, saved state, calibrated logits and probabilities."""
 
 import json
 import numbers
@@ -19,16 +19,16 @@ Array = npt.NDArray[Any]
 
 
 def as_tensor(value: Tensor | Array) -> Tensor:
-    """Give a NumPy array the form of a tensor, without a copy where that is safe; leave all else alone."""
+    """Convert a NumPy array to a tensor, without a copy if that is safe; return anything else unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     native = value.astype(value.dtype.newbyteorder("="), copy=False)
-    # A read-only array would make torch warn of writes that never happen.
+    # A read-only array would make torch warn about writes that never happen.
     return torch.from_numpy(np.require(native, requirements=["C", "W"]))
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Switch autocast off: eight bits of precision, in which it multiplies matrices, cannot hold a confidence."""
+    """Switch autocast off: the eight bits of precision of its matrix products are too few for a confidence."""
     kind = tensor.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
@@ -42,7 +42,7 @@ def check_whole(name: str, value: int, low: int | None = None) -> None:
 
 
 def _saved_settings(state: Tensor | dict[str, Any]) -> dict[str, Any]:
-    """What an extra state says; that of version 0.1 was the dictionary itself."""
+    """Settings in an extra state; in version 0.1 it was the dictionary itself."""
     if isinstance(state, dict):
         return state
     settings: dict[str, Any] = json.loads(bytes(state.tolist()))
@@ -50,9 +50,9 @@ def _saved_settings(state: Tensor | dict[str, Any]) -> dict[str, Any]:
 
 
 class Fitted(nn.Module, ABC):
-    """Base of what is fitted on held-out logits: buffers of any shape, the number of classes, and their checks."""
+    """Base class of anything fitted to held-out logits: buffers of any shape, the number of classes, and checks."""
 
-    # Options without which the buffers mean something else, and what a fit finds beside its buffers.
+    # Options that change the meaning of the buffers, and results of a fit other than its buffers.
     decisive: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
 
@@ -66,9 +66,9 @@ class Fitted(nn.Module, ABC):
         Args:
             logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1. Torch or NumPy.
             target: Integer class indices, ``(N,)``.
-            ignore_index: Label whose samples do not count; None if there is none.
+            ignore_index: Label of samples to ignore; None to ignore none.
         """
-        # What is made in inference mode could never be part of a graph, and a calibrator may be put before a loss.
+        # Tensors made in inference mode cannot be part of a graph, and a calibrator may come before a loss.
         with torch.inference_mode(False), torch.no_grad():
             return self._fit(as_tensor(logits), as_tensor(target), ignore_index)
 
@@ -79,11 +79,9 @@ class Fitted(nn.Module, ABC):
         if data.mask is not None:
             rows, labels = rows[data.mask], labels[data.mask]
         if len(rows) == 0:
-            raise ValueError(
-                f"{type(self).__name__} needs at least 1 sample to fit, got 0 that count: pass held-out data"
-            )
+            raise ValueError(f"{type(self).__name__} needs at least 1 sample to fit, got none: pass held-out data")
         device = rows.device
-        if accumulation_dtype(rows) != torch.float64:  # such a device cannot solve in float64: the CPU does
+        if accumulation_dtype(rows) != torch.float64:  # the device has no float64: solve on the CPU
             rows, labels = rows.cpu(), labels.cpu()
         with full_precision(rows):
             self.fit_rows(rows, labels)
@@ -97,7 +95,7 @@ class Fitted(nn.Module, ABC):
         """Set the buffers from validated ``(N, C)`` logits, float32 or float64, and ``(N,)`` labels."""
 
     def rows(self, logits: Tensor | Array) -> Tensor:
-        """Check logits that are to be calibrated and bring them to ``(N, C)``, float32 at the least."""
+        """Check logits to be calibrated and convert them to ``(N, C)``, at least float32."""
         if isinstance(logits, np.ndarray):
             logits = as_tensor(logits).to(next((buffer.device for buffer in self.buffers()), None))
         self.require_fitted()
@@ -115,7 +113,7 @@ class Fitted(nn.Module, ABC):
             largest = torch.finfo(logits.dtype).max
             inputs.require_between(
                 logits, -largest, largest,
-                lambda _: "logits must be finite, got NaN or infinity: leave such samples out or repair the model",
+                lambda _: "logits must be finite, got NaN or infinity: leave out such samples or fix the model",
             )  # fmt: skip
         if binary:
             logits = logits.reshape(-1, 1)
@@ -124,14 +122,14 @@ class Fitted(nn.Module, ABC):
 
     def require_fitted(self) -> None:
         """Raise ``RuntimeError`` before ``fit``."""
-        # Loaders that know nothing of buffers that are None until the fit, such as from_pretrained, leave them out.
+        # Some loaders, such as from_pretrained, leave out buffers that are None until the fit.
         if self.classes_ is None or any(buffer is None for buffer in self._buffers.values()):
             raise RuntimeError(
                 f"{type(self).__name__} is not fitted: call fit(logits, target) on held-out data, or load a state_dict"
             )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Let buffers follow the module to other devices and wider dtypes, but never lose what was fitted."""
+        """Move buffers to other devices and wider dtypes, but never lose precision."""
 
         def careful(buffer: Tensor) -> Tensor:
             there = fn(buffer.new_empty(0, dtype=torch.float32))
@@ -144,20 +142,20 @@ class Fitted(nn.Module, ABC):
         return self
 
     def narrowed(self, buffer: Tensor) -> Tensor:
-        """Return a float64 buffer in float32, for a device that has no other."""
+        """Return a float64 buffer in float32, for a device without float64."""
         return buffer.float()
 
     def _settings(self) -> dict[str, Any]:
-        """The part of the state that is no buffer: what was fitted, on how many classes, and how."""
+        """The part of the state that is not a buffer: the method, the number of classes, and the options."""
         state = {name: getattr(self, name) for name in self.decisive + self.found}
         return {"method": type(self).__name__, "classes": self.classes_ or 0, **state}
 
     def get_extra_state(self) -> Tensor:
-        """Return the part of the state that is no buffer, as bytes of JSON: safetensors keep tensors only."""
+        """Return the part of the state that is not a buffer, as bytes of JSON: safetensors only store tensors."""
         return torch.tensor(list(json.dumps(self._settings()).encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor | dict[str, Any]) -> None:
-        """Take what is no buffer from a state_dict."""
+        """Load the part of a state_dict that is not a buffer."""
         saved = _saved_settings(state)
         self.classes_ = saved["classes"] or None
         for name in self.found:
@@ -174,7 +172,7 @@ class Fitted(nn.Module, ABC):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load all of a state that fits, or nothing of one that does not."""
+        """Load a state that fits completely, or nothing of one that does not."""
         state = state_dict.get(prefix + "_extra_state")
         saved = None if state is None else _saved_settings(state)
         needed = ["_extra_state", *(self._buffers if saved is None or self.classes_ or saved["classes"] else ())]
@@ -195,35 +193,33 @@ class Fitted(nn.Module, ABC):
             )
 
     def _refusal(self, saved: dict[str, Any]) -> str | None:
-        """Why a state cannot be taken, if it cannot."""
+        """Reason why a state cannot be loaded, if there is one."""
         mine = self._settings()
         if saved["method"] != mine["method"]:
-            return (
-                f"this is the state of a {saved['method']}, got a {mine['method']} to load it into: make the same kind"
-            )
+            return f"this is the state of a {saved['method']}, not of a {mine['method']}: use the same kind"
         for name in self.decisive:
             if saved[name] != mine[name]:
                 return (
-                    f"this is the state of a {mine['method']} with {name}={saved[name]!r}, got one with "
-                    f"{name}={mine[name]!r} to load it into: make it with the same options"
+                    f"this is the state of a {mine['method']} with {name}={saved[name]!r}, not with "
+                    f"{name}={mine[name]!r}: use the same options"
                 )
         if self.classes_ is not None and not saved["classes"]:
             return f"this is the state of a {mine['method']} that is not fitted: save it after fit"
         return None
 
     def extra_repr(self) -> str:
-        """Show the options and the number of classes, as torch's own modules show theirs."""
+        """Show the options and the number of classes, as torch's modules do."""
         options = {key: value for key, value in vars(self).items() if not key.startswith("_") and key != "training"}
         return ", ".join(f"{key}={value!r}" for key, value in sorted(options.items()))
 
 
 class Calibrator(Fitted):
-    """Base of the post-hoc calibrators: a small module to put behind a trained classifier.
+    """Base class of the post-hoc calibrators: a small module to put after a trained classifier.
 
-    ``fit`` solves for the few numbers of the method; ``predict_proba`` gives calibrated probabilities, and
-    calling the module gives calibrated logits, where the method has them. Sums are accumulated in float64;
-    what was fitted is kept in the dtype and on the device of the logits. It follows ``.to()`` to other devices and
-    to wider dtypes; ``.half()`` leaves it as it is, and so does ``torch.autocast``.
+    ``fit`` solves for the parameters of the method; ``predict_proba`` returns calibrated probabilities, and
+    calling the module returns calibrated logits, if the method has them. Sums are accumulated in float64;
+    parameters have the dtype and device of the logits. ``.to()`` moves them to other devices and wider dtypes;
+    ``.half()`` and ``torch.autocast`` do not change them.
     """
 
     @overload
@@ -231,11 +227,11 @@ class Calibrator(Fitted):
     @overload
     def __call__(self, logits: Array) -> Array: ...
     def __call__(self, logits: Tensor | Array) -> Tensor | Array:
-        """Call ``forward``, as every module does: here for the types alone."""
+        """Call ``forward``, as every module does; defined only for its types."""
         return super().__call__(logits)  # type: ignore[no-any-return]
 
     def forward(self, logits: Tensor | Array) -> Tensor | Array:
-        """Return calibrated logits in the shape given; a ``TypeError`` if the method only has probabilities.
+        """Return calibrated logits in the given shape; raises ``TypeError`` if the method only has probabilities.
 
         Args:
             logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. A NumPy array gives a NumPy array.
@@ -283,16 +279,15 @@ class Calibrator(Fitted):
 
 
 def logits_from_probabilities(probabilities: Tensor | Array) -> Tensor:
-    """Logits whose softmax gives the probabilities back, for models that only hand out probabilities.
+    """Logits whose softmax gives the probabilities, for models that only return probabilities.
 
-    The logarithm is floored at the smallest normal number of the dtype, so that a probability of 0 becomes a
-    finite logit.
+    The probability is floored at the smallest normal number of the dtype, so that 0 becomes a finite logit.
 
     Args:
         probabilities: ``(N, C)`` with rows that sum to one; or ``(N,)``, the probability of class 1.
 
     Returns:
-        ``(N, C)`` log-probabilities, or the ``(N,)`` logit of class 1; float32 at the least.
+        ``(N, C)`` log-probabilities, or the ``(N,)`` logit of class 1; at least float32.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Bayesian binning into quantiles: an average of histograms, weighted by how well they explain the data."""
+"""Bayesian binning into quantiles: an average of histograms, weighted by their evidence."""
 
 import math
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from calibrant.posthoc.lookup import SortedHits, bin_middles, step_lookup
 from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
-# Weight of the prior of a binning, in samples (N' in the paper), and how far around the cube root of N to look.
+# Weight of the prior of a binning, in samples (N' in the paper), and factor around the cube root of N to search.
 PRIOR_SAMPLES = 2.0
 SPREAD = 10
-# Binnings with less than this share of the best one's posterior change nothing that can be seen.
+# Binnings with less than this share of the best one's posterior hardly change the result.
 LEAST_SHARE = 1e-3
-# How finely values are kept, and how near to 0 and 1 they may come: what float32 can still tell from 1.
+# Resolution of values, and their smallest distance to 0 and 1: the precision of float32 near 1.
 GRAIN = 2.0**-23
 
 
@@ -22,14 +22,13 @@ class BayesianBinning(ScoreCalibrator):
 
     Every number of bins B from :math:`\sqrt[3]{N}/10` to :math:`10\sqrt[3]{N}` is a model. In each of its bins the
     rate of hits has a Beta prior worth :math:`2/B` samples around the middle of the bin; the marginal likelihood
-    of all bins (the BDeu score) weighs the model, and its prediction is the posterior mean
+    of all bins (the BDeu score) is the weight of the model, and its prediction is the posterior mean
 
     .. math:: \frac{m_b + \alpha_b}{n_b + 2/B}, \qquad \alpha_b = \frac{2}{B}\, p_b
 
-    with :math:`m_b` hits among :math:`n_b` samples and the middle :math:`p_b`. So no value is ever 0 or 1, and
-    none is kept that is nearer to them than :math:`2^{-23}`, the precision of the table. Models with less than a
-    thousandth of the best one's posterior are left out. The average is kept as one table, in which a prediction
-    is one look-up.
+    with :math:`m_b` hits among :math:`n_b` samples and the middle :math:`p_b`. So no value is ever 0 or 1, or
+    nearer to them than :math:`2^{-23}`, the precision of the table. Models with less than a thousandth of the best
+    one's posterior are left out. The average is stored as one table, in which a prediction is one look-up.
 
     Args:
         view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
@@ -97,10 +96,10 @@ def _average(sample: SortedHits, sizes: list[int], share: Tensor) -> tuple[Tenso
         counts, hits = sample.count(cuts)
         rates = (hits + _prior(cuts)) / (counts + PRIOR_SAMPLES / bins)
         first += weight * rates[:, :1]
-        # A row has no use for the edges of models that are not its own: they move to the end, beyond every score.
+        # A row does not use the edges of other rows' models: they move to the end, beyond every score.
         edges.append(torch.where(weight > 0, cuts, torch.inf))
         jumps.append(weight * rates.diff(dim=1))
-    # The mean is known by where it starts and how far it jumps at each edge.
+    # The mean follows from its first value and its jump at each edge.
     all_edges, order = torch.cat(edges, dim=1).sort(1)
     rises = torch.cat(jumps, dim=1).gather(1, order).cumsum(1)
     values = torch.cat((first, first + rises), dim=1)

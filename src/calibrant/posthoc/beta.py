@@ -12,10 +12,10 @@ class BetaCalibration(ScoreCalibrator):
 
     .. math:: \hat z = \sigma\left(a \ln z - b \ln(1 - z) + c\right), \qquad a, b \ge 0
 
-    The right map if scores of hits and misses are Beta distributed; it contains the identity, and unlike Platt
-    scaling can bend low and high scores differently. A coefficient that comes out negative would make the map
-    fall: it is set to 0 and the rest is fitted again. On separable data a pull of :math:`10^{-8}` towards the
-    identity keeps the numbers finite.
+    This is the correct map if scores of hits and misses are Beta distributed. It contains the identity, and unlike
+    Platt scaling it can bend low and high scores differently. A negative coefficient would make the map decrease: it
+    is set to 0 and the rest is fitted again. On separable data a pull of :math:`10^{-8}` towards the identity keeps
+    the numbers finite.
 
     Args:
         view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
@@ -40,7 +40,7 @@ class BetaCalibration(ScoreCalibrator):
         super().__init__(view)
 
     def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
-        """Fit the regressions, and again without the coefficients that came out negative."""
+        """Fit the regressions, and again without negative coefficients."""
         features = _features(scores).double()
         centre = features.new_tensor([1.0, 1.0, 0.0])
         found = logistic_regression(features, hits, centre)
@@ -48,7 +48,7 @@ class BetaCalibration(ScoreCalibrator):
         for _ in range(2):
             negative = (found < 0) & ~dropped
             negative[:, 2] = False
-            negative[:, 1] &= ~negative[:, 0]  # one at a time: without one, the other may well be positive
+            negative[:, 1] &= ~negative[:, 0]  # one at a time: without one, the other may be positive
             again = negative.any(1)
             if not again.any():
                 break

@@ -1,4 +1,4 @@
-"""Split conformal prediction: sets of classes that contain the right one as often as promised."""
+"""Split conformal prediction: sets of classes that contain the right one with a given probability."""
 
 import math
 from typing import Literal, overload
@@ -12,21 +12,21 @@ from calibrant.numerics import accumulation_dtype
 from calibrant.posthoc.base import Array, Fitted, check_whole
 
 ScoreName = Literal["lac", "aps", "raps"]
-# Penalties that are tried if RAPS is to choose, and the share of the data it chooses on.
+# Penalties that RAPS tries when tuned, and the share of the data used for tuning.
 PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)
 TUNING_SHARE = 0.3
 LOW_32_BITS = 2**32 - 1
-# 2^32 over the golden ratio, made odd: to multiply by it modulo 2^32 loses nothing and spreads every bit upwards.
+# 2^32 over the golden ratio, made odd: multiplying by it modulo 2^32 is invertible and spreads every bit upwards.
 GOLDEN = 2654435769
 
 
 class ConformalClassifier(Fitted):
     r"""Sets of classes that contain the right one with probability at least :math:`1 - \alpha`.
 
-    A score says how odd a class is for a sample. With :math:`\hat q` the
+    A score measures how unusual a class is for a sample. With :math:`\hat q` the
     :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest score of the right classes of n held-out samples (infinity
     if that is more than n), the set holds every class whose score is at most :math:`\hat q`. If new samples are
-    exchangeable with the held-out ones, the promise holds on average over samples, whatever the model.
+    exchangeable with the held-out ones, this coverage holds on average over samples, for any model.
 
     With the probabilities :math:`p` of a sample in descending order, a class of rank r and :math:`U` uniform on [0, 1],
 
@@ -34,22 +34,21 @@ class ConformalClassifier(Fitted):
     - ``"aps"``: :math:`\sum_{j < r} p_j + U p_r`; sets that grow where the sample is hard;
     - ``"raps"``: the same plus :math:`\lambda \max(r - k, 0)`, which keeps sets of many classes small.
 
-    U is not drawn anew at each call but follows from the sample's logits and the seed, by a hash that is as good as
-    random: the same sample has the same set whatever else is in its batch, and samples that come one by one are
-    covered as often as a batch. Samples with exactly the same logits share their U; where many do, sets cover more.
+    U is not drawn at each call but is a hash of the sample's logits and the seed, which is as good as random: a sample
+    has the same set whatever else is in its batch, and single samples are covered as often as a batch. Samples with
+    exactly the same logits share their U; with many of them, sets cover more.
 
-    Calibrate the logits first if you like, on other data than the sets: any calibrator's
-    ``predict_proba`` goes in by way of :func:`logits_from_probabilities`.
+    You can calibrate the logits first, on other data than the sets: use :func:`logits_from_probabilities` for the
+    output of any calibrator's ``predict_proba``.
 
     Args:
         score: ``"lac"``, ``"aps"`` or ``"raps"``.
-        alpha: The share of samples whose set may miss the right class.
-        randomized: False replaces U by 1: sets without chance in them, which cover more than promised.
+        alpha: Share of samples whose set may miss the right class.
+        randomized: False replaces U by 1: the sets are not random, and cover more than :math:`1 - \alpha`.
         penalty: :math:`\lambda` of RAPS, or ``"tune"``: the one of 0.001, 0.01, 0.1, 0.2, 0.5 with the smallest sets.
         rank: k of RAPS, or ``"tune"``: the rank that the right class exceeds with probability at most alpha.
-            What is tuned is tuned on 30 % of the data, drawn by ``seed``, which then does not count for
-            :math:`\hat q`.
-        seed: Which U the samples have, and what is drawn for tuning.
+            Tuning uses 30 % of the data, drawn by ``seed``, which is then not used for :math:`\hat q`.
+        seed: Seed of U, and of the data drawn for tuning.
 
     References:
         Sadinle, Lei, Wasserman, "Least Ambiguous Set-Valued Classifiers with Bounded Error Levels", JASA 2019;
@@ -104,17 +103,17 @@ class ConformalClassifier(Fitted):
 
     @property
     def quantile_(self) -> float:
-        """The largest score that a class in a set may have."""
+        """Largest score of a class in a set."""
         self.require_fitted()
         return float(self.quantile)
 
     def narrowed(self, buffer: Tensor) -> Tensor:
-        """Round up: a threshold rounded down would leave out the samples that are at it."""
+        """Round up: a threshold rounded down would leave out the samples at the threshold."""
         near = buffer.float()
         return torch.where(near < buffer, near.nextafter(near.new_tensor(torch.inf)), near)
 
     def fit_rows(self, logits: Tensor, target: Tensor) -> None:
-        """Tune the penalties where asked to, and take the quantile of the scores."""
+        """Tune the penalties if requested, and compute the quantile of the scores."""
         penalty, rank = (0.0 if value == "tune" else float(value) for value in (self.penalty, self.rank))
         if self.score == "raps" and "tune" in (self.penalty, self.rank):
             order = torch.randperm(len(logits), generator=torch.Generator().manual_seed(self.seed)).to(logits.device)
@@ -154,8 +153,8 @@ class ConformalClassifier(Fitted):
 
         Args:
             logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. A NumPy array gives a NumPy array.
-            seed: Gives the samples another U, if scores are randomised. By default it is the classifier's, with which
-                the promise holds even for samples that have the same logits.
+            seed: Gives the samples another U, if scores are randomised. With the default, the classifier's seed, the
+                coverage holds even for samples with the same logits.
         """
         if seed is not None:
             check_whole("seed", seed)
@@ -183,14 +182,14 @@ class ConformalClassifier(Fitted):
 
 
 def _uniform(logits: Tensor, seed: int) -> Tensor:
-    """A number in (0, 1) for each row, ``(N, 1)``, that depends on its bits and on the seed alone.
+    """A number in (0, 1) for each row, ``(N, 1)``, that depends only on its bits and the seed.
 
-    Multilinear hashing: the words of a row, each times a random number, are added up modulo 2^64, and the upper half of
-    the sum is taken. Over the seeds it is uniform, and independent for any two rows that differ (Lemire and
+    Multilinear hashing: the words of a row, each times a random number, are summed modulo 2^64, and the upper half of
+    the sum is used. Over the seeds it is uniform, and independent for any two rows that differ (Lemire and
     Kaser, "Strongly Universal String Hashing is Fast", The Computer Journal, 2014). For one seed, rows at equal
-    distances would still have numbers at equal distances: shifts and products that permute the 32 bits end that.
+    distances would still have numbers at equal distances: shifts and products that permute the 32 bits prevent that.
     """
-    words = (logits + 0.0).contiguous().view(torch.int32)  # plus 0: the two zeros have different bits
+    words = (logits + 0.0).contiguous().view(torch.int32)  # plus 0, since the two zeros have different bits
     generator = torch.Generator().manual_seed(seed)
     factors = torch.randint(-(2**63), 2**63 - 1, (words.shape[1] + 1,), generator=generator).to(words.device)
     total = (words.long() * factors[1:]).sum(1, keepdim=True) + factors[0]
@@ -211,7 +210,7 @@ def _ranks(probability: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
-    """The ceil((n + 1)(1 - alpha))-th smallest score, infinity if there are fewer."""
+    """The ceil((n + 1)(1 - alpha))-th smallest score, or infinity if there are fewer."""
     # A rounding error must not turn 0.9 * 10 = 9.000000000000002 into the tenth.
     place = max(1, math.ceil((len(scores) + 1) * (1 - alpha) - 1e-9))
     return scores.sort().values[place - 1] if place <= len(scores) else scores.new_tensor(torch.inf)

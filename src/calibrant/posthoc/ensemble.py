@@ -79,12 +79,12 @@ class EnsembleTemperatureScaling(Calibrator):
 def mixture_weights(likelihood: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """The weights on the simplex that maximise the mean log of a mixture.
 
-    A weighted sum of ``m`` components is best exactly when ``mean(component / mixture)`` is 1 for every
-    component with weight and at most 1 for the others. Newton's method on the components that have weight,
-    which drops one at the edge of the simplex and takes up one that would help, reaches that in a few steps.
+    A weighted sum of ``m`` components is optimal exactly when ``mean(component / mixture)`` is 1 for every
+    component with weight and at most 1 for the others. Newton's method on the components with weight, which drops
+    one at the edge of the simplex and adds one that would help, reaches that in a few steps.
 
     Args:
-        likelihood: ``(N, m)``, each component's probability of what happened; no row of zeros only.
+        likelihood: ``(N, m)``, each component's probability of the right class; no row may be all zeros.
     """
     count = likelihood.shape[1]
     weights = np.full(count, 1 / count)
@@ -111,7 +111,7 @@ def _newton_direction(ratio: npt.NDArray[np.float64], gradient: npt.NDArray[np.f
     count = len(gradient)
     if count == 1:
         return np.zeros(1)
-    # Moving weight from the last component to each of the others: the constraint is then built in.
+    # Move weight from the last component to each of the others, which keeps the constraint.
     moves = np.vstack((np.eye(count - 1), -np.ones(count - 1)))
     change = ratio @ moves
     curvature = change.T @ change / len(ratio)

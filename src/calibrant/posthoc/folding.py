@@ -22,9 +22,9 @@ def check_layer(linear: nn.Linear, calibrator: Fitted) -> None:
 
 
 def layer_like(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return a new layer with these weights, frozen, and in the dtype and on the device, as the old one was."""
+    """Return a new layer with these weights, and with the dtype, device and frozen state of the old one."""
     old = linear.weight
-    # Without the usual start, which would draw from the user's random numbers.
+    # Without the usual initialisation, which would draw from the user's random numbers.
     layer: nn.Linear = nn.utils.skip_init(
         nn.Linear, linear.in_features, linear.out_features, bias is not None, device=old.device, dtype=old.dtype
     )

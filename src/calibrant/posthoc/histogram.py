@@ -1,4 +1,4 @@
-"""Histogram binning: in each bin, what happened."""
+"""Histogram binning: the rate of hits in each bin."""
 
 from typing import Literal
 
@@ -15,14 +15,14 @@ Mode = Literal["equal-mass", "equal-width"]
 class HistogramBinning(ScoreCalibrator):
     """Replace a probability by the rate of hits among the held-out samples in its bin.
 
-    Bins are right-closed. A bin that no held-out sample fell in gives its middle. Ties are never parted, so bins
-    of equal mass can be fewer than asked for. Rates of 0 and 1 do occur, and with them an infinite NLL.
+    Bins are right-closed. A bin without held-out samples gives its middle. Ties are never split, so there can be
+    fewer bins of equal mass than requested. Rates of 0 and 1 occur, and with them an infinite NLL.
 
     Args:
-        bins: How many bins.
-        mode: ``"equal-mass"``, bins with as many samples each; or ``"equal-width"``.
+        bins: Number of bins.
+        mode: ``"equal-mass"``, bins with the same number of samples; or ``"equal-width"``.
         view: ``"top-label"``; or ``"class-wise"``, one-vs-rest, where samples that share their bins in all classes
-            are told apart no more, and accuracy can fall. See :class:`ScoreCalibrator`.
+            become identical, and accuracy can fall. See :class:`ScoreCalibrator`.
 
     References:
         Zadrozny, Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian

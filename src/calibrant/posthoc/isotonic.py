@@ -1,4 +1,4 @@
-"""Isotonic regression: the best map among all that never fall."""
+"""Isotonic regression: the best non-decreasing map."""
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ class IsotonicCalibration(ScoreCalibrator):
     """Least squares fit among all non-decreasing maps of a probability.
 
     The fit is scikit-learn's ``IsotonicRegression``, kept as a table of knots with straight lines between them.
-    It assumes nothing but order, and so wants more data than the others: a thousand samples or more. Values of
-    0 and 1 do occur, and with them an infinite NLL.
+    It assumes only monotonicity, and so needs more data than the others: a thousand samples or more. Values of 0
+    and 1 occur, and with them an infinite NLL.
 
     Args:
         view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
@@ -39,7 +39,7 @@ class IsotonicCalibration(ScoreCalibrator):
         super().__init__(view)
 
     def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
-        """Fit one regression a row."""
+        """Fit one regression per row."""
         from sklearn.isotonic import IsotonicRegression
 
         position, happened = scores.probability.cpu().numpy(), hits.cpu().numpy()
@@ -52,5 +52,5 @@ class IsotonicCalibration(ScoreCalibrator):
         return tuple(tables)
 
     def map_scores(self, scores: Scores) -> Mapped:
-        """Follow the lines between the knots."""
+        """Interpolate between the knots."""
         return with_complement(linear_lookup(self.knots, self.values, scores.probability))

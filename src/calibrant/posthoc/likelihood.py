@@ -12,13 +12,13 @@ Objective = Callable[[Vector], tuple[float, Vector]]
 
 # Elements of one chunk: 1 MB in float64, which a core's cache holds.
 CHUNK = 2**17
-# How strongly every scale is pulled towards 1 and every shift towards 0. Far too weak to be seen in a fit that
-# has a finite optimum; on separable data, which has none, it is what keeps the numbers finite.
+# Strength of the pull of every scale towards 1 and every shift towards 0. It is too weak to affect a fit with a
+# finite optimum; on separable data, which has none, it keeps the numbers finite.
 PULL = 1e-8
 
 
 def row_pieces(features: Tensor, target: Tensor, elements: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows and their labels in pieces of about so many elements."""
+    """Rows and their labels in pieces of about ``elements`` elements."""
     rows = max(1, elements // features.shape[1])
     yield from zip(features.split(rows), target.split(rows), strict=True)
 
@@ -30,7 +30,7 @@ def chunks(features: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def nll_and_residual(logits: Tensor, target: Tensor) -> tuple[float, Tensor]:
-    """Summed NLL, and its gradient in the logits: probabilities less the one-hot target. Overwrites the logits."""
+    """Summed NLL, and its gradient in the logits: probabilities minus the one-hot target. Overwrites the logits."""
     logits -= logits.amax(1, keepdim=True)
     column = target.unsqueeze(1)
     true = logits.gather(1, column).sum()
@@ -44,15 +44,15 @@ def nll_and_residual(logits: Tensor, target: Tensor) -> tuple[float, Tensor]:
 def minimise(
     objective: Objective, start: Vector, scale: Vector, *, gradient_tolerance: float = 1e-8, steps: int = 1000
 ) -> Vector:
-    """Minimise a smooth convex function by L-BFGS, or raise ``ValueError`` where its values overflow.
+    """Minimise a smooth convex function by L-BFGS, or raise ``ValueError`` if its values overflow.
 
     Args:
-        objective: Gives value and gradient.
-        start: Where to start.
-        scale: Typical size of a step in each variable, the inverse root of the curvature: with it, variables of
-            very different weight become alike, and few steps are needed.
-        gradient_tolerance: Where to stop, in the largest component of the gradient times ``scale``.
-        steps: Most steps to take.
+        objective: Function that returns value and gradient.
+        start: Initial position.
+        scale: Typical size of a step in each variable, the inverse root of the curvature: it brings variables
+            of very different weight to one scale, so that few steps are needed.
+        gradient_tolerance: Stop when the largest component of the gradient times ``scale`` is below this.
+        steps: Maximum number of steps.
     """
     from scipy.optimize import minimize
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -69,6 +69,6 @@ def minimise(
     if not (np.isfinite(found.fun) and np.isfinite(best).all() and (scale > 0).all()):
         raise ValueError(
             "the likelihood of the held-out logits overflows: scale the logits to a sensible range, "
-            "or leave out the samples with huge ones"
+            "or leave out samples with huge logits"
         )
     return best

@@ -10,8 +10,8 @@ def logistic_regression(features: Tensor, target: Tensor, centre: Tensor, pull: 
     Args:
         features: ``(rows, d, N)``, float64; a constant for the intercept is one of them.
         target: Probability of a hit, ``(rows, N)``, float64.
-        centre: ``(d,)``: where the coefficients are drawn to, and start from.
-        pull: How strongly; it bounds the coefficients where data is separable or a feature is constant.
+        centre: ``(d,)``: point that the coefficients start from and are pulled towards.
+        pull: Strength of the pull; it bounds the coefficients if data is separable or a feature is constant.
 
     Returns:
         Coefficients, ``(rows, d)``.
@@ -36,7 +36,7 @@ def logistic_regression(features: Tensor, target: Tensor, centre: Tensor, pull: 
         curvature = (features * weight) @ features.mT
         curvature.diagonal(dim1=1, dim2=2).add_(pull)
         direction = -torch.linalg.solve(curvature, gradient)
-        done = -(direction * gradient).sum(1) < 1e-12  # twice what is left to gain
+        done = -(direction * gradient).sum(1) < 1e-12  # twice the gain that is left
         if done.all():
             break
         direction = direction.masked_fill(done.unsqueeze(1), 0.0)
@@ -49,7 +49,7 @@ def logistic_regression(features: Tensor, target: Tensor, centre: Tensor, pull: 
             if not worse.any():
                 break
             step = torch.where(worse, step / 2, step)
-        if bool((reached >= value).all()):  # nothing but rounding is left
+        if bool((reached >= value).all()):  # only rounding is left
             break
         coefficients, value = torch.where(worse.unsqueeze(1), coefficients, moved), torch.where(worse, value, reached)
         if worse.any():

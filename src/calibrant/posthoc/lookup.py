@@ -1,14 +1,14 @@
-"""Tables of one row a map: steps and straight lines between knots."""
+"""Tables with one row per map: steps and straight lines between knots."""
 
 import torch
 from torch import Tensor
 
 
 def step_lookup(edges: Tensor, values: Tensor, position: Tensor) -> Tensor:
-    """Value of the right-closed bin that each position falls in.
+    """Value of the right-closed bin of each position.
 
     Args:
-        edges: Inner edges, ascending, ``(rows, m)``. Repeated edges enclose bins that nothing falls in.
+        edges: Inner edges, ascending, ``(rows, m)``. Repeated edges enclose empty bins.
         values: ``(rows, m + 1)``.
         position: ``(rows, N)``.
 
@@ -42,7 +42,7 @@ def linear_lookup(knots: Tensor, values: Tensor, position: Tensor) -> Tensor:
 
 
 class SortedHits:
-    """Scores in ascending order with cumulated hits, so that any binning is counted by a few look-ups.
+    """Scores in ascending order with cumulative hits, so that any binning is counted by a few look-ups.
 
     Args:
         position: Scores, ``(rows, N)``.
@@ -55,7 +55,7 @@ class SortedHits:
         self.cumulated = torch.nn.functional.pad(self.hits.cumsum(1), (1, 0))
 
     def equal_mass_edges(self, bins: int) -> Tensor:
-        """Inner edges, ``(rows, bins - 1)``, half-way between the samples they part; ties are never parted."""
+        """Inner edges, ``(rows, bins - 1)``, half-way between the samples they separate; ties are never split."""
         samples = self.ascending.shape[1]
         cut = torch.arange(1, bins, device=self.ascending.device) * samples / bins
         above = cut.round().long().clamp(0, samples - 1)

@@ -12,12 +12,12 @@ from calibrant.posthoc.likelihood import PULL, Vector, chunks, minimise, nll_and
 from calibrant.posthoc.temperature import temperature_or_one
 
 Penalty = float | Literal["cv"]
-# Strongest first: the first fits are nearly diagonal and quick, and each is where the next one starts.
+# Strongest first: the first fits are nearly diagonal and quick, and the next one starts from each.
 GRID = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
 
 
 class Affine(NamedTuple):
-    """What is fitted: ``(C, C)`` matrix and ``(C,)`` shift."""
+    """Fitted parameters: ``(C, C)`` matrix and ``(C,)`` shift."""
 
     matrix: Tensor
     shift: Tensor
@@ -29,18 +29,18 @@ class MatrixScaling(Calibrator):
     .. math:: \hat p = \mathrm{softmax}(W l + b), \qquad
         \min_{W, b}\ \mathrm{NLL} + \frac{\lambda}{C(C-1)} \sum_{k \ne j} W_{kj}^2 + \frac{\mu}{C} \sum_k b_k^2
 
-    The matrix can repair classes that are mistaken for one another. With :math:`C^2 + C` numbers it needs the
-    penalty, and plenty of held-out data: with fewer than some hundred samples a class prefer vector scaling,
-    which it tends to as the penalty grows. The problem is convex, and solved by L-BFGS in float64; the
+    The matrix can correct classes that are mistaken for one another. With :math:`C^2 + C` parameters it needs the
+    penalty, and plenty of held-out data: with fewer than a few hundred samples per class prefer vector scaling,
+    which is the limit of a large penalty. The problem is convex, and solved by L-BFGS in float64; the
     diagonal, which ODIR leaves free, is bounded on separable data by the same pull as in vector scaling.
 
     Args:
         off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the value among 1000, 100, 10, 1, 0.1, 0.01 with the lowest
-            NLL in cross-validation, tried in that order, by fits of at most 50 steps each that go on from one
-            another; once two more have not lowered the NLL the rest is left out.
-        bias_penalty: :math:`\mu`, or ``"cv"``. If both are, :math:`\lambda` is chosen first, with :math:`\mu` at 1.
-        folds: Parts of the cross-validation.
-        seed: Which samples go to which part.
+            NLL in cross-validation, tried in that order, by fits of at most 50 steps that each start from the previous
+            one. Once two values have not lowered the NLL, the rest is skipped.
+        bias_penalty: :math:`\mu`, or ``"cv"``. If both are, :math:`\lambda` is chosen first, with :math:`\mu = 1`.
+        folds: Number of folds of the cross-validation.
+        seed: Seed of the assignment of samples to folds.
 
     References:
         Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017 (matrix scaling);
@@ -88,7 +88,7 @@ class MatrixScaling(Calibrator):
         self.register_buffer("shift", None)
 
     def fit_rows(self, logits: Tensor, target: Tensor) -> None:
-        """Choose the penalties where asked to, and minimise the penalised NLL."""
+        """Choose the penalties if requested, and minimise the penalised NLL."""
         features = self.features(logits)
         start = torch.eye(features.shape[1], dtype=torch.float64) / temperature_or_one(logits, target)
         begin = Affine(start.to(logits.device), features.new_zeros(features.shape[1], dtype=torch.float64))
@@ -105,7 +105,7 @@ class MatrixScaling(Calibrator):
     def _cross_validated(
         self, features: Tensor, target: Tensor, begin: Affine, grid: list[tuple[float, float]]
     ) -> tuple[float, float]:
-        """Return the penalties with the lowest held-out NLL, looking no further once it has risen twice."""
+        """Return the penalties with the lowest held-out NLL; stop once it has risen twice."""
         if len(features) < self.folds:
             raise ValueError(
                 f"cross-validation with {self.folds} folds needs as many samples, got {len(features)}: "
@@ -130,7 +130,7 @@ class MatrixScaling(Calibrator):
         return grid[totals.index(min(totals))]
 
     def features(self, logits: Tensor) -> Tensor:
-        """Return what the matrix is applied to."""
+        """Return the input of the matrix."""
         return logits
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:
@@ -143,15 +143,15 @@ class DirichletCalibration(MatrixScaling):
 
     .. math:: \hat p = \mathrm{softmax}(W \ln \mathrm{softmax}(l) + b)
 
-    This is what follows if the probabilities of each class are Dirichlet distributed; for two classes it is beta
-    calibration. It differs from matrix scaling in that it does not see by how much all logits of a sample are
-    shifted together. Options and solver are those of :class:`MatrixScaling`.
+    This is the correct map if the probabilities of each class are Dirichlet distributed; for two classes it is beta
+    calibration. Unlike matrix scaling it does not depend on a common shift of all logits of a sample. Options and
+    solver are those of :class:`MatrixScaling`.
 
     Args:
         off_diagonal_penalty: :math:`\lambda`, or ``"cv"``.
         bias_penalty: :math:`\mu`, or ``"cv"``.
-        folds: Parts of the cross-validation.
-        seed: Which samples go to which part.
+        folds: Number of folds of the cross-validation.
+        seed: Seed of the assignment of samples to folds.
 
     References:
         Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling: Obtaining
@@ -174,7 +174,7 @@ class DirichletCalibration(MatrixScaling):
 def _fit_affine(
     features: Tensor, target: Tensor, begin: Affine, off_diagonal: float, bias: float, *, roughly: bool = False
 ) -> Affine:
-    """Minimise the penalised NLL from where ``begin`` is; roughly is enough to compare penalties."""
+    """Minimise the penalised NLL from ``begin``; a rough solution is enough to compare penalties."""
     samples, classes = features.shape
     square = classes * classes
     on_off = off_diagonal / (classes * (classes - 1))

@@ -12,7 +12,7 @@ class PlattScaling(ScoreCalibrator):
 
     .. math:: \hat z = \sigma\!\left(a \ln\frac{z}{1-z} + b\right)
 
-    Two numbers a map: sound for a few hundred samples. As Platt did, the labels are replaced by
+    Two parameters per map: suitable for a few hundred samples. As in Platt's paper, the labels are replaced by
     :math:`(n_1 + 1)/(n_1 + 2)` for hits and :math:`1/(n_0 + 2)` for misses, with their counts :math:`n_1, n_0`;
     this also keeps the numbers finite on separable data. For multi-class models prefer temperature or vector
     scaling, which treat all classes together.

@@ -1,4 +1,4 @@
-"""From maps of one score to calibrated rows: one-vs-rest for every class, or the top label alone."""
+"""From maps of one score to calibrated rows: one-vs-rest for every class, or only the top label."""
 
 import math
 from abc import abstractmethod
@@ -12,14 +12,14 @@ from calibrant import inputs
 from calibrant.posthoc.base import Calibrator
 
 View = Literal["class-wise", "top-label"]
-# Scores that are fitted at one time: what one method needs for them stays in the tens of megabytes.
+# Number of scores that are fitted at a time: a method needs tens of megabytes for them.
 BLOCK = 2**21
-# Log-odds beyond these would be a probability below float32's smallest normal number.
+# Log-odds beyond these would give a probability below float32's smallest normal number.
 FARTHEST_ODDS = 87.0
 
 
 class Mapped(NamedTuple):
-    """Calibrated probabilities and their complements, ``(rows, N)``: next to 1 only the complement is exact."""
+    """Calibrated probabilities and their complements, ``(rows, N)``: near 1 only the complement is exact."""
 
     probability: Tensor
     complement: Tensor
@@ -37,7 +37,7 @@ class Scores(NamedTuple):
         return self.log_p.exp()
 
     def floored(self) -> "Scores":
-        """The same with logarithms that go no lower than those of float32's smallest normal number."""
+        """The same with logarithms not below that of float32's smallest normal number."""
         floor = math.log(torch.finfo(torch.float32).tiny)
         return Scores(self.log_p.clamp_min(floor), self.log_not.clamp_min(floor))
 
@@ -48,7 +48,7 @@ def class_scores(logits: Tensor) -> Scores:
     if logits.shape[1] == 2:
         return Scores(log_p, log_p.flip(1))
     top = logits.argmax(1, keepdim=True)
-    # All but the top are at most a half; at the top, which is replaced, a slope without bound would be NaN times 0.
+    # All but the top are at most a half; at the top, which is replaced, an unbounded slope would be NaN times 0.
     log_not = torch.log1p(-log_p.exp().clamp_max(0.5))
     return Scores(log_p, log_not.scatter(1, top, _log_not_top(logits, log_p, top)))
 
@@ -61,23 +61,23 @@ def top_scores(logits: Tensor) -> tuple[Scores, Tensor]:
 
 
 def _log_not_top(logits: Tensor, log_p: Tensor, top: Tensor) -> Tensor:
-    """Logarithm of one minus the top probability, from the other classes where the subtraction would cancel."""
+    """Logarithm of one minus the top probability, from the other classes if the subtraction would cancel."""
     log_top = log_p.gather(1, top)
     rest = logits.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True) - logits.logsumexp(1, keepdim=True)
     return torch.where(log_top < math.log(0.5), torch.log1p(-log_top.exp().clamp_max(0.5)), rest)
 
 
 class ScoreCalibrator(Calibrator):
-    """Base of the methods that map one score, a probability, to another.
+    """Base class of methods that map one score, a probability, to another.
 
     With ``view="class-wise"`` every class has its own map, fitted one-vs-rest; the mapped probabilities of a row
-    are divided by their sum, and a row in which all are 0 keeps the probabilities it had. Two classes need one
-    map only, that of class 1.
+    are divided by their sum, and a row in which all are 0 keeps its original probabilities. Two classes need only
+    one map, that of class 1.
 
     With ``view="top-label"`` one map recalibrates the confidence in the predicted class, and the other classes
-    share what is left in their old proportions. Where one of them would thereby overtake the predicted class, the
-    shares are mixed with equal ones, just enough that none does: the prediction stays, and its confidence is what
-    was fitted. Only a confidence below 1/C, with which no class can be the predicted one, gives the prediction up.
+    share the rest in their original proportions. If one of them would then overtake the predicted class, the shares
+    are mixed with equal ones, just enough that none does: the prediction does not change, and its confidence is the
+    fitted one. It only changes if the confidence is below 1/C, with which no class can be the predicted one.
 
     Args:
         view: ``"class-wise"`` or ``"top-label"``.
@@ -95,7 +95,7 @@ class ScoreCalibrator(Calibrator):
 
     @abstractmethod
     def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
-        """Fit one map a row, and return the tensors named in ``state``, each ``(rows, ...)``.
+        """Fit one map per row, and return the tensors named in ``state``, each ``(rows, ...)``.
 
         Args:
             scores: ``(rows, N)``.
@@ -107,7 +107,7 @@ class ScoreCalibrator(Calibrator):
         """Return the calibrated probabilities of ``(rows, N)`` scores, and their complements."""
 
     def fit_rows(self, logits: Tensor, target: Tensor) -> None:
-        """Fit the maps, a block of classes at a time."""
+        """Fit the maps, one block of classes at a time."""
         fitted = [self.fit_scores(scores, hits) for scores, hits in self._blocks(logits, target)]
         for name, pieces in zip(self.state, zip(*fitted, strict=True), strict=True):
             setattr(self, name, _stack(list(pieces)).to(logits.dtype))
@@ -126,7 +126,7 @@ class ScoreCalibrator(Calibrator):
             yield scores, (target == block.unsqueeze(1)).double()
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Map the scores and make rows of them again."""
+        """Map the scores and combine them into rows."""
         if self.view == "top-label":
             scores, top = top_scores(logits)
             confidence, left = (part.T for part in self.map_scores(scores))
@@ -143,26 +143,26 @@ class ScoreCalibrator(Calibrator):
 
 
 def with_complement(probability: Tensor) -> Mapped:
-    """Probabilities out of a table, where the difference from 1 is all that is known of the complement."""
+    """Probabilities from a table, with complements by subtraction from 1."""
     return Mapped(probability, 1 - probability)
 
 
 def from_log_odds(odds: Tensor) -> Mapped:
-    """Probabilities and complements of log-odds, neither of them ever 0 in float32."""
+    """Probabilities and complements of log-odds, neither of them 0 in float32."""
     odds = odds.clamp(-FARTHEST_ODDS, FARTHEST_ODDS)
     return Mapped(odds.sigmoid(), (-odds).sigmoid())
 
 
 def _divided(shares: Tensor, left: Tensor, confidence: Tensor) -> Tensor:
-    """Divide what the top class leaves among the others, none of which may overtake it if that can be avoided.
+    """Divide the rest among the other classes, so that none overtakes the top class if that is possible.
 
     Args:
         shares: Proportions of the others, ``(N, C)`` with rows that sum to one.
-        left: What there is to divide, ``(N, 1)``.
-        confidence: What the top class has, ``(N, 1)``.
+        left: Probability to divide, ``(N, 1)``.
+        confidence: Probability of the top class, ``(N, 1)``.
     """
     classes = shares.shape[1]
-    # A hair below, so that a tie goes to the top class wherever it stands.
+    # Slightly below, so that a tie goes to the top class whatever its index.
     ceiling = confidence * (1 - 2 * torch.finfo(confidence.dtype).eps)
     kept = confidence >= 1 / classes
     largest = shares.amax(1, keepdim=True)
@@ -174,7 +174,7 @@ def _divided(shares: Tensor, left: Tensor, confidence: Tensor) -> Tensor:
 
 
 def _stack(pieces: list[Tensor]) -> Tensor:
-    """Rows of all pieces under one another; shorter tables go on with their last entry."""
+    """Concatenate the rows of all pieces; shorter tables are padded with their last entry."""
     if pieces[0].dim() == 1:
         return torch.cat(pieces)
     width = max(piece.shape[1] for piece in pieces)

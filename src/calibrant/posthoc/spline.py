@@ -1,4 +1,4 @@
-"""Spline calibration: the derivative of the cumulated gap between hits and confidence."""
+"""Spline calibration: the derivative of the cumulative gap between hits and confidence."""
 
 import torch
 from torch import Tensor
@@ -8,26 +8,26 @@ from calibrant.numerics import tie_bounds
 from calibrant.posthoc.lookup import SortedHits, linear_lookup
 from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
-# Points of the table: the distribution of the scores is known to a tenth of a percent between them.
+# Points of the table: they resolve the distribution of the scores to a tenth of a percent.
 TABLE = 1024
 
 
 class SplineCalibration(ScoreCalibrator):
-    r"""Add to each score the slope of the cumulated gap between what happened and what was predicted.
+    r"""Add the slope of the cumulative gap between hits and scores to each score.
 
     With scores sorted, let :math:`h(t)` be the sum of hits minus scores over the lowest fraction t of the samples,
-    divided by N: its largest deviation from 0 is the KS error. The slope :math:`h'(t)` is how much more often
-    than predicted the event happens at that quantile. A natural cubic spline is fitted to h by least squares,
-    and a score z at quantile t becomes :math:`z + h'(t)`, clipped to [0, 1].
+    divided by N: its largest deviation from 0 is the KS error. Its slope :math:`h'(t)` is the rate of hits at that
+    quantile minus the predicted one. A natural cubic spline is fitted to h by least squares, and a score z at quantile
+    t becomes :math:`z + h'(t)`, clipped to [0, 1].
 
     The map is kept as a table at up to 1,024 quantiles of the held-out scores, with straight lines between them.
     Tied scores share their mean rate of hits, so the order of the data does not matter.
 
     Args:
-        knots: Knots of the spline, at equal steps of t.
+        knots: Number of knots of the spline, at equal steps of t.
         view: ``"top-label"``, as in the paper; or ``"class-wise"``, one-vs-rest, which helps little with many classes:
-            a few knots at equal steps of t all stand among the scores near 0, of which there are most, and the few
-            high ones are hardly corrected. See :class:`ScoreCalibrator`.
+            a few knots at equal steps of t all lie among the scores near 0, which are the most, and the few high ones
+            are hardly corrected. See :class:`ScoreCalibrator`.
 
     References:
         Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley, "Calibration of Neural Networks using Splines",
@@ -69,7 +69,7 @@ class SplineCalibration(ScoreCalibrator):
         quantile = (first + last + 1)[:, few].double() / (2 * samples)
         _, slopes = natural_cubic_basis(quantile.flatten(), self.knots)
         slope = (slopes.view(rows, len(few), -1) @ coefficients.T.unsqueeze(2)).squeeze(2)
-        # Beyond the held-out scores the correction stays what it is at the outermost one.
+        # Beyond the held-out scores the correction is that of the outermost one.
         ends = slope.new_zeros(rows, 1), slope.new_ones(rows, 1)
         position = torch.cat((ends[0], ascending[:, few], ends[1]), dim=1)
         slope = torch.cat((slope[:, :1], slope, slope[:, -1:]), dim=1)
@@ -83,17 +83,17 @@ class SplineCalibration(ScoreCalibrator):
 def natural_cubic_basis(position: Tensor, knots: int) -> tuple[Tensor, Tensor]:
     """Values and first derivatives of a basis of natural cubic splines on [0, 1], each ``(N, knots)``.
 
-    Natural: straight lines beyond the outermost knots, here 0 and 1. The basis is that of truncated powers with
-    the cubic and quadratic growth beyond the last knot taken out.
+    Natural splines are linear beyond the outermost knots, here 0 and 1. The basis is that of truncated powers without
+    the cubic and quadratic growth beyond the last knot.
 
     Args:
         position: ``(N,)``, in [0, 1].
-        knots: How many, at equal steps from 0 to 1; at least 2.
+        knots: Number of knots, at equal steps from 0 to 1; at least 2.
     """
     at = torch.linspace(0, 1, knots, dtype=position.dtype, device=position.device)
     above = (position.unsqueeze(1) - at).clamp_min(0)
     beyond = above[:, -1:]
-    # Each truncated cube less that of the last knot grows quadratically, with a slope that division makes equal.
+    # Each truncated cube minus that of the last knot grows quadratically; division makes their slopes equal.
     cubes = (above[:, :-1].pow(3) - beyond.pow(3)) / (1 - at[:-1])
     slopes = 3 * (above[:, :-1].square() - beyond.square()) / (1 - at[:-1])
     one, line = torch.ones_like(beyond), position.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Temperature scaling: one number that makes a network as sure as it should be, solved for exactly."""
+"""Temperature scaling: one number that corrects the confidence of a network, computed exactly."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
 from calibrant.posthoc.likelihood import row_pieces
 
-# Elements of one chunk: few enough to stay in a core's cache, enough to keep Python's share of the time small.
+# Elements of one chunk: few enough to fit in a core's cache, enough to keep Python's overhead small.
 CHUNK = 2**16
 # Elements of the sample on which the search starts.
 SAMPLE = 2**20
@@ -23,14 +23,14 @@ class TemperatureScaling(Calibrator):
 
     .. math:: \hat p = \mathrm{softmax}(l / T)
 
-    T > 1 makes an over-confident network less sure, T < 1 an under-confident one surer; the predicted class
+    T > 1 makes an over-confident network less confident, T < 1 an under-confident one more; the predicted class
     never changes. The NLL is convex in :math:`\beta = 1/T`, with derivative
     :math:`\mathrm{mean}_i(\sum_k l_{ik} \hat p_{ik} - l_{iy_i})`: its root is found by safeguarded Newton steps
     on :math:`\log\beta`, so T is always positive and needs no learning rate. The last steps are in float64.
 
     There is no such root if every held-out label has the largest logit, alone or tied (T tends to 0), if
     predictions are no better than chance (T tends to infinity), or if the logits of a sample are all the same;
-    ``fit`` then raises a ``ValueError`` that says so.
+    ``fit`` then raises a ``ValueError``.
 
     References:
         Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -67,11 +67,11 @@ class TemperatureScaling(Calibrator):
         return logits / self.temperature.to(logits.dtype)
 
     def fold_into(self, linear: nn.Linear) -> nn.Linear:
-        """Return a new last layer that gives the calibrated logits itself.
+        """Return a new last layer that returns calibrated logits.
 
         Args:
-            linear: The classifier's last layer, with one output a class (or one, if binary). It is not changed. The
-                new one has its dtype: in float16 the outputs agree to about 5e-4 only, relative to their size.
+            linear: The classifier's last layer, with one output per class (or one, if binary). It is not changed. The
+                new layer has its dtype: in float16 the outputs agree only to about 5e-4, relative to their size.
         """
         check_layer(linear, self)
         scale = 1 / self.temperature.double()
@@ -91,7 +91,7 @@ def best_temperature(logits: Tensor, target: Tensor) -> float:
     start = 0.0
     stride = logits.numel() // SAMPLE
     if stride > 1:
-        # Close to the answer for the price of a fraction of one look at everything.
+        # A close start at a fraction of the cost of one pass over all data.
         some, labels = logits[::stride], target[::stride]
         start = _root(lambda x: _slope(some, labels, x, torch.float32), 0.0, tolerance=1e-2) or 0.0
     near = _root(lambda x: _slope(logits, target, x, torch.float32), start, tolerance=3e-3)
@@ -106,7 +106,7 @@ def best_temperature(logits: Tensor, target: Tensor) -> float:
 
 
 def temperature_or_one(logits: Tensor, target: Tensor) -> float:
-    """Return the best temperature, or 1 if there is none: where the search for more parameters starts."""
+    """Return the best temperature, or 1 if there is none, as a start for fits with more parameters."""
     try:
         return best_temperature(logits, target)
     except ValueError:
@@ -114,7 +114,7 @@ def temperature_or_one(logits: Tensor, target: Tensor) -> float:
 
 
 def _chunks(logits: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows in pieces, as logits relative to the largest of their row and the label as a column."""
+    """Rows in pieces, with logits relative to the largest of their row and the labels as a column."""
     for part, labels in row_pieces(logits, target, CHUNK):
         yield part - part.amax(1, keepdim=True), labels.unsqueeze(1)
 
@@ -129,7 +129,7 @@ def _check_solvable(logits: Tensor, target: Tensor) -> None:
         spread = max(spread, -float(below.amin()))
     if spread == 0:
         raise ValueError(
-            "the logits of every held-out sample are all the same, and no temperature changes that: "
+            "the logits of every held-out sample are all equal, so no temperature has an effect: "
             "check that the model is trained and that these are its logits"
         )
     if at_infinity <= 0:
@@ -153,18 +153,18 @@ def solve_from(
     tolerance: float = 1e-4,
     dtype: torch.dtype = torch.float64,
 ) -> float | None:
-    """Return the log of the best temperature, searched for from near it, or None if there is none.
+    """Return the log of the best temperature, searched from a nearby start, or None if there is none.
 
-    What :func:`best_temperature` finds, for callers who solve again and again for logits that move slowly and for whom
-    no solution is no error. A Newton step below the tolerance ends the search; the error left is its square.
+    Like :func:`best_temperature`, for callers who solve repeatedly for logits that change slowly, and for whom it is no
+    error if there is no solution. The search ends at a Newton step below the tolerance; the error is about its square.
 
     Args:
         logits: ``(N, C)``, finite.
         target: ``(N,)`` class indices.
-        start: A guess of the log of the temperature.
+        start: Initial guess of the log of the temperature.
         weight: ``(N,)`` non-negative weights of the samples.
-        tolerance: Where to stop.
-        dtype: What to compute in.
+        tolerance: Size of the Newton step at which to stop.
+        dtype: Dtype of the computation.
     """
     try:
         _check_solvable(logits, target)
@@ -214,7 +214,7 @@ def _derivatives(
         below = below.to(dtype).clamp_(min=smallest)
         powers = torch.exp(below * beta)
         total = powers.sum(1)
-        # Powers first, so that a vanishing power is there before a large logit is squared.
+        # Exponentials first, so that a vanishing one is there before a large logit is squared.
         mean = powers.mul_(below).sum(1) / total
         square = powers.mul_(below).sum(1) / total
         slopes, curvatures = mean - below.gather(1, labels).squeeze(1), square - mean.square()

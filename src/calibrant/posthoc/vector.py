@@ -15,9 +15,9 @@ class VectorScaling(Calibrator):
 
     .. math:: \hat p = \mathrm{softmax}(w \odot l + b)
 
-    With 2C numbers it can repair a bias towards some classes, which a temperature cannot; it can change the
-    predicted class, and wants some dozens of held-out samples for each class. The problem is convex, and solved
-    by L-BFGS from the best temperature with exact gradients in float64.
+    With 2C parameters it can correct a bias towards some classes, which a temperature cannot. It can change the
+    predicted class, and needs some dozens of held-out samples per class. The problem is convex, and solved by
+    L-BFGS from the best temperature with exact gradients in float64.
 
     On separable data the likelihood has no maximum. A pull of :math:`10^{-8}` times the mean of
     :math:`(w_k - 1)^2 + b_k^2`, halved, bounds the solution there, and is too weak to matter elsewhere.
@@ -52,15 +52,15 @@ class VectorScaling(Calibrator):
         return logits * self.scale.to(logits.dtype) + self.shift.to(logits.dtype)
 
     def fold_into(self, linear: nn.Linear) -> nn.Linear:
-        """Return a new last layer, always with a bias, that gives the calibrated logits itself.
+        """Return a new last layer, always with a bias, that returns calibrated logits.
 
         Args:
-            linear: The classifier's last layer, with one output a class (or one, if binary). It is not changed. The
-                new one has its dtype: in float16 the outputs agree to about 5e-4 only, relative to their size.
+            linear: The classifier's last layer, with one output per class (or one, if binary). It is not changed. The
+                new layer has its dtype: in float16 the outputs agree only to about 5e-4, relative to their size.
         """
         check_layer(linear, self)
         scale, shift = self.scale.double(), self.shift.double()
-        if linear.out_features == 1:  # the logit of class 0 is 0 before, and its shift is taken off after
+        if linear.out_features == 1:  # the logit of class 0 is 0 before, and its shift is subtracted after
             scale, shift = scale[1:], shift[1:] - shift[:1]
         bias = shift if linear.bias is None else linear.bias.double() * scale + shift
         return layer_like(linear, linear.weight.double() * scale.unsqueeze(1), bias)
@@ -97,5 +97,5 @@ def _step_sizes(logits: Tensor, target: Tensor, beta: float) -> Vector:
         spread = probability * (1 - probability)
         curvature += torch.stack(((spread * part.square()).sum(0), spread.sum(0)))
     curvature = curvature / len(logits)
-    # A class that is hardly ever in question has next to no curvature: do not let its first step run away.
+    # A class that is hardly ever likely has almost no curvature: limit its first step.
     return curvature.clamp_min(1e-6 * float(curvature.max())).clamp_min(1e-12).rsqrt().flatten().cpu().numpy()

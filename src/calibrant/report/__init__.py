@@ -1,4 +1,4 @@
-"""Reports: an audit of each model, a verdict in a sentence, figures, and one page that holds them all."""
+"""Reports: an audit of each model, a verdict in a sentence, figures, and one HTML page with all of them."""
 
 from typing import TYPE_CHECKING, Any
 

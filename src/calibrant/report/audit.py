@@ -1,4 +1,4 @@
-"""One model under audit: its scores, a test of calibration, and what one temperature would repair."""
+"""Audit of one model: its scores, a test of calibration, and the effect of a temperature."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Repair:
-    """What temperature scaling makes of the predictions.
+    """Effect of temperature scaling on the predictions.
 
     Attributes:
-        temperature: Fitted on all samples: the one to use.
-        predictions: Every sample scaled by the temperature of the half it is not in, so that the numbers after
-            repair are those of data the temperature has not seen.
-        scores: Of these predictions.
-        test: Of calibration, on these predictions.
+        temperature: Temperature fitted on all samples, the one to use.
+        predictions: Every sample scaled by the temperature of the other half, so that no sample is scored with a
+            temperature that was fitted on it.
+        scores: Scores of these predictions.
+        test: Test of calibration on these predictions.
     """
 
     temperature: float
@@ -32,18 +32,18 @@ class Repair:
 
 @dataclass(frozen=True)
 class Audit:
-    """Everything a report says about one model.
+    """All results of a report on one model.
 
     Attributes:
-        name: Of the model.
-        predictions: What was audited.
-        scores: Every metric.
-        test: Of calibration, with ESD.
-        repair: What a temperature would repair; None if none can be fitted.
-        problem: Why there is no repair, in a clause; empty if there is one.
-        bins: Bins of ECE; None for the convention's.
-        convention: Of ECE.
-        seed: Of the test's draws and of the halves.
+        name: Name of the model.
+        predictions: Audited predictions.
+        scores: All scores.
+        test: Test of calibration, with ESD.
+        repair: Effect of a temperature; None if none can be fitted.
+        problem: Reason why there is no repair; empty if there is one.
+        bins: Number of bins of ECE; None for the convention's.
+        convention: Convention of ECE.
+        seed: Seed of the test's draws and of the halves.
     """
 
     name: str
@@ -67,15 +67,15 @@ def audit(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Audit:
-    """Score one model, test whether it is calibrated, and try to repair it by a temperature.
+    """Score one model, test whether it is calibrated, and try to repair it with a temperature.
 
     Args:
-        name: Of the model, as the report shows it.
-        predictions: From ``metrics.predictions``, of at least 3 samples.
-        bins: Bins of ECE and of the reliability diagram; by default the convention's.
-        convention: Of ECE: see :func:`calibrant.metrics.ece`.
-        draws: Data sets drawn under the hypothesis of calibration.
-        seed: Of these draws, and of the halves that check the temperature.
+        name: Name of the model, as the report shows it.
+        predictions: Predictions of at least 3 samples, from ``metrics.predictions``.
+        bins: Number of bins of ECE and of the reliability diagram; by default the convention's.
+        convention: Convention of ECE, see :func:`calibrant.metrics.ece`.
+        draws: Number of data sets drawn under the hypothesis of calibration.
+        seed: Seed of these draws, and of the halves that check the temperature.
         progress: Called with the share of the work that is done, from 0 to 1.
 
     Example:

@@ -1,4 +1,4 @@
-"""What chance alone does to shares and averages: its 95 % points."""
+"""95 % points of shares and averages under chance alone."""
 
 import math
 from typing import Any
@@ -15,13 +15,13 @@ ERRORS = 1.959964
 
 
 def chance_gap(predictions: Predictions) -> float:
-    """How large an average gap chance alone gives a calibrated model."""
+    """Largest average gap that chance alone gives a calibrated model."""
     confidence = predictions.confidence.astype(np.float64)
     return ERRORS * math.sqrt(float((confidence * (1 - confidence)).sum())) / len(confidence)
 
 
 def chance_accuracy(samples: int, classes: int) -> float:
-    """How large an accuracy guessing reaches.
+    """Largest accuracy that guessing reaches.
 
     Example:
         >>> round(chance_accuracy(10_000, 10), 3)
@@ -32,7 +32,7 @@ def chance_accuracy(samples: int, classes: int) -> float:
 
 
 def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
-    """The interval of a share, from counts.
+    """Interval of a share, from counts.
 
     Example:
         >>> low, high = wilson_interval(np.array([10.0]), np.array([10.0]))

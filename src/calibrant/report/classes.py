@@ -1,4 +1,4 @@
-"""The breakdown by class: what a report shows of each."""
+"""The breakdown of a report by class."""
 
 from typing import NamedTuple
 
@@ -8,20 +8,20 @@ from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.classwise import classwise_errors
 from calibrant.metrics.predictions import Predictions
 
-# More rows than this nobody reads; the worst ones are what is looked for.
+# Largest number of rows; the worst classes are the interesting ones.
 MOST_ROWS = 20
 
 
 class ClassRow(NamedTuple):
-    """One class.
+    """Scores of one class.
 
     Attributes:
-        label: Which class.
-        samples: How many samples are of this class.
+        label: Index of the class.
+        samples: Number of samples of this class.
         share: Their share of all samples.
-        probability: Mean probability the model gives this class, over all samples: near ``share`` if it is honest.
-        recall: Share of its samples that were recognised; NaN if there are none.
-        predicted: How often it was predicted.
+        probability: Mean probability of this class over all samples; near ``share`` if the model is calibrated.
+        recall: Share of its samples that are predicted as this class; NaN if there are none.
+        predicted: Number of predictions of this class.
         precision: Share of these predictions that are right; NaN if there are none.
         confidence: Their mean confidence; NaN if there are none.
         error: Class-wise ECE.
@@ -45,13 +45,13 @@ def class_rows(
     convention: ConventionName = "paper",
     most: int | None = MOST_ROWS,
 ) -> list[ClassRow]:
-    """Every class, the one with the largest class-wise ECE first.
+    """All classes, the one with the largest class-wise ECE first.
 
     Args:
-        predictions: Of all classes.
-        bins: Of class-wise ECE; by default the convention's.
-        convention: Of class-wise ECE.
-        most: Leave out all but this many of the worst; None keeps all.
+        predictions: Predictions of all classes.
+        bins: Number of bins of class-wise ECE; by default the convention's.
+        convention: Convention of class-wise ECE.
+        most: Keep only this many of the worst; None keeps all.
 
     Example:
         >>> from calibrant import metrics

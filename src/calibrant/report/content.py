@@ -1,4 +1,4 @@
-"""What the page says: the audits in words, formatted numbers and drawn figures."""
+"""Content of the page: the audits in words, formatted numbers and figures."""
 
 import math
 import re
@@ -30,7 +30,7 @@ REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "cl
 
 
 def number(text: str) -> Markup:
-    """A number as people write it: a true minus, powers of ten, and no sign before what rounds to 0.
+    """Format a number: with a true minus, powers of ten, and no sign if it rounds to 0.
 
     Example:
         >>> print(number("-2.34e-03"), number("0.1274"), number("-0.00"))
@@ -45,7 +45,7 @@ def number(text: str) -> Markup:
 
 
 def percent(share: float) -> str:
-    r"""A share in percent, or a dash where there is none.
+    r"""A share in percent, or a dash if there is none.
 
     Example:
         >>> print(ascii(percent(0.1234)), percent(float("nan")))
@@ -59,7 +59,7 @@ def _minus(text: str) -> str:
 
 
 def isolated(name: str) -> Markup:
-    """A name that keeps its direction of writing to itself.
+    """A name whose writing direction does not affect the text around it.
 
     Example:
         >>> print(isolated("a & b"))
@@ -77,7 +77,7 @@ def _count(several: int, word: str) -> str:
 
 
 def title(audits: Sequence[Audit], *, compared: bool) -> tuple[str, Markup]:
-    """What the page is about, as text and as a heading."""
+    """Title of the page, as text and as a heading."""
     if len(audits) > 1:
         words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
         return words, Markup("{}").format(words)
@@ -86,7 +86,7 @@ def title(audits: Sequence[Audit], *, compared: bool) -> tuple[str, Markup]:
 
 
 def lead(audits: Sequence[Audit]) -> Markup:
-    """What was audited, under the title."""
+    """Names and sizes of the audited models, shown under the title."""
     sizes = {audit.scores.title for audit in audits}
     if len(audits) == 1:
         return Markup("{}").format(audits[0].scores.title)
@@ -108,7 +108,7 @@ def footer(audits: Sequence[Audit]) -> str:
 
 
 def model(audit: Audit, name: str) -> dict[str, Any]:
-    """Everything about one model; ``name`` keeps its figures' ids apart from the others'."""
+    """Everything about one model; ``name`` makes the ids of its figures unique."""
     sentence = verdict(audit)
     return {
         "name": audit.name,
@@ -210,11 +210,11 @@ def comparison(first: str, second: str, compared: Comparison) -> dict[str, str]:
 
 
 def not_compared(audits: Sequence[Audit], pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    """Models that no pair sets against the first, and why; none if nobody wanted pairs of those that could be."""
+    """Models that are not compared with the first, and why; those with the same samples only if there are any pairs."""
     first = audits[0]
     found = []
     for other in audits[1:]:
-        reason = "it holds other samples" if _other_samples(first, other) else ""
+        reason = "it has other samples" if _other_samples(first, other) else ""
         if (reason or pairs) and not {(first.name, other.name), (other.name, first.name)} & set(pairs):
             found.append({"name": other.name, "first": first.name, "reason": reason})
     return found

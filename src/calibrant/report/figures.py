@@ -24,7 +24,7 @@ from calibrant.report.names import clean
 
 Array = npt.NDArray[Any]
 
-# Blue and orange are told apart with every common colour vision. A page puts its own colours in their place.
+# Blue and orange differ for every common colour vision. A page replaces them with its own colours.
 INK, MUTED, FAINT, PAPER = "#1c2733", "#5a6775", "#d9e0e6", "#ffffff"
 ACCENT, GAP = "#1b62b5", "#c8541a"
 STYLE: dict[Any, Any] = {
@@ -57,7 +57,7 @@ STYLE: dict[Any, Any] = {
 }
 # 4.7 inches are 338 points, about the width of a phone: letters keep their size there.
 WIDTH = 4.7
-# More points than this no eye and no page can tell apart.
+# Largest number of points: more could not be distinguished.
 MOST_POINTS = 400
 
 
@@ -70,15 +70,15 @@ def reliability_diagram(
 ) -> Figure:
     """Accuracy against confidence, bin by bin, over a histogram of the confidences.
 
-    A dot stands at a bin's mean confidence and accuracy, so its distance from the diagonal is the bin's gap. Its
-    box is the 95 % Wilson interval of the accuracy: it says where the true accuracy may lie without supposing that
-    the model is calibrated, and stays wide where a few samples happen to be all right. Empty bins are left out.
+    A dot is at a bin's mean confidence and accuracy, so its distance from the diagonal is the bin's gap. Its box is
+    the 95 % Wilson interval of the accuracy: it does not assume that the model is calibrated, and stays wide if a few
+    samples happen to be all right. Empty bins are left out.
 
     Args:
-        predictions: From ``metrics.predictions``.
+        predictions: Predictions from ``metrics.predictions``.
         bins: Number of bins of equal width; by default the convention's.
-        convention: As for :func:`calibrant.metrics.ece`.
-        title: Over the figure; taken as it stands, without control characters.
+        convention: As in :func:`calibrant.metrics.ece`.
+        title: Title of the figure; shown literally, without control characters.
 
     References:
         Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Niculescu-Mizil,
@@ -93,7 +93,7 @@ def reliability_diagram(
     table = equal_width_bins(predictions, bins=bins, convention=convention)
     held = table.samples > 0
     lower, samples, right = table.lower[held], table.samples[held], table.right[held]
-    # A bin for confidence 1 alone has no width of its own to show.
+    # A separate bin for confidence 1 has no width to show.
     width = np.maximum(table.upper[held] - lower, 0.004)
     confidence, accuracy = table.confidence[held] / samples, right / samples
     low, high = wilson_interval(right, samples)
@@ -140,13 +140,13 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
     r"""Cumulative accuracy and cumulative confidence, from the least to the most confident sample.
 
     At threshold :math:`\alpha` they are :math:`\frac1N\sum_i 1[z_i \le \alpha] c_i` and
-    :math:`\frac1N\sum_i 1[z_i \le \alpha] z_i`. Below stands their difference: its mean square is what ESD
-    estimates, its largest size the KS error. The band holds 95 % of what chance gives a calibrated model at each
-    threshold.
+    :math:`\frac1N\sum_i 1[z_i \le \alpha] z_i`. Below is their difference: ESD estimates its mean square,
+    and its largest absolute value is the KS error. The band contains 95 % of what chance gives a calibrated model at
+    each threshold.
 
     Args:
-        predictions: From ``metrics.predictions``.
-        title: Over the figure; taken as it stands, without control characters.
+        predictions: Predictions from ``metrics.predictions``.
+        title: Title of the figure; shown literally, without control characters.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -196,16 +196,16 @@ def classwise_plot(
     convention: ConventionName = "paper",
     title: str | None = None,
 ) -> Figure:
-    """For each class: how sure the model is when it predicts it, and how often it is right then.
+    """Mean confidence and accuracy of the predictions of each class.
 
-    Classes stand in the order of their class-wise ECE, the worst on top; of more than 20, the worst 20. A class
-    that is never predicted has no dots.
+    Classes are sorted by class-wise ECE, the worst on top; of more than 20, only the worst 20 are shown. A class that
+    is never predicted has no dots.
 
     Args:
-        predictions: From ``metrics.predictions``, with probabilities or logits.
-        bins: Of class-wise ECE; by default the convention's.
-        convention: Of class-wise ECE.
-        title: Over the figure; taken as it stands, without control characters.
+        predictions: Predictions from ``metrics.predictions``, with probabilities or logits.
+        bins: Number of bins of class-wise ECE; by default the convention's.
+        convention: Convention of class-wise ECE.
+        title: Title of the figure; shown literally, without control characters.
 
     Example:
         >>> from calibrant import metrics, report
@@ -240,7 +240,7 @@ def classwise_plot(
 
 
 def _room(shares: Array) -> tuple[float, float]:
-    """Limits that show all shares, and no more of the axis than that takes."""
+    """Limits of the axis that just show all shares."""
     shares = shares[np.isfinite(shares)]
     if not len(shares):
         return 0.0, 1.0
@@ -264,7 +264,7 @@ def cumulated(predictions: Predictions) -> tuple[Array, ...]:
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw and save in our style, whatever the user's own settings are, and leave those as they were."""
+    """Draw and save in our style, without changing the user's settings."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
@@ -278,7 +278,7 @@ def _figure(height: float, title: str | None) -> Iterator[Figure]:
 
 
 def legend_above(figure: Figure, title: str | None, *handles: Line2D | Patch) -> None:
-    """The legend above the axes, where it hides nothing, under the title; on as many lines as its width needs."""
+    """Put the legend between title and axes, where it hides nothing, on as many lines as its width needs."""
     for columns in range(len(handles), 0, -1):
         legend = figure.legend(
             handles=list(handles), loc="outside upper left", ncols=columns, alignment="left", borderpad=0,
@@ -299,7 +299,7 @@ def percent_ticks(decimals: int = 0) -> PercentFormatter:
 
 
 def short_confidence(confidence: float) -> str:
-    """A confidence in as few digits as do not round it up to 1."""
+    """A confidence in the fewest digits that do not round it up to 1."""
     for digits in (2, 3, 4):
         text = f"{confidence:.{digits}f}"
         if not text.startswith("1") or confidence == 1:

@@ -1,4 +1,4 @@
-"""The page: audits of one or several models as one HTML file that needs nothing else."""
+"""The page: audits of one or several models as one self-contained HTML file."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from calibrant.report.audit import Audit
 from calibrant.report.names import clean
 from calibrant.report.packages import require_report_packages
 
-# Two names, and how they compare.
+# Two names, and their comparison.
 Compared = tuple[str, str, Comparison]
 
 
@@ -24,14 +24,14 @@ def write_report(
     title: str | None = None,
     opening: Sequence[str] = (),
 ) -> None:
-    """Write the page of :func:`render` to a file: whole, or not at all.
+    """Write the page of :func:`render` to a file, atomically.
 
     Args:
-        path: Of the page.
-        audits: One for each model.
-        comparisons: As for :func:`render`.
-        title: As for :func:`render`.
-        opening: As for :func:`render`.
+        path: Path of the page.
+        audits: One audit for each model.
+        comparisons: As in :func:`render`.
+        title: As in :func:`render`.
+        opening: As in :func:`render`.
 
     Example:
         >>> import tempfile
@@ -54,13 +54,13 @@ def render(
     title: str | None = None,
     opening: Sequence[str] = (),
 ) -> str:
-    """Return one HTML page with everything inside: no script, nothing to load, the same bytes for the same audits.
+    """Return one self-contained HTML page: no script, nothing to load, the same bytes for the same audits.
 
     Args:
-        audits: One for each model; several are shown side by side.
+        audits: One audit for each model; several are shown side by side.
         comparisons: ``(first name, second name, metrics.compare(first, second))`` for pairs of models.
-        title: Of the page; by default it names the model, or counts them.
-        opening: Sentences that the page begins with, one a paragraph.
+        title: Title of the page; by default the name of the model, or the number of models.
+        opening: Sentences at the beginning of the page, one per paragraph.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Names of models come from files: what of them can stand on a page or in a figure."""
+"""Names of models, which come from files, made safe for a page or a figure."""
 
 import unicodedata
 
@@ -7,10 +7,10 @@ JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
 def clean(name: str) -> str:
-    r"""A name without the characters that show nothing and change how others are shown.
+    r"""A name without characters that are invisible or change how others are shown.
 
-    Control characters and line ends become spaces, those that turn the direction of writing go, and what UTF-8 or XML
-    cannot hold becomes a replacement character.
+    Control characters and line ends become spaces, characters that change the direction of writing are removed, and
+    those that UTF-8 or XML cannot encode become a replacement character.
 
     Example:
         >>> clean("resnet\u202e\x1b[31m\n50"), clean("\u202e")

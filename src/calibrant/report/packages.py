@@ -4,7 +4,7 @@ from importlib import import_module
 
 
 def require_report_packages() -> None:
-    """Raise ``ModuleNotFoundError`` with what to install, if a report cannot be made here.
+    """Raise ``ModuleNotFoundError`` with the package to install, if a report cannot be made.
 
     Example:
         >>> from calibrant import report

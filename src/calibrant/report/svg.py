@@ -1,4 +1,4 @@
-"""A figure as SVG that is part of a page: its colours follow the page's, its text stays text, its ids are its own."""
+"""A figure as inline SVG: it uses the colours of the page, keeps text as text, and has unique ids."""
 
 import io
 import re
@@ -14,7 +14,7 @@ VARIABLES = {
     INK: "--ink", MUTED: "--muted", FAINT: "--faint", PAPER: "--paper", ACCENT: "--accent", GAP: "--gap"
 }  # fmt: skip
 NAMESPACE = re.compile(r"^\{[^}]*\}")
-# To another element: a clip path in a style, or a marker that is used again.
+# Reference to another element: a clip path in a style, or a marker that is used again.
 REFERENCE = re.compile(r"(?<=url\(#)\w+|(?<=^#)\w+$")
 FAMILY = re.compile(r"font-family: [^;]*; ?")
 LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
@@ -24,9 +24,9 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
     """Turn a figure into an ``<svg>`` element.
 
     Args:
-        figure: What to draw.
-        name: Starts every id inside, so that figures on one page do not mix up theirs.
-        label: What the figure shows, for those who do not see it.
+        figure: Figure to convert.
+        name: Prefix of every id inside, so that ids are unique on a page.
+        label: Description of the figure for screen readers.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -46,10 +46,10 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
 
 
 def _strip(root: ElementTree.Element) -> None:
-    """Take out what a page does not want: metadata, and style rules, which would apply to all of the page."""
+    """Remove metadata, and style rules, which would apply to the whole page."""
     for parent in list(root.iter()):
         for child in list(parent):
-            # Comments have a function in place of a tag.
+            # The tag of a comment is a function.
             tag = NAMESPACE.sub("", child.tag) if isinstance(child.tag, str) else "comment"
             if tag in ("metadata", "style", "comment") or (tag == "defs" and _only_style(child)):
                 parent.remove(child)
@@ -82,5 +82,5 @@ def _adopt(element: ElementTree.Element, name: str, used: set[str]) -> None:
 
 
 def _shorter(number: re.Match[str]) -> str:
-    """A hundredth of a point is finer than any screen."""
+    """Round to a hundredth of a point, finer than any screen."""
     return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""What one temperature makes of samples it has not seen, or why there is none."""
+"""The effect of a temperature on samples it was not fitted on, or why there is none."""
 
 import numpy as np
 
@@ -12,12 +12,12 @@ ALL_RIGHT = "every prediction is right"
 
 
 def cross_fitted(predictions: Predictions, seed: int) -> tuple[float, Predictions]:
-    """The temperature of all samples, and each half scaled by the other's.
+    """The temperature of all samples, and each half scaled by the temperature of the other half.
 
-    A ``ValueError`` says in a clause why one of the three is out of reach.
+    Raises ``ValueError`` with the reason if one of the three cannot be fitted.
     """
     if predictions.probabilities is None or predictions.target is None:
-        raise ValueError("a temperature needs logits or probabilities, and only confidences were given")
+        raise ValueError("a temperature needs logits or probabilities, but only confidences were given")
     given, target, correct = predictions.logits, predictions.target, predictions.correct
     logits = logits_from_probabilities(predictions.probabilities).numpy() if given is None else given
     try:
@@ -40,7 +40,7 @@ def cross_fitted(predictions: Predictions, seed: int) -> tuple[float, Prediction
 
 
 def is_saturated(predictions: Predictions) -> bool:
-    """Whether most confidences are exactly 1 and nothing tells how sure the model was beyond that."""
+    """Whether most confidences are exactly 1, without logits to tell them apart."""
     return predictions.logits is None and float((predictions.confidence == 1).mean()) > 0.5
 
 
@@ -52,24 +52,24 @@ def _fitted(logits: Array, target: IndexArray, correct: Marks) -> float:
 
 
 def _reason(logits: Array, target: IndexArray, correct: Marks) -> str:
-    """Why the NLL has no minimum at a finite temperature above 0; empty if that is not what went wrong."""
+    """Why the NLL has no minimum at a finite temperature above 0; empty if that is not the problem."""
     if correct.all():
         return ALL_RIGHT
     with np.errstate(all="ignore"):
-        # Their mean is the slope of the NLL in 1/T at T = infinity: not below 0, every finite temperature is worse.
+        # Their mean is the slope of the NLL in 1/T at T = infinity: if not negative, finite temperatures are worse.
         slopes = logits.mean(1, dtype=np.float64) - logits[np.arange(len(target)), target]
         second, first = np.partition(logits, -2, axis=1)[:, -2:].T
         margins = first - second
-    # The fit adds up in another order: a slope of 0 may be a hair below it here.
+    # The fit sums in another order: a slope of 0 may be slightly negative here.
     if not slopes.mean() >= -1e-9 * np.abs(slopes).mean():
         return ""
     if correct.mean() <= chance_accuracy(*logits.shape):
         return "predictions are no better than chance"
     if margins[~correct].mean() > margins[correct].mean():
-        return "the model is surest where it is wrong (the best one is infinite)"
+        return "the model is most confident where it is wrong (the best one is infinite)"
     return "the true classes' logits are no higher than the others' on average (the best one is infinite)"
 
 
 def _clause(error: ValueError) -> str:
-    """A message without the advice after its colon, which is for those who call the fit themselves."""
+    """A message without the advice after its colon, which is meant for direct callers of the fit."""
     return str(error).split(":")[0]

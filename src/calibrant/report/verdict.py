@@ -1,4 +1,4 @@
-"""The verdict: what the numbers of an audit come to, in one sentence."""
+"""The verdict: an audit in one sentence."""
 
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.verdicts import p_value
@@ -6,43 +6,44 @@ from calibrant.report.audit import Audit, Repair
 from calibrant.report.chance import chance_gap
 from calibrant.report.temperature import is_saturated
 
-# The least gap worth a word, in shares: people read it in points with two decimals.
+# Smallest gap that is mentioned, as a share: it is shown in points with two decimals.
 LEAST_GAP = 0.00005
+HYPOTHESIS = "the hypothesis that the model is calibrated"
 
 
 def verdict(audit: Audit) -> str:
-    """Say in one sentence how honest a model is, how sure that is, and whether a temperature helps.
+    """Say in one sentence how a model is miscalibrated, how certain that is, and whether a temperature helps.
 
     The gap counts as over- or under-confidence if it is larger than chance explains in a calibrated model. A
     temperature repairs the model if the test no longer rejects it, on halves the temperature was not fitted on, and
-    its gap is within chance; if not, smooth ECE, which needs no bins, tells how much of the error is left.
+    its gap is within chance; if not, smooth ECE, which needs no bins, measures how much of the error is left.
 
     Args:
-        audit: From :func:`calibrant.report.audit`.
+        audit: Audit from :func:`calibrant.report.audit`.
 
     Example:
         >>> import numpy as np
         >>> from calibrant import metrics, report
         >>> given = metrics.predictions(np.full(1000, 0.9), np.arange(1000) % 5 < 4)
         >>> print(report.verdict(report.audit("model", given)))
-        over-confident by 10.00 points; calibrated is rejected, p < 0.001; a temperature needs logits or probabilities,
-        and only confidences were given
+        over-confident by 10.00 points; the hypothesis that the model is calibrated is rejected (p < 0.001); a
+        temperature needs logits or probabilities, but only confidences were given
     """
     p = p_value(audit.test.p_value)
     lean = _lean(audit)
     if not audit.test.rejected():
         if lean:
-            return f"{lean}, though calibrated is not rejected, {p}"
-        return f"not distinguishable from calibrated, {p}{_blind_spot(audit.predictions)}"
+            return f"{lean}, though {HYPOTHESIS} is not rejected ({p})"
+        return f"not distinguishable from a calibrated model ({p}){_blind_spot(audit.predictions)}"
     start = f"{lean};" if lean else "neither over- nor under-confident on average, but"
-    return f"{start} calibrated is rejected, {p}; {_hope(audit)}"
+    return f"{start} {HYPOTHESIS} is rejected ({p}); {_hope(audit)}"
 
 
 def caveat(audit: Audit) -> str:
-    """What a fitted temperature rests on besides the data, in a clause; empty if on nothing."""
+    """A reservation about a fitted temperature; empty if there is none."""
     if audit.repair is None or not is_saturated(audit.predictions):
         return ""
-    return "most confidences are exactly 1, so the temperature rests on the number that stands in for p = 0"
+    return "most confidences are exactly 1, so the temperature depends on the number used in place of p = 0"
 
 
 def _lean(audit: Audit) -> str:
@@ -53,11 +54,11 @@ def _lean(audit: Audit) -> str:
 
 
 def _blind_spot(predictions: Predictions) -> str:
-    """What so many samples could not have shown."""
+    """Gap that this number of samples could not have shown."""
     unseen = chance_gap(predictions)
     if unseen < LEAST_GAP:
         return ""
-    return f"; with {len(predictions):,} samples an average gap below {100 * unseen:.2f} points would not show"
+    return f"; with {len(predictions):,} samples an average gap below {100 * unseen:.2f} points would not be detected"
 
 
 def _hope(audit: Audit) -> str:
@@ -69,7 +70,7 @@ def _hope(audit: Audit) -> str:
 
 def _effect(audit: Audit, repair: Repair) -> str:
     if not repair.test.rejected() and abs(repair.scores.gap) <= chance_gap(repair.predictions):
-        return f"repairs it, as far as {len(audit.predictions):,} samples can tell"
+        return f"repairs it, as far as {len(audit.predictions):,} samples show"
     before, after = audit.scores.smooth_ece, repair.scores.smooth_ece
     removed = 1 - after / before if before > 0 else 0.0
     if removed >= 0.5:

@@ -55,7 +55,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Lightning and transformers take seconds to import: only those who use them wait.
+    # Lightning and transformers take seconds to import: import them only when used.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -229,6 +229,7 @@ class CalibratedLoss:
         folds = (self.method == "temperature") if fold is None else fold
         model = unwrapped(self._model)
         logits, target, weight, layer = predicted(model, held_out, self._finite_samples, self._layer, self.guard)
+        self.guard.judge_final(scores_of(logits, target))
         log_t = error = 0.0
         if folds:
             log_t, error = final_temperature(logits, target, self.loop, self.guard, weight)

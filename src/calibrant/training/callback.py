@@ -1,4 +1,4 @@
-"""The temperature in the loop for a LightningModule of one's own."""
+"""Temperature in the loop for any LightningModule."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -27,24 +27,24 @@ LOADERS = "calibrant_loaders"
 
 
 class TemperatureInTheLoop(Callback):
-    """Train any LightningModule on logits divided by a temperature that held-out data set.
+    """Train any LightningModule on logits divided by a temperature that is fitted to held-out data.
 
     The module computes its own loss from its own logits. This callback finds the layer that makes them, by a forward
     pass ``module(inputs)``, and divides the output of that layer by the temperature T of
     :class:`calibrant.training.CalibratedLoss` while the module trains, so that loss, validation and metrics see divided
-    logits. After ``fit`` T is solved for once more, on all held-out data, and folded into the layer: the module itself
-    is then calibrated. ``docs/lightning.md`` has what is logged, and what the guard compares.
+    logits. After ``fit``, T is fitted once more, to all held-out data, and folded into the layer: the module itself is
+    then calibrated. See ``docs/lightning.md`` for what is logged and what the guard compares.
 
     Args:
-        held_out: Batches ``(inputs, target)`` of data that are not trained on, to be iterated again and again. If the
-            loader shuffles, it must draw from torch's global generator; the random numbers of training are left alone.
-        every: Use a held-out batch at every k-th training batch.
+        held_out: Batches ``(inputs, target)`` of data that are not trained on; iterated more than once. If the loader
+            shuffles, it must draw from torch's global generator; the random state of training is not affected.
+        every: Use a held-out batch every k-th training batch.
         layer: The layer that makes the logits, as a module or by its name in the module; found when not given.
-        criterion: What T minimises on held-out data, the ``"nll"`` or ``"esd"``.
-        ignore_index: Label whose samples do not count.
-        samples: Held-out logits that T is solved on: the latest so many.
-        damping: Share of the way to the solution that log T moves.
-        patience: Share of the steps so far without a lower held-out log loss from which on T moves.
+        criterion: Criterion that T minimises on held-out data: ``"nll"`` or ``"esd"``.
+        ignore_index: Label of samples to ignore.
+        samples: Number of latest held-out samples that T is fitted to.
+        damping: Share of the distance to the solution by which log T moves.
+        patience: T moves once the held-out log loss has had no new minimum for this share of the steps so far.
         seed: Seed of the order of held-out samples.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
@@ -73,7 +73,7 @@ class TemperatureInTheLoop(Callback):
         guard: bool = True,
     ) -> None:
         if isinstance(held_out, Iterator) or not isinstance(held_out, Iterable):
-            raise TypeError(f"the held-out loader must be iterable again and again, got {type(held_out).__name__}")
+            raise TypeError(f"the held-out loader must be iterable more than once, got {type(held_out).__name__}")
         inputs.check_count("every", every)
         self.held_out = held_out
         self.layer = layer
@@ -94,15 +94,15 @@ class TemperatureInTheLoop(Callback):
 
     @property
     def temperature(self) -> float:
-        """What the logits are divided by now; 1 before and after ``fit``."""
+        """Current divisor of the logits; 1 before and after ``fit``."""
         return 1.0 if self._loss is None else self._loss.temperature
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin anew, or go on from a checkpoint."""
+        """Start afresh, or continue from a checkpoint."""
         if trainer.world_size > 1 and gives_ranks_the_same(self.held_out):
             raise ValueError(SAME.format("held-out"))
         if isinstance(pl_module, RecordedModule) and pl_module.temperature_is_in_the_loop:
-            raise ValueError("the module has a temperature of its own, method='temperature': leave out this callback")
+            raise ValueError("the module already has a temperature, method='temperature': remove this callback")
         warn_of_loaders(self.held_out, getattr(trainer.train_dataloader, "train_loader", trainer.train_dataloader))
         loaders, self._loaders = self._loaders, []
         restore_loader(trainer, loaders)
@@ -135,7 +135,7 @@ class TemperatureInTheLoop(Callback):
             return find_maker(module, lambda: logits_of(module, x))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a window of the guard."""
+        """Start a window of the guard."""
         if self._loss is not None:
             self._loss.guard.close_window()
 
@@ -154,7 +154,7 @@ class TemperatureInTheLoop(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Let the guard see the training batch, if it is ``(inputs, target)``."""
-        seen = self._seen(getattr(batch, "train", batch))  # of an InterleavedBatch
+        seen = self._seen(getattr(batch, "train", batch))  # the training part of an InterleavedBatch
         if self._is_due and seen is not None and self._loss is not None:
             self._loss.watch_training(*seen)
 
@@ -170,20 +170,20 @@ class TemperatureInTheLoop(Callback):
         return (logits, target) if fits and logits.shape[:1] + logits.shape[2:] == target.shape else None
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to count."""
+        """Reset the scores."""
         self._validation = Sums()
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Count what the module has got right. Further loaders may hold data that are meant to differ."""
+        """Count correct predictions of the first loader; others may hold data that differ on purpose."""
         seen = self._seen(batch)
         if seen is not None and dataloader_idx == 0 and self._loss is not None:
             self._validation.add(self._loss.samples(*self._loss.finite(*seen)))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare with held-out data; there are none before training, where Lightning checks the validation loop."""
+        """Compare with held-out data; there are none yet in Lightning's sanity check before training."""
         if self._loss is None or self._divided is None or trainer.sanity_checking:
             return
         new = self._validation.scores(across_ranks=True)
@@ -198,11 +198,11 @@ class TemperatureInTheLoop(Callback):
             pl_module.log(f"train_{name}", value)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Make the module itself return calibrated logits, after callbacks have put back the weights they keep."""
+        """Make the module itself return calibrated logits, after callbacks have restored their weights."""
         if stage != "fit" or self._is_finished:
             return
         if self._divided is None and self._saved is not None:
-            self._begin(trainer, pl_module)  # a checkpoint of the last step: nothing was left to train
+            self._begin(trainer, pl_module)  # resumed from the last step: nothing was left to train
         if self._divided is None or self._loss is None:
             return
         self._remove()
@@ -211,7 +211,7 @@ class TemperatureInTheLoop(Callback):
         self._is_finished = True
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the module as it is without this callback."""
+        """Restore the module as it is without this callback."""
         self._remove()
 
     def _remove(self) -> None:
@@ -220,33 +220,33 @@ class TemperatureInTheLoop(Callback):
         self._divided = None
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn of weights from before the end of ``fit``, which are not divided by T."""
+        """Warn about weights saved before the end of ``fit``, which are not divided by T."""
         if (path := trainer.ckpt_path) is None:
             return
         saved = torch.load(path, map_location="cpu", weights_only=True).get("callbacks", {}).get(self.state_key, {})
         if saved and not saved["is_finished"]:
             warn(
-                f"the weights of {path} are from before the end of fit, and not divided by the temperature: for "
+                f"the weights of {path} were saved before the end of fit and are not divided by the temperature: for "
                 "calibrated ones call calibrant.training.CalibratedLoss(module).finish(held_out_loader) after loading"
             )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add where the train loader is."""
+        """Add the position of the train loader."""
         checkpoint[LOADERS] = loader_states(trainer)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Remember where the train loader was."""
+        """Remember the position of the train loader."""
         self._loaders = checkpoint.get(LOADERS, [])
 
     def state_dict(self) -> dict[str, Any]:
-        """The temperature, and everything that decides what comes next."""
+        """The temperature and everything else needed to continue."""
         if self._loss is None:
             return {}
         states = {"loss": self._loss.state_dict(), "stream": self._stream.place}
         return states | {"temperature": self.temperature, "is_finished": self._is_finished}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         if state_dict:
             self._saved = state_dict
             self._is_finished = state_dict["is_finished"]

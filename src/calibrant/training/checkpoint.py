@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, with the arguments of a classifier, read without running foreign code."""
+"""Checkpoints: written atomically, with the arguments of a classifier, and read without running foreign code."""
 
 import base64
 import copy
@@ -21,7 +21,7 @@ Trusted = Iterable[Callable[..., Any]]
 
 
 def structure_of(module: Any) -> str | None:
-    """Return all of a module but its weights, or None if it cannot be pickled, as a lambda or a local class cannot.
+    """Serialise a module without its weights; None if it cannot be pickled, such as a lambda or a local class.
 
     Example:
         >>> module_of(structure_of(nn.Sequential(nn.Linear(2, 3), nn.ReLU())))
@@ -33,7 +33,7 @@ def structure_of(module: Any) -> str | None:
     file = io.BytesIO()
     try:
         torch.save(_with_tensors(module, lambda tensor: torch.empty_like(tensor, device="meta")), file)
-    except Exception:  # what pickling and copying raise is up to the classes; a checkpoint must not fail for it
+    except Exception:  # classes may raise anything when pickled or copied, and a checkpoint must not fail
         return None
     return base64.b64encode(file.getvalue()).decode()
 
@@ -42,7 +42,7 @@ def module_of(structure: str, trusted: Trusted = (), name: str = "module") -> An
     """Build a module from its structure; its weights are not initialised.
 
     Only classes of ``torch.nn``, objectives of Calibrant and ``trusted`` classes are unpickled: the file is read by
-    ``torch.load(weights_only=True)``. Others are an error that calls the module by ``name``.
+    ``torch.load(weights_only=True)``. Others raise an error that calls the module ``name``.
     """
     content = base64.b64decode(structure)
     known = [*vars(nn).values(), *vars(calibrant).values()]
@@ -53,8 +53,8 @@ def module_of(structure: str, trusted: Trusted = (), name: str = "module") -> An
         if others:
             classes = ", ".join(other.rpartition(".")[2] for other in others)
             raise ValueError(
-                f"the {name} has parts that are not of torch.nn: {', '.join(others)}. If you trust them, import them "
-                f"and pass trusted=[{classes}], or pass {name}=, built as it was"
+                f"the {name} has parts that are not in torch.nn: {', '.join(others)}. If you trust them, import them "
+                f"and pass trusted=[{classes}], or pass {name}=, built as before"
             )
         skeleton = torch.load(io.BytesIO(content), weights_only=True)
     return _with_tensors(skeleton, lambda tensor: torch.empty_like(tensor, device="cpu"))
@@ -84,11 +84,11 @@ def arguments_of(plain: Mapping[str, Any], modules: Mapping[str, Any], not_saved
 
 
 def arguments_in(saved: Mapping[str, Any] | None, given: Mapping[str, Any], trusted: Trusted) -> dict[str, Any]:
-    """Return the arguments to make a classifier with: those given, and for the others those saved."""
+    """Return the arguments of a classifier: those given, and the saved ones for the rest."""
     if saved is None:
         if "model" not in given:
             raise ValueError(
-                "this checkpoint does not say how to build the model, as those of earlier versions: pass model=, and "
+                "this checkpoint does not say how to build the model, like those of earlier versions: pass model=, and "
                 "objective= if it had one"
             )
         return dict(given)
@@ -102,15 +102,15 @@ def arguments_in(saved: Mapping[str, Any] | None, given: Mapping[str, Any], trus
 def _module(name: str, saved: Mapping[str, Any], trusted: Trusted) -> Any:
     if name in saved["not_pickled"]:
         raise ValueError(
-            f"the {name} could not be saved, as lambdas and classes inside functions cannot: pass {name}=, built as it "
-            "was"
+            f"the {name} could not be saved (lambdas and classes inside functions cannot be): pass {name}=, built as "
+            "before"
         )
     structure = saved["modules"][name]
     return None if structure is None else module_of(structure, trusted, name)
 
 
 def read_without_tensors(path: Any) -> dict[str, Any]:
-    """Return the plain values of a checkpoint, with tensors that have no values, which saves reading them."""
+    """Return the plain values of a checkpoint, with meta tensors, which saves reading the weights."""
     content: dict[str, Any] = load_checkpoint(path, map_location="meta", weights_only=True)
     if hasattr(path, "seek"):
         path.seek(0)
@@ -118,7 +118,7 @@ def read_without_tensors(path: Any) -> dict[str, Any]:
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
-    """Write a checkpoint beside its place and rename it: a run killed meanwhile leaves the previous one untouched.
+    """Write a checkpoint to a file beside it and rename that: a killed run leaves the previous checkpoint intact.
 
     Lightning itself writes to the folder of temporary files and moves the result, which across file systems is a copy.
     Remote paths such as ``s3://`` are left to Lightning.
@@ -137,11 +137,11 @@ class WholeCheckpointIO(TorchCheckpointIO):
             return
         final = Path(path).absolute()
         final.parent.mkdir(parents=True, exist_ok=True)
-        # One name for one checkpoint: what a killed run leaves is overwritten, not added to. Lightning, looking for
-        # the last checkpoint, passes over this suffix.
+        # One temporary name per checkpoint, so that leftovers of a killed run are overwritten. Lightning ignores this
+        # suffix when it looks for the last checkpoint.
         partial = final.with_name(f"{final.name}.partial")
         try:
-            with partial.open("wb") as file:  # torch's own writer does not say that a disk is full
+            with partial.open("wb") as file:  # torch's own writer does not report a full disk
                 torch.save(checkpoint, file)
             partial.replace(final)
         finally:

@@ -1,4 +1,4 @@
-"""Running scores of an epoch: loss, accuracy, ECE and what the objective said, in constant memory."""
+"""Running scores of an epoch: loss, accuracy, ECE and objective, in constant memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from calibrant.inputs import Classification, Pairs
 from calibrant.metrics.binned import ece_of
 from calibrant.metrics.streaming import StreamingECE
 
-# Batches that wait before they are summed up together, so that an accelerator is hardly ever waited for.
+# Number of batches that are summed up together, so that there is hardly any waiting for an accelerator.
 WAITING = 32
-MOST_SAMPLES = 2**16  # of dense predictions a batch has many
+MOST_SAMPLES = 2**16  # a batch of dense predictions has many
 
 
 class EpochScores(StreamingECE):
-    """What the samples of an epoch add up to so far, on this rank or on all; ECE is in the paper's convention.
+    """Scores of an epoch so far, on this rank or on all; ECE follows the paper's convention.
 
     Example:
         >>> logits, target = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
@@ -31,12 +31,12 @@ class EpochScores(StreamingECE):
 
     def __init__(self, bins: int = 20) -> None:
         super().__init__(bins, "paper", takes="confidence")
-        # Loss times samples; values of the objective, how many, and how many of them were silent.
+        # Loss times samples; sum of objective values, their number, and the number of silent ones.
         self.add_state("totals", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
         self._waiting: list[tuple[Pairs, Tensor]] = []
         self._objectives: list[Tensor] = []
 
-    # Compiled, the two lists that grow would be a reason to compile every step anew.
+    # The two growing lists would make torch.compile recompile every step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def add(self, data: Classification, loss: Tensor) -> None:
@@ -47,11 +47,11 @@ class EpochScores(StreamingECE):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
-        """Add the objective of a calibration batch; at or below 0 it is silent."""
+        """Add the objective of a calibration batch; at 0 it is silent."""
         self._objectives.append(value.detach())
 
     def values(self, *, across_ranks: bool = True) -> dict[str, float]:
-        """Means so far; nothing before the first sample, and no objective before its first value."""
+        """Means so far; empty before the first sample, and without an objective before its first value."""
         self._sum_up()
         with self.sync_context(should_sync=across_ranks):
             samples, table = int(self.samples), self.table()
@@ -77,7 +77,7 @@ class EpochScores(StreamingECE):
             if len(kept[-1][0]):  # the mean loss of nothing is NaN
                 total_loss += loss * len(kept[-1][0])
         objectives = _on_host(self._objectives)
-        added = [total_loss, sum(objectives), len(objectives), sum(value <= 0 for value in objectives)]
+        added = [total_loss, sum(objectives), len(objectives), sum(value == 0 for value in objectives)]
         self.totals += torch.tensor(added, dtype=torch.float64).to(self.totals)
         if sum(len(confidence) for confidence, _ in kept):
             self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
@@ -100,7 +100,7 @@ class EpochScores(StreamingECE):
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was saved."""
+        """Continue from a saved state."""
         self.reset()
         for name in ("sums", "samples", "totals"):
             setattr(self, name, state[name].to(self.device))
@@ -109,5 +109,5 @@ class EpochScores(StreamingECE):
 
 
 def _on_host(scalars: list[Tensor]) -> list[float]:
-    """Values of scalars by one transfer."""
+    """Values of scalars, in one transfer."""
     return torch.stack([scalar.double() for scalar in scalars]).tolist() if scalars else []

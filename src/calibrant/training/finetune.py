@@ -1,4 +1,4 @@
-"""Recalibrate an existing network on fresh data: no more than its last layer changes."""
+"""Recalibrate an existing network on fresh data: only its last layer changes."""
 
 import math
 from collections.abc import Iterable
@@ -21,20 +21,20 @@ from calibrant.training.warning import warn
 
 Method = Literal["nothing", "temperature", "vector", "head"]
 FOLDS = 5
-# Below this the choice among methods, and every number in the result, is rough.
+# With fewer samples the choice of a method, and every number in the result, is rough.
 FEW = 200
 
 
 class CrossValidated(NamedTuple):
-    """One way to change the network, measured by cross-validation.
+    """Cross-validated scores of one method.
 
     Attributes:
-        method: Name of the way.
+        method: Name of the method.
         log_loss: Mean log loss.
         error: Standard error of the log loss.
-        change: Mean log loss less that of the network as given.
-        change_error: Standard error of the change, over the same samples and so much smaller than ``error``.
-        accuracy: Share of right predictions.
+        change: Mean log loss minus that of the original network.
+        change_error: Standard error of the change. It is paired by sample, and so much smaller than ``error``.
+        accuracy: Share of correct predictions.
     """
 
     method: Method
@@ -47,16 +47,16 @@ class CrossValidated(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What :func:`calibrate` did.
+    """Result of :func:`calibrate`.
 
     Attributes:
-        method: What was changed; ``"nothing"`` if no change helps.
-        temperature: What the logits were divided by; 1 unless the method is ``"temperature"``.
+        method: Method that was applied; ``"nothing"`` if no change helps.
+        temperature: Temperature that the logits were divided by; 1 unless the method is ``"temperature"``.
         penalty: Strength of the pull towards the given weights; None unless the method is ``"head"``.
         samples: Number of samples it was fitted on.
-        before: Scores of the network as given.
+        before: Scores of the original network.
         after: Cross-validated scores of the method.
-        candidates: Every way that was tried, the simplest first.
+        candidates: All methods that were tried, simplest first.
     """
 
     method: Method
@@ -68,7 +68,7 @@ class Calibrated:
     candidates: tuple[CrossValidated, ...]
 
     def __str__(self) -> str:
-        """A table of what was tried and what was chosen."""
+        """Table of the methods that were tried, with the chosen one marked."""
         detail = {"temperature": f" {self.temperature:.3g}", "head": f" (penalty {self.penalty})"}.get(self.method, "")
         lines = [
             f"changed: {self.method}{detail}; {self.samples:,} samples, {FOLDS}-fold cross-validation",
@@ -89,26 +89,26 @@ def calibrate(
 ) -> Calibrated:  # fmt: skip
     """Recalibrate a trained network in place, on data that it has not seen.
 
-    The network runs once over the data, in evaluation mode. Then its last layer changes, and nothing else does:
+    The network runs once over the data, in evaluation mode. Then only its last layer is changed:
 
     - ``"temperature"``: the layer is divided by the exact best temperature. No prediction changes.
     - ``"vector"``: a scale and a bias for each class.
     - ``"head"``: all weights of the layer are fitted, with a penalty that pulls towards the given weights divided by
       the temperature. Cross-validation chooses the penalty.
-    - ``"auto"``: the simplest of nothing and these three whose cross-validated log loss is within one standard error
-      of the lowest. The standard error is that of the difference, sample by sample.
+    - ``"auto"``: the simplest option (no change, or one of these three) whose cross-validated log loss is within one
+      standard error of the lowest. The standard error is that of the difference, paired by sample.
 
     If a change does not lower the cross-validated log loss, the model is left as it is and a
     :class:`CalibrationWarning` says so. A model whose logits are not the output of a linear layer can only be scaled,
     see :func:`scale_output`. The result is deterministic. Use it in one process, before the model is wrapped for
-    several.
+    distributed training.
 
     Args:
-        model: Returns logits, or an object with ``.logits``.
+        model: Model that returns logits, or an object with ``.logits``.
         loader: Batches ``(x, y)`` of fresh labelled data: neither training data nor test data.
         layer: The layer that makes the logits, as a module or by name; found when not given.
-        method: What to change.
-        ignore_index: Label whose samples do not count.
+        method: Method to apply, one of the above.
+        ignore_index: Label of samples to ignore.
         seed: Seed of the folds.
 
     Returns:
@@ -119,7 +119,7 @@ def calibrate(
         >>> x = torch.randn(1000, 4, generator=generator)
         >>> y = torch.multinomial(x.softmax(1), 1, generator=generator).squeeze(1)
         >>> model = nn.Linear(4, 4, bias=False)
-        >>> _ = model.weight.data.copy_(3 * torch.eye(4))  # three times too sure
+        >>> _ = model.weight.data.copy_(3 * torch.eye(4))  # over-confident: logits times 3
         >>> result = calibrate(model, [(x, y)])
         >>> result.method, round(result.temperature)
         ('temperature', 3)
@@ -134,9 +134,7 @@ def calibrate(
             "changed alone: use method='temperature'"
         )
     if len(samples.target) < 2 * FOLDS:
-        raise ValueError(
-            f"{2 * FOLDS} samples are the fewest to calibrate on, got {len(samples.target)}: pass more data"
-        )
+        raise ValueError(f"calibrating needs at least {2 * FOLDS} samples, got {len(samples.target)}: pass more data")
     _warn_of_data(samples)
     wanted: tuple[Method, ...] = ("temperature", "vector", "head") if method == "auto" else (method,)
     wanted = ("temperature",) if samples.features is None else wanted
@@ -149,8 +147,8 @@ def calibrate(
     temperature = 1.0
     if chosen == "nothing":
         warn(
-            f"no change lowers the cross-validated log loss on {len(samples.target)} samples beyond chance, and the "
-            "model is left as it is: it is calibrated as far as these data show, or they are too few"
+            f"no change lowers the cross-validated log loss on {len(samples.target)} samples beyond chance, so the "
+            "model is left as it is: either it is calibrated, or there are too few samples to tell"
         )
     else:
         change = _fit(chosen, samples, linear, penalty)
@@ -193,7 +191,7 @@ def _predict(
 
 
 def _features(model: nn.Module, layer: nn.Module | None, seen: list[Tensor], logits: Tensor) -> Tensor | None:
-    """What a linear layer made the logits from, or None if it did not make them."""
+    """Inputs of the linear layer that makes the logits, or None if none does."""
     if not isinstance(layer, nn.Linear) or not can_be_scaled(model, layer) or not seen:
         return None
     features = seen[-1].reshape(-1, layer.in_features).float()
@@ -212,8 +210,8 @@ def _warn_of_data(samples: Samples) -> None:
     accuracy = float((samples.logits.argmax(1) == samples.target).double().mean())
     if count >= FEWEST_SEEN and accuracy >= SEEN:
         warn(
-            f"the network is right on {accuracy:.1%} of these {count} samples: it has probably seen them in training, "
-            "and on data it has seen it looks better than it is. Pass fresh data"
+            f"the network is right on {accuracy:.1%} of these {count} samples: it was probably trained on them, and "
+            "scores on training data are too good. Pass fresh data"
         )
     if forward.looks_like_probabilities(samples.logits):
         warn(forward.PROBABILITIES)
@@ -246,7 +244,7 @@ def _cross_validate(
     totals = torch.tensor([[float(F.cross_entropy(logits, samples.target[fold], reduction="sum")) for logits in path]
                            for path, fold in zip(paths, folds, strict=True)])  # fmt: skip
     for place, fold in enumerate(folds):
-        # The penalty of a fold is chosen on the others: the lowest of several would look better than it is.
+        # The penalty of a fold is chosen on the other folds: the lowest of several losses would be optimistic.
         best = int((totals.sum(0) - totals[place]).argmin())
         _judge(losses["head"], right["head"], fold, paths[place][best], samples.target[fold])
     return losses, right, PENALTIES[int(totals.sum(0).argmin())]
@@ -269,7 +267,7 @@ def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: flo
 
 
 def _simplest(losses: dict[Method, Tensor]) -> Method:
-    """The first, as they get less simple, that is within one standard error of the best."""
+    """The simplest method that is within one standard error of the best."""
     best = min(losses, key=lambda name: float(losses[name].mean()))
     for name, values in losses.items():
         gap = values - losses[best]

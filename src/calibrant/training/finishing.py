@@ -103,15 +103,16 @@ def final_temperature(
     It is shrunk by that error toward the temperature that the network was trained at, which is 1 if it was never seen
     to over-fit: what held-out data do not determine stays as it is.
     """
-    best = solution(logits, target, loop.log_temperature, loop.criterion, weight)
+    before = loop.trained_at(logits)
+    best = solution(logits, target, before, loop.criterion, weight)
     if best is None:
         reason, remedy = _why_unsolved(logits, target, guard)
         guard.warn(
             "unsolved",
             f"{len(target)} held-out samples do not determine a temperature ({reason}), and that of the training "
-            f"loop, {loop.temperature:.3g}, stays: {remedy}",
+            f"loop, {math.exp(before):.3g}, stays: {remedy}",
         )
-        return loop.log_temperature, math.inf
+        return before, math.inf
     error = standard_error(logits, target, best, weight=weight)
     if error > UNSURE:
         guard.warn(
@@ -119,14 +120,14 @@ def final_temperature(
             f"the temperature from {len(target)} held-out samples has a standard error of {error:.0%}: hold out more "
             "data",
         )
-    return shrunk(best, loop.log_temperature, error), error
+    return shrunk(best, before, error), error
 
 
 def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, str]:
     """Why samples do not determine a temperature, and what to do."""
     right = float((logits.argmax(1) == target).double().mean())
     is_huge = right < 1 and len(logits) > 0 and float(logits.abs().max()) > HUGE
-    if is_huge or guard.warnings_.keys() & {"diverged", "not finite", "collapse"}:
+    if is_huge or guard.warnings_.keys() & {"diverged", "not finite", "collapse", "fell"}:
         return "training has diverged", GO_BACK
     if len(target) < FEWEST:
         return f"{FEWEST} are the fewest", "hold out more data"

@@ -1,4 +1,4 @@
-"""Forward passes of any model: the mode it runs in, from a batch to logits, and from logits and target to samples."""
+"""Forward passes of any model: its mode, the logits of a batch, and the samples of logits and target."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ from calibrant.torch_private import BatchNorm, Dropout
 
 @contextmanager
 def evaluating(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
-    """Run forward passes in evaluation mode, but for ``dropout`` if asked, then put every module's mode back."""
+    """Run forward passes in evaluation mode, optionally with ``dropout``, then restore the mode of every module."""
     modes = [(module, module.training) for module in model.modules()]
     for module, training in modes:
         module.training = training and dropout and isinstance(module, Dropout)
@@ -30,7 +30,7 @@ def evaluating(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether dropout makes a model another one in training mode."""
+    """Whether a model has dropout that is active in training mode."""
     return any(isinstance(module, Dropout) and module.p > 0 for module in model.modules())
 
 
@@ -40,8 +40,8 @@ def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
 
     In the published recipe the calibration batch is a second pass in training mode: it is normalised by its own mean
     and variance, and these also enter the running statistics that evaluation will use. Inside this context it is
-    normalised in the same way, and the running statistics stay those of the batches the NLL sees. Weights receive
-    their gradients as ever.
+    normalised in the same way, but the running statistics stay those of the batches the NLL sees. Gradients are not
+    affected.
 
     Args:
         model: Any module; without BatchNorm nothing changes.
@@ -57,7 +57,7 @@ def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
     try:
         for layer in layers:
-            # A layer in evaluation mode goes by its running statistics, which it keeps, and changes nothing anyway.
+            # A layer in evaluation mode uses its running statistics and does not change them.
             layer.track_running_stats = not layer.training
         yield
     finally:
@@ -66,7 +66,7 @@ def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
 
 
 def logits_of(model: Callable[..., Any], batch: Any) -> Tensor:
-    """Run a model on a tensor, or a mapping of its keyword arguments, and return its logits."""
+    """Run a model on a tensor or a mapping of keyword arguments, and return its logits."""
     if isinstance(batch, np.ndarray):
         raise TypeError("the inputs are a NumPy array: pass torch.as_tensor(x)")
     return logits_in(model(**batch) if isinstance(batch, Mapping) else model(batch))
@@ -89,7 +89,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def logits_in(output: Any) -> Tensor:
-    """Logits in what a model returned."""
+    """Logits of a model's output."""
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
         found = f"only {', '.join(output)}" if isinstance(output, Mapping) else type(output).__name__
@@ -101,27 +101,27 @@ def logits_in(output: Any) -> Tensor:
 
 
 def with_logits(output: Any, logits: Tensor) -> Any:
-    """What a model returned, with other logits."""
+    """A model's output with other logits."""
     if isinstance(output, Tensor):
         return logits
     if isinstance(output, tuple) and hasattr(output, "_replace"):
         return output._replace(logits=logits)
     changed = copy.copy(output)
     if isinstance(output, MutableMapping):
-        changed["logits"] = logits  # a ModelOutput of transformers sets its attribute with it
+        changed["logits"] = logits  # also sets the attribute of a ModelOutput of transformers
     else:
         changed.logits = logits
     return changed
 
 
 PROBABILITIES = (
-    "the model's outputs look like probabilities, or their logarithms: remove the softmax, sigmoid or log-softmax at "
+    "the model's outputs look like probabilities or log-probabilities: remove the softmax, sigmoid or log-softmax at "
     "its end, since the loss takes logits"
 )
 
 
 def looks_like_probabilities(logits: Tensor) -> bool:
-    """Whether ``(N, C)`` logits, 8 or more, sum to 1, or their exponentials do."""
+    """Whether ``(N, C)`` logits, at least 8 rows, or their exponentials, sum to 1."""
     if len(logits) < 8:
         return False
     sums = logits.sum(1) if bool((logits >= 0).all()) else logits.logsumexp(1) + 1
@@ -149,7 +149,7 @@ def binary_labels(target: Tensor) -> Tensor:
 def finite(
     logits: Tensor, target: Tensor, ignore_index: int, *, multi_label: bool = False
 ) -> tuple[Tensor, Tensor, int]:
-    """Let samples whose logits are infinite or NaN be ignored, and say how many of those that count there are."""
+    """Ignore samples with infinite or NaN logits, and return how many there are among those that count."""
     if logits.numel() == 0 or math.isfinite(float(logits.detach().abs().max())):
         return logits, target, 0
     bad = ~logits.isfinite()
@@ -160,13 +160,11 @@ def finite(
 
 
 def spread(weight: Tensor | None, count: int) -> Tensor | None:
-    """One weight for each of ``count`` places, of weights for each place or for each sample with several of them."""
+    """One weight for each of ``count`` predictions, from weights per prediction or per sample."""
     if weight is None:
         return None
     if weight.numel() != count and (weight.dim() != 1 or not len(weight) or count % len(weight)):
-        raise ValueError(
-            f"expected one weight for each of the samples, got {tuple(weight.shape)} for {count} predictions"
-        )
+        raise ValueError(f"expected one weight per sample, got {tuple(weight.shape)} for {count} predictions")
     if readable(weight) and bool(((weight < 0) | ~weight.isfinite()).any()):
         raise ValueError("weights must be finite and not negative")
     return weight.reshape(-1) if weight.numel() == count else weight.repeat_interleave(count // len(weight))

@@ -104,7 +104,7 @@ class Guard:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
-        """Add the value of the objective of a held-out batch; at or below 0 it is silent."""
+        """Add the value of the objective of a held-out batch; at 0 it is silent."""
         self._objectives.append(value.detach())
 
     def watch(self, logits: Tensor, of: str) -> None:
@@ -139,13 +139,28 @@ class Guard:
     def _judge_accuracy(self, training: Scores, held_out: Scores | None) -> None:
         before = self._best.get("training", (0.0, 0.0))[0]
         fell = self._fell("training", training)
-        if held_out is not None and not self.has_objective:
-            fell = self._fell("held_out", held_out) and fell
+        if held_out is not None:
+            held_out_fell = self._fell("held_out", held_out)
+            fell = fell and (held_out_fell or self.has_objective)
         if fell:
-            remedy = "lower the learning rate"
-            if self.has_objective:
-                remedy += " or the weight of the objective, or use CalibratedLoss(model), which has no weight"
-            self.warn("collapse", f"training accuracy fell from {before:.1%} to {training.accuracy:.1%}: {remedy}")
+            text = f"training accuracy fell from {before:.1%} to {training.accuracy:.1%}: lower the learning rate"
+            self.warn("collapse", text + self._lower_weight())
+
+    def judge_final(self, held_out: Scores) -> None:
+        """Compare the final network with the best window: its last steps are the average of no window."""
+        before = self._best.get("held_out", (0.0, 0.0))[0]
+        if self._fell("held_out", held_out):
+            self.warn(
+                "fell",
+                f"held-out accuracy was {before:.1%} at its best and is {held_out.accuracy:.1%} with the final network"
+                ": let the learning rate fall to 0, stop earlier (see StopAfterTemperature), or lower the learning rate"
+                + self._lower_weight(),
+            )
+
+    def _lower_weight(self) -> str:
+        if not self.has_objective:
+            return ""
+        return " or the weight of the objective, or use CalibratedLoss(model), which has no weight"
 
     def _fell(self, name: str, scores: Scores) -> bool:
         """Whether accuracy is below that of the best window by more than chance; the best is kept."""
@@ -158,7 +173,8 @@ class Guard:
         batches = len(self._objectives)
         if not batches:
             return
-        values["silent"] = float((torch.stack(self._objectives) <= 0).float().mean())
+        # An objective without a root may be negative, and has a gradient there.
+        values["silent"] = float((torch.stack(self._objectives) == 0).float().mean())
         if batches >= FEWEST_OBJECTIVES and values["silent"] == 1:
             self.warn(
                 "silent",
@@ -167,6 +183,12 @@ class Guard:
             )
 
     def _judge_pull(self, values: dict[str, float], training: Scores | None, held_out: Scores | None) -> None:
+        if len(self._objectives) >= FEWEST_PULLS and not self._pulls["objective"]:
+            self.warn(
+                "unwatched",
+                "the pull of the objective on the logits cannot be measured, as in compiled code: a weight that is too "
+                "large goes unnoticed. Compile the network alone (model.compile()) instead of the whole module",
+            )
         if training is None or held_out is None or not all(self._pulls.values()):
             return
         loss, objective = (float(torch.stack(self._pulls[name]).mean()) for name in ("loss", "objective"))

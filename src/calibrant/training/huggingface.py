@@ -21,17 +21,17 @@ from calibrant.training.trainer_loop import TrainerLoop, counted, scores_of_pred
 from calibrant.training.transformers_private import OpenTrainer
 from calibrant.training.warning import warn_of_data
 
-PLACE = "CalibratedTrainer"  # of the calibration batches, in the state that Trainer saves
+PLACE = "CalibratedTrainer"  # key for the calibration batches in the state that Trainer saves
 
 
 class CalibratedTrainer(OpenTrainer):
     """A ``transformers.Trainer`` that calibrates a classifier on held-out data while it trains.
 
     By default, with the method ``"temperature"``, ``Trainer`` computes its loss on logits divided by a temperature T,
-    which held-out batches set by forward passes alone, see :class:`calibrant.training.CalibratedLoss`. Evaluation
-    within training sees logits divided by T, too. At the end of ``train()`` T is solved for on the whole calibration
-    set and folded into the layer that makes the logits: what ``save_model`` writes is calibrated. Checkpoints of the
-    training hold the weights before the division, and T in ``calibrated_loss.pt``.
+    which is fitted to held-out batches by forward passes alone, see :class:`calibrant.training.CalibratedLoss`.
+    Evaluation during training uses divided logits too. At the end of ``train()``, T is fitted to the whole calibration
+    set and folded into the layer that makes the logits, so ``save_model`` writes a calibrated model. Checkpoints hold
+    the weights before the division, and T in ``calibrated_loss.pt``.
 
     With an objective the method is ``"published"``: one optimizer step descends along the gradient of
     ``NLL(train batch) + weight * objective(calibration batch)``, both means over the micro-batches of gradient
@@ -39,33 +39,33 @@ class CalibratedTrainer(OpenTrainer):
     method ``"head"`` the gradient of the held-out loss, the cross entropy or an objective, reaches the last layer only.
 
     ``evaluate()`` and ``predict()`` report accuracy and ECE beside the loss. ``train(resume_from_checkpoint=...)``
-    picks the calibration batches up as exactly as ``Trainer`` does the training batches. Models with one label for each
-    sample are supported: logits ``(N, C)``, labels ``(N,)``. ``docs/huggingface.md`` has what is logged, compared and
-    accumulated.
+    resumes the calibration batches as exactly as ``Trainer`` resumes the training batches. Models with one label for
+    each sample are supported: logits ``(N, C)``, labels ``(N,)``. See ``docs/huggingface.md`` for what is logged,
+    compared and accumulated.
 
     Args:
-        *args: As ``Trainer`` takes them.
+        *args: Positional arguments of ``Trainer``.
         calibration_dataset: Held-out part of the training data, of the same kind as ``train_dataset``; see
             :func:`~calibrant.training.interleaved_split`.
         objective: Function of ``(logits, labels)`` of a calibration batch. If not given, ``ESDLoss()`` for the method
             ``"published"`` and the cross entropy for ``"head"``.
-        weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not
-            computed at all.
-        method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`; the
-            last by default if an objective or its weight is given.
-        calibration_batch_size: Samples of a calibration batch on each process; as many as in a training batch if not
-            given.
-        calibration_every: Use a calibration batch at every k-th optimizer step only: by default every fourth for
-            ``"temperature"``, every one for the others.
-        batchnorm: What the calibration batch does to running statistics: ``"update"`` them, the default of
-            ``"published"``, or ``"freeze"`` them. Of no effect on models without BatchNorm, and with ``"temperature"``.
+        weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not computed.
+        method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`. By
+            default ``"published"`` if an objective or a weight is given, else ``"temperature"``.
+        calibration_batch_size: Number of samples of a calibration batch on each process; by default that of a training
+            batch.
+        calibration_every: Use a calibration batch every k-th optimizer step only; by default every fourth step for
+            ``"temperature"``, every step for the others.
+        batchnorm: Whether calibration batches ``"update"`` the running statistics, the default of ``"published"``, or
+            ``"freeze"`` them. No effect on models without BatchNorm, or with ``"temperature"``.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
-        **kwargs: As ``Trainer`` takes them.
+        **kwargs: Keyword arguments of ``Trainer``.
 
     Attributes:
         calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the latest training, with its guard; None
             before.
-        finished: What the end of the latest training with ``"temperature"`` did; None before, and for other methods.
+        finished: Final temperature and scores of the latest training with ``"temperature"``; None before, and for other
+            methods.
 
     Example:
         >>> import tempfile
@@ -76,7 +76,7 @@ class CalibratedTrainer(OpenTrainer):
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     args = TrainingArguments(folder, report_to="none", use_cpu=True)
         ...     trainer = CalibratedTrainer(model, args, train_dataset=samples[:12], calibration_dataset=samples[12:])
-        ...     metrics = trainer.predict(samples).metrics  # and trainer.train(), as ever
+        ...     metrics = trainer.predict(samples).metrics  # and trainer.train(), as usual
         >>> "test_accuracy" in metrics and "test_ece" in metrics
         True
     """
@@ -109,7 +109,7 @@ class CalibratedTrainer(OpenTrainer):
         self.calibration_dataset = calibration_dataset
         self.guard = guard
         self.method, objective, self.weight, self.calibration_every, self.batchnorm = self._settings = settings
-        self.calibration_objective = objective  # Trainer's own self.objective is that of a search of hyperparameters
+        self.calibration_objective = objective  # Trainer uses self.objective for hyperparameter search
         self.calibrated_loss: CalibratedLoss | None = None
         self.finished: Finished | None = None
         self._loop: TrainerLoop | None = None
@@ -118,31 +118,31 @@ class CalibratedTrainer(OpenTrainer):
         self._stream: Stream | None = None
         self._stream_state: Any = None
         self._check()
-        # Many heads take num_items_in_batch and drop it, and their loss then grows with the accumulation steps, out of
-        # proportion to the objective (huggingface/transformers#47688). The mean over samples does without it.
+        # Many heads accept num_items_in_batch and ignore it. Their loss then grows with the accumulation steps, out of
+        # proportion to the objective (huggingface/transformers#47688). The mean over samples does not need it.
         self.model_accepts_loss_kwargs = False
         if self.compute_metrics is None:
             self.compute_metrics = lambda _: {}  # with None, Trainer would keep the loss and drop the logits
 
     def _check(self) -> None:
-        """Refuse at once what would fail, or mislead, hours later."""
+        """Reject settings that would fail or mislead hours later."""
         minimum = minimum_samples(self.calibration_objective)
         if isinstance(self.calibration_dataset, Sized) and len(self.calibration_dataset) < minimum:
             raise ValueError(
-                f"calibration_dataset has {len(self.calibration_dataset)} samples, and {minimum} are the fewest: hold "
-                "out more data"
+                f"calibration_dataset has {len(self.calibration_dataset)} samples, but at least {minimum} are "
+                "needed: hold out more data"
             )
         warn_of_data(self.calibration_dataset, self.train_dataset)
         if self._samples_of_a_batch() < minimum:
             raise ValueError(
-                f"a calibration batch of {self._samples_of_a_batch()} samples is too small, {minimum} are the fewest: "
+                f"a calibration batch has {self._samples_of_a_batch()} samples, but at least {minimum} are needed: "
                 "raise calibration_batch_size"
             )
         config = getattr(self.model, "config", None)
         problem = getattr(config, "problem_type", None)
         if problem in ("regression", "multi_label_classification") or getattr(config, "num_labels", None) == 1:
             raise ValueError(
-                f"calibration is about one label of several, got a model with problem_type={problem!r} and "
+                f"calibration needs single-label classification, got a model with problem_type={problem!r} and "
                 f"num_labels={getattr(config, 'num_labels', None)}: use a classification head with 2 labels or more"
             )
         if len(self.label_names) != 1:
@@ -151,15 +151,15 @@ class CalibratedTrainer(OpenTrainer):
                 "name it with label_names in TrainingArguments"
             )
         if self.is_deepspeed_enabled:
-            raise ValueError("DeepSpeed takes one backward pass a step, and this needs two: use DDP or FSDP")
+            raise ValueError("DeepSpeed allows one backward pass per step, and this needs two: use DDP or FSDP")
         best = self.args.metric_for_best_model or ""
         if best.endswith("ece") and self.args.greater_is_better:
-            raise ValueError(f"a low {best} is a good one: set greater_is_better=False in TrainingArguments")
+            raise ValueError(f"a lower {best} is better: set greater_is_better=False in TrainingArguments")
         if self.args.batch_eval_metrics:
             raise ValueError("ECE is computed on all predictions at once: set batch_eval_metrics=False")
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Use a calibration batch if it is this step's turn, then accumulate the gradients of the NLL."""
+        """Use a calibration batch if one is due, then accumulate the gradients of the NLL."""
         has_use = self.method == "temperature" or self.weight > 0
         loop = self._started_loop(model, inputs) if has_use else None
         if loop is None or not loop.is_due(self.state.global_step):
@@ -169,7 +169,7 @@ class CalibratedTrainer(OpenTrainer):
             with self.compute_loss_context_manager():
                 loop.observe(batch)
         else:
-            # A backward pass of its own frees this graph before the next, and lets DDP's forward pass overwrite
+            # A separate backward pass frees this graph before the next, and lets DDP's forward pass overwrite
             # buffers; gradients are reduced once, with those of the NLL.
             with self.accelerator.no_sync(model):
                 self._calibration_step(model, loop, batch)
@@ -239,12 +239,12 @@ class CalibratedTrainer(OpenTrainer):
             train()
         with self.compute_loss_context_manager():
             value = loop.objective(batch)
-        # accelerate divides by the steps it knows of, which are 1 where Trainer divides by itself.
+        # accelerate divides by its number of accumulation steps, which is 1 where Trainer itself divides.
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         self.accelerator.backward(value * (self.weight * self.accelerator.gradient_accumulation_steps / steps))
 
     def _current_stream(self) -> Stream:
-        # Every training has a state of its own, and a resumed one that of its checkpoint.
+        # Every training run has its own state, and a resumed one that of its checkpoint.
         if self._stream is None or self._stream_state is not self.state:
             kept: Any = self.state.stateful_callbacks
             place = kept.get(PLACE, {}).get("attributes", {})
@@ -269,13 +269,13 @@ class CalibratedTrainer(OpenTrainer):
         return self.training_batch_size if self.calibration_batch_size is None else self.calibration_batch_size
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate as ``Trainer`` does, and add accuracy and ECE; metrics of the same name are the user's to define."""
+        """Evaluate as ``Trainer`` does, and add accuracy and ECE; your own metrics of these names take precedence."""
         output = super().evaluation_loop(*args, **kwargs)
         if output.predictions is not None and output.label_ids is not None and output.metrics is not None:
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
             found = output.predictions, output.label_ids
             scores = scores_of_predictions(*found)
-            # Callbacks that judge by the predictions.
+            # Callbacks that need the predictions.
             stops = [each for each in self.callback_handler.callbacks if isinstance(each, StopTrainerAfterTemperature)]
             refined = [callback.refine(*found) for callback in stops]
             for name, value in (scores | (refined[0] if refined else {})).items():

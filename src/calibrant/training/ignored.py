@@ -17,8 +17,8 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
     """Return the loss of a batch, or a zero with zero gradients if ignored labels leave fewer than ``minimum`` samples.
 
     The zero is connected to the logits, so that ``backward()`` works and every rank of ``DistributedDataParallel``
-    takes part in it. A batch that is too small without any ignored label is the loss's own to refuse. The loss has an
-    attribute ``ignore_index`` if that is not -100.
+    takes part in it. If a batch is too small without any ignored label, the loss itself raises an error. The loss has
+    an attribute ``ignore_index`` if that is not -100.
 
     Example:
         >>> logits = torch.ones(2, 3, requires_grad=True)
@@ -33,19 +33,19 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
     enough = (target != ignore_index).sum() >= minimum
     if readable(enough):
         return loss(logits, target) if enough else zero_of(logits)
-    # The answer is on an accelerator that must not be waited for: if it is no, this is the loss of zeros, times zero.
+    # Do not wait for the accelerator: if there are too few samples, this is the loss of zeros, times zero.
     return loss(torch.where(enough, logits, 0.0), torch.where(enough, target, 0)) * enough
 
 
 def objective_or_zero(objective: Loss, logits: Tensor, target: Tensor) -> Tensor:
     """Return :func:`loss_or_zero` of a calibration objective, which may need several samples."""
-    if is_distributed():  # the objective is that of the global batch, and one rank's labels do not decide
+    if is_distributed():  # the objective is that of the global batch, so one rank's labels do not decide
         return objective(logits, target)
     return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
 
 
 def minimum_samples(objective: object) -> int:
-    """Fewest samples an objective is defined for, by its own ``minimum_samples()``; 1 if it has none, or is None."""
+    """Fewest samples an objective is defined for, from its ``minimum_samples()``; 1 if it has none, or is None."""
     minimum = getattr(objective, "minimum_samples", None)
     return int(minimum()) if callable(minimum) else 1
 
@@ -57,7 +57,7 @@ def zero_of(logits: Tensor) -> Tensor:
 
 def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> Tensor:
     """Mean NLL of the samples that count; 0, with a zero gradient, where there are none."""
-    # Not by indexing with the mask, for whose result an accelerator would have to be waited for.
+    # Indexing with the mask would have to wait for an accelerator.
     target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
     if sample_weight is None and data.mask is None:
         return F.cross_entropy(data.logits, target)
@@ -71,11 +71,11 @@ def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> 
 
 
 def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
-    """Cross entropy of ``(N, C, ...)`` logits as torch has it, but 0 where every sample is ignored, not NaN.
+    """Cross entropy of ``(N, C, ...)`` logits as in torch, but 0 instead of NaN if every sample is ignored.
 
-    A shorter way than :func:`cross_entropy`, for every step of a training loop: shapes and labels are checked by torch.
+    Faster than :func:`cross_entropy`, for every step of a training loop: torch checks shapes and labels.
     """
-    if logits.device.type != "cpu" or torch.compiler.is_compiling():  # no looking at values there
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():  # values cannot be inspected there
         total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
         return total / (target != ignore_index).sum().clamp_min(1)
     loss = F.cross_entropy(logits, target, ignore_index=ignore_index)

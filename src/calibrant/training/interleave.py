@@ -31,23 +31,23 @@ def interleave(
 ) -> "InterleavedLoader":  # fmt: skip
     """Pair every training batch with a calibration batch.
 
-    One pass over the result is one pass over ``train_loader``, whose length it has. The calibration loader is cycled:
-    when it ends it is started again, so that it reshuffles if it shuffles, and it goes on from one pass to the next.
-    Its workers, persistent or not, are its own.
+    One pass over the result is one pass over ``train_loader`` and has its length. The calibration loader is cycled:
+    when it ends it is started again, and reshuffles if it shuffles. It continues from one pass to the next. Its workers
+    may be persistent.
 
     Args:
-        train_loader: Batches for the NLL: a ``DataLoader`` or anything that can be iterated again and again.
-        calibration_loader: Batches for the calibration objective, of any size; None for none, which gives a plain
-            loader that can be picked up again.
-        calibration_every: Give a calibration batch at every k-th step only, and None at the others.
-        minimum_samples: Leave out calibration batches with fewer samples, as the last of a pass may be; 3 for ESD.
-        same_samples_on_every_rank: With several processes, a ``DataLoader`` whose sampler does not know of them gives
-            every process the same samples, and is refused. True accepts it, as for model parallelism. Loaders
-            that are not a ``DataLoader``, and those of an ``IterableDataset``, are never refused.
+        train_loader: Batches for the NLL: a ``DataLoader`` or any other object that can be iterated more than once.
+        calibration_loader: Batches for the calibration objective, of any size; None gives a plain loader that can be
+            resumed.
+        calibration_every: Give a calibration batch every k-th step only, and None at the others.
+        minimum_samples: Skip calibration batches with fewer samples, such as the last of a pass; 3 for ESD.
+        same_samples_on_every_rank: With several processes, a ``DataLoader`` without a distributed sampler gives every
+            process the same samples, which raises an error. Set it to True to allow that, for example for model
+            parallelism. Other loaders, and those of an ``IterableDataset``, are not checked.
 
     Returns:
-        A loader of :class:`InterleavedBatch`. Its ``state_dict()`` tells where it is and holds the state of the random
-        numbers; after ``load_state_dict()`` the next pass goes on from there.
+        A loader of :class:`InterleavedBatch`. Its ``state_dict()`` holds its position and the random state; after
+        ``load_state_dict()`` the next pass continues from there.
 
     Example:
         >>> train, calibration = [1, 2, 3], ["a", "b"]
@@ -65,12 +65,12 @@ def interleave(
 
 
 class InterleavedLoader:
-    """What :func:`interleave` returns.
+    """Loader that :func:`interleave` returns.
 
-    A pass is picked up again by drawing it anew from the random numbers it was begun with, and leaving out what was
-    already seen. That is exact for every loader that takes its order from torch's global generator, from a generator
+    A pass is resumed by repeating it from the random state it started with, and skipping the batches that were already
+    seen. That is exact for every loader that takes its order from torch's global generator, from a generator
     given to it or its sampler, or from a sampler with ``set_epoch``, which is called here. Random transforms in
-    persistent workers are the exception: those workers' generators outlive a pass and cannot be put back.
+    persistent workers are the exception: those workers' generators outlive a pass and cannot be restored.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class InterleavedLoader:
             if loader is None and name == "calibration":
                 continue
             if isinstance(loader, Iterator) or not isinstance(loader, Iterable):
-                raise TypeError(f"the {name} loader must be iterable again and again, got {type(loader).__name__}")
+                raise TypeError(f"the {name} loader must be iterable more than once, got {type(loader).__name__}")
             if length_hint(loader, -1) == 0:
                 raise ValueError(f"the {name} loader has no batches: give it more data or set drop_last=False")
         warn_of_loaders(calibration_loader, train_loader)
@@ -98,7 +98,7 @@ class InterleavedLoader:
         self._resumes_from: RandomState | None = None
 
     def __len__(self) -> int:
-        """Steps in a pass: those of the train loader."""
+        """Number of steps in a pass, that of the train loader."""
         return len(self.train_loader)  # type: ignore[arg-type]  # its own error says that it has no length
 
     def __iter__(self) -> Iterator[InterleavedBatch]:
@@ -137,7 +137,7 @@ class InterleavedLoader:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader is, and the state of the random numbers now, in values that load with weights_only."""
+        """Position of this loader and current random state, in values that load with weights_only."""
         return {
             "train": self._train.state_dict(),
             "calibration": self._calibration.state_dict(),
@@ -146,7 +146,7 @@ class InterleavedLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass go on from a state; the random numbers are put back when it begins."""
+        """Let the next pass continue from a state; the random state is restored when it begins."""
         self._train.load_state_dict(state["train"])
         self._calibration.load_state_dict(state["calibration"])
         self._steps = state["steps"]
@@ -155,7 +155,7 @@ class InterleavedLoader:
 
 
 class _Place:
-    """How far one loader has been read, and from which random numbers its pass was begun."""
+    """Position in one loader, and the random state that its pass started from."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
@@ -164,12 +164,12 @@ class _Place:
         self.ended = True
         self.begun_from: RandomState | None = None
         self.begun_generators: list[Tensor] = []
-        self.generators_now: list[Tensor] | None = None  # to be put back, after load_state_dict
+        self.generators_now: list[Tensor] | None = None  # to be restored after load_state_dict
         self.was_opened = False
 
     @property
     def is_inside(self) -> bool:
-        """Whether a pass was begun and has batches left, as far as can be known."""
+        """Whether a pass has started and has batches left, as far as known."""
         return not self.ended and self.batches != length_hint(self.loader, -1)
 
     def begin(self) -> Iterator[Any]:
@@ -189,7 +189,7 @@ class _Place:
 
     def _iterate(self) -> Iterator[Any]:
         if self.passes > 1 and not self.was_opened and getattr(self.loader, "persistent_workers", False):
-            # Its first pass starts the workers and draws their seed; a later one, as this is, does not.
+            # The first pass starts the workers and draws their seed; later passes, such as this one, do not.
             with kept_random_state():
                 iter(self.loader)
         self.was_opened = True
@@ -197,12 +197,12 @@ class _Place:
         return iter(self.loader)
 
     def generators(self) -> list[torch.Generator]:
-        """Those given to the loader and its samplers, each once."""
+        """Generators of the loader and its samplers, each once."""
         found = [getattr(owner, "generator", None) for owner in (self.loader, *_samplers(self.loader))]
         return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
     def put_generators_back(self) -> None:
-        """To where they were when the state was saved."""
+        """Restore the generators to the saved state."""
         for generator, state in zip(self.generators(), self.generators_now or [], strict=False):
             generator.set_state(state.cpu())
         self.generators_now = None
@@ -222,7 +222,7 @@ class _Place:
 
 
 def require_parts_for_ranks(loader: InterleavedLoader) -> None:
-    """Raise if a part of the loader would give every process the same samples, unless that was asked for."""
+    """Raise if a part of the loader would give every process the same samples, unless that is allowed."""
     if loader.same_samples_on_every_rank:
         return
     other = ", use InterleavedDataModule, or set same_samples_on_every_rank=True"
@@ -236,7 +236,7 @@ def gives_ranks_the_same(loader: Any) -> bool:
     samplers = _samplers(loader)
     if all(sampler is None for sampler in samplers) or isinstance(getattr(loader, "dataset", None), IterableDataset):
         return False
-    # num_replicas is what torch's samplers have, num_processes those of accelerate.
+    # Samplers of torch have num_replicas, those of accelerate num_processes.
     return not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes"))
 
 
@@ -246,7 +246,7 @@ def _samplers(loader: Any) -> tuple[Any, Any, Any]:
 
 
 def after(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """Draw batches that were seen already, and return the rest."""
+    """Skip batches that were already seen, and return the rest."""
     deque(islice(batches, count), maxlen=0)
     return batches
 
@@ -259,8 +259,8 @@ def set_epoch(loader: Iterable[Any], epoch: int) -> None:
 
 
 def is_large_enough(batch: Any, minimum: int) -> bool:
-    """Whether a batch of any structure has so many samples, as far as can be seen."""
-    # The last part is the target, with one entry a sample; the first may be a list of images.
+    """Whether a batch of any structure has at least ``minimum`` samples, as far as can be seen."""
+    # The last part is the target, with one entry per sample; the first may be a list of images.
     return next(_lengths(batch), minimum) >= minimum
 
 

@@ -30,7 +30,7 @@ def named_layer(model: nn.Module, layer: str | nn.Module) -> nn.Module:
 
 
 def find_layer(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
-    """Return the linear or convolutional layer that makes the logits, or None; ``run`` gives those of a batch."""
+    """Return the linear or convolutional layer that makes the logits, or None; ``run`` returns logits."""
     maker = find_maker(model, run)
     return maker if isinstance(maker, Layer) else None
 
@@ -39,7 +39,7 @@ def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
     """Return the layer that makes the logits, or the innermost module that returns them where no layer does."""
     made, logits = _outputs(model, run)
     for module, output in reversed(made):
-        # The output of the layer may have a dimension of size 1 more.
+        # The output of the layer may have an extra dimension of size 1.
         is_candidate = isinstance(module, Layer) and output.numel() == logits.numel()
         if is_candidate and torch.equal(output.reshape(-1), logits.reshape(-1)):
             return module
@@ -48,7 +48,7 @@ def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
 
 
 def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:
-    """What each module returned, innermost first, and the logits."""
+    """Output of each module, innermost first, and the logits."""
     made: list[tuple[nn.Module, Tensor]] = []
 
     def keep(module: nn.Module, _: Any, output: Any) -> None:
@@ -71,7 +71,7 @@ def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
         return False
     mine = {id(weights) for weights in layer.parameters(recurse=False)}
     shared = [weights for _, weights in model.named_parameters(remove_duplicate=False) if id(weights) in mine]
-    # weight_norm and spectral_norm of the older kind keep the weight as a plain tensor, made anew at every step.
+    # The older weight_norm and spectral_norm keep the weight as a plain tensor, recomputed at every step.
     return len(shared) == len(mine) and isinstance(layer.weight, nn.Parameter)
 
 
@@ -83,7 +83,7 @@ def divide_layer(layer: nn.Module, temperature: float) -> None:
 
 
 def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
-    """Let a model divide its logits: in its last layer where that can be, else by a scale of its output."""
+    """Make a model divide its logits, in its last layer if possible, otherwise by scaling its output."""
     if layer is not None and can_be_scaled(model, layer):
         divide_layer(layer, temperature)
     else:
@@ -91,14 +91,14 @@ def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output
 
 
 def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
-    """Let a model divide its own logits by a temperature, kept in a buffer of its state.
+    """Make a model divide its own logits by a temperature, kept in a buffer of its state.
 
     For models whose logits are not the output of one linear layer. To load the state of such a model into a new one,
     call ``scale_output(new_model)`` first.
 
     Args:
-        model: Returns logits, or an object with ``.logits``.
-        temperature: What to divide by.
+        model: Model that returns logits, or an object with ``.logits``.
+        temperature: Temperature to divide by.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
@@ -122,7 +122,7 @@ def _divide(module: nn.Module, _: Any, output: Any) -> Any:
 
 
 class DividedLogits:
-    """Divides the logits a module makes by a temperature until it is removed; ``latest`` are those of the last pass.
+    """Divides the logits of a module by a temperature until it is removed; ``latest`` holds those of the last pass.
 
     For a model that computes its own loss, while it trains.
 
@@ -136,7 +136,7 @@ class DividedLogits:
 
     def __init__(self, module: nn.Module) -> None:
         self.latest: Tensor | None = None
-        # A tensor: a number that changes would be a reason to compile the model again.
+        # A tensor, since a number that changes would make torch.compile recompile the model.
         self._temperature = torch.ones((), dtype=torch.float64)
         self._is_on = True
         self._handle: RemovableHandle | None = module.register_forward_hook(self._divide)

@@ -19,8 +19,9 @@ from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, r
 from calibrant.training.lightning_data import InterleavedDataModule
 from calibrant.training.methods import BatchNormUse, Method
 from calibrant.training.recorded import KEY, RecordedModule
+from calibrant.training.warning import warn
 
-LEARNING_RATE = 1e-3  # of the paper
+LEARNING_RATE = 1e-3  # as in the paper
 
 __all__ = ["CalibratedClassifier", "InterleavedDataModule", "WholeCheckpointIO"]
 
@@ -29,11 +30,11 @@ class CalibratedClassifier(RecordedModule):
     r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
-    tensor, or a mapping of keyword arguments of the model. Without method and objective plain ``(inputs, target)`` will
-    do. ``docs/lightning.md`` lists what is logged. ``predict`` gives logits.
+    tensor, or a mapping of keyword arguments of the model. Without method and objective plain ``(inputs, target)`` is
+    enough. ``docs/lightning.md`` lists what is logged. ``predict`` returns logits.
 
-    With the method ``"temperature"`` logits are divided by the temperature T of the moment, in training and evaluation.
-    At the end of ``fit`` T is solved for on all held-out data, and ``model`` itself returns calibrated logits.
+    With the method ``"temperature"`` logits are divided by the current temperature T, in training and evaluation. At
+    the end of ``fit``, T is fitted to all held-out data, and ``model`` itself then returns calibrated logits.
 
     Args:
         model: Any module that returns logits, or an object with ``.logits``.
@@ -41,16 +42,17 @@ class CalibratedClassifier(RecordedModule):
         weight: Weight of the objective relative to the loss.
         method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`. By
             default ``"published"`` if there is an objective; otherwise the loss alone is minimised.
-        loss: What is minimised on the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
-        learning_rate: Learning rate of the default optimizer. ``Tuner.lr_find`` of Lightning sets it. It has no effect
-            on an ``optimizer`` of your own, so the two are refused together.
-        optimizer: Makes the optimizer from the parameters; by default the paper's AdamW with weight decay 1e-2.
-        scheduler: Makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
+        loss: Loss of the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
+        learning_rate: Learning rate of the default optimizer. ``Tuner.lr_find`` of Lightning sets it. It cannot be
+            combined with ``optimizer``.
+        optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2, as in
+            the paper.
+        scheduler: Function that makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
             ``validation_nll``, after every epoch.
-        scheduler_interval: Whether the scheduler goes on after every ``"epoch"`` or every ``"step"``.
+        scheduler_interval: Whether the scheduler steps after every ``"epoch"`` or every ``"step"``.
         batchnorm: ``"update"`` lets held-out batches enter BatchNorm's running statistics, the default of
             ``"published"``; ``"freeze"`` does not, see :func:`calibrant.training.freeze_batchnorm_statistics`.
-        bins: Number of bins of the logged ECE, in the paper's convention.
+        bins: Number of bins of the logged ECE, which follows the paper's convention.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
     Attributes:
@@ -93,8 +95,8 @@ class CalibratedClassifier(RecordedModule):
         inputs.check_range("learning_rate", learning_rate, low=0)
         if optimizer is not None and learning_rate != LEARNING_RATE:
             raise ValueError(
-                f"learning_rate={learning_rate:g} is that of the default optimizer, and optimizer= makes another: "
-                "give the learning rate to that one"
+                f"learning_rate={learning_rate:g} applies to the default optimizer only: set the learning rate in "
+                "optimizer= instead"
             )
         super().__init__(bins, "nll" if loss is None else "loss")
         self.model = model
@@ -114,7 +116,7 @@ class CalibratedClassifier(RecordedModule):
                 guard=guard,
             )  # fmt: skip
             self.calibrated_loss.guard.told_of_epochs = True
-            self.calibrated_loss.reminder.on = False  # fit does it
+            self.calibrated_loss.reminder.on = False  # fit calls finish()
             self.objective, self.batchnorm = self.calibrated_loss.objective, self.calibrated_loss.batchnorm
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
@@ -130,7 +132,7 @@ class CalibratedClassifier(RecordedModule):
         return logits if self.temperature == 1 else logits / self.temperature
 
     def on_train_start(self) -> None:
-        """See that there are held-out data for the method, then go on from a checkpoint, if there is one."""
+        """Check that there are held-out data for the method, then continue from a checkpoint, if there is one."""
         loader = self.trainer.train_dataloader
         if isinstance(loader, InterleavedLoader):
             if self.calibrated_loss is not None and loader.calibration_loader is None:
@@ -138,6 +140,11 @@ class CalibratedClassifier(RecordedModule):
                 has = f"a method, {self.method!r}," if self.objective is None else "an objective"
                 raise ValueError(
                     f"there is {has} but no calibration data: raise calibration_fraction, or leave out {what}"
+                )
+            if self.calibrated_loss is None and loader.calibration_loader is not None:
+                warn(
+                    "there are held-out batches but no method to use them, and training is plain: pass "
+                    "method='temperature', or leave the held-out data out"
                 )
             if self.trainer.world_size > 1:
                 require_parts_for_ranks(loader)
@@ -164,7 +171,7 @@ class CalibratedClassifier(RecordedModule):
         return loss_or_zero(self.loss, logits, target)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
-        """Score a batch, of several loaders as of one, and return its logits and target (or -100) for callbacks."""
+        """Score a batch of any loader, and return its logits and target (or -100) for callbacks."""
         data = self._evaluate(batch)
         target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
         return {"logits": data.logits, "target": target}
@@ -178,7 +185,7 @@ class CalibratedClassifier(RecordedModule):
         return self(batch[0] if isinstance(batch, list | tuple) else batch)  # type: ignore[no-any-return]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The optimizer over all parameters that want a gradient, and the scheduler if there is one."""
+        """The optimizer over all parameters that require a gradient, and the scheduler if there is one."""
         if self._not_saved:
             name = self._not_saved[0]
             raise ValueError(
@@ -193,11 +200,11 @@ class CalibratedClassifier(RecordedModule):
         if self._make_scheduler is None:
             return optimizer
         scheduler: Any = {"scheduler": self._make_scheduler(optimizer), "interval": self._scheduler_interval}
-        scheduler["reduce_on_plateau"] = False  # RecordedModule sees to it
+        scheduler["reduce_on_plateau"] = False  # RecordedModule steps it
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what :meth:`load_from_checkpoint` builds the classifier from."""
+        """Add the arguments that :meth:`load_from_checkpoint` builds the classifier from."""
         super().on_save_checkpoint(checkpoint)
         functions = {"optimizer": self._make_optimizer, "scheduler": self._make_scheduler}
         plain = {
@@ -218,18 +225,18 @@ class CalibratedClassifier(RecordedModule):
     ) -> Self:  # fmt: skip
         """Load a classifier from a checkpoint, without unpickling anything that may run code.
 
-        The checkpoint holds the arguments the classifier was made with, the structure of model, objective and loss
-        included, but not ``optimizer`` and ``scheduler``, which are functions: pass those to train further.
+        The checkpoint holds the arguments of the classifier, including the structure of model, objective and loss, but
+        not ``optimizer`` and ``scheduler``, which are functions: pass those to train further.
 
         Args:
             checkpoint_path: Path of the checkpoint, a URL, or an open file.
-            map_location: As ``torch.load`` takes it.
-            hparams_file: As Lightning takes it; of no use here.
+            map_location: As in ``torch.load``.
+            hparams_file: As in Lightning; not used here.
             strict: Whether the names of all weights must agree.
-            weights_only: As ``torch.load`` takes it; leave it True.
+            weights_only: As in ``torch.load``; leave it True.
             trusted: Your own classes, or functions, that the model consists of. Classes of ``torch.nn`` and objectives
-                of Calibrant need not be named. Alternatively pass ``model=``, built as it was; its weights are loaded.
-            **kwargs: Arguments of the classifier that take the place of the saved ones.
+                of Calibrant need not be named. Alternatively pass ``model=``, built as before; its weights are loaded.
+            **kwargs: Arguments of the classifier that replace the saved ones.
         """
         saved = read_without_tensors(checkpoint_path).get(KEY, {}).get("classifier")
         arguments = arguments_in(saved, kwargs, trusted)
@@ -245,7 +252,7 @@ class CalibratedClassifier(RecordedModule):
         if self.calibrated_loss is not None:
             what = f"method {self.method!r}" if self.objective is None else "an objective"
             raise TypeError(
-                f"{what} needs calibration batches beside the training batches, got a plain "
+                f"{what} needs calibration batches along with the training batches, got a plain "
                 f"{type(batch).__name__}: make the loader with calibrant.training.interleave(), or use "
                 "InterleavedDataModule"
             )

@@ -1,4 +1,4 @@
-"""Interleaved data for Lightning: who sees which samples, in which order, on which rank."""
+"""Interleaved data for Lightning: which rank sees which samples, and in which order."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,30 +13,30 @@ from calibrant.training.split import Labels, interleaved_split
 
 
 class InterleavedDataModule(lightning.LightningDataModule):
-    """Hold out a part of the training data, and serve it beside the rest.
+    """Hold out a part of the training data, and load it alongside the rest.
 
-    The order of the samples depends on ``seed`` and the epoch alone. Of W processes, process r takes every W-th sample
-    of that order from the r-th on, so W processes with batches of B see together the batches that one process with
-    batches of W times B sees. Where W does not divide the number of training samples, up to W - 1 of them are
-    seen twice in an epoch, so that no process waits for another; evaluation sees every sample once.
+    The order of the samples depends only on ``seed`` and the epoch. With W processes, process r takes every W-th sample
+    of that order, starting with the r-th, so W processes with batches of B together see the batches that one process
+    with batches of W times B sees. If W does not divide the number of training samples, up to W - 1 of them are seen
+    twice in an epoch, so that no process waits for another; evaluation sees every sample once.
 
     Args:
         train: Training data; samples are ``(inputs, target)``.
         validation: Data to validate on, if any.
         test: Data to test on, if any.
         predict: Data to predict, if any: samples with or without target.
-        batch_size: Samples for the NLL in a step, in each process.
+        batch_size: Number of samples for the NLL per step and process.
         calibration_fraction: Share of ``train`` to hold out; 0 holds out nothing and gives plain batches.
-        calibration_batch_size: Samples for the objective in a step, in each process; as ``batch_size`` by default.
-        calibration_every: Give a calibration batch at every k-th step only.
-        seed: Of the split and of the order.
-        stratify: The label of every sample of ``train``, to hold out the same share of every class.
-        minimum_samples: The fewest samples, in all processes together, the objective is defined for: 3 for ESD.
-        drop_last: Leave out a last training batch that is not full, as of one sample, which BatchNorm cannot take.
-        num_workers: As for ``DataLoader``.
-        persistent_workers: As for ``DataLoader``.
-        pin_memory: As for ``DataLoader``.
-        collate_fn: As for ``DataLoader``.
+        calibration_batch_size: Number of samples for the objective per step and process; ``batch_size`` by default.
+        calibration_every: Give a calibration batch every k-th step only.
+        seed: Seed of the split and of the order.
+        stratify: Label of every sample of ``train``, to hold out the same share of every class.
+        minimum_samples: Fewest samples, in all processes together, that the objective is defined for: 3 for ESD.
+        drop_last: Drop the last training batch if it is not full; BatchNorm, for example, cannot take a single sample.
+        num_workers: As in ``DataLoader``.
+        persistent_workers: As in ``DataLoader``.
+        pin_memory: As in ``DataLoader``.
+        collate_fn: As in ``DataLoader``.
 
     Example:
         >>> import torch
@@ -81,7 +81,7 @@ class InterleavedDataModule(lightning.LightningDataModule):
             "collate_fn": collate_fn,
         }  # fmt: skip
         if validation is None:
-            self.val_dataloader = None  # type: ignore[method-assign, assignment]  # what Lightning takes for no validation
+            self.val_dataloader = None  # type: ignore[method-assign, assignment]  # means no validation to Lightning
         self.train_part: Dataset[Any] = train
         self.calibration_part: Dataset[Any] | None = None
         if calibration_fraction != 0:
@@ -92,13 +92,13 @@ class InterleavedDataModule(lightning.LightningDataModule):
     def train_dataloader(self) -> InterleavedLoader:
         """Training batches, each with a calibration batch beside it."""
         if self._loader is not None and self.trainer is not None and self.trainer.current_epoch > 0:
-            return self._loader  # asked again within a run: it goes on, and does not begin with the first order anew
+            return self._loader  # called again within a run: it continues, and does not start over with the first order
         calibration, (processes, _) = self.calibration_part, self._place()
         self._loader = interleave(
             self._shuffled(self.train_part, self.batch_size, drop_last=self.drop_last),
             None if calibration is None else self._shuffled(calibration, self.calibration_batch_size),
             calibration_every=self.calibration_every,
-            minimum_samples=math.ceil(self.minimum_samples / processes),  # the objective sees those of all processes
+            minimum_samples=math.ceil(self.minimum_samples / processes),  # the objective sees all processes
         )
         return self._loader
 
@@ -126,16 +126,16 @@ class InterleavedDataModule(lightning.LightningDataModule):
         return DataLoader(dataset, batch_size=self.batch_size, sampler=sampler, **self._loader_options)
 
     def _place(self) -> tuple[int, int]:
-        """How many processes there are, and which of them this is."""
+        """Number of processes, and rank of this one."""
         return (1, 0) if self.trainer is None else (self.trainer.world_size, self.trainer.global_rank)
 
 
 class _OnceEach(DistributedSampler[Any]):
-    """Every W-th sample in order. Torch's own repeats some to give every rank as many, and scores would count them."""
+    """Every W-th sample in order. Torch's sampler repeats some to give all ranks as many; scores would count them."""
 
     def __init__(self, dataset: Dataset[Any], replicas: int, rank: int) -> None:
         super().__init__(dataset, replicas, rank, shuffle=False)
-        self.indices = range(rank, len(dataset), replicas)  # type: ignore[arg-type]  # an error of its own without length
+        self.indices = range(rank, len(dataset), replicas)  # type: ignore[arg-type]  # raises without a length
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.indices)
@@ -145,7 +145,7 @@ class _OnceEach(DistributedSampler[Any]):
 
 
 def loader_states(trainer: Any) -> list[dict[str, Any]]:
-    """Where the train loader of each rank is, if it can be picked up again: their random numbers differ."""
+    """Position of the train loader of each rank, if it can be resumed; their random states differ."""
     loader = trainer.train_dataloader
     if not isinstance(loader, InterleavedLoader):
         return []
@@ -156,14 +156,14 @@ def loader_states(trainer: Any) -> list[dict[str, Any]]:
 
 
 def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
-    """Go on where a loader was: Lightning does so itself, but not after a checkpoint from the end of an epoch."""
+    """Restore the position of a loader: Lightning does so itself, but not from a checkpoint at the end of an epoch."""
     loader = trainer.train_dataloader
     if not isinstance(loader, InterleavedLoader) or not states:
         return
     if trainer.num_training_batches == float("inf"):
         raise ValueError(
-            "a train loader without a length cannot be picked up again, since Lightning reads it a batch "
-            "ahead: give it a length"
+            "a train loader without a length cannot be resumed, since Lightning reads it one batch ahead: "
+            "give it a length"
         )
     loader.load_state_dict(of_rank(states, trainer.global_rank))
 
@@ -178,5 +178,5 @@ def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def of_rank(states: Sequence[Mapping[str, Any]], rank: int) -> Mapping[str, Any]:
-    """The state of one rank, where there may have been another number of them."""
+    """The state of one rank; the number of ranks may have changed."""
     return states[rank % len(states)]

@@ -1,6 +1,6 @@
 """Private names of Lightning that this package depends on, all of them here. Tested with lightning 2.6.0 and 2.6.6.
 
-What is not underscored but undocumented, the stages and progress of the loops, is here too.
+Undocumented names without an underscore, the stages and progress of the loops, are here too.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ load_checkpoint = _load
 
 
 def is_fitting(module: LightningModule) -> bool:
-    """Whether a module has a trainer, and that trainer fits it."""
+    """Whether a trainer is fitting the module."""
     return module._trainer is not None and module.trainer.state.fn == "fit"
 
 
@@ -34,7 +34,7 @@ def validate_now(trainer: Trainer) -> None:
 
 
 def begin_next_epoch(trainer: Trainer) -> None:
-    """Let a run that resumes from the very end of an epoch open the next one, and count it."""
+    """Start and count the next epoch when a run resumes from the very end of one."""
     progress: Any = trainer.fit_loop.epoch_progress.current
     if progress.processed == progress.started:
         trainer.fit_loop.reset_restart_stage()

@@ -1,4 +1,4 @@
-"""The three methods, and the settings that each has when not told otherwise."""
+"""The three methods and their default settings."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +23,7 @@ def checked_settings(
     method: Method, objective: Loss | None, weight: float | None, every: int | None, batchnorm: BatchNormUse | None,
     **of_objective: Any,
 ) -> Settings:  # fmt: skip
-    """Check what was given, and fill in what was not; ``of_objective`` are options of the default objective."""
+    """Check the given settings and fill in the defaults; ``of_objective`` are options of the default objective."""
     inputs.check_choice("method", method, ("temperature", "head", "published"))
     if method == "temperature" and (objective is not None or weight is not None):
         raise ValueError("method 'temperature' has no objective and no weight: choose 'published' or 'head' for one")

@@ -1,4 +1,4 @@
-"""The state of the random numbers, as plain values that a checkpoint can carry."""
+"""Random state as plain values that a checkpoint can hold."""
 
 import random
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def random_state() -> RandomState:
 
 
 def set_random_state(state: RandomState) -> None:
-    """Put the generators back into a state that :func:`random_state` returned."""
+    """Restore a state that :func:`random_state` returned."""
     torch.set_rng_state(state["torch"].cpu())
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
@@ -40,7 +40,7 @@ def set_random_state(state: RandomState) -> None:
 
 @contextmanager
 def kept_random_state() -> Iterator[None]:
-    """Put the generators back afterwards to where they are now."""
+    """Restore the current state of the generators on exit."""
     state = random_state()
     try:
         yield

@@ -14,7 +14,7 @@ from calibrant.training.last_layer import divide
 
 # Penalties of the head, the strongest first. They are relative to the mean NLL, with features of mean square 1.
 PENALTIES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
-# Elements of the features up to which they are kept in float64: 128 MB.
+# Features with up to this many elements are kept in float64: 128 MB.
 WHOLE = 2**24
 
 
@@ -54,7 +54,7 @@ def logits_after(change: Recalibration, samples: Samples) -> Tensor:
 
 @torch.no_grad()
 def apply(change: Recalibration, model: nn.Module, layer: nn.Module | None) -> None:
-    """Change the model: by its last layer, which may get a bias, or a temperature where no layer can be changed."""
+    """Change the model's last layer, which may get a bias, or scale its output if no layer can be changed."""
     if isinstance(change, float):
         divide(model, layer, change)
         return
@@ -84,7 +84,7 @@ def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = P
     bias = torch.zeros(len(first)).double() if layer.bias is None else layer.bias.detach().cpu().double() / temperature
     sizes = features.double().square().mean(0).sqrt()
     sizes = sizes.clamp_min(1e-6 * float(sizes.max())).clamp_min(1e-12)
-    # In float64, which every step of the search computes in, unless that takes too much memory.
+    # In float64, as in every step of the search, unless that takes too much memory.
     scaled = features.double() / sizes if features.numel() <= WHOLE else (features / sizes).float()
     given = torch.cat([part @ first.T + bias for part, _ in chunks(features, samples.target)])
     shift = np.zeros(first.numel() + len(first))
@@ -95,7 +95,7 @@ def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = P
 
 
 def _fit_shift(given: Tensor, features: Tensor, target: Tensor, penalty: float, start: Vector) -> Vector:
-    """The best change of weights and bias, beside given logits."""
+    """The best change of weights and bias, in addition to given logits."""
     outputs = given.shape[1]
 
     def objective(position: Vector) -> tuple[float, Vector]:

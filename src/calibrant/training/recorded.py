@@ -27,18 +27,18 @@ ON_PROGRESS_BAR = {"accuracy", "ece", "objective"}
 class RecordedModule(lightning.LightningModule):
     """Keeps, logs and saves the scores of every epoch; subclasses add to ``training_scores`` and ``evaluation_scores``.
 
-    Lightning's own means over an epoch forget what came before a resume, and a checkpoint written by
-    ``ModelCheckpoint(every_n_train_steps=...)`` precedes the validation and the end of epoch that may be due after
-    the same step, which Lightning then leaves out on resuming. Here the sums are part of the checkpoint, and what
-    was due is made up for. A ``calibrated_loss`` of the subclass has its held-out scores reported for every epoch and
-    compared with validation, and is finished at the end of ``fit``.
+    Lightning's own epoch means lose everything before a resume. A checkpoint of
+    ``ModelCheckpoint(every_n_train_steps=...)`` is written before the validation and the end of epoch that may be due
+    after the same step, and Lightning skips these on resuming. Here the sums are part of the checkpoint, and what was
+    due is run on resuming. If the subclass has a ``calibrated_loss``, its held-out scores are logged for every epoch
+    and compared with validation, and it is finished at the end of ``fit``.
     """
 
     model: nn.Module
 
     def __init__(self, bins: int, loss_name: str) -> None:
         super().__init__()
-        self.history: list[dict[str, float]] = []  # an epoch's number, training scores, those of its last validation
+        self.history: list[dict[str, float]] = []  # per epoch: its number, training scores, last validation scores
         self.calibrated_loss: CalibratedLoss | None = None
         self.finished: Finished | None = None
         self._is_finished = True
@@ -54,22 +54,22 @@ class RecordedModule(lightning.LightningModule):
 
     @property
     def temperature_is_in_the_loop(self) -> bool:
-        """Whether held-out data set a temperature."""
+        """Whether a temperature is fitted to held-out data."""
         return self.calibrated_loss is not None and self.calibrated_loss.method == "temperature"
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by now: 1 without the method ``"temperature"``, and again after ``fit``."""
+        """Current divisor of the logits: 1 without the method ``"temperature"``, and again after ``fit``."""
         if self.calibrated_loss is None:
             return 1.0
         return self._of_checkpoint or self.calibrated_loss.temperature
 
     def setup(self, stage: str) -> None:
-        """Begin a run: what another run was to go on from, such as that of ``Tuner.lr_find``, is not for this one."""
+        """Start a run, without the state that an earlier run such as ``Tuner.lr_find`` was to continue from."""
         self._resumed = None
 
     def on_train_start(self) -> None:
-        """Go on from a checkpoint, if there is one, and make up for what was due when it was written."""
+        """Continue from a checkpoint, if there is one, and run what was due when it was written."""
         resumed, self._resumed = self._resumed, None
         if resumed is None:
             return
@@ -89,7 +89,7 @@ class RecordedModule(lightning.LightningModule):
             self._begin_epoch(self._epoch + 1)
 
     def on_train_epoch_start(self) -> None:
-        """Begin to count."""
+        """Reset the scores."""
         self._begin_epoch(self.current_epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
@@ -101,16 +101,16 @@ class RecordedModule(lightning.LightningModule):
         self._forget_from(epoch)
 
     def _forget_from(self, epoch: int) -> None:
-        """What is trained again is no longer history."""
+        """Remove epochs that are trained again from the history."""
         self.history = [entry for entry in self.history if entry["epoch"] < epoch]
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Note that there will be something new to validate, and to finish."""
+        """Note that there is something new to validate and to finish."""
         self._has_new_step = True
         self._is_finished, self._of_checkpoint = False, None
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Log the running scores now and then, and keep the random numbers from what validation draws."""
+        """Log the running scores now and then, and save the random state before validation draws from it."""
         # on_validation_start would be too late: by then the loader has drawn the seed of its workers.
         self._random_before_validation = random_state() if self._validation_is_due() else None
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -118,7 +118,7 @@ class RecordedModule(lightning.LightningModule):
             self._log("train", self.training_scores.values(across_ranks=False), on_step=True)
 
     def on_train_epoch_end(self) -> None:
-        """Log the epoch and enter it into the history."""
+        """Log the epoch and add it to the history."""
         self._log("train", self._close_epoch())
 
     def _close_epoch(self) -> dict[str, float]:
@@ -136,7 +136,7 @@ class RecordedModule(lightning.LightningModule):
         return values
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step a scheduler, unless it watches a score: Lightning would leave out a step in a resumed epoch."""
+        """Step a scheduler, unless it watches a score: Lightning would skip a step in a resumed epoch."""
         if not isinstance(scheduler, ReduceLROnPlateau):
             super().lr_scheduler_step(scheduler, metric)
 
@@ -147,14 +147,14 @@ class RecordedModule(lightning.LightningModule):
                 if latest is not None:
                     config.scheduler.step(latest)
                 elif not self.trainer.num_val_batches:
-                    raise ValueError(f"ReduceLROnPlateau watches {PLATEAU}, and there is no validation data: give some")
+                    raise ValueError(f"ReduceLROnPlateau watches {PLATEAU}, but there is no validation data: pass some")
 
     def on_validation_epoch_start(self) -> None:
-        """Begin to count."""
+        """Reset the scores."""
         self.evaluation_scores.reset()
 
     def on_validation_epoch_end(self) -> None:
-        """Log the scores, compare them with held-out ones, and put the random numbers of training back."""
+        """Log the scores, compare them with held-out ones, and restore the random state of training."""
         values = self.evaluation_scores.values()
         self._log("validation", values)
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
@@ -170,7 +170,7 @@ class RecordedModule(lightning.LightningModule):
             self._random_before_validation = None
 
     def on_test_epoch_start(self) -> None:
-        """Begin to count."""
+        """Reset the scores."""
         self.evaluation_scores.reset()
 
     def on_test_epoch_end(self) -> None:
@@ -192,19 +192,19 @@ class RecordedModule(lightning.LightningModule):
         return f"{stage}_{loss_name if name == 'loss' else name}"
 
     def _validation_is_due(self) -> bool:
-        """Whether validation follows this step and has not been yet."""
+        """Whether validation is due after this step and has not run yet."""
         return self._has_new_step and lightning_private.validation_is_due(self.trainer)
 
     def finish(self, held_out: Iterable[Any], new: Iterable[Any] | None = None) -> Finished:
-        """Make the model of an unfinished checkpoint calibrated, as ``fit`` does, and compare with ``new`` batches."""
+        """Calibrate the model of an unfinished checkpoint, as ``fit`` does, and compare with ``new`` batches."""
         if self.calibrated_loss is None:
-            raise ValueError("there is no method, and so nothing to finish: give the classifier one")
+            raise ValueError("there is no method, so there is nothing to finish: pass method= to the classifier")
         self._is_finished, self._of_checkpoint = True, None
         self.finished = self.calibrated_loss.finish(held_out, new)
         return self.finished
 
     def on_fit_end(self) -> None:
-        """Judge the last epoch, or fold the temperature; callbacks have put earlier weights back by now."""
+        """Check the last epoch, or fold the temperature; callbacks have restored earlier weights by now."""
         loader = self.trainer.train_dataloader
         if self._is_finished or self.calibrated_loss is None or not isinstance(loader, InterleavedLoader):
             return
@@ -217,7 +217,7 @@ class RecordedModule(lightning.LightningModule):
             self.finished = self.calibrated_loss.finish(batches)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the history, the epoch so far, where the loader is, and the state of the loss of every rank."""
+        """Add the history, the epoch so far, the position of the loader, and the state of the loss of every rank."""
         checkpoint[KEY] = {
             "history": [dict(entry) for entry in self.history], "epoch": self._epoch,
             "scores": self.training_scores.saved(), "validation": dict(self._validation),
@@ -229,7 +229,7 @@ class RecordedModule(lightning.LightningModule):
             checkpoint[KEY]["calibrated_loss"] = {"ranks": states, "is_finished": self._is_finished}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take up the history, and remember where to go on if this is to be trained further."""
+        """Restore the history, and remember the position in case training continues."""
         saved = checkpoint.get(KEY)
         if saved is None:
             return
@@ -244,7 +244,7 @@ class RecordedModule(lightning.LightningModule):
         if self.temperature_is_in_the_loop and not self._is_finished and not lightning_private.is_fitting(self):
             self._of_checkpoint = self.calibrated_loss.loop.best
             warn(
-                "this checkpoint is from before the end of fit: the classifier divides its logits by the temperature "
-                f"that was best then, {self.temperature:.3g}, and classifier.model does not. To make it final call "
+                "this checkpoint was saved before the end of fit: the classifier divides its logits by the temperature "
+                f"that was best then, {self.temperature:.3g}, but classifier.model does not. To calibrate it call "
                 "classifier.finish(held_out_loader)"
             )

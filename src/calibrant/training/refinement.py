@@ -12,14 +12,14 @@ from calibrant import inputs
 from calibrant.posthoc.temperature import best_temperature
 from calibrant.training.last_layer import divide_layer
 
-ROWS = 2**14  # of one piece, so that double precision does not take twice the memory of all logits
+ROWS = 2**14  # per piece, so that double precision does not take twice the memory of all logits
 
 
 def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
     """Return the mean log loss after the best temperature, and that temperature.
 
-    Where there is no best temperature, as for a model that is no better than chance, this is the plain log loss and 1.
-    Logits that are not finite have an infinite loss. Samples labelled -100 do not count.
+    If there is no best temperature, as for a model no better than chance, this is the plain log loss and 1. Logits that
+    are not finite have an infinite loss. Samples labelled -100 are ignored.
 
     Example:
         >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
@@ -29,7 +29,7 @@ def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
     """
     finite = logits.isfinite()
     if not finite.all():
-        # Samples that do not count may hold anything: their marks become 0.
+        # Ignored samples may hold anything: classification() sets their logits to 0.
         if inputs.classification((~finite).float(), target).logits.any():
             return math.inf, 1.0
         logits = torch.where(finite, logits, 0.0)
@@ -69,8 +69,8 @@ class StopsByRefinement:
         """Take a validation into account, and copy the weights if it is the best one."""
         self._classes = classes
         if self.fold:
-            last_layer(module, classes, self.layer)  # an error now, rather than at the end
-        if self._stops:  # as when a run that had stopped is resumed
+            last_layer(module, classes, self.layer)  # fails now rather than at the end
+        if self._stops:  # for example when a stopped run is resumed
             return
         if self._weights is not None and not score < self.best_score_:
             self._waited += 1
@@ -111,7 +111,7 @@ def classes_of(logits: Tensor) -> int:
 
 
 def last_layer(module: nn.Module, classes: int, layer: str | nn.Linear | None) -> nn.Linear:
-    """Return the layer that makes the logits: that given, or the last ``nn.Linear`` with an output for each class."""
+    """Return the layer that makes the logits: the given one, or the last ``nn.Linear`` with an output per class."""
     found: Any = layer
     if isinstance(layer, str):
         found = module.get_submodule(layer)
@@ -122,7 +122,7 @@ def last_layer(module: nn.Module, classes: int, layer: str | nn.Linear | None) -
     if not isinstance(found, nn.Linear):
         what = "none was found" if layer is None else f"layer is a {type(found).__name__}"
         raise ValueError(
-            f"the temperature is divided into a torch.nn.Linear with {classes} outputs, and {what}: name the layer "
+            f"folding the temperature needs a torch.nn.Linear with {classes} outputs, but {what}: name the layer "
             "that makes the logits with layer=, or set fold=False"
         )
     owned = (each.named_parameters(recurse=False, remove_duplicate=False) for each in module.modules())

@@ -1,4 +1,4 @@
-"""Accuracy, log loss and confidence of the batches that pass, as running sums."""
+"""Accuracy, log loss and confidence of batches, as running sums."""
 
 import math
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from calibrant.numerics import accumulation_dtype
 
 
 class Scores(NamedTuple):
-    """Means over samples that passed."""
+    """Means over samples."""
 
     samples: float
     accuracy: float
     nll: float
-    gap: float  # mean confidence less accuracy
-    doubt: float = 0.0  # mean of 1 less the probability of the target
+    gap: float  # mean confidence minus accuracy
+    doubt: float = 0.0  # mean of 1 minus the probability of the target
 
     @property
     def deviation(self) -> float:
@@ -33,7 +33,7 @@ class Scores(NamedTuple):
 
 
 class Sums:
-    """Running sums on the device of the batches, several batches at a time, so that a step hardly notices them."""
+    """Running sums on the device of the batches, several batches at a time, so that a step takes hardly longer."""
 
     WAITING = 16
 
@@ -80,17 +80,17 @@ class Sums:
         return Scores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """Sums in plain values; what waits is kept as it is, since another order of summation rounds differently."""
+        """Sums in plain values; pending batches stay separate, since another order of summation rounds differently."""
         return {"sums": self._sums, "batches": self.batches, "waiting": [tuple(data) for data in self._waiting]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self._sums, self.batches = state["sums"], state["batches"]
         self._waiting = [Classification(*data) for data in state["waiting"]]
 
 
 def joined(parts: list[Classification]) -> Classification:
-    """Batches as one."""
+    """Join batches."""
     logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
     if all(part.mask is None for part in parts):
         return Classification(logits, target)

@@ -23,7 +23,7 @@ class WeightScores:
         weight: Weight of the objective.
         accuracy: Accuracy of every seed, as a share.
         ece: ECE of every seed, as a share.
-        failure: What a seed failed with; None if none did.
+        failure: Error of a failed seed; None if none failed.
     """
 
     weight: float
@@ -54,14 +54,14 @@ class WeightScores:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What :func:`search` found; ``print`` it for a table.
+    """Result of :func:`search`; ``print`` it for a table.
 
     Attributes:
         weight: Chosen weight; that of the baseline if no other qualifies.
         baseline: Scores of the baseline.
         candidates: Scores of the other weights, in ascending order.
-        seeds: Seeds that every weight was run with.
-        accuracy_tolerance: Loss of accuracy, as a share, from which on a weight does not qualify.
+        seeds: Seeds of the runs of every weight.
+        accuracy_tolerance: A weight qualifies if it loses less accuracy than this share.
     """
 
     weight: float
@@ -116,8 +116,8 @@ def search(
 ) -> SearchResult:  # fmt: skip
     """Train with several weights and seeds, and choose a weight on validation data.
 
-    The rule is that of the ESD paper: of the weights that lose less than 1.5 points of validation accuracy against
-    training without the objective, the one with the lowest validation ECE (20 equal-width bins), here as means
+    The rule is that of the ESD paper: among the weights that lose less than 1.5 points of validation accuracy against
+    training without the objective, choose the one with the lowest validation ECE (20 equal-width bins). Both are means
     over the seeds. If a seed of a weight fails, the weight is discarded. If no weight qualifies, the result is the
     baseline.
 
@@ -125,12 +125,12 @@ def search(
         fit: Function of ``(weight, seed)`` that trains and returns validation ``(logits, target)``, or a mapping with
             ``accuracy`` and ``ece`` as shares.
         weights: Weights of the objective to try.
-        seeds: Number of seeds, which are then 0, 1, 2 and so on, or the seeds themselves.
-        accuracy_tolerance: Loss of accuracy, as a share, from which on a weight does not qualify.
-        baseline: Weight that the others are compared with, run too.
+        seeds: Number of seeds (0, 1, 2 and so on), or the seeds themselves.
+        accuracy_tolerance: A weight qualifies if it loses less accuracy than this share.
+        baseline: Weight that the others are compared with; it is run too.
         figure: Path of a figure of ECE and accuracy against the weight (PNG, SVG or PDF); needs the extra ``report``.
-        store: Path of a JSON file that keeps finished runs. The same call goes on with those that are missing, after
-            an interruption or with more weights. Use another file when ``fit`` changes.
+        store: Path of a JSON file that keeps finished runs. The same call runs only those that are missing, after an
+            interruption or with more weights. Use another file when ``fit`` changes.
 
     Returns:
         All scores and the chosen ``weight``.
@@ -243,7 +243,7 @@ def _write(path: Path, known: Scores) -> None:
 
 
 def _drawing(path: Path) -> Callable[[Path, SearchResult], None]:
-    """The function that draws, or an error before anything is trained."""
+    """Return the drawing function, or raise an error before anything is trained."""
     try:
         from calibrant.training.search_figure import write_search_figure
     except ModuleNotFoundError as error:

@@ -91,7 +91,7 @@ def _legend(figure: Figure, result: SearchResult) -> None:
 
 
 def _band(scores: WeightScores, score: str) -> tuple[float, float, float]:
-    """Mean of a score, between that less and that plus its spread."""
+    """Mean of a score minus its spread, the mean, and the mean plus its spread."""
     mean, spread = getattr(scores, f"mean_{score}"), getattr(scores, f"{score}_spread")
     spread = 0.0 if math.isnan(spread) else spread
     return mean - spread, mean, mean + spread

@@ -30,15 +30,15 @@ def interleaved_split(
 ) -> tuple[Tensor, Tensor] | tuple[Subset[Any], Subset[Any]]:  # fmt: skip
     """Split training data into the part the NLL sees and the part the calibration objective sees.
 
-    The two are disjoint and together everything. The same seed gives the same split, on every machine and whatever
-    the state of the global random numbers, which are left alone.
+    The two parts are disjoint and together cover all data. The same seed gives the same split on every machine. The
+    global random state is neither used nor changed.
 
     Args:
         data: A dataset with a length, or that length.
         calibration_fraction: Share of the samples to hold out; the paper's is 0.1.
-        seed: Of the split.
-        stratify: The label of every sample, to hold out the same share of every class, to within one sample.
-        minimum_samples: The fewest samples the objective is defined for: 3 for ESD.
+        seed: Seed of the split.
+        stratify: Label of every sample, to hold out the same share of every class, to within one sample.
+        minimum_samples: Fewest samples the objective is defined for: 3 for ESD.
 
     Returns:
         ``(train, calibration)``: two ``Subset`` of the dataset, or for a length two tensors of ascending indices.

@@ -22,14 +22,14 @@ class StopAfterTemperature(StopsByRefinement, Callback):
     At every validation this callback logs the log loss after the best temperature, ``validation_refined_nll``, and
     keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
 
-    Logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as that of
-    ``CalibratedClassifier`` does. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs,
-    target)``. The first process keeps the logits of all validation samples in memory meanwhile.
+    The logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as in
+    ``CalibratedClassifier``. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs, target)``.
+    The first process keeps the logits of all validation samples in memory.
 
     Args:
         patience: Validations without improvement after which training stops; None to train to the end and only keep
             the best weights.
-        loader: Batches to judge by in place of the validation data.
+        loader: Batches to use in place of the validation data.
         fold: Divide the last layer by the temperature at the end, so that the model itself is calibrated.
         layer: Layer that makes the logits, or its name in the module; by default the last ``nn.Linear`` with as many
             outputs as there are classes.
@@ -58,7 +58,7 @@ class StopAfterTemperature(StopsByRefinement, Callback):
         self._resumes = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin anew, or go on from a checkpoint, which may have been written when training had stopped."""
+        """Start afresh, or continue from a checkpoint, which may be that of a stopped run."""
         if self.loader is None and not trainer.num_val_batches:
             raise ValueError("StopAfterTemperature needs validation data, or a loader: pass val_dataloaders or loader=")
         if not self._resumes:
@@ -67,7 +67,7 @@ class StopAfterTemperature(StopsByRefinement, Callback):
         trainer.should_stop = trainer.should_stop or self._stops
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to collect."""
+        """Start collecting logits."""
         self._collected = []
 
     def on_validation_batch_end(
@@ -82,7 +82,7 @@ class StopAfterTemperature(StopsByRefinement, Callback):
         if trainer.sanity_checking:
             return
         if self.loader is not None:
-            with kept_random_state():  # that of training, which the loader may draw from
+            with kept_random_state():  # the loader may draw from that of training
                 for batch in self.loader:
                     self._collect(trainer, pl_module, None, trainer.strategy.batch_to_device(batch))
         score, temperature, classes = _on_all_ranks(self._collected)
@@ -104,7 +104,7 @@ class StopAfterTemperature(StopsByRefinement, Callback):
         return self._state() | {"weights": self._weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self._go_on_from(state_dict, state_dict["weights"])
         self._resumes = True
 

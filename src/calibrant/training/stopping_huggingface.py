@@ -25,10 +25,10 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
 
     The counterpart of :class:`~calibrant.training.StopAfterTemperature` for ``transformers.Trainer``. Every evaluation
     reports ``eval_refined_nll``. The best weights are kept in memory, and with every checkpoint in the file
-    ``best_after_temperature.pt`` beside it. At the end of training they are put back into the model, also where
+    ``best_after_temperature.pt`` beside it. At the end of training they are restored, even if
     ``load_best_model_at_end`` has chosen others.
 
-    ``CalibratedTrainer`` needs no more than ``callbacks=[stopping]``; ``Trainer`` itself gives predictions to
+    ``CalibratedTrainer`` needs only ``callbacks=[stopping]``; ``Trainer`` itself gives predictions to
     ``compute_metrics`` only, so pass ``compute_metrics=stopping.compute_metrics`` too.
 
     Args:
@@ -37,7 +37,7 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         fold: Divide the last layer by the temperature at the end, so that the model itself is calibrated.
         layer: Layer that makes the logits, or its name in the model; by default the last ``nn.Linear`` with as many
             outputs as there are classes.
-        compute_metrics: Metrics of your own, to be reported beside ``refined_nll``.
+        compute_metrics: Your own metrics, reported along with ``refined_nll``.
 
     Attributes:
         temperature_: Temperature of the best evaluation.
@@ -81,7 +81,7 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         return {"refined_nll": self._latest[0]}
 
     def on_train_begin(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
-        """Begin anew, or go on from a checkpoint."""
+        """Start afresh, or continue from a checkpoint."""
         self._forget()
         self._latest, self._trains = None, True
         kept: Any = state.stateful_callbacks
@@ -91,7 +91,7 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         path = Path(str(folder)) / WEIGHTS
         if not path.exists():
             raise FileNotFoundError(
-                f"{path} is missing, the weights of the best evaluation: resume from a checkpoint in output_dir, or "
+                f"the weights of the best evaluation, {path}, are missing: resume from a checkpoint in output_dir, or "
                 "set resume_from_checkpoint in TrainingArguments"
             )
         self._go_on_from(kept[PLACE]["attributes"], torch.load(path, map_location="cpu", weights_only=True))
@@ -113,7 +113,7 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         control.should_training_stop = control.should_training_stop or self._stops
 
     def on_predict(self, args: Arguments, state: State, control: Control, metrics: Any, **kwargs: Any) -> None:
-        """Predictions choose no weights."""
+        """Ignore predictions, which do not choose weights."""
         self._latest = None
 
     def on_save(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Held-out batches without end, whose place two integers tell."""
+"""An endless stream of held-out batches whose position is given by two integers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,11 +9,11 @@ from calibrant.training.randomness import kept_random_state, random_state, seed_
 
 
 class Stream:
-    """Held-out batches of at least ``minimum`` samples without end.
+    """An endless stream of held-out batches of at least ``minimum`` samples.
 
-    Every pass draws from random numbers of its own, seeded by its number, and leaves those of the training alone. So
-    two integers tell where the stream is, and a pass can be drawn again up to there: the ``passes`` that are complete,
-    and the ``batches`` of the next one that were drawn.
+    Every pass has its own random state, seeded by its number, and does not affect that of training. Two integers give
+    the position, up to which a pass can be repeated: the number of complete ``passes``, and the number of ``batches``
+    drawn from the next one.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Stream:
 
     @property
     def place(self) -> dict[str, int]:
-        """Where the stream is, as arguments of a new one."""
+        """Position of the stream, as arguments of a new one."""
         return {"passes": self.passes, "batches": self.batches}
 
     def next_batch(self) -> Any:
@@ -50,7 +50,7 @@ class Stream:
         )
 
     def whole_pass(self) -> Iterator[Any]:
-        """Give every batch once, beside the stream, which stays where it is."""
+        """Give every batch once, without moving the stream."""
         with self._own_random_numbers():
             loader = self._opened()
             seed_all(self._seed)
@@ -64,7 +64,7 @@ class Stream:
 
     def _opened(self) -> Iterable[Any]:
         if self._loader is None:
-            seed_all(self._seed)  # which accelerate's sampler keeps, to add the number of the pass to it
+            seed_all(self._seed)  # accelerate's sampler keeps this seed and adds the number of the pass
             self._loader = self._make_loader()
         return self._loader
 

@@ -1,4 +1,4 @@
-"""The temperature in the loop: the one number that held-out data set while a network trains."""
+"""The temperature in the loop: a number that is fitted to held-out data while a network trains."""
 
 import math
 from collections.abc import Mapping
@@ -13,15 +13,17 @@ from calibrant.inputs import Classification
 from calibrant.posthoc.temperature import solve_from
 
 Criterion = Literal["nll", "esd"]
-# A temperature beyond e^±40 says that the logits are not on any scale, not what the scale is.
+# A temperature beyond e^±40 means that the logits have no scale.
 FARTHEST = 40.0
-# Samples below which T is not solved for: a handful says nothing yet.
+# T is not fitted to fewer samples.
 FEWEST = 16
-# How far, before any data, the right log T may be from that of the training: a factor of 1.6 up or down is usual.
+# Prior standard deviation of the best log T around that of the training: a factor of 1.6 up or down.
 SPREAD = 0.5
-# The last Newton step while training, where T moves on anyway: it leaves an error of about its square.
+# Logits whose scale differs by more than this factor, in logarithms, from the last ones are those of other weights.
+OTHER_WEIGHTS = math.log(1.5)
+# Newton's method stops at steps below this during training, where T keeps moving. The error is about its square.
 NEAR = 0.03
-# What the latest value counts for in the running mean of the held-out log loss, and steps before it is judged.
+# Weight of the latest value in the running mean of the held-out log loss, and fewest steps without a new minimum.
 LATEST, EARLIEST = 0.3, 30
 
 
@@ -35,14 +37,13 @@ class _Entry(NamedTuple):
 
 
 class TemperatureLoop:
-    """Follows the temperature that is right for held-out data, once the network over-fits.
+    """Follows the best temperature for held-out data, once the network overfits.
 
-    Held-out logits enter a buffer of the latest ``samples``, from which what is older than half of the training so far
-    is dropped. Whenever a quarter of the buffer is new, the temperature that is best for it is solved for. T is 1 until
-    the held-out log loss at that temperature has ceased to fall, and moves part of the way to it from then on: before,
-    the network learns more than it over-fits, and a T that rises would only slow it down. T is never below 1, which
-    would act as a higher learning rate does. No gradient is involved.
-    :class:`calibrant.training.CalibratedLoss` describes the settings.
+    A buffer holds the latest ``samples`` held-out logits, except those older than half of the training so far. Whenever
+    a quarter of the buffer is new, its best temperature is computed. T is 1 until the held-out log loss at that
+    temperature has stopped falling, and from then on moves part of the way to it: before, the network learns more than
+    it overfits, and a rising T would only slow it down. T is never below 1, which would act as a higher learning rate
+    does. No gradient is involved. :class:`calibrant.training.CalibratedLoss` describes the settings.
 
     Example:
         >>> from calibrant.posthoc import TemperatureScaling
@@ -75,7 +76,7 @@ class TemperatureLoop:
         self._lowest_at = 0
 
     def anew(self) -> "TemperatureLoop":
-        """A loop with the same settings that knows of nothing but the largest logit."""
+        """A loop with the same settings that keeps only the largest logit."""
         loop = TemperatureLoop(self.criterion, samples=self.samples, damping=self.damping, patience=self.patience)
         loop.largest_logit = self.largest_logit
         return loop
@@ -87,12 +88,12 @@ class TemperatureLoop:
 
     @property
     def best(self) -> float:
-        """The temperature that is best for the latest held-out logits, whether or not T has moved."""
+        """Best temperature for the latest held-out logits, whether or not T has moved."""
         return math.exp(self._best)
 
     @torch.no_grad()
     def observe(self, data: Classification, step: int, weight: Tensor | None = None) -> None:
-        """Take in a batch, or this rank's part of it, of held-out logits, not yet divided by T, and move T."""
+        """Add a batch of held-out logits, or this rank's part of it, not yet divided by T, and move T."""
         logits, target, weight = gathered(data, weight)
         if len(logits):
             self.largest_logit = max(self.largest_logit, float(logits.abs().max()))
@@ -107,7 +108,7 @@ class TemperatureLoop:
         best = solution(logits, target, self._best, self.criterion, weight, rough=True)
         if not self.over_fits:
             at = self._best if best is None else best
-            # Predictions no better than chance are best without confidence, at log C.
+            # The best log loss of predictions no better than chance is that of uniform probabilities, log C.
             self._judge(step, min(log_loss(logits, target, at, weight), math.log(logits.shape[1])))
         if best is None:
             return
@@ -116,7 +117,7 @@ class TemperatureLoop:
             self.log_temperature += self.damping * (max(best, 0.0) - self.log_temperature)
 
     def _judge(self, step: int, log_loss: float) -> None:
-        """Note the held-out log loss at the best temperature, and whether it has ceased to fall."""
+        """Note the held-out log loss at the best temperature, and whether it has stopped falling."""
         first = math.isinf(self._log_loss)
         self._log_loss = log_loss if first else self._log_loss + LATEST * (log_loss - self._log_loss)
         if self._log_loss < self._lowest:
@@ -125,7 +126,7 @@ class TemperatureLoop:
             self.over_fits = True
 
     def _forget(self, step: int) -> int:
-        """Drop what is too old, and return how many samples are left."""
+        """Drop samples that are too old, and return how many are left."""
         sizes = [entry.target.shape[0] for entry in self._entries]  # several times as fast as len()
         kept, old = sum(sizes), 0
         while old < len(sizes) - 1 and (kept - sizes[old] >= self.samples or self._entries[old].step < step / 2):
@@ -135,7 +136,7 @@ class TemperatureLoop:
         return kept
 
     def buffer(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Logits, target and weights that T is solved on."""
+        """Logits, target and weights that T is fitted to."""
         if not self._entries:
             return torch.empty(0, 2), torch.empty(0, dtype=torch.long), None
         _, logits, target, weights = zip(*self._entries, strict=True)
@@ -144,8 +145,20 @@ class TemperatureLoop:
         given = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
         return torch.cat(logits), torch.cat(target), torch.cat(given)
 
+    def trained_at(self, logits: Tensor) -> float:
+        """Log of the temperature that the network with these held-out logits was trained at.
+
+        This is T of the last step, unless earlier weights were put back since: their logits have another scale, and T
+        was then smaller by about as much.
+        """
+        if not self.over_fits or not self._entries or not len(logits):
+            return self.log_temperature
+        now, last = (float(rows.double().std(1).mean()) for rows in (logits, self.buffer()[0]))
+        change = math.log(now / last) if now > 0 and last > 0 else 0.0
+        return self.log_temperature if abs(change) < OTHER_WEIGHTS else max(0.0, self.log_temperature + change)
+
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides what comes next, in tensors and numbers."""
+        """Everything needed to continue, in tensors and numbers."""
         return {
             "log_temperature": self.log_temperature, "largest_logit": self.largest_logit, "fresh": self._fresh,
             "entries": [tuple(entry) for entry in self._entries], "over_fits": self.over_fits, "best": self._best,
@@ -153,7 +166,7 @@ class TemperatureLoop:
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.log_temperature, self.largest_logit = state["log_temperature"], state["largest_logit"]
         self._fresh = state["fresh"]
         self._entries = [_Entry(*entry) for entry in state["entries"]]
@@ -165,7 +178,7 @@ def solution(
     logits: Tensor, target: Tensor, start: float, criterion: Criterion = "nll", weight: Tensor | None = None, *,
     rough: bool = False,
 ) -> float | None:  # fmt: skip
-    """Log of the temperature that is best by a criterion, or None where data do not tell; rough is to thousandths."""
+    """Log of the best temperature by a criterion, or None if the data do not determine it; rough is to thousandths."""
     if len(target) < FEWEST:
         return None
     tolerance, dtype = (NEAR, torch.float32) if rough else (1e-4, torch.float64)
@@ -182,12 +195,12 @@ def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Ten
 
 
 def shrunk(log_temperature: float, toward: float, error: float) -> float:
-    """Posterior mean of an estimate with a normal error, where the truth is normal around another value, by SPREAD."""
+    """Posterior mean of an estimate with a normal error and a normal prior around ``toward`` of deviation SPREAD."""
     return toward + (log_temperature - toward) * SPREAD**2 / (SPREAD**2 + error**2)
 
 
 def _least_esd(logits: Tensor, target: Tensor, start: float, weight: Tensor | None) -> float:
-    """Log of the temperature with the least ESD within a factor of e of the start: a grid, then golden section."""
+    """Log of the temperature with the lowest ESD within a factor of e of the start: a grid, then golden section."""
     rows = logits.double()
     correct = rows.argmax(1) == target
 

@@ -24,7 +24,7 @@ FILE = "calibrated_loss.pt"
 
 
 class TrainerGuard(Guard):
-    """Scores held-out batches by evaluations and by entries of a log, too, which may be too few for a judgement."""
+    """Also scores held-out batches per evaluation and per log entry, which may be too few for a warning."""
 
     def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
         super().__init__(on, has_objective=has_objective)
@@ -49,11 +49,11 @@ class TrainerGuard(Guard):
         self.compare_between(Scores(samples, accuracy, math.nan, math.nan), held_out, distinct, dropout=dropout)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides what is warned about and logged next."""
+        """Everything needed to continue."""
         return super().state_dict() | {"logged": self._logged.state_dict(), "compared": self._compared.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         super().load_state_dict(state)
         self._logged.load_state_dict(state["logged"])
         self._compared.load_state_dict(state["compared"])
@@ -77,7 +77,7 @@ class TrainerLoop:
         with evaluating(model):
             maker = find_maker(model, lambda: _classifying(model, self._inputs(batch)))
         self.loss = CalibratedLoss(
-            # The gradient of "published" goes the way of the training loss; that of "head" only through one layer.
+            # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
             wrapped if settings.method == "published" else model,
             settings.method,
             objective=settings.objective, weight=settings.weight if self._learns else None,
@@ -91,13 +91,13 @@ class TrainerLoop:
         self._handle = maker.register_forward_hook(self._note)
         self._is_watching = False
         self._latest: Tensor | None = None
-        # Sums since the last log, left on the device so that no step waits for it: values, silent ones, batches.
+        # Sums since the last log, kept on the device so that no step waits for it: values, silent ones, batches.
         self._objectives: Tensor | float = 0.0
         self._seen_step = -1
 
     def is_due(self, step: int) -> bool:
         """Whether a held-out batch is due at an optimizer step, asked at each of its micro-batches."""
-        if self._learns:  # an objective has a batch beside every micro-batch, and one is enough for the temperature
+        if self._learns:  # an objective needs a batch with every micro-batch, the temperature only one
             return step % self._every == 0 and bool(self.loss.is_due())
         is_new, self._seen_step = step != self._seen_step, step
         return is_new and bool(self.loss.is_due())
@@ -113,13 +113,13 @@ class TrainerLoop:
         """Return the objective of a held-out batch."""
         value = self.loss.held_out_objective(*self._pair(batch))
         found = value.detach()
-        entry = torch.stack((found.float(), (found <= 0).float(), torch.ones_like(found).float()))
+        entry = torch.stack((found.float(), (found == 0).float(), torch.ones_like(found).float()))
         self._objectives = self._objectives + entry
         return value
 
     @contextmanager
     def watching(self, labels: Any) -> Iterator[None]:
-        """Let the guard see the training batch that the model runs on within."""
+        """Let the guard see the training batch that the model runs on inside this context."""
         self._is_watching = True
         try:
             yield
@@ -130,7 +130,7 @@ class TrainerLoop:
             self.loss.watch_training(logits, labels)
 
     def _note(self, module: nn.Module, given: Any, output: Any) -> None:
-        # Where the logits are made: what a wrapped model returns may be a copy that the loss does not depend on.
+        # At the layer that makes the logits: a wrapped model may return a copy that the loss does not depend on.
         if self._is_watching:
             logits = logits_in(output)
             if self.loss.objective is not None:
@@ -143,7 +143,7 @@ class TrainerLoop:
         return self.loss.finish(self._pair(batch) for batch in batches)
 
     def remove(self) -> None:
-        """No longer divide, and no longer watch."""
+        """Stop dividing and watching."""
         self._handle.remove()
         if self._divided is not None:
             self._divided.remove()
@@ -162,14 +162,14 @@ class TrainerLoop:
         torch.save(self.loss.state_dict() | {"temperature": self.loss.temperature}, folder / FILE)
 
     def load(self, folder: Path) -> None:
-        """Go on from a state, if there is one."""
+        """Continue from a state, if there is one."""
         if (folder / FILE).exists():
             self.loss.load_state_dict(torch.load(folder / FILE, weights_only=True))
             if self._divided is not None:
                 self._divided.set(self.loss.temperature)
 
     def _inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything but the labels: the model's own loss is not asked for."""
+        """Everything but the labels, so that the model does not compute its own loss."""
         return {name: value for name, value in batch.items() if name != self._label}
 
     def _pair(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
@@ -191,7 +191,7 @@ def _classifying(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
 
 
 def _has_dropout(model: nn.Module) -> bool:
-    """Whether a model has dropout, as modules or, where it calls a function for it, by its configuration."""
+    """Whether a model has dropout: as modules, or, if it calls a function instead, by its configuration."""
     to_dict = getattr(getattr(model, "config", None), "to_dict", None)
     settings = to_dict() if callable(to_dict) else {}
     rates = (value for name, value in settings.items() if "dropout" in name and isinstance(value, float))
@@ -199,7 +199,7 @@ def _has_dropout(model: nn.Module) -> bool:
 
 
 def scores_of_predictions(predictions: Any, labels: Any) -> dict[str, float]:
-    """Accuracy and ECE of what Trainer gathered: arrays, or lists of them from batches it did not join."""
+    """Accuracy and ECE of predictions of Trainer: arrays, or lists of arrays of batches it did not join."""
     logits, labels = joined(predictions, labels)
     if np.ndim(logits) != 2 or np.shape(labels) != np.shape(logits)[:1]:
         raise ValueError(
@@ -214,7 +214,7 @@ def scores_of_predictions(predictions: Any, labels: Any) -> dict[str, float]:
 
 
 def joined(predictions: Any, labels: Any) -> tuple[Any, Any]:
-    """Logits and labels as arrays; models may return more than logits, of which these are the first."""
+    """Logits and labels as arrays; if a model returns more, logits come first."""
     logits = predictions[0] if isinstance(predictions, tuple) else predictions
     if not isinstance(logits, list):
         return logits, labels

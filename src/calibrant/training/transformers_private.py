@@ -9,7 +9,7 @@ from transformers import Trainer
 
 
 class OpenTrainer(Trainer):
-    """A ``Trainer`` that says when checkpoints are saved and loaded, and makes loaders of other data."""
+    """A ``Trainer`` with hooks for saved and loaded checkpoints, and loaders of other data."""
 
     _drawn_at_random: Any = None
 

@@ -1,4 +1,4 @@
-"""Warnings about calibrated training, which point at the line of the user's program that they are about."""
+"""Warnings about calibrated training, located at the line of the user's program that causes them."""
 
 import sys
 import warnings
@@ -7,16 +7,17 @@ from typing import Any
 
 from torch.utils.data import RandomSampler, SequentialSampler, Subset
 
-PASSED_OVER = ("calibrant", "torch")
+# A warning located in a framework would be silenced with the framework's own.
+PASSED_OVER = ("calibrant", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate")
 # Held-out samples below which a user is warned at once.
 FEWEST = 5
-# Which rows Dataset.select of Hugging Face took is private, so that their content is compared. Data may have a few
-# equal samples by nature; and so many bytes of each data set take about a second.
+# The rows that Dataset.select of Hugging Face took are private, so contents are compared. Data may naturally have a
+# few equal samples. Reading this many bytes of each data set takes about a second.
 USUAL_REPEATS, MOST_BYTES = 0.05, 2**24
 
 
 class CalibrationWarning(UserWarning):
-    """Calibrated training does something other than what it is for."""
+    """Calibrated training does not work as intended."""
 
 
 class Reminder:
@@ -27,11 +28,11 @@ class Reminder:
         self.temperature = 1.0
 
     def tell(self) -> None:
-        """Give the reminder, if there is a reason for it."""
+        """Warn if ``finish()`` is missing."""
         if self.on and self.temperature != 1:
             warn(
                 f"training ended without finish(): the model's logits are not divided by the temperature, "
-                f"{self.temperature:.3g}, and are that much too sure. Call finish(held_out_loader) on the loss"
+                f"{self.temperature:.3g}, and are over-confident. Call finish(held_out_loader) on the loss"
             )
 
 
@@ -44,14 +45,14 @@ def warn(message: str) -> None:
 
 
 def warn_of_data(held_out: Any, train: Any = None) -> None:
-    """Warn of a held-out data set that is too small to say anything, or that shares samples with the training data."""
+    """Warn about a held-out data set that is too small, or that shares samples with the training data."""
     if isinstance(held_out, Sized) and len(held_out) < FEWEST:
-        warn(f"{len(held_out)} held-out samples say nothing about calibration: hold out hundreds")
+        warn(f"{len(held_out)} held-out samples are too few to measure calibration: hold out hundreds")
     shared = _shared(held_out, train)
     if shared:
         warn(
-            f"{shared} held-out samples are trained on too, and say nothing about new data: hold out samples of their "
-            "own, see interleaved_split()"
+            f"{shared} held-out samples are also training samples, and say nothing about new data: hold out other "
+            "samples, see interleaved_split()"
         )
 
 
@@ -80,7 +81,7 @@ def _shared(held_out: Any, train: Any) -> int:
 
 
 def _rows(dataset: Any) -> tuple[Any, Any]:
-    """The data set that a subset is of, and which of its rows; None for all."""
+    """The data set behind a subset, and the rows it takes; None for all."""
     return (dataset.dataset, dataset.indices) if isinstance(dataset, Subset) else (dataset, None)
 
 
@@ -96,7 +97,7 @@ def _equal_samples(held_out: Any, train: Any) -> int:
 
 
 def _contents(dataset: Any, columns: list[str]) -> Iterator[int]:
-    """A hash of each sample as it is stored, of as many as are quickly read."""
+    """Hashes of stored samples, as many as can be read quickly."""
     read = 0
     for table in dataset.with_format("arrow").select_columns(columns).iter(batch_size=1000):
         yield from (hash(repr(row)) for row in table.to_pylist())

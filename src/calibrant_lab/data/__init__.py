@@ -1,7 +1,7 @@
-"""Data sets the experiments train on, and loaders that keep up.
+"""Data sets of the experiments, and fast loaders.
 
-Each is read from the folder of its official files, gzipped or not, or from the folder above; None in place of a folder
-fetches it from the Hugging Face hub.
+Each is read from the folder of its official files, gzipped or not, or from the folder above. If the folder is None, it
+is downloaded from the Hugging Face hub.
 """
 
 from calibrant_lab.data.cifar import load_cifar10, load_cifar100

@@ -1,4 +1,4 @@
-"""Which samples make up each batch of a pass, and where the randomness of a pass comes from."""
+"""Batches of a pass over the data, and the random generator of a pass."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,18 +10,18 @@ from torch import Tensor
 
 
 def generator_of_pass() -> torch.Generator:
-    """A generator of its own for one pass over the data, seeded by one draw from torch's global generator.
+    """Return a generator for one pass over the data, seeded by one draw from torch's global generator.
 
-    As in ``torch.utils.data.DataLoader``: restoring the global state before a pass repeats the pass, and a pass
-    given up half-way has taken no more from the global state than one that ran to its end.
+    As in ``torch.utils.data.DataLoader``, restoring the global state before a pass repeats the pass, and an interrupted
+    pass changes the global state as much as a complete one.
     """
     return torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
 
 
 class Batches(ABC):
-    """A loader of samples, or of those with the ``indices`` in their order; with ``shuffle`` in a new order each pass.
+    """A loader of all samples, or of those at ``indices``, in order; with ``shuffle`` in a new order each pass.
 
-    Without shuffling nothing is drawn from torch's global generator.
+    Without shuffling, torch's global generator is not used.
     """
 
     def __init__(self, samples: int, batch_size: int, *, indices: Tensor | None = None, shuffle: bool = False) -> None:
@@ -31,7 +31,7 @@ class Batches(ABC):
         self._batch_size = batch_size
         self._shuffle = shuffle
         if not len(self._indices):
-            raise ValueError("0 samples make no batch: give at least one")
+            raise ValueError("there are no samples to batch: give at least one")
 
     def __len__(self) -> int:
         return math.ceil(len(self._indices) / self._batch_size)
@@ -58,6 +58,6 @@ def _checked(indices: Tensor, samples: int) -> Tensor:
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < samples:
         raise ValueError(
             f"indices must lie in 0..{samples - 1}, got {int(indices.min())}..{int(indices.max())}: "
-            "were they made for another set?"
+            "are they for another set?"
         )
     return indices.long()

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from their published Python files, which are pickles and not trusted."""
+"""CIFAR-10 and CIFAR-100 from their published Python files, which are pickles and read without trusting them."""
 
 import io
 import pickle
@@ -30,12 +30,12 @@ CIFAR100_CHECKSUMS = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef
 
 
 def load_cifar10(folder: Path | None) -> ImageData:
-    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 10 things."""
+    """50,000 training and 10,000 test images, 32×32 in colour, of 10 classes."""
     return _load(folder, "cifar-10-batches-py", CIFAR10_CHECKSUMS, "label", 10, CIFAR10)
 
 
 def load_cifar100(folder: Path | None) -> ImageData:
-    """50,000 32×32 colour photographs to train on and 10,000 to test on, of 100 things (the fine labels)."""
+    """50,000 training and 10,000 test images, 32×32 in colour, of 100 classes (the fine labels)."""
     return _load(folder, "cifar-100-python", CIFAR100_CHECKSUMS, "fine_label", 100, CIFAR100)
 
 
@@ -60,39 +60,39 @@ def _read(path: Path, expected: str, labels_name: bytes, classes: int, source: S
     batch = unpickle(path, content)
     try:
         by_channel = batch[b"data"].values.reshape(-1, 3, 32, 32)
-        # Stored with the channels of a pixel side by side, the channels_last format that batches come in.
+        # Stored in the channels_last format that batches have.
         pixels = torch.from_numpy(by_channel.transpose(0, 2, 3, 1).copy()).permute(0, 3, 1, 2)
         labels = torch.tensor(batch[labels_name])
         if labels.dtype != torch.int64 or labels.shape != pixels.shape[:1]:
-            raise ValueError("a whole number for each image is wanted as its label")
+            raise ValueError("every image needs a whole number as its label")
         if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
             raise ValueError(f"labels must lie in 0..{classes - 1}")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise FileError(path, f"is not laid out as {source.name} is ({error}): get it from {source.site}") from error
+        raise FileError(path, f"is not a file of {source.name} ({error}): download it from {source.site}") from error
     return Images(pixels, labels)
 
 
 def unpickle(path: Path, content: bytes) -> Any:
-    """Read a pickle of plain values and arrays of bytes; anything else in it is refused, and nothing in it is run."""
+    """Read a pickle of plain values and byte arrays; anything else is refused, and no code in it is run."""
     try:
         return _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle can raise anything
-        raise FileError(path, f"cannot be unpickled safely ({error}): get it again from {SITE}") from error
+        raise FileError(path, f"cannot be unpickled safely ({error}): download it again from {SITE}") from error
 
 
 class _Type:
-    """Stands in for ``numpy.dtype``: bytes are the only type there is."""
+    """Replacement for ``numpy.dtype`` that only allows bytes."""
 
     def __init__(self, name: bytes, *_: object) -> None:
         if name != b"u1":
             raise pickle.UnpicklingError(f"it has an array of {name!r}, not of bytes")
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and alignment mean nothing for bytes."""
+        """Ignore byte order and alignment, which do not matter for bytes."""
 
 
 class _Array:
-    """Stands in for ``numpy.ndarray``, so that no code of NumPy's is within a pickle's reach."""
+    """Replacement for ``numpy.ndarray``, so that a pickle cannot call NumPy."""
 
     def __setstate__(self, state: tuple[int, tuple[int, ...], _Type, bool, bytes]) -> None:
         _, shape, _, column_major, content = state

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: embedded, tiny, and made hard enough to be over-confident about."""
+"""scikit-learn's handwritten digits: embedded, tiny, and with noise to make them harder."""
 
 import torch
 import torch.nn.functional as F
@@ -10,14 +10,13 @@ TEST_IMAGES = 360
 
 
 def load_digits(noise: float = 0.3) -> ImageData:
-    """1,437 digits to train on and 360 to test on, 32×32 pixels in one channel.
+    """1,437 training and 360 test digits, 32×32 pixels in one channel.
 
-    ``noise`` is the standard deviation of Gaussian noise added to the 8×8 pixels in [0, 1] before they are enlarged:
-    without it nearly every prediction is right, and there is nothing to be over-confident about. Noise and split are
-    always the same.
+    ``noise`` is the standard deviation of Gaussian noise added to the 8×8 pixels in [0, 1] before they are enlarged.
+    Without it nearly every prediction is correct, and networks are not over-confident. Noise and split are fixed.
     """
     if not 0 <= noise < float("inf"):
-        raise ValueError(f"noise must be a number of 0 or more, got {noise}")
+        raise ValueError(f"noise must be at least 0, got {noise}")
     from sklearn.datasets import load_digits as embedded
 
     data = embedded()

@@ -1,4 +1,4 @@
-"""Data sets from the Hugging Face hub, for those who have no official files."""
+"""Data sets from the Hugging Face hub, as an alternative to the official files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def fetch_images(source: Source, *, image: str, label: str) -> tuple[Images, Images]:
-    """Training and test images, decoded into memory; ``image`` and ``label`` are the hub's names of the columns."""
+    """Training and test images, decoded into memory; ``image`` and ``label`` are column names on the hub."""
     with _splits(source) as splits:
         return _decoded(splits["train"], image, label), _decoded(splits["test"], image, label)
 
 
 def fetch_pairs(source: Source, parts: Sequence[Sequence[str]]) -> list[Pairs]:
-    """Pairs of sentences, a set for each part, which joins some splits; those without an agreed label are left out."""
+    """Sentence pairs of each part, which joins one or more splits; pairs without an agreed label are left out."""
     with _splits(source) as splits:
         return [_joined([splits[name] for name in names]) for names in parts]
 
 
 class HubPictures:
-    """The pictures of one split, each decoded when asked for."""
+    """The images of one split, decoded on access."""
 
     def __init__(self, split: Any, image: str) -> None:
         self._column = split.select_columns([image])
@@ -46,7 +46,7 @@ class HubPictures:
 
 
 def fetch_pictures(source: Source, names: Sequence[str], *, image: str, label: str) -> list[tuple[HubPictures, Tensor]]:
-    """The pictures of some splits, to be decoded on demand, and their labels."""
+    """The images of some splits, decoded on access, and their labels."""
     with _splits(source) as splits:
         return [(HubPictures(splits[name], image), _labels(splits[name], label)) for name in names]
 
@@ -76,7 +76,7 @@ def _labels(split: Any, name: str) -> Tensor:
 
 @contextmanager
 def _splits(source: Source) -> Iterator[Mapping[str, Any]]:
-    """The splits of a data set; whatever goes wrong with them becomes one sentence that says how to do without."""
+    """The splits of a data set; errors are reported in one sentence with the alternatives."""
     try:
         yield import_module("datasets").load_dataset(source.hub)
     except MemoryError:
@@ -84,7 +84,7 @@ def _splits(source: Source) -> Iterator[Mapping[str, Any]]:
     except Exception as error:  # `datasets` raises errors of half a dozen libraries
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise OSError(
-            f"{source.name}: no data folder was given, and {source.hub} could not be had from the Hugging Face hub "
-            f"({reason[:200]}): with a network and `pip install 'calibrant[hf]'` it can, or get {source.files} from "
-            f"{source.site} and name the folder with --data-dir"
+            f"{source.name}: no data folder was given, and {source.hub} could not be loaded from the Hugging Face hub "
+            f"({reason[:200]}): check the network and `pip install 'calibrant[hf]'`, or download {source.files} from "
+            f"{source.site} and give the folder with --data-dir"
         ) from error

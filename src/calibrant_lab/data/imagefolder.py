@@ -1,4 +1,4 @@
-"""A folder of pictures laid out as ImageNet is: ``train/<class>/*`` and ``val/<class>/*``."""
+"""A folder of images laid out as ImageNet: ``train/<class>/*`` and ``val/<class>/*``."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from calibrant_lab.data.pictures import PictureFiles, Pictures, PictureSource
 from calibrant_lab.data.sources import Source
 
 SUFFIXES = {".jpeg", ".jpg", ".png"}
-MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as is usual
+MEAN = (0.485, 0.456, 0.406)  # of ImageNet, the usual values
 STD = (0.229, 0.224, 0.225)
 SOURCE = Source(
     name="ImageNet-100",
@@ -25,12 +25,12 @@ SOURCE = Source(
 
 
 class ImageFolderData(NamedTuple):
-    """A data set of pictures on disk."""
+    """A data set of images on disk."""
 
     train: Pictures
-    train_unaugmented: Pictures  # the same, in the same order, for the part that validates: one split serves both
+    train_unaugmented: Pictures  # the same images in the same order, for the validation part
     test: Pictures
-    labels: Tensor  # int64, of the training pictures
+    labels: Tensor  # int64, of the training images
     classes: int
 
 
@@ -43,17 +43,17 @@ def load_image_folder(
     flip: bool = True,
     classes: Path | None = None,
 ) -> ImageFolderData:
-    """Pictures to train on (a random part of each) and to test on (the centre), see :class:`Pictures`.
+    """Training images (a random crop of each) and test images (the centre), see :class:`Pictures`.
 
-    Labels number the class folders in the order of their names. ``classes`` is a text file that begins each line with
-    the name of a class folder, when only some are wanted: ImageNet-100 is a part of ImageNet. Without a folder above
-    ``train`` and ``val``, ImageNet-100 is fetched from the Hugging Face hub.
+    Labels number the class folders in alphabetical order. ``classes`` is a text file of class folders to use, one at
+    the start of each line: ImageNet-100 is a subset of ImageNet. If the folder is None, ImageNet-100 is downloaded from
+    the Hugging Face hub.
     """
     train: PictureSource
     test: PictureSource
     if folder is None:
         if classes is not None:
-            raise ValueError(f"a list of classes ({classes}) needs a folder to choose them from: give --data-dir too")
+            raise ValueError(f"a list of classes ({classes}) needs a folder of images: give --data-dir too")
         fetched = hub.fetch_pictures(SOURCE, ("train", "validation"), image="image", label="label")
         (train, labels), (test, test_labels) = fetched
         number = int(max(labels.max(), test_labels.max())) + 1
@@ -70,7 +70,7 @@ def load_image_folder(
 
 
 def _class_names(folder: Path, classes: Path | None) -> list[str]:
-    """The class folders to use, sorted, each of which is in ``train`` and in ``val``."""
+    """The class folders to use, sorted; each must be in ``train`` and in ``val``."""
     there: dict[str, set[str]] = {}
     for part in ("train", "val"):
         path = folder / part
@@ -81,17 +81,17 @@ def _class_names(folder: Path, classes: Path | None) -> list[str]:
         if only := sorted(there["train"] ^ there["val"]):
             raise FileError(
                 folder,
-                f"train and val must have the same class folders, but {_some(only)} is in one only: complete it, or "
+                f"train and val must have the same class folders, but {_some(only)} is only in one: add it, or "
                 "list the classes to use in a file",
             )
         return sorted(there["train"])
     try:
         lines = classes.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise FileError(classes, "is not text in UTF-8: it must name class folders, one a line") from error
+        raise FileError(classes, "is not UTF-8 text: it must name class folders, one per line") from error
     wanted = [line.split()[0] for line in lines if line.strip()]
     if not wanted or len(set(wanted)) < len(wanted):
-        raise FileError(classes, "must name at least one class folder, one a line, none twice")
+        raise FileError(classes, "must name at least one class folder, one per line, without duplicates")
     if missing := sorted(set(wanted) - (there["train"] & there["val"])):
         raise FileError(
             classes, f"names {_some(missing)}, which is not in both {folder / 'train'} and {folder / 'val'}"
@@ -109,7 +109,7 @@ def _files(folder: Path, names: list[str]) -> tuple[PictureFiles, Tensor]:
     for label, name in enumerate(names):
         found = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in SUFFIXES)
         if not found:
-            raise FileError(folder / name, f"has no pictures ({', '.join(sorted(SUFFIXES))})")
+            raise FileError(folder / name, f"has no images ({', '.join(sorted(SUFFIXES))})")
         paths += found
         labels += [label] * len(found)
     return PictureFiles(paths), torch.tensor(labels)

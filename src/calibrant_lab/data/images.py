@@ -14,14 +14,14 @@ EVALUATION_BATCH = 1000
 
 
 class Images(NamedTuple):
-    """A labelled set of images of one size."""
+    """Labelled images of one size."""
 
-    pixels: Tensor  # uint8, (N, C, H, W); batched without a copy of the whole set if they are channels_last
+    pixels: Tensor  # uint8, (N, C, H, W); channels_last avoids a copy of the whole set
     labels: Tensor  # int64, (N,)
 
 
 class ImageData(NamedTuple):
-    """A data set of images; who trains splits validation and calibration off the training part."""
+    """A data set of images; validation and calibration data are split off the training part later."""
 
     train: Images
     test: Images
@@ -46,9 +46,9 @@ class ImageSamples:
         self._augmentation: dict[str, Any] = {"crop_padding": crop_padding, "flip": flip}
 
     def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "ImageBatches":
-        """Batches of the rows, for training shuffled, cropped and flipped."""
+        """Batches of the rows; shuffled, cropped and flipped for training."""
         augmentation = self._augmentation if training else {}
-        # Without augmentation nothing but memory limits the size: the larger, the fewer calls.
+        # Without augmentation only memory limits the size; larger batches need fewer calls.
         size = size if training else EVALUATION_BATCH
         return ImageBatches(self.images, size, indices=rows, shuffle=training, **self._pixels, **augmentation)
 
@@ -58,13 +58,13 @@ class ImageSamples:
 
 
 class ImageBatches(Batches):
-    """A loader of images in memory: ``(images, labels)`` a batch, without Python work for each image.
+    """A loader of images in memory that yields ``(images, labels)``, without Python work per image.
 
-    Images come as float32 ``(pixels / 255 - mean) / std``, shape ``(B, C, H, W)`` in the ``channels_last``
-    memory format, which convolutions are fastest with; labels as int64. ``mean`` and ``std`` have one value, or one
-    for each channel. ``crop_padding`` pads each image with so many black pixels on every side and crops the original
-    size from a random place, another for each image; ``flip`` mirrors every other image, at random, left to right.
-    Order, crops and flips of a pass come from :func:`~calibrant_lab.data.batching.generator_of_pass`.
+    Images are float32 ``(pixels / 255 - mean) / std`` of shape ``(B, C, H, W)`` in the ``channels_last`` memory format,
+    the fastest for convolutions; labels are int64. ``mean`` and ``std`` have one value, or one per channel.
+    ``crop_padding`` pads each image with this many black pixels on every side and crops the original size at random;
+    ``flip`` flips each image horizontally with probability 0.5. Order, crops and flips of a pass come from
+    :func:`~calibrant_lab.data.batching.generator_of_pass`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ImageBatches(Batches):
         pixels, self._labels = images
         if pixels.dtype != torch.uint8 or pixels.dim() != 4 or self._labels.shape != pixels.shape[:1]:
             raise ValueError(
-                "images must be uint8 of shape (N, C, H, W) with a label each, got "
+                "images must be uint8 of shape (N, C, H, W) with one label each, got "
                 f"{pixels.dtype} of shape {tuple(pixels.shape)} with labels of shape {tuple(self._labels.shape)}"
             )
         if crop_padding < 0:
@@ -90,14 +90,14 @@ class ImageBatches(Batches):
         super().__init__(len(pixels), batch_size, indices=indices, shuffle=shuffle)
         self.crop_padding = crop_padding
         self.flip = flip
-        # (N, H, W, C), the channels of a pixel side by side.
+        # (N, H, W, C)
         self._pixels = pixels.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
         self._mean, self._std = (self._spread("mean", mean), self._spread("std", std))
         if not (self._std > 0).all():
             raise ValueError(f"std must be positive, got {list(std)}")
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        # All random choices of the pass are made here and now, not when the first batch is asked for.
+        # All random choices of the pass are made here, not when the first batch is requested.
         generator = generator_of_pass() if self._shuffle or self.crop_padding or self.flip else None
         order = self._order(generator)
         places = 2 * self.crop_padding + 1
@@ -119,19 +119,19 @@ class ImageBatches(Batches):
         return values.view_as(pixels).permute(0, 3, 1, 2), self._labels.index_select(0, rows)
 
     def _spread(self, name: str, values: Sequence[float]) -> Tensor:
-        """One value for each number of an image, which is much faster to combine with than one a channel."""
+        """One value per pixel and channel, which is much faster than broadcasting one per channel."""
         _, height, width, channels = self._pixels.shape
         if len(values) not in (1, channels):
-            raise ValueError(f"{name} must have 1 value or one for each of {channels} channels, got {len(values)}")
+            raise ValueError(f"{name} must have 1 value, or one per channel ({channels}), got {len(values)}")
         return torch.tensor(values, dtype=torch.float32).expand(height, width, channels).flatten()
 
 
 def _cropped(pixels: Tensor, corners: Tensor, padding: int) -> Tensor:
-    """Crop images of ``(B, H, W, C)`` from their padded selves, each at its own ``(top, left)``."""
+    """Pad images of ``(B, H, W, C)`` and crop each at its own ``(top, left)``."""
     count, height, width, channels = pixels.shape
     padded = F.pad(pixels, (0, 0) + 4 * (padding,))
     rows, columns = padded.shape[1:3]
-    # A cropped row is a run of neighbours in memory: one gather of runs, each starting at any pixel, takes them all.
+    # A cropped row is contiguous in memory, so one gather of such rows is enough.
     top, left = corners.unsqueeze(2).unbind(1)
     row = torch.arange(count).unsqueeze(1) * rows + top + torch.arange(height)
     starts = row * columns + left

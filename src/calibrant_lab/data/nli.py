@@ -1,4 +1,4 @@
-"""Natural language inference: SNLI and ANLI from their published lines of JSON."""
+"""Natural language inference: SNLI and ANLI from their published JSON lines."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ ANLI = Source(
 
 
 class Fields(NamedTuple):
-    """How a line of JSON says what it has to say; a label of None leaves the pair out."""
+    """Field names of a JSON line; a pair with label None is left out."""
 
     premise: str
     hypothesis: str
@@ -44,13 +44,13 @@ PARTS, ROUNDS = ("train", "dev", "test"), (1, 2, 3)
 
 
 def load_snli(folder: Path | None) -> TextData:
-    """The Stanford corpus: 549,367 pairs to train on, 9,842 to validate, 9,824 to test, those with an agreed label."""
+    """SNLI: 549,367 training, 9,842 validation and 9,824 test pairs, all with an agreed label."""
     names = [[f"snli_1.0_{part}.jsonl"] for part in PARTS]
     return _load(folder, "snli_1.0", names, [["train"], ["validation"], ["test"]], SNLI_FIELDS, SNLI)
 
 
 def load_anli(folder: Path | None) -> TextData:
-    """Adversarial NLI, its three rounds joined: 162,865 pairs to train on, 3,200 to validate, 3,200 to test."""
+    """Adversarial NLI, all three rounds: 162,865 training, 3,200 validation and 3,200 test pairs."""
     names = [[f"R{k}/{part}.jsonl" for k in ROUNDS] for part in PARTS]
     return _load(folder, "anli_v1.0", names, [[f"{part}_r{k}" for k in ROUNDS] for part in PARTS], ANLI_FIELDS, ANLI)
 
@@ -70,7 +70,7 @@ def _load(
 def _pairs(paths: list[Path], fields: Fields, source: Source) -> Pairs:
     rows = [row for path in paths for row in _rows(path, fields, source)]
     if not rows:
-        raise FileError(paths[0], f"holds no labelled pair: get it again from {source.site}")
+        raise FileError(paths[0], f"contains no labelled pair: download it again from {source.site}")
     premises, hypotheses, labels = zip(*rows, strict=True)
     return Pairs(list(premises), list(hypotheses), torch.tensor(labels))
 
@@ -85,11 +85,11 @@ def _rows(path: Path, fields: Fields, source: Source) -> Iterator[tuple[str, str
             label = fields.labels[name]
             if not (isinstance(premise, str) and isinstance(hypothesis, str)):
                 raise TypeError("sentences must be text")
-            f"{premise}{hypothesis}".encode()  # no tokenizer takes half of a surrogate pair
+            f"{premise}{hypothesis}".encode()  # tokenizers do not accept half of a surrogate pair
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             expected = f"{fields.premise}, {fields.hypothesis} and {fields.label} ({', '.join(fields.labels)})"
             raise FileError(
-                path, f"line {number} is damaged: expected JSON with {expected}; get it again from {source.site}"
+                path, f"line {number} is damaged: expected JSON with {expected}; download it again from {source.site}"
             ) from error
         if label is not None:
             yield premise, hypothesis, label

@@ -1,4 +1,4 @@
-"""Pictures of any size, decoded one by one and brought to one size: what ImageNet needs."""
+"""Images of any size, decoded one by one and scaled to one size, as for ImageNet."""
 
 import math
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from torch.utils.data import Dataset
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-AREA = (0.08, 1.0)  # of the picture, that a random crop covers
-RATIO = (3 / 4, 4 / 3)  # of its width to its height
+AREA = (0.08, 1.0)  # share of the image that a random crop covers
+RATIO = (3 / 4, 4 / 3)  # aspect ratio of a random crop
 ATTEMPTS = 10
-RESIZED = 256 / 224  # shorter side of a picture to the side of the square cut from its centre
+RESIZED = 256 / 224  # ratio of the shorter side of an image to the side of its centre crop
 
 
 class PictureError(ValueError):
-    """A picture cannot be decoded: one line, also when it comes out of a worker of a ``DataLoader``.
+    """An image cannot be decoded. The message is one line, also from a worker of a ``DataLoader``.
 
-    There torch makes the error anew, from the whole traceback as text; only its last line is kept.
+    There torch creates the error again from the text of the traceback; only the last line is kept.
     """
 
     def __init__(self, message: str) -> None:
@@ -32,17 +32,17 @@ class PictureError(ValueError):
 
 
 class PictureSource(Protocol):
-    """Anything that gives pictures in RGB by number."""
+    """A sequence of RGB images."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of images."""
 
     def __getitem__(self, index: int) -> "Image":
-        """One picture, decoded."""
+        """One decoded image."""
 
 
 class PictureFiles:
-    """Pictures in files, each decoded when asked for."""
+    """Images in files, decoded on access."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = paths
@@ -58,17 +58,17 @@ class PictureFiles:
                 return picture.convert("RGB")
         except MemoryError:
             raise
-        except Exception as error:  # a damaged picture can raise anything
-            problem = f"{self.paths[index]}: cannot be decoded as a picture ({error}): replace or delete it"
+        except Exception as error:  # a damaged image can raise anything
+            problem = f"{self.paths[index]}: cannot be decoded as an image ({error}): replace or delete it"
             raise PictureError(problem.replace("\n", " ")) from error
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """A map-style data set of pictures, to be read by a ``DataLoader`` with workers.
+    """A map-style data set of images, for a ``DataLoader`` with workers.
 
-    Each becomes a square of ``size`` pixels a side, ``(pixels / 255 - mean) / std``: the centre, or with ``augment`` a
-    random part, scaled, every other one mirrored with ``flip``. Random crops and flips come from torch's global
-    generator, which a ``DataLoader`` seeds anew for each worker.
+    Each becomes a square of ``size`` pixels, ``(pixels / 255 - mean) / std``: the centre crop, or with ``augment`` a
+    random resized crop; ``flip`` adds horizontal flips with probability 0.5. Random crops and flips come from torch's
+    global generator, which a ``DataLoader`` seeds for each worker.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         flip: bool = True,
     ) -> None:
         if len(source) != len(labels):
-            raise ValueError(f"each picture needs a label, got {len(source)} pictures and {len(labels)} labels")
+            raise ValueError(f"every image needs a label, got {len(source)} images and {len(labels)} labels")
         if size < 1 or len(mean) != 3 or len(std) != 3 or min(std) <= 0:
             raise ValueError(
-                f"size must be at least 1, and mean and std have 3 values each, those of std positive, got "
+                f"size must be at least 1, mean and std must have 3 values, and std must be positive, got "
                 f"{size}, {list(mean)} and {list(std)}"
             )
         self.labels = labels
@@ -109,7 +109,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 def random_part(picture: "Image", size: int, *, flip: bool) -> "Image":
-    """A random part of 8 to 100 % of the area and near-square shape, scaled; ``flip`` mirrors every other one."""
+    """A random resized crop of 8 to 100 % of the area; ``flip`` adds a horizontal flip with probability 0.5."""
     from PIL.Image import Resampling, Transpose
 
     part = picture.crop(random_box(*picture.size)).resize((size, size), Resampling.BILINEAR)
@@ -117,7 +117,7 @@ def random_part(picture: "Image", size: int, *, flip: bool) -> "Image":
 
 
 def random_box(width: int, height: int) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of a random part: area uniform, shape uniform on a log scale, as is usual."""
+    """Left, top, right and bottom of a random crop: area uniform, aspect ratio log-uniform, as is usual."""
     shapes = math.log(RATIO[0]), math.log(RATIO[1])
     for _ in range(ATTEMPTS):
         area = width * height * _uniform(*AREA)
@@ -126,14 +126,14 @@ def random_box(width: int, height: int) -> tuple[int, int, int, int]:
         if 0 < w <= width and 0 < h <= height:
             left, top = _below(width - w + 1), _below(height - h + 1)
             return left, top, left + w, top + h
-    # A picture too long for any of them: the largest centred part whose shape is allowed.
+    # If no crop fits a very long image: the largest centred one with an allowed aspect ratio.
     w, h = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
 
 
 def centre(picture: "Image", size: int) -> "Image":
-    """The square at the centre, after scaling the shorter side to a little more than the size."""
+    """The centre crop, after scaling the shorter side to a little more than ``size``."""
     from PIL.Image import Resampling
 
     shorter = int(size * RESIZED)

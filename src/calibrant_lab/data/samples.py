@@ -1,4 +1,4 @@
-"""Samples of any kind, and the batches that a training run takes of them."""
+"""Samples of any kind, and their batches."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ class Samples(Protocol):
     labels: Tensor
 
     def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> Iterable[tuple[Any, Tensor]]:
-        """Batches ``(inputs, labels)``, to be gone through again and again.
+        """Batches ``(inputs, labels)``; the result can be iterated any number of times.
 
         Args:
-            size: Samples in a batch.
-            rows: Indices of the samples to use, all if not given.
-            training: Shuffled and augmented; otherwise in order and as they are.
+            size: Samples per batch.
+            rows: Indices of the samples to use; by default all.
+            training: Whether to shuffle and augment the samples.
         """
 
     def content(self) -> Iterable[Tensor]:
-        """Tensors whose bytes tell this set from others."""
+        """Tensors whose bytes identify this set."""
 
 
 class TensorSamples:
@@ -79,11 +79,11 @@ class DatasetSamples:
     """Any ``torch.utils.data.Dataset`` whose samples are ``(input, label)``.
 
     Args:
-        dataset: The samples as they are evaluated.
-        augmented: The same samples in the same order, as they are trained on; ``dataset`` if not given.
-        labels: ``(N,)`` class indices; read from the dataset, sample by sample, if not given.
-        collate: Makes a batch of a list of samples, as a ``DataLoader`` takes it.
-        workers: Processes that load samples; they have random numbers of their own.
+        dataset: Samples for evaluation.
+        augmented: The same samples in the same order, augmented for training; by default ``dataset``.
+        labels: ``(N,)`` class indices; by default read from the dataset, sample by sample.
+        collate: Function that makes a batch from a list of samples, as in ``DataLoader``.
+        workers: Number of processes that load samples; each has its own random numbers.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class DatasetSamples:
         )  # fmt: skip
 
     def content(self) -> Iterable[Tensor]:
-        """The labels: to read all samples may take hours."""
+        """Only the labels, since reading all samples may take hours."""
         return (self.labels,)
 
 
@@ -123,10 +123,10 @@ class Data:
     Each part is a :class:`Samples`, a pair ``(x, y)`` of arrays or tensors, or a ``torch.utils.data.Dataset``.
 
     Args:
-        train: What is trained on; validation and held-out samples are split off it.
-        test: What results are reported on.
-        validation: What settings are chosen on; split off ``train`` if not given.
-        classes: Number of classes; one more than the largest label if not given.
+        train: Training samples; held-out samples are split off it.
+        test: Test samples, on which results are reported.
+        validation: Validation samples, on which settings are chosen; by default split off ``train``.
+        classes: Number of classes; by default one more than the largest label.
     """
 
     train: Any

@@ -1,4 +1,4 @@
-"""Where data sets come from: finding their official files, checking them, and saying what is missing."""
+"""Find and check the official files of data sets."""
 
 import gzip
 import hashlib
@@ -11,10 +11,10 @@ from calibrant.files import FileError
 
 
 class Source(NamedTuple):
-    """Where a data set is to be had."""
+    """Where a data set can be downloaded."""
 
     name: str
-    files: str  # what a user puts into the data folder
+    files: str  # files that belong in the data folder
     site: str
     hub: str  # its id on the Hugging Face hub
 
@@ -27,7 +27,7 @@ class Source(NamedTuple):
             problem, where = "is a file, not a folder (if it is an archive, unpack it)", "in a folder"
         return FileError(
             folder,
-            f"{problem}: get {self.files} from {self.site} and put them {where}, or leave out --data-dir to fetch "
+            f"{problem}: download {self.files} from {self.site} and put them {where}, or leave out --data-dir to use "
             f"{self.hub} from the Hugging Face hub (pip install 'calibrant[hf]')",
         )
 
@@ -35,7 +35,7 @@ class Source(NamedTuple):
 def find_files(
     folder: Path, below: str, names: Sequence[str], source: Source, suffixes: Sequence[str] = ("", ".gz")
 ) -> list[Path]:
-    """The files of these names, in the folder itself or in the one below it."""
+    """The files of these names, in the folder or its subfolder."""
     places = (folder, folder / below)
     found = []
     for name in names:
@@ -49,17 +49,17 @@ def find_files(
 
 
 def unpacked(path: Path, content: bytes, source: Source) -> bytes:
-    """What a file holds, after gunzip if its name ends in ``.gz``."""
+    """The content of a file, decompressed if its name ends in ``.gz``."""
     if path.suffix != ".gz":
         return content
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise FileError(path, f"is damaged or cut short ({error}): get it again from {source.site}") from error
+        raise FileError(path, f"is damaged or truncated ({error}): download it again from {source.site}") from error
 
 
 def md5(content: bytes) -> str:
-    """The checksum publishers give: it finds damage, and is no protection against malice."""
+    """The published kind of checksum: it detects damage, not tampering."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
@@ -68,5 +68,5 @@ def wrong_checksum(path: Path, expected: str, found: str, source: Source) -> Fil
     return FileError(
         path,
         f"has md5 {found}, but the published file has {expected}: it is damaged or not the original; delete it and "
-        f"get it again from {source.site}",
+        f"download it again from {source.site}",
     )

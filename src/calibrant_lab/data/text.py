@@ -1,4 +1,4 @@
-"""Pairs of sentences, tokenised once and batched as padded tensors."""
+"""Sentence pairs, tokenised once and batched as padded tensors."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ TOKENISED_AT_ONCE = 10_000
 
 
 class Pairs(NamedTuple):
-    """Premises, hypotheses, and whether one follows from the other."""
+    """Premises, hypotheses and labels."""
 
     premises: list[str]
     hypotheses: list[str]
@@ -21,7 +21,7 @@ class Pairs(NamedTuple):
 
 
 class TextData(NamedTuple):
-    """A data set of pairs, in the parts it was published in."""
+    """A data set of sentence pairs, with its published splits."""
 
     train: Pairs
     validation: Pairs
@@ -30,13 +30,13 @@ class TextData(NamedTuple):
 
 
 class TokenisedPairs:
-    """Pairs as token numbers, end to end without padding: what any number of :class:`TextBatches` share."""
+    """Token ids of all pairs, concatenated without padding; shared by any number of :class:`TextBatches`."""
 
     def __init__(self, pairs: Pairs, tokenizer: Any, *, max_length: int) -> None:
         premises, hypotheses, self.labels = pairs
         if not len(premises) == len(hypotheses) == len(self.labels):
             raise ValueError(
-                f"pairs need as many premises as hypotheses and labels, got {len(premises)}, {len(hypotheses)} "
+                f"pairs need equal numbers of premises, hypotheses and labels, got {len(premises)}, {len(hypotheses)} "
                 f"and {len(self.labels)}"
             )
         if tokenizer.pad_token_id is None:
@@ -63,7 +63,7 @@ class TokenisedPairs:
         return len(self.labels)
 
     def padded(self, chosen: Tensor) -> dict[str, Tensor]:
-        """The model's input for some of the pairs, padded to the longest of them."""
+        """Model inputs for some pairs, padded to the longest of them."""
         starts = self.starts[chosen]
         lengths = self.starts[chosen + 1] - starts
         width = int(lengths.max())
@@ -96,7 +96,7 @@ class PairSamples:
 
 
 class TextBatches(Batches):
-    """A loader of tokenised pairs: the model's input, padded to the longest pair of the batch, and labels."""
+    """A loader of tokenised pairs that yields model inputs, padded to the longest pair of the batch, and labels."""
 
     def __init__(
         self, pairs: TokenisedPairs, batch_size: int, *, indices: Tensor | None = None, shuffle: bool = False

@@ -1,4 +1,4 @@
-"""Networks the experiments train; each returns logits."""
+"""Networks of the experiments; each returns logits."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,7 @@ from calibrant_lab.models.weights import load_weights
 
 __all__ = ["IMAGE_MODELS", "TextClassifier", "build_image_model", "check_fits", "load_weights", "tokenizer_for"]
 
-# Each is called with ``classes`` and ``channels``. For 32 x 32 images, but for resnet18, which is for ImageNet.
+# Each is called with ``classes`` and ``channels``. All are for 32 x 32 images, except resnet18, which is for ImageNet.
 IMAGE_MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
     "resnet18-cifar": resnet18_cifar,
@@ -25,9 +25,9 @@ IMAGE_MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build_image_model(name: str, *, classes: int, channels: int) -> nn.Module:
-    """A network for images, with random weights, by its name in :data:`IMAGE_MODELS`."""
+    """Build an image network with random weights, by its name in :data:`IMAGE_MODELS`."""
     if name not in IMAGE_MODELS:
-        raise ValueError(f"there is no image model {name!r}: choose one of {', '.join(IMAGE_MODELS)}")
+        raise ValueError(f"unknown image model {name!r}: choose from {', '.join(IMAGE_MODELS)}")
     for what, count in (("classes", classes), ("channels", channels)):
         if count < 1:
             raise ValueError(f"{what} must be at least 1, got {count}")

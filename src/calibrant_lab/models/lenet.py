@@ -7,9 +7,9 @@ from torch import Tensor, nn
 class LeNet5(nn.Sequential):
     """Two convolutions with max-pooling and three linear layers; returns logits.
 
-    Takes ``(N, channels, 32, 32)``. ReLU and max-pooling stand in for the sigmoid and subsampling of the
-    original, as is usual today. Pooling comes before ReLU, which is the same function, gradients included, of a
-    quarter of the values; the weights are laid out channels-last, which a CPU is faster with.
+    Takes ``(N, channels, 32, 32)``. ReLU and max-pooling replace the sigmoid and subsampling of the original, as is
+    usual today. Pooling comes before ReLU, which gives the same values and gradients at a quarter of the cost; the
+    weights are channels-last, which is faster on a CPU.
 
     References:
         LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition",

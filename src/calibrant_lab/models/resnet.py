@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut around them; the first convolution takes the stride."""
+    """Two 3 x 3 convolutions and a shortcut around them; the first convolution has the stride."""
 
     expansion = 1
 
@@ -29,7 +29,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3 x 3 convolution between two 1 x 1 ones, and a shortcut; as in torchvision the middle one takes the stride."""
+    """A 3 x 3 convolution between two 1 x 1 ones, and a shortcut; the middle one has the stride, as in torchvision."""
 
     expansion = 4
 
@@ -53,7 +53,7 @@ class Bottleneck(nn.Module):
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    """The shortcut where shapes change; None where the input itself fits."""
+    """Projection shortcut if shapes change, else None."""
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
@@ -63,9 +63,9 @@ class ResNet(nn.Module):
     """Residual network of four stages, 64 to 512 wide, with global average pooling; returns logits.
 
     The stem ``"cifar"`` is a 3 x 3 convolution of stride 1, for images of about 32 x 32; ``"imagenet"`` a 7 x 7
-    convolution of stride 2 and max-pooling, for images of about 224 x 224. Modules carry the names that torchvision
-    gave them, so state dicts of the latter are interchangeable with torchvision's. Weights start as there: convolutions
-    from a normal distribution scaled by fan-out, batch normalisation from 1 and 0.
+    convolution of stride 2 and max-pooling, for images of about 224 x 224. Modules have torchvision's names, so state
+    dicts of the latter are interchangeable with torchvision's. Weights are initialised in the same way: convolutions
+    from a normal distribution scaled by fan-out, batch normalisation with 1 and 0.
 
     References:
         He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
@@ -84,7 +84,7 @@ class ResNet(nn.Module):
         if stem not in ("cifar", "imagenet"):
             raise ValueError(f"stem must be 'cifar' or 'imagenet', got {stem!r}")
         if len(depths) != 4:
-            raise ValueError(f"depths must hold the blocks of four stages, got {len(depths)}: {tuple(depths)}")
+            raise ValueError(f"depths must have the blocks of four stages, got {len(depths)}: {tuple(depths)}")
         small = stem == "cifar"
         self.conv1 = nn.Conv2d(channels, 64, 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)

@@ -5,10 +5,10 @@ from torch.nn import functional as F
 
 
 class NarrowBlock(nn.Module):
-    """Two 3 x 3 convolutions around which the input passes without any parameter.
+    """Two 3 x 3 convolutions with a shortcut without parameters.
 
-    Where a stage begins, the shortcut keeps every second pixel and pads the new channels with zeros,
-    half of them in front ("option A" of the paper).
+    At the start of a stage, the shortcut keeps every second pixel and pads the new channels with zeros, half of them in
+    front ("option A" of the paper).
     """
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -20,7 +20,7 @@ class NarrowBlock(nn.Module):
         self.added = width - inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Feature maps of ``width`` channels, half as high and wide where there are more than came in."""
+        """Feature maps of ``width`` channels; height and width are halved if the number of channels grows."""
         out = F.relu(self.bn1(self.conv1(x)), inplace=True)
         out = self.bn2(self.conv2(out))
         if self.added:

@@ -1,4 +1,4 @@
-"""Any sequence classifier of transformers, by its name on the Hugging Face hub or from a local folder."""
+"""Sequence classifiers of transformers, by name on the Hugging Face hub or from a local folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-# What transformers calls a learned embedding of each position.
+# Names that transformers uses for learned position embeddings.
 POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 class TextClassifier(nn.Module):
-    """A pretrained encoder with a classification head, called with what its tokenizer returns; returns logits."""
+    """A pretrained encoder with a classification head; takes the output of its tokenizer and returns logits."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -28,10 +28,10 @@ class TextClassifier(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name_or_folder: str | Path, *, classes: int) -> Self:
-        """A pretrained network in float32 and in training mode, with a fresh head unless the weights bring one.
+        """Load a pretrained network in float32 and training mode, with a new head unless the weights include one.
 
-        No code that comes with the weights is run, and weights that are pickled are read by torch's restricted
-        unpickler. A head for another number of classes is refused.
+        Code that comes with the weights is not run, and pickled weights are read by torch's restricted unpickler. A
+        head for another number of classes is refused.
         """
         transformers = _transformers()
         with _quiet(transformers), _explained(name_or_folder):
@@ -40,16 +40,16 @@ class TextClassifier(nn.Module):
                 num_labels=classes,
                 trust_remote_code=False,
                 weights_only=True,
-                ignore_mismatched_sizes=True,  # told apart below, in words of ours
+                ignore_mismatched_sizes=True,  # checked below, with our own error message
                 output_loading_info=True,
             )
             _check_weights(network, classes, info)
-        # transformers keeps the type weights were saved in, and hands out networks with dropout switched off.
+        # transformers keeps the dtype of saved weights, and returns networks in evaluation mode.
         return cls(network.float()).train()
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig) -> Self:
-        """A network with random weights, of the shape that a configuration of transformers describes."""
+        """Build a network with random weights from a configuration of transformers."""
         transformers = _transformers()
         return cls(transformers.AutoModelForSequenceClassification.from_config(config, trust_remote_code=False))
 
@@ -60,34 +60,34 @@ class TextClassifier(nn.Module):
 
 
 def tokenizer_for(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to a network, by the same name or from the same folder."""
+    """The tokenizer of a network, by the same name or from the same folder."""
     transformers = _transformers()
     with _quiet(transformers), _explained(name_or_folder):
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
             str(name_or_folder), trust_remote_code=False
         )
-        # Without its files transformers makes a tokenizer to which every word is unknown.
+        # Without its files, transformers returns a tokenizer without a vocabulary.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("the tokenizer has no vocabulary: save it there too, with tokenizer.save_pretrained")
     return tokenizer
 
 
 def check_fits(model: TextClassifier, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-    """Refuse, before training does, tokens that a model has no embedding for and texts longer than its positions.
+    """Check before training that the model has an embedding for every token and enough positions.
 
-    Networks that need no table of positions (rotary or relative ones) take texts of any length.
+    Networks without a table of positions (rotary or relative) accept texts of any length.
     """
     network: Any = model.network
     embedded = network.get_input_embeddings().num_embeddings
     largest = max(tokenizer.get_vocab().values())
     if largest >= embedded:
         raise ValueError(
-            f"the tokenizer numbers its tokens 0..{largest}, but the model embeds 0..{embedded - 1} only: take the "
-            "tokenizer that belongs to the model"
+            f"the tokenizer has token ids 0..{largest}, but the model embeds only 0..{embedded - 1}: use the "
+            "tokenizer of the model"
         )
     for name, module in network.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in POSITION_TABLES:
-            # Rows before the first token's: BART-like networks have an offset, RoBERTa-like ones follow the padding.
+            # Unused rows before the first token: BART-like networks have an offset, RoBERTa-like ones a padding index.
             after_padding = 0 if module.padding_idx is None else module.padding_idx + 1
             positions = module.num_embeddings - (int(getattr(module, "offset", 0)) or after_padding)
             if max_length > positions:
@@ -106,19 +106,19 @@ def _transformers() -> ModuleType:
 
 
 def _check_weights(network: Any, classes: int, info: dict[str, Any]) -> None:
-    """Only the head, and the pooler below it, may start from random weights."""
+    """Only the head and the pooler below it may have random initial weights."""
     encoder = f"{network.base_model_prefix}."
     absent = sorted(name for name in info["missing_keys"] if name.startswith(encoder) and ".pooler." not in name)
     if absent:
-        raise ValueError(f"its weights lack {len(absent)} tensors that its configuration asks for, such as {absent[0]}")
+        raise ValueError(f"its weights lack {len(absent)} tensors that its configuration needs, such as {absent[0]}")
     for name, found, expected in sorted(info["mismatched_keys"]):
-        hint = "" if name.startswith(encoder) else f": it is no classifier of {classes} classes"
+        hint = "" if name.startswith(encoder) else f": it is not a classifier of {classes} classes"
         raise ValueError(f"{name} has shape {tuple(found)} instead of {tuple(expected)}{hint}")
 
 
 @contextmanager
 def _quiet(transformers: ModuleType) -> Iterator[None]:
-    """No report of a fresh head, which is what training is for, and no bar while reading; downloads keep theirs."""
+    """Silence the warning about a new head and the loading bar; download bars stay."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     logging = transformers.utils.logging
@@ -141,19 +141,19 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
 
 @contextmanager
 def _explained(name_or_folder: str | Path) -> Iterator[None]:
-    """One sentence instead of the page that transformers prints about a name it cannot load."""
+    """One sentence instead of the long message of transformers about a name it cannot load."""
     try:
         yield
     except MemoryError:
         raise
-    except Exception as error:  # damaged files make the packages below raise anything
-        if isinstance(error, UnpicklingError):  # whose own text suggests to unpickle everything
+    except Exception as error:  # damaged files can raise anything
+        if isinstance(error, UnpicklingError):  # its own message suggests unsafe unpickling
             reason = "its weights are pickled with more than tensors, save them as safetensors"
         else:
             reason = shorten(str(error) or type(error).__name__, 240, placeholder=" ...").rstrip(".")
         if isinstance(error, OSError) and not Path(name_or_folder).is_dir():
             raise OSError(
-                f"{str(name_or_folder)!r} is no local folder, and the Hugging Face hub did not give it either "
-                f"({reason}): check the name and the network, or give a folder that save_pretrained wrote"
+                f"{str(name_or_folder)!r} is not a local folder, and could not be loaded from the Hugging Face hub "
+                f"({reason}): check the name and the network, or give a folder written by save_pretrained"
             ) from error
         raise ValueError(f"{name_or_folder}: transformers cannot load this: {reason}") from error

@@ -1,4 +1,4 @@
-"""Trained weights from a file, without running anything that the file says."""
+"""Load trained weights from a file without running code from it."""
 
 from pathlib import Path
 from typing import Any
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Put the weights of a file that ``torch.save`` wrote into a network; every one must find its place.
+    """Load weights written by ``torch.save`` into a network; all names and shapes must match.
 
-    Takes a state dict, or a checkpoint that keeps one as ``"state_dict"``; names may begin with ``module.``,
-    as ``DataParallel`` leaves them. Only tensors and plain containers are read (``weights_only=True``). When
-    it fails, the network is left as it was.
+    Takes a state dict, or a checkpoint with a ``"state_dict"``; names may begin with ``module.``, as written by
+    ``DataParallel``. Only tensors and plain containers are read (``weights_only=True``). If loading fails, the network
+    is unchanged.
     """
     weights = _read(Path(path))
     own = model.state_dict()
-    # Files older than torch 0.4.1 do not count batches; load_state_dict then starts the count itself.
+    # Files older than torch 0.4.1 have no num_batches_tracked; load_state_dict adds it.
     needed = {name for name in own if not name.endswith(".num_batches_tracked")}
     missing, surplus = sorted(needed - weights.keys()), sorted(weights.keys() - own.keys())
     differing = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
@@ -27,23 +27,23 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
             f"{name!r} has shape {tuple(weights[name].shape)} instead of {tuple(own[name].shape)}"
             for name in sorted(differing)[:1]
         ]
-        raise ValueError(f"{path}: holds the weights of another network ({', '.join(found)}): build the one it is for")
+        raise ValueError(f"{path}: has the weights of another network ({', '.join(found)}): build the matching network")
     model.load_state_dict(weights)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file of weights: check the path")
+        raise FileNotFoundError(f"{path}: does not exist: check the path of the weights")
     try:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (MemoryError, PermissionError):
         raise
-    except Exception as error:  # damage makes the unpickler raise anything
+    except Exception as error:  # a damaged file can raise anything
         raise ValueError(
-            f"{path}: is damaged, or holds more than tensors: save it with torch.save(model.state_dict(), ...)"
+            f"{path}: is damaged, or contains more than tensors: save it with torch.save(model.state_dict(), ...)"
         ) from error
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict) or not loaded or not all(isinstance(value, Tensor) for value in loaded.values()):
-        raise ValueError(f"{path}: holds no state dict: save it with torch.save(model.state_dict(), ...)")
+        raise ValueError(f"{path}: contains no state dict: save it with torch.save(model.state_dict(), ...)")
     return {str(name).removeprefix("module."): value for name, value in loaded.items()}

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, from what a store of trials holds."""
+"""The paper's tables and figures, from a store of trials."""

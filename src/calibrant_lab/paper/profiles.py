@@ -15,29 +15,29 @@ RECIPES = ("mnist", "cifar10", "cifar100", "imagenet100", "snli", "anli")
 
 
 class Profile(NamedTuple):
-    """How much of a search to do."""
+    """Size of a search."""
 
     grids: dict[str, tuple[float, ...]]  # values to search, by option
-    seeds: int  # networks in a row
+    seeds: int  # networks per row
     most_epochs: int | None = None  # None for the recipe's
 
 
 def profile(name: str) -> Profile:
-    """A profile by its name.
+    """Return a profile by name.
 
     Example:
         >>> profile("quick").grids["weight"], profile("paper").most_epochs
         ((0.6, 2), None)
     """
     if name not in PROFILES:
-        raise ValueError(f"there is no profile {name!r}: there are {', '.join(PROFILES)}")
+        raise ValueError(f"unknown profile {name!r}: choose from {', '.join(PROFILES)}")
     found = _read(f"{name}.toml")
     grids = {option: tuple(values) for option, values in found["grids"].items()}
     return Profile(grids, found["seeds"], found.get("most_epochs"))
 
 
 def paper_sweep(table: str, recipe_name: str, profile_name: str, changes: Mapping[str, Any] | None = None) -> Sweep:
-    """A table of the paper, for a recipe, searched as a profile says; ``changes`` are fields of the sweep.
+    """The sweep of a table of the paper, for a recipe and a profile; ``changes`` are fields of the sweep.
 
     Example:
         >>> paper_sweep("table2", "mnist", "cpu").settings
@@ -45,7 +45,7 @@ def paper_sweep(table: str, recipe_name: str, profile_name: str, changes: Mappin
     """
     tables = _read("tables.toml")
     if table not in tables:
-        raise ValueError(f"there is no table {table!r}: there are {', '.join(tables)}")
+        raise ValueError(f"unknown table {table!r}: choose from {', '.join(tables)}")
     found, given = profile(profile_name), dict(changes or {})
     most = found.most_epochs
     shorter = {"epochs": most} if most is not None and recipe(recipe_name).settings().epochs > most else {}

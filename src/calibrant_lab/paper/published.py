@@ -1,4 +1,4 @@
-"""The numbers of the paper's Tables 1 to 3, to the digit as printed there: ``published.txt``.
+"""The numbers of the paper's Tables 1 to 3, exactly as printed: ``published.txt``.
 
 Yoon, Tee, Yoon, Yoon, Kim, Li and Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable Calibration
 Measure", ICLR 2023. Percent; mean and standard deviation of five trials. The weights λ behind them were not published.
@@ -22,7 +22,7 @@ class Printed(NamedTuple):
 
 
 def published(sweep: Sweep) -> dict[str, dict[str, Printed]]:
-    """The paper's numbers beside a sweep, by row and column; none beside other data or another network.
+    """The paper's numbers for a sweep, by row and column; empty for other data or another network.
 
     Example:
         >>> published(Sweep(name="table1", recipe="mnist"))["+ ESD"]["ece"]
@@ -32,7 +32,7 @@ def published(sweep: Sweep) -> dict[str, dict[str, Printed]]:
         >>> published(Sweep(name="table1", recipe="mnist", settings={"model": "resnet20"}))
         {}
     """
-    # The network must be the recipe's: by its name, or from a folder of that name.
+    # The network must be the recipe's, by name or as a folder of that name.
     ours, recipes = sweep.base.settings, sweep.base.of_recipe.settings()
     given, model = (str(getattr(one, "model", "")) for one in (ours, recipes))
     if Path(given).name != model or getattr(ours, "initial_weights", None) is not None:

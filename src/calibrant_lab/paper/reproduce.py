@@ -1,4 +1,4 @@
-"""`calibrant reproduce`: from a sweep to the trials it needs, and back to its tables and figures."""
+"""`calibrant reproduce`: run the trials of a sweep, then show its tables and figures."""
 
 import gc
 from collections.abc import Iterable, Sequence
@@ -28,13 +28,13 @@ from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import check_accelerator, prepare
 from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
-from calibrant_lab.trials.provenance import told
+from calibrant_lab.trials.provenance import told, warned
 from calibrant_lab.trials.store import DATA, Store
 
 
 @dataclass(frozen=True)
 class Running:
-    """Where trials run: executor, number in parallel, resources for each trial, as the command line has them."""
+    """Where trials run: executor, number in parallel, resources per trial."""
 
     executor: Literal["local", "ray"] = "local"
     parallel: int | None = None
@@ -53,10 +53,10 @@ def reproduce(
     *,
     only_list: bool,
 ) -> bool:
-    """Run and show one recipe after the other; return whether every trial ended well.
+    """Run and show one recipe after another; return whether every trial succeeded.
 
-    On a cluster with room for more, give several commands the same folder of trials. A recipe that cannot be run, for
-    want of its data for example, does not stop those after it. Without ``out``, figures go beside the trials.
+    To use more of a cluster, give several commands the same folder of trials. A recipe that cannot be run, for example
+    because its data are missing, does not stop the others. Without ``out``, figures go to the folder of trials.
     """
     console, complete = Console(), True
     for request in requests:
@@ -78,7 +78,7 @@ def reproduce(
 
 
 def dry_run(request: Request, store: Store, running: Running, console: Console) -> None:
-    """List the trials of every sweep, and what they will take, measured here by a few steps."""
+    """List the trials of every sweep, and estimate their cost from a few steps on this machine."""
     measure = cache(partial(estimate, data=request.data, accelerator=running.accelerator))
     for sweep in request.sweeps:
         results = validated(store, sweep)
@@ -89,7 +89,7 @@ def dry_run(request: Request, store: Store, running: Running, console: Console) 
 
 
 def _run_missing(request: Request, store: Store, running: Running) -> None:
-    """Run the trials that the store lacks, if there are any."""
+    """Run missing trials."""
     for sweep in request.sweeps:
         results = validated(store, sweep)
         current = plan(sweep, results)
@@ -97,7 +97,7 @@ def _run_missing(request: Request, store: Store, running: Running) -> None:
             record(sweep, store)
             continue
         executor = _executor(request, store, running)
-        # Every trial would fail for the same reason: find out now, once.
+        # Check once now what would otherwise make every trial fail.
         if running.executor == "local":
             check_accelerator(running.accelerator)
         prepared = prepare(request.base.replaced({"method": "esd"}), request.data)
@@ -109,17 +109,17 @@ def _run_missing(request: Request, store: Store, running: Running) -> None:
 
 
 def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
-    """A table whose rows were trained on different data would compare nothing."""
-    for trial in (one for one in trials if one.seed == 0):  # that of another seed may be drawn by it
+    """Raise ``FileError`` if stored trials used different data: rows of a table must be comparable."""
+    for trial in (one for one in trials if one.seed == 0):  # data may depend on the seed
         path = store.trial(trial).folder / DATA
         found = read_json(path) if path.exists() else None
         if isinstance(found, dict) and found.get("fingerprint", fingerprint) != fingerprint:
-            reason = "was run with other data: give the --data-dir it was run with, or other --runs"
+            reason = "was run with different data: give the --data-dir it was run with, or another --runs"
             raise FileError(path.parent, reason)
 
 
 def _show(request: Request, store: Store, format: Format, out: Path | None, console: Console) -> bool:  # noqa: A002
-    """Print the tables and draw the figures from what the store holds; return whether nothing is missing."""
+    """Print the tables and draw the figures from stored results; return whether nothing is missing."""
     plans = [_ended(sweep, store) for sweep in request.sweeps]
     if request.shows_tables:
         for current, _ in plans:
@@ -128,10 +128,12 @@ def _show(request: Request, store: Store, format: Format, out: Path | None, cons
                 _write_table(out, table)
     for line in told(found for one in plans[0][0].needed if (found := store.result(one)) is not None):
         Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in warned(store.trial(one) for one in plans[0][0].needed):
+        Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
     for figure in request.figures:
         try:
             made = str(_write_figure(figure, plans[0][0], request, store, out or store.folder / "figures"))
-        except ValueError as error:  # not run, not kept, or without a temperature
+        except ValueError as error:  # not run, not stored, or without a temperature
             if len(request.figures) == 1:
                 raise
             made = f"not drawn: {error}"
@@ -140,7 +142,7 @@ def _show(request: Request, store: Store, format: Format, out: Path | None, cons
 
 
 def _ended(sweep: Sweep, store: Store) -> tuple[Plan, bool]:
-    """The plan after all has been run, where what has no result has failed; and whether all have one."""
+    """The plan after all trials have ended, those without a result counted as failed; and whether all succeeded."""
     results = validated(store, sweep)
     failed: frozenset[Configuration] = frozenset()
     while missing := (current := plan(sweep, results, failed)).missing(results.keys() | failed):
@@ -158,22 +160,22 @@ def _print_table(current: Plan, store: Store, format: Format, console: Console) 
 
 
 def _suffix(folder: Path, sweep: Sweep) -> str:
-    """What follows the names of a sweep's files: nothing, or its identity where those names are another sweep's.
+    """Suffix of a sweep's file names: empty, or its identity if another sweep has files of the same names.
 
-    The sweep is written beside its files, which tells whose they are.
+    The sweep is written beside its files to identify them.
     """
     suffix = ""
     path = folder / f"{sweep.file_name}.toml"
     if path.exists() and path.read_text(encoding="utf-8") != sweep.to_toml():
         suffix = f"-{sweep.identity}"
-        text = f"{path} is of other settings: files of this sweep are named ...{suffix}"
+        text = f"{path} has different settings: files of this sweep are named ...{suffix}"
         Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
     sweep.write(folder / f"{sweep.file_name}{suffix}.toml")
     return suffix
 
 
 def _write_table(folder: Path, table: Tabulated) -> None:
-    """Write a table in every format that is a file."""
+    """Write a table in every file format."""
     name = f"{table.sweep.file_name}{_suffix(folder, table.sweep)}"
     texts = {
         "md": render(table, "markdown"), "tex": render(table, "latex"), "csv": render(table, "csv"),
@@ -185,7 +187,7 @@ def _write_table(folder: Path, table: Tabulated) -> None:
 
 
 def _write_figure(name: str, current: Plan, request: Request, store: Store, folder: Path) -> Path:
-    """Draw a figure, and write it and the numbers behind it; return the path of its SVG."""
+    """Draw a figure, and write it and its data; return the path of the SVG."""
     sweep = current.sweep
     if name == "figure6":
         shifted = shift_of(
@@ -205,9 +207,9 @@ def _write_figure(name: str, current: Plan, request: Request, store: Store, fold
 
 def _executor(request: Request, store: Store, running: Running) -> Executor:
     if running.executor == "local" and (running.ray_address is not None or running.gpus_per_trial):
-        raise ValueError("--ray-address and --gpus-per-trial are for --executor ray: give it, or leave them out")
+        raise ValueError("--ray-address and --gpus-per-trial need --executor ray: add it, or leave them out")
     if running.executor == "ray" and running.parallel is not None:
-        raise ValueError("--parallel is for --executor local: a cluster runs as many trials as it has room for")
+        raise ValueError("--parallel is for --executor local: a cluster runs as many trials as its resources allow")
     if running.executor == "local":
         return LocalExecutor(store.folder, request.data, workers=running.parallel, accelerator=running.accelerator)
     from calibrant_lab.trials.ray_executor import RayExecutor

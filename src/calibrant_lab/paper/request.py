@@ -1,4 +1,4 @@
-"""What the command line asks for, as sweeps and figures."""
+"""Convert command-line arguments to sweeps and figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from calibrant_lab.trials.configuration import Configuration
 class Request:
     """What to run and show."""
 
-    sweeps: tuple[Sweep, ...]  # tables, all of one recipe and settings; figures are drawn of the first
+    sweeps: tuple[Sweep, ...]  # tables, all of one recipe and settings; figures use the first
     figures: tuple[str, ...] = ()
     shows_tables: bool = True
     data: Path | None = None
     corrupted: Path | None = None  # folder with the official files of the corrupted test set, for Figure 6
-    limit: int | None = None  # of test images for each corruption, for Figure 6
+    limit: int | None = None  # number of test images per corruption, for Figure 6
 
     @property
     def base(self) -> Configuration:
-        """What all trials have in common."""
+        """Configuration that all trials share."""
         return self.sweeps[0].base
 
 
@@ -40,16 +40,16 @@ def requested(
     corrupted: Path | None = None,
     limit: int | None = None,
 ) -> list[Request]:
-    """The requests of a command line, one for each recipe, checked before the first is run.
+    """The requests of a command line, one per recipe, all checked before the first is run.
 
-    ``changes`` are fields of the sweep that are not those of table and profile, or of the file.
+    ``changes`` are fields of the sweep that override the table and profile, or the file.
     """
     if not target.endswith(".toml") and target not in (*TABLES, *FIGURES, "all"):
         known = ", ".join((*TABLES, *FIGURES))
-        raise ValueError(f"there is no target {target!r}: there are {known}, all, and sweeps in .toml files")
+        raise ValueError(f"unknown target {target!r}: choose from {known}, all, or give a sweep as a .toml file")
     own = Sweep.read(Path(target)) if target.endswith(".toml") else None
     if own is not None and profile is not None:
-        raise ValueError(f"{target} has grids of its own: leave --profile out, or give --weights")
+        raise ValueError(f"{target} defines its own grids: leave out --profile, or give --weights")
     names = tuple(recipes) or (RECIPES if own is None else (own.recipe,))
     made = []
     for name in names:
@@ -63,14 +63,14 @@ def requested(
         if data is not None and len(names) > 1:
             folder = below if (below := data / plugins.short(name)).is_dir() else None
         made.append(Request(sweeps, figures, target not in FIGURES, folder, corrupted, limit))
-        if "figure6" in figures:  # before days of training rather than after them: whether it can be drawn at all
+        if "figure6" in figures:  # fail now rather than after days of training if it cannot be drawn
             shifted_images(made[-1].base, folder, corrupted)
     return made
 
 
 def _paper_sweeps(target: str, name: str, profile: str, changes: dict[str, Any]) -> tuple[Sweep, ...]:
     tables = TABLES if target == "all" else (target,) if target in TABLES else TABLES[:1]
-    # Rows and columns of one's own are those of Table 1, unless another table was asked for.
+    # The user's rows and columns apply to Table 1, unless another table was requested.
     others = {key: value for key, value in changes.items() if key not in ("methods", "columns")}
     return tuple(
         paper_sweep(table, name, profile, changes if table in (target, TABLES[0]) else others) for table in tables
@@ -78,7 +78,7 @@ def _paper_sweeps(target: str, name: str, profile: str, changes: dict[str, Any])
 
 
 def _changed(sweep: Sweep, name: str, changes: dict[str, Any]) -> Sweep:
-    """A sweep from a file, with what the command line says instead."""
+    """A sweep from a file, with changes from the command line."""
     grids = dict(sweep.grids)
     if "grids" in changes:  # weights for all methods
         grids = {key: values for key, values in grids.items() if not key.endswith(".weight")} | changes["grids"]
@@ -87,7 +87,7 @@ def _changed(sweep: Sweep, name: str, changes: dict[str, Any]) -> Sweep:
 
 
 def _checked(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Settings of the command line as plain values, only those that were given; a list where there are commas."""
+    """Settings given on the command line, as plain values; commas make a list."""
     given = {key.replace("-", "_"): value.split(",") if "," in value else value for key, value in settings.items()}
     checked = recipe(name).settings.checked(given).to_dict()
     return {key: checked[key] for key in given}

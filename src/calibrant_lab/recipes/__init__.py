@@ -13,7 +13,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe(reference: str) -> Recipe:
-    """A recipe by name, ``package.module:name`` or ``./file.py:name``."""
+    """Return a recipe by name, ``package.module:name`` or ``./file.py:name``."""
     found = plugins.find(reference, "recipe", RECIPES)
     if not isinstance(found, Recipe):
         raise ValueError(f"{reference} must be a calibrant_lab.Recipe, got {type(found).__name__}")

@@ -1,4 +1,4 @@
-"""A recipe: how to load data, how to build a network, and the settings that exist for them."""
+"""A recipe: how to load data, how to build a network, and their settings."""
 
 import inspect
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from calibrant_lab.settings import Settings
 
 
 class Recipe:
-    """How to load data and build a network, with the settings of both and of the training.
+    """How to load data and build a network, with the settings of both and of training.
 
-    ``load`` and ``build`` take those of the arguments below that they name.
+    ``load`` and ``build`` are called with those of the arguments below that are in their signatures.
 
     Args:
-        load: Returns a :class:`Data`. May take ``settings``; ``folder``, the ``--data-dir`` of the command line or
-            None; and ``seed``, for data that are drawn.
-        build: Returns a network that maps a batch of inputs to logits. May take ``data``, which ``load`` returned, and
-            ``settings``.
+        load: Function that returns a :class:`Data`. May take ``settings``; ``folder``, the ``--data-dir`` of the
+            command line or None; and ``seed``, for data that are sampled.
+        build: Function that returns a network, which maps a batch of inputs to logits. May take ``data``, the result of
+            ``load``, and ``settings``.
         settings: Settings of the recipe, a subclass of :class:`Settings`.
-        shift: Whether the samples are images that can be corrupted for Figure 6; the name of the published set of
-            corrupted images, such as ``"CIFAR-10-C"``, where there is one.
-        **defaults: Defaults other than those of ``settings``. A name that is not there becomes a setting of its own,
-            of the type of its default.
+        shift: Whether the samples are images that can be corrupted for Figure 6; or the name of the published set of
+            corrupted images, such as ``"CIFAR-10-C"``.
+        **defaults: Defaults that differ from those of ``settings``. An unknown name becomes a new setting with the type
+            of its default.
 
     Example:
         >>> import torch
@@ -65,7 +65,7 @@ class Recipe:
         return found
 
     def build(self, data: Data, settings: Settings) -> nn.Module:
-        """Build a network with its first weights."""
+        """Build a network with its initial weights."""
         found = _called(self._build, data=data, settings=settings)
         if not isinstance(found, nn.Module):
             raise TypeError(f"build must return a torch.nn.Module, got {type(found).__name__}")

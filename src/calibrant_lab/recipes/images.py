@@ -1,4 +1,4 @@
-"""Images: MNIST, CIFAR and ImageNet-100 as in the ESD paper, and embedded digits for a first try and for tests."""
+"""Images: MNIST, CIFAR and ImageNet-100 as in the ESD paper, and embedded digits for a first try and tests."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +21,10 @@ class ImageSettings(Settings):
     """Settings of recipes of images in memory."""
 
     model: str = Field("lenet5", description="Name of the network: lenet5, resnet20, resnet18-cifar, ...")
-    mean: tuple[float, ...] = Field((0.0,), description="Subtracted from pixels in 0 to 1, for all channels or each.")
-    std: tuple[Positive, ...] = Field((1.0,), description="Pixels are divided by this, for all channels or each.")
-    crop_padding: int = Field(0, ge=0, description="Black pixels around a training image before a random crop.")
-    flip: bool = Field(False, description="Mirror every other training image, at random.")
+    mean: tuple[float, ...] = Field((0.0,), description="Mean of pixels in 0 to 1, for all channels or each.")
+    std: tuple[Positive, ...] = Field((1.0,), description="Standard deviation of pixels, for all channels or each.")
+    crop_padding: int = Field(0, ge=0, description="Black pixels added around a training image before a random crop.")
+    flip: bool = Field(False, description="Flip training images horizontally with probability 0.5.")
     initial_weights: FilePath | None = Field(None, description="File with the weights to start from.")
 
 
@@ -37,19 +37,19 @@ class DigitsSettings(ImageSettings):
 class MnistSettings(ImageSettings):
     """Settings of the recipe mnist."""
 
-    image_size: int = Field(32, ge=1, description="Pixels a side that images are padded or scaled to.")
+    image_size: int = Field(32, ge=1, description="Side length in pixels that images are scaled to.")
 
 
 class FolderSettings(Settings):
-    """Settings of recipes of pictures on disk."""
+    """Settings of recipes of images on disk."""
 
     model: str = Field("resnet18", description="Name of the network, such as resnet18.")
-    image_size: int = Field(224, ge=1, description="Pixels a side that the network takes.")
-    mean: tuple[float, float, float] = Field(MEAN, description="Subtracted from pixels in 0 to 1, for each channel.")
-    std: tuple[Positive, Positive, Positive] = Field(STD, description="Pixels are divided by this, for each channel.")
-    flip: bool = Field(True, description="Mirror every other training picture, at random.")
-    class_list: FilePath | None = Field(None, description="File with the class folders to use, one a line.")
-    workers: int = Field(4, ge=0, description="Processes that decode pictures; they have random numbers of their own.")
+    image_size: int = Field(224, ge=1, description="Side length of network inputs in pixels.")
+    mean: tuple[float, float, float] = Field(MEAN, description="Mean of pixels in 0 to 1, for each channel.")
+    std: tuple[Positive, Positive, Positive] = Field(STD, description="Standard deviation of pixels, for each channel.")
+    flip: bool = Field(True, description="Flip training images horizontally with probability 0.5.")
+    class_list: FilePath | None = Field(None, description="File with the class folders to use, one per line.")
+    workers: int = Field(4, ge=0, description="Processes that decode images; each has its own random numbers.")
     initial_weights: FilePath | None = Field(None, description="File with the weights to start from.")
 
 

@@ -1,4 +1,4 @@
-"""Made data whose true probabilities are known, with an MLP that over-fits them: embedded, for the demo."""
+"""Synthetic data with known true probabilities, and an MLP that overfits them, for the demo."""
 
 import math
 from typing import NamedTuple
@@ -13,16 +13,16 @@ from calibrant_lab.recipes.base import Recipe
 from calibrant_lab.settings import Settings
 
 FEATURES, HIDDEN, CLASSES = 20, 32, 5
-# Standard deviation of the teacher's logits, about: the best classifier is right on 75 % of the rows.
+# Approximate standard deviation of the teacher's logits: the best classifier has an accuracy of 75 %.
 SHARPNESS = 4.0
 TEACHER_SEED = 2023
 WIDTH = 256
 VALIDATION = 0.1  # of the number of training rows
-TEST_SEED, VALIDATION_SEED = 1_000_000, 2_000_000  # far from the seeds of training rows
+TEST_SEED, VALIDATION_SEED = 1_000_000, 2_000_000  # distinct from seeds of training rows
 
 
 class Rows(NamedTuple):
-    """Rows of a made data set."""
+    """Rows of a synthetic data set."""
 
     x: Tensor  # features, (N, 20), standard normal
     target: Tensor  # drawn from the true probabilities, (N,)
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
 
 
 def draw_rows(count: int, seed: int) -> Rows:
-    """Draw rows, and labels from a fixed teacher, the same for every seed."""
+    """Draw features, and labels from a fixed teacher that does not depend on the seed."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, FEATURES, generator=generator)
     truth = true_probabilities(x)
@@ -48,7 +48,7 @@ def true_probabilities(x: Tensor) -> Tensor:
 class MadeSettings(Settings):
     """Settings of the recipe made."""
 
-    rows: int = Field(2000, ge=10, description="Training rows, those held out included.")
+    rows: int = Field(2000, ge=10, description="Training rows, including held-out rows.")
     test_rows: int = Field(20_000, ge=10, description="Test rows, the same for every seed.")
 
 
@@ -64,7 +64,7 @@ def _build() -> nn.Module:
     )
 
 
-# Chosen so that the NLL over-fits, by its accuracy on training and held-out rows alone.
+# Chosen so that the NLL overfits, by its accuracy on training and held-out rows only.
 made = Recipe(_load, _build, settings=MadeSettings, epochs=60, batch_size=100, learning_rate=2e-3)
 
 
@@ -74,7 +74,7 @@ def true_test_probabilities(rows: int) -> Tensor:
 
 
 def error_of_p(predictions: Predictions) -> float:
-    """Mean absolute difference of the predicted and the true probability of the predicted class, on the test rows."""
+    """Mean absolute difference between predicted and true probability of the predicted class, on the test rows."""
     probabilities, _ = predictions.of_classes("error_of_p")
     truth = true_test_probabilities(len(predictions)).numpy()
     right = truth[range(len(truth)), probabilities.argmax(1)]

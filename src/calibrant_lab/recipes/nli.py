@@ -1,4 +1,4 @@
-"""SNLI with BERT and ANLI with RoBERTa, as in the ESD paper; any pairs of sentences."""
+"""SNLI with BERT and ANLI with RoBERTa, as in the ESD paper."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from calibrant_lab.settings import Settings
 
 
 class PairSettings(Settings):
-    """Settings of recipes of pairs of sentences."""
+    """Settings of recipes of sentence pairs."""
 
     model: str = Field("bert-base-uncased", description="Name or folder of a Hugging Face model.")
-    max_length: int = Field(128, ge=8, description="Tokens that a pair of sentences is cut to.")
+    max_length: int = Field(128, ge=8, description="Tokens per sentence pair; longer pairs are truncated.")
 
 
 def _tokenised(found: TextData, settings: PairSettings) -> Data:

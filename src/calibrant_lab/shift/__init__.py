@@ -1,1 +1,1 @@
-"""Test images made worse, and what becomes of accuracy and calibration."""
+"""Accuracy and calibration on corrupted test images."""

@@ -1,19 +1,18 @@
-"""Images made worse in the ways of CIFAR-10-C, at its five severities, from the clean ones.
+"""The corruptions of CIFAR-10-C, at its five severities, generated from clean images.
 
-Fourteen of the fifteen corruptions are made here; frost is not, since it pastes in photographs of the authors. The
-strengths are those that CIFAR-10-C was made with, meant for 32 × 32 pixels. The random numbers are our own, since the
-published files were made without a seed: so images differ from the published ones, their distribution does not, but
-for what follows.
+Fourteen of the fifteen corruptions are implemented; frost is not, since it uses photographs of the authors. The
+strengths are those of CIFAR-10-C, meant for 32 × 32 pixels. The published files were generated without a seed, so our
+images differ from them, but their distribution is the same, with these exceptions:
 
-- Motion blur and snow take ImageMagick's definition of motion blur, computed here in floating point.
+- Motion blur and snow use ImageMagick's definition of motion blur, computed here in floating point.
 - Elastic transform places pixels exactly, where OpenCV rounds to a 32nd of a pixel.
-- Glass blur copies a pixel from a neighbour, which is what the authors' code does, though it means to swap the two.
+- Glass blur copies a pixel from a neighbour, as the authors' code does, although it intends to swap the two.
 - JPEG is Pillow's, whose libjpeg may be another version.
-- Images of one channel, which CIFAR does not have, are treated as colours that are all grey.
+- Images with one channel, which CIFAR does not have, are treated as grey colour images.
 
-Severities are the authors' judgement of what is harder to recognise. In glass blur and in elastic transform they trade
-one distortion for another, and in motion blur the third and the fourth hardly differ: there the distance from the
-clean image does not grow all the way.
+Severities are the authors' judgement of what is harder to recognise. In glass blur and elastic transform they trade
+one distortion for another, and in motion blur the third and fourth hardly differ, so the distance from the clean image
+does not always grow with severity.
 
 References:
     Hendrycks, Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR 2019.
@@ -33,22 +32,22 @@ from torch import Tensor
 from calibrant_lab.shift import optics
 
 SEVERITIES = (1, 2, 3, 4, 5)
-CHUNK = 500  # images at a time: what they need on the way stays small
+CHUNK = 500  # images at a time, to limit memory
 LARGEST_SIDE = 64
-ELASTIC_SIZE = 32  # of the images that the strengths of elastic transform are shares of
+ELASTIC_SIZE = 32  # image size that the strengths of elastic transform refer to
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
 @dataclass
 class Draws:
-    """Random numbers, those of an image the same whichever images it comes with."""
+    """Random numbers that depend on the image, not on the other images in the batch."""
 
     key: int  # of the corruption, its severity and the seed
     indices: range  # of the images in their set
 
     @cached_property
     def _generators(self) -> list[np.random.Generator]:
-        # A counter-based generator starts anywhere at no cost: each image has 2^128 blocks of its own.
+        # A counter-based generator can start anywhere at no cost: each image has its own 2^128 blocks.
         counters = (index << 128 for index in self.indices)
         return [np.random.Generator(np.random.Philox(key=self.key, counter=counter)) for counter in counters]
 
@@ -65,7 +64,7 @@ class Draws:
         return low + (high - low) * self.uniform(*shape)
 
     def poisson(self, rates: Tensor) -> Tensor:
-        """Counts of these rates."""
+        """Poisson counts with these rates."""
         given = rates.double().numpy()
         counts = [generator.poisson(rate) for generator, rate in zip(self._generators, given, strict=True)]
         return torch.from_numpy(np.stack(counts)).float()
@@ -80,12 +79,12 @@ def gaussian_noise(x: Tensor, level: float, draws: Draws) -> Tensor:
 
 
 def shot_noise(x: Tensor, photons: float, draws: Draws) -> Tensor:
-    """Light is counted in photons, here so many for white."""
+    """Photon noise, with ``photons`` for white."""
     return draws.poisson(x * photons) / photons
 
 
 def impulse_noise(x: Tensor, share: float, draws: Draws) -> Tensor:
-    """Some values are lost: all or nothing."""
+    """Some values become 0 or 1."""
     chance = draws.uniform(*x.shape[1:])
     return torch.where(chance < share, (chance < share / 2).float(), x)
 
@@ -96,7 +95,7 @@ def defocus_blur(x: Tensor, disk: tuple[float, float], _: Draws) -> Tensor:
 
 
 def glass_blur(x: Tensor, glass: tuple[float, int], draws: Draws) -> Tensor:
-    """Behind frosted glass: a Gaussian before and after pixels have moved, so many times, by at most one."""
+    """Frosted glass: a Gaussian blur before and after pixels are moved by at most one pixel, several times."""
     sigma, times = glass
     count, channels, size, _ = x.shape
     blur = optics.gaussian_filter(size, sigma, 4.0, "nearest")
@@ -111,18 +110,18 @@ def glass_blur(x: Tensor, glass: tuple[float, int], draws: Draws) -> Tensor:
 
 
 def motion_blur(x: Tensor, stroke: tuple[int, float], draws: Draws) -> Tensor:
-    """The camera moves, sideways: radius and standard deviation of the stroke."""
+    """The camera moves sideways: radius and standard deviation of the stroke."""
     return _rounded(optics.motion_blurred(x, *stroke, draws.between(-45, 45)))
 
 
 def zoom_blur(x: Tensor, farthest: float, _: Draws) -> Tensor:
-    """The camera moves towards what it sees."""
+    """The camera moves towards the object."""
     factors = tuple(float(factor) for factor in np.arange(1, farthest, 0.01))
     return (x.flatten(2) @ optics.zoom_mean(x.shape[-1], factors).T).view_as(x)
 
 
 def snow(x: Tensor, weather: tuple[float, float, float, float, int, float, float], draws: Draws) -> Tensor:
-    """Flakes that fall, and a paler world behind them."""
+    """Falling flakes, and a paler image behind them."""
     mean, deviation, zoom, least, radius, sigma, kept = weather
     size = x.shape[-1]
     flakes = mean + deviation * draws.normal(1, size, size)
@@ -137,7 +136,7 @@ def snow(x: Tensor, weather: tuple[float, float, float, float, int, float, float
 
 
 def fog(x: Tensor, weather: tuple[float, float], draws: Draws) -> Tensor:
-    """A cloud: how dense, and how smooth."""
+    """A cloud, with density and smoothness."""
     density, decay = weather
     size = x.shape[-1]
     whole = 1 << (size - 1).bit_length()
@@ -147,20 +146,20 @@ def fog(x: Tensor, weather: tuple[float, float], draws: Draws) -> Tensor:
 
 
 def brightness(x: Tensor, more: float, _: Draws) -> Tensor:
-    """More light: hue and saturation stay, the value grows."""
+    """More light: the value grows, hue and saturation stay."""
     value = x.amax(1, keepdim=True)
     brighter = (value + more).clamp(max=1)
     return torch.where(value > 0, x * brighter / value.clamp(min=1e-6), brighter)
 
 
 def contrast(x: Tensor, kept: float, _: Draws) -> Tensor:
-    """Every channel nearer to its mean."""
+    """Every channel is moved towards its mean."""
     mean = x.mean((2, 3), keepdim=True)
     return mean + kept * (x - mean)
 
 
 def elastic_transform(x: Tensor, strengths: tuple[float, float, float], draws: Draws) -> Tensor:
-    """Three points of the image are moved, and everything with them; then every pixel a little, like its neighbours."""
+    """An affine transform given by three moved points, then a smooth displacement of every pixel."""
     size = x.shape[-1]
     strength, sigma, shear = (size / ELASTIC_SIZE * part for part in strengths)
     moved = optics.affinely_moved(x, draws.between(-shear, shear, 3, 2).double())
@@ -182,7 +181,7 @@ def pixelate(x: Tensor, share: float, _: Draws) -> Tensor:
 
 
 def jpeg_compression(x: Tensor, quality: int, _: Draws) -> Tensor:
-    """Saved as JPEG."""
+    """JPEG compression."""
     from PIL import Image
 
     found = []
@@ -193,8 +192,7 @@ def jpeg_compression(x: Tensor, quality: int, _: Draws) -> Tensor:
     return torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).float() / 255
 
 
-# By the names of the published files, in the paper's order (noise, blur, weather, digital), with the strength at each
-# severity.
+# By names of the published files, in the paper's order (noise, blur, weather, digital), with the strength per severity.
 CORRUPTIONS: dict[str, tuple[Callable[[Tensor, Any, Draws], Tensor], Sequence[Any]]] = {
     "gaussian_noise": (gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
     "shot_noise": (shot_noise, (500.0, 250.0, 100.0, 75.0, 50.0)),
@@ -220,10 +218,10 @@ NOT_GENERATED = ("frost",)
 
 
 def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0, first: int = 0) -> Tensor:
-    """Corrupt images: of the same shape and type, and the same every time.
+    """Corrupt images deterministically; shape and dtype are kept.
 
-    Images are ``(N, C, S, S)``, C of 1 or 3: uint8, or floating point in 0 to 1. Random numbers depend on the seed, the
-    corruption, its severity and the image's place, counted from ``first``: parts of a set come out as in the whole.
+    Images are ``(N, C, S, S)`` with C of 1 or 3: uint8, or floating point in 0 to 1. Random numbers depend on the seed,
+    the corruption, its severity and the index of the image, counted from ``first``, so a set can be corrupted in parts.
 
     Example:
         >>> grey = torch.full((2, 3, 32, 32), 100, dtype=torch.uint8)
@@ -248,20 +246,20 @@ def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0, first: i
 def _check(images: Tensor, name: str, severity: int) -> None:
     if name not in CORRUPTIONS:
         left_out = "; frost needs its authors' photographs" if name in NOT_GENERATED else ""
-        raise ValueError(f"there is no corruption {name!r}: there are {', '.join(CORRUPTIONS)}{left_out}")
+        raise ValueError(f"unknown corruption {name!r}: choose from {', '.join(CORRUPTIONS)}{left_out}")
     if severity not in SEVERITIES:
-        raise ValueError(f"severity must be one of 1 to 5, got {severity}")
+        raise ValueError(f"severity must be from 1 to 5, got {severity}")
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise TypeError(f"images must be uint8, or floating point in 0 to 1, got {images.dtype}")
     shape = tuple(images.shape)
     if len(shape) != 4 or shape[1] not in (1, 3) or shape[2] != shape[3] or not 8 <= shape[2] <= LARGEST_SIDE:
         raise ValueError(
-            f"images must have the shape (N, C, S, S), C of 1 or 3 and S of 8 to {LARGEST_SIDE}, got {shape}"
+            f"images must have shape (N, C, S, S) with C of 1 or 3 and S of 8 to {LARGEST_SIDE}, got {shape}"
         )
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """Rounded down, as published; what rounding errors brought below a whole number is not."""
+    """Rounded down, as published, except values just below a whole number because of rounding errors."""
     return (255 * x + 1e-3).to(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Accuracy and calibration of trained networks on test images that have got worse."""
+"""Accuracy and calibration of trained networks on corrupted test images."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.store import WEIGHTS, Result, Store, Trial
 
 SHIFT = "shift.json"
-# Another processor rounds otherwise; another network or other data differ far more.
+# Processors round differently; another network or other data differ far more.
 SAME_LOGITS = 1e-2
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]  # JSON has no NaN
 FIVE = Field(min_length=len(SEVERITIES), max_length=len(SEVERITIES))
@@ -36,9 +36,10 @@ FIVE = Field(min_length=len(SEVERITIES), max_length=len(SEVERITIES))
 
 @dataclass(frozen=True)
 class ShiftScore:
-    """Shares, not percent; ECE of 20 bins as in the paper, and after the temperature fitted on clean validation data.
+    """Scores as shares, not percent: ECE in 20 bins as in the paper, as trained and after temperature scaling.
 
-    Temperature changes no prediction, so there is one accuracy. Where no temperature could be fitted, its ECE is NaN.
+    The temperature is fitted on clean validation data and does not change accuracy. If no temperature could be fitted,
+    its ECE is NaN.
     """
 
     accuracy: Number
@@ -48,12 +49,12 @@ class ShiftScore:
 
 @dataclass(frozen=True)
 class ShiftRequest:
-    """What was asked for: results are used again for the same request only."""
+    """A request; results are reused only for the same request."""
 
     source: SourceName
     corruptions: tuple[str, ...]
-    limit: int | None  # only so many images, the first of the test set
-    fingerprint: str  # tells other images, and another training of the same trial, apart
+    limit: int | None  # use only the first images of the test set
+    fingerprint: str  # of the images and the training run
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ class ShiftResult:
 
     request: ShiftRequest
     images: int  # at each severity of each corruption
-    temperature: Number  # fitted on the validation set, or what was given
-    clean: ShiftScore  # severity 0: the test set as it is
+    temperature: Number  # fitted on the validation set, or given
+    clean: ShiftScore  # severity 0: the clean test set
     corrupted: dict[str, Annotated[tuple[ShiftScore, ...], FIVE]]  # severities 1 to 5
 
     def by_severity(self, measure: str) -> list[list[float]]:
-        """Of each severity from 0 to 5, one value for each corruption; without corruption there is but one."""
+        """For each severity from 0 to 5, one value per corruption; a single value for severity 0."""
         worse = [[getattr(scores[at], measure) for scores in self.corrupted.values()] for at in range(len(SEVERITIES))]
         return [[getattr(self.clean, measure)], *worse]
 
@@ -78,7 +79,7 @@ RESULTS = TypeAdapter(list[ShiftResult])
 def shift_of(
     plan: Plan, store: Store, data: Path | None, *, corrupted: Path | None, limit: int | None, console: Console
 ) -> dict[str, list[ShiftResult]]:
-    """Every finished trial of a plan's rows under distribution shift, by the name of the row; others are left out."""
+    """Evaluate every finished trial of a plan under distribution shift; results by name of the row."""
     source = shifted_images(plan.base, data, corrupted)
     trials = {trial: store.trial(trial) for row in plan.rows for trial in row.trials if store.result(trial) is not None}
     results = dict(zip(trials, evaluate_shifts([*trials.values()], source, limit=limit, console=console), strict=True))
@@ -86,10 +87,10 @@ def shift_of(
 
 
 def kept_shifts(plan: Plan, store: Store) -> dict[str, list[ShiftResult]]:
-    """What was evaluated earlier of a plan's rows, complete, of the images and corruptions that most trials have."""
+    """Stored complete results of a plan's rows, for the images and corruptions that most trials have."""
     found = {trial: _complete(store.trial(trial)) for row in plan.rows for trial in row.trials if store.result(trial)}
     kinds = Counter(kind for results in found.values() for kind in results)
-    # Of equally many the one with more images.
+    # Ties go to the larger number of images.
     most = max(kinds, key=lambda kind: (kinds[kind], kind[-1]), default=None)
     return {
         row.name: [found[trial][most] for trial in row.trials if most in found.get(trial, {})] if most else []
@@ -98,7 +99,7 @@ def kept_shifts(plan: Plan, store: Store) -> dict[str, list[ShiftResult]]:
 
 
 def _complete(trial: Trial) -> dict[tuple[str, tuple[str, ...], int], ShiftResult]:
-    """By source, corruptions and number of images; of the present training, should the trial have been run twice."""
+    """Complete results by source, corruptions and number of images; only those of the current training run."""
     trained = _trained(trial.result())
     return {
         (result.request.source, result.request.corruptions, result.images): result
@@ -119,10 +120,10 @@ def evaluate_shifts(
     temperatures: Sequence[float] | None = None,
     console: Console | None = None,
 ) -> list[ShiftResult]:
-    """Several finished trials on one recipe: images are corrupted once for all of them.
+    """Evaluate several finished trials of one recipe; images are corrupted once for all of them.
 
-    Each keeps its results in its folder after every corruption: an interruption loses one at most, and what is there
-    is not computed again. Temperatures are by default those fitted on the validation sets.
+    Results are stored in the folder of each trial after every corruption, so an interruption loses at most one, and
+    stored results are not computed again. By default temperatures are fitted on the validation sets.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 image, got {limit}")
@@ -149,7 +150,7 @@ def evaluate_shifts(
 
 
 def _begun(trial: Trial, source: ShiftedImages, limit: int | None, temperature: float) -> ShiftResult:
-    """What is there of a result, which begins with the clean test set."""
+    """The stored part of a result, or a new one with the scores on the clean test set."""
     trained, test = _trained(trial.result()), trial.predicted("test")
     images = len(test.target) if limit is None else min(limit, len(test.target))
     asked = ShiftRequest(
@@ -165,7 +166,7 @@ def _begun(trial: Trial, source: ShiftedImages, limit: int | None, temperature: 
 def _network(trial: Trial, images: Images) -> nn.Module:
     path = trial.folder / WEIGHTS
     if not path.is_file():
-        raise FileError(path, "is not there, and new images need the network: run the trial again, or copy it there")
+        raise FileError(path, "does not exist, and new images need the network: copy it there, or run the trial again")
     classes = trial.predicted("test").logits.shape[1]
     settings: Any = trial.configuration.settings
     network = build_image_model(settings.model, classes=classes, channels=images.pixels.shape[1])
@@ -181,7 +182,7 @@ def _predicted(trial: Trial, network: nn.Module, images: Images, count: int) -> 
 
 
 def _check_images(trial: Trial, network: nn.Module, source: ShiftedImages, count: int) -> None:
-    """The images must be those the trial was tested on, in their order; before corruption they give what they gave."""
+    """Check that the images are those the trial was tested on: the clean images must give the stored predictions."""
     kept = trial.predicted("test")
     same = source.labels[:count].equal(kept.target[:count])
     if same and source.clean is not None:
@@ -203,13 +204,13 @@ def _score(predicted: Predicted, temperature: float) -> ShiftScore:
 
 
 def _keep(trial: Trial, result: ShiftResult) -> None:
-    """Put a result into the trial's file, in the place of an earlier part of it."""
+    """Store a result in the trial's file, replacing an earlier part of it."""
     others = [one for one in _kept(trial) if one.request != result.request]
     write_json(trial.folder / SHIFT, {"results": [asdict(one) for one in (*others, result)]})
 
 
 def _kept(trial: Trial) -> list[ShiftResult]:
-    """What the file holds; one that cannot be understood holds nothing that could not be found again."""
+    """Stored results; an unreadable file counts as empty, since results can be recomputed."""
     path = trial.folder / SHIFT
     if path.exists():
         with suppress(KeyError, TypeError, ValueError):
@@ -219,7 +220,7 @@ def _kept(trial: Trial) -> list[ShiftResult]:
 
 @contextmanager
 def _progress(console: Console | None, total: int) -> Iterator[Any]:
-    """A bar with the time left, where someone is watching; the function it gives names what was just done."""
+    """A progress bar, if there is a console; yields a function that advances it."""
     shown = console is not None and console.is_terminal and total > 0
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}"),

@@ -1,7 +1,7 @@
-"""What corruptions of images are made of: blurs, resampling, warps and clouds, for a whole batch at once.
+"""Building blocks of corruptions: blurs, resampling, warps and clouds, for a whole batch at once.
 
-Images are float32 ``(N, C, S, S)`` in 0 to 1. What works along rows and columns alike is written as one ``(S, S)``
-matrix, used from both sides.
+Images are float32 ``(N, C, S, S)`` in 0 to 1. Separable operations are written as one ``(S, S)`` matrix, applied from
+both sides.
 """
 
 import math
@@ -12,17 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Border = Literal["nearest", "symmetric"]  # beyond it lies the last pixel, or the mirror image, that pixel included
+Border = Literal["nearest", "symmetric"]  # repeats the last pixel, or mirrors the image including that pixel
 
 
 def both_ways(matrix: Tensor, images: Tensor) -> Tensor:
-    """A linear map of the columns, and the same of the rows."""
+    """Apply a linear map to the columns and to the rows."""
     return matrix @ images @ matrix.T
 
 
 @cache
 def gaussian_filter(size: int, sigma: float, truncate: float, border: Border) -> Tensor:
-    """The matrix of a one-dimensional Gaussian filter, cut at ``truncate`` standard deviations."""
+    """The matrix of a one-dimensional Gaussian filter, truncated at ``truncate`` standard deviations."""
     if sigma == 0:
         return torch.eye(size)
     reach = int(truncate * sigma + 0.5)
@@ -40,7 +40,7 @@ def gaussian_filter(size: int, sigma: float, truncate: float, border: Border) ->
 
 @cache
 def box_resampling(size: int, resized: int) -> Tensor:
-    """The ``(resized, size)`` matrix of Pillow's box filter: the mean of the pixels whose centres lie in the window."""
+    """The ``(resized, size)`` matrix of Pillow's box filter: the mean of pixels with centres in the window."""
     scale = size / resized
     centres = (torch.arange(resized, dtype=torch.double).unsqueeze(1) + 0.5) * scale
     away = (torch.arange(size, dtype=torch.double) + 0.5 - centres) / max(scale, 1.0)
@@ -50,10 +50,10 @@ def box_resampling(size: int, resized: int) -> Tensor:
 
 @cache
 def zooming(size: int, factor: float) -> Tensor:
-    """The matrix that enlarges the centre of a line, linearly, to the size of the whole.
+    """The matrix that enlarges the centre of a line, by linear interpolation, to the size of the whole.
 
-    The centre is as many whole pixels as are needed; its first and last pixel stay the first and last of what it is
-    enlarged to, which is cut to size.
+    The centre consists of as many whole pixels as needed. Its first and last pixel become the first and last of the
+    enlarged line, which is cropped to size.
     """
     kept = math.ceil(size / factor)
     enlarged = round(kept * factor)
@@ -69,7 +69,7 @@ def zooming(size: int, factor: float) -> Tensor:
 
 @cache
 def zoom_mean(size: int, factors: tuple[float, ...]) -> Tensor:
-    """The ``(S², S²)`` matrix of the mean of an image and all its enlargements: one product instead of dozens."""
+    """The ``(S², S²)`` matrix of the mean of an image and its enlargements: one product instead of dozens."""
     total = torch.eye(size * size)
     for factor in factors:
         matrix = zooming(size, factor)
@@ -78,11 +78,11 @@ def zoom_mean(size: int, factors: tuple[float, ...]) -> Tensor:
 
 
 def convolved(images: Tensor, kernel: Tensor) -> Tensor:
-    """Each channel with the same kernel; beyond the border lies the mirror image, without the last pixel."""
+    """Convolve each channel with the same kernel; the border is mirrored without the last pixel."""
     size = images.shape[-1]
     padded = F.pad(images, (kernel.shape[0] // 2,) * 4, mode="reflect")
     result = torch.zeros_like(images)
-    # A sum of shifted images: for so few channels twice as fast as torch's convolution.
+    # A sum of shifted images: with few channels twice as fast as torch's convolution.
     for row, weights in enumerate(kernel.tolist()):
         for column, weight in enumerate(weights):
             result.add_(padded[:, :, row : row + size, column : column + size], alpha=weight)
@@ -101,9 +101,9 @@ def soft_disk(radius: float, blur: float) -> Tensor:
 
 
 def motion_blurred(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
-    """Each pixel becomes a mean of those behind it, in a direction of each image's own: half a Gaussian.
+    """Each pixel becomes a mean of those behind it, weighted by half a Gaussian; each image has its own direction.
 
-    As ImageMagick defines it: ``2 radius + 1`` whole-pixel steps, the border repeated beyond itself.
+    As defined by ImageMagick: ``2 radius + 1`` whole-pixel steps; the border is repeated.
     """
     size = images.shape[-1]
     angle = torch.deg2rad(degrees.double())
@@ -119,9 +119,9 @@ def motion_blurred(images: Tensor, radius: int, sigma: float, degrees: Tensor) -
 
 
 def sampled(images: Tensor, columns: Tensor, rows: Tensor, *, with_edge: bool) -> Tensor:
-    """Images at places between pixels, ``(N, S, S)`` each, linearly; mirrored at the border.
+    """Interpolate images linearly at columns and rows of shape ``(N, S, S)``; mirrored at the border.
 
-    Places are counted in pixels from the centre of the first; ``with_edge`` repeats the last pixel in the mirror image.
+    Positions are in pixels from the centre of the first; ``with_edge`` repeats the last pixel in the mirror image.
     """
     last = images.shape[-1] - 1
     scale = 2 / (last + 1) if with_edge else 2 / last
@@ -130,12 +130,12 @@ def sampled(images: Tensor, columns: Tensor, rows: Tensor, *, with_edge: bool) -
 
 
 def affinely_moved(images: Tensor, displaced: Tensor) -> Tensor:
-    """Move three corners of a square in the middle by ``(N, 3, 2)`` columns and rows, and the rest with them."""
+    """Affine transform that moves three corners of a central square by ``(N, 3, 2)`` columns and rows."""
     size = images.shape[-1]
     low, high = size // 2 - size // 3, size // 2 + size // 3
     corners = torch.tensor([[high, high], [high, low], [low, low]], dtype=torch.double)
     ones = torch.ones(len(images), 3, 1, dtype=torch.double)
-    # Where each pixel of the result comes from: the map that takes the moved corners back.
+    # The inverse map gives the source of each pixel.
     back = torch.linalg.solve(torch.cat((corners + displaced, ones), 2), corners.expand(len(images), 3, 2))
     line = torch.arange(size, dtype=torch.double)
     rows, columns = torch.meshgrid(line, line, indexing="ij")
@@ -145,9 +145,9 @@ def affinely_moved(images: Tensor, displaced: Tensor) -> Tensor:
 
 
 def plasma(noise: Tensor, decay: float) -> Tensor:
-    """A cloud in 0 to 1: midpoints displaced at random, again and again, on a square whose opposite sides meet.
+    """A cloud in 0 to 1: random midpoint displacement on a periodic square.
 
-    The noise is uniform in -1 to 1, its side a power of two; at each halving it is divided by the decay's square.
+    The noise is uniform in -1 to 1, its side a power of two; at each halving it is divided by the square of the decay.
     """
     size = noise.shape[-1]
     cloud = torch.zeros_like(noise)

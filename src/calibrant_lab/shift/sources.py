@@ -1,4 +1,4 @@
-"""Test images under distribution shift: the published CIFAR-10-C and CIFAR-100-C, or corruptions of our own."""
+"""Test images under distribution shift: the published CIFAR-10-C and CIFAR-100-C, or generated corruptions."""
 
 import hashlib
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from calibrant_lab.trials.configuration import Configuration
 SourceName = Literal["official", "generated"]
 SITES = {"CIFAR-10-C": "https://zenodo.org/records/2535967", "CIFAR-100-C": "https://zenodo.org/records/3555552"}
 IMAGES, SIDE = 10_000, 32  # of CIFAR's test set
-GENERATION = 1  # raised when generated images change, so that what was found with others is not taken for theirs
+GENERATION = 1  # incremented when generated images change, to invalidate stored results
 
 
 @dataclass(frozen=True)
 class Official:
-    """The published files of one data set: for each corruption, all test images at severity 1, then at 2, ..."""
+    """The published files of one data set: for each corruption, all test images at severity 1, then 2, ..."""
 
     paths: dict[str, Path]
     labels: Tensor  # of the test set, once
@@ -34,12 +34,12 @@ class Official:
 
     @property
     def corruptions(self) -> tuple[str, ...]:
-        """Those of the fifteen whose files are there."""
+        """Corruptions whose files exist."""
         return tuple(self.paths)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the labels and of an image here and there."""
+        """Hash of the labels and of some images."""
         digest = hashlib.blake2b(self.labels.numpy().tobytes(), digest_size=8)
         for name, path in self.paths.items():
             digest.update(name.encode())
@@ -47,7 +47,7 @@ class Official:
         return digest.hexdigest()
 
     def corrupted(self, name: str, severity: int, count: int) -> Images:
-        """The first so many, from the file."""
+        """The first ``count`` images, from the file."""
         start = (severity - 1) * len(self.labels)
         pixels = np.array(_opened(self.paths[name])[start : start + count])
         return Images(torch.from_numpy(pixels).permute(0, 3, 1, 2), self.labels[:count])
@@ -55,7 +55,7 @@ class Official:
 
 @dataclass(frozen=True)
 class Generated:
-    """Corruptions of the clean test set of a recipe, which is read when first needed."""
+    """Corruptions of the clean test set of a recipe, which is loaded lazily."""
 
     configuration: Configuration
     folder: Path | None  # with the official files of the clean data
@@ -71,24 +71,24 @@ class Generated:
 
     @property
     def labels(self) -> Tensor:
-        """Of the test set."""
+        """Labels of the test set."""
         return self.clean.labels
 
     def corrupted(self, name: str, severity: int, count: int) -> Images:
-        """The first so many, made now."""
+        """The first ``count`` images, generated on demand."""
         return Images(corrupt(self.clean.pixels[:count], name, severity), self.clean.labels[:count])
 
 
-# Corrupted images of a test set, in its order; ``clean`` has them before corruption, where they are known.
+# Corrupted images of a test set, in its order; ``clean`` has the clean images, if they are known.
 ShiftedImages = Official | Generated
 
 
 def shifted_images(configuration: Configuration, data: Path | None, corrupted: Path | None) -> ShiftedImages:
-    """The published files in ``corrupted`` or below ``data``, and else corruptions of the recipe's clean test set."""
+    """The published files in ``corrupted`` or below ``data``, else corruptions of the recipe's clean test set."""
     published, name = configuration.of_recipe.shift, plugins.short(configuration.recipe)
     if not published:
         raise ValueError(
-            f"there are no corrupted images of {name}: figure6 is for recipes of images in memory, made with shift=True"
+            f"images of {name} cannot be corrupted: figure6 needs a recipe of images in memory with shift=True"
         )
     if isinstance(published, str):
         if corrupted is not None:
@@ -98,17 +98,17 @@ def shifted_images(configuration: Configuration, data: Path | None, corrupted: P
     elif corrupted is not None:
         raise ValueError(
             f"published corruptions exist for {' and '.join(SITES)}, not for {name}: "
-            "leave them out to have them generated"
+            "leave out the folder to generate them"
         )
     return Generated(configuration, data)
 
 
 def official(folder: Path, name: str, *, images: int = IMAGES) -> Official:
-    """Find and check the published files, in the folder or the one of this name below it; nothing is unpickled."""
-    get = f"get {name} from {SITES[name]} and unpack it there"
+    """Find and check the published files, in the folder or its subfolder of this name; nothing is unpickled."""
+    get = f"download {name} from {SITES[name]} and unpack it there"
     where = next((place for place in (folder, folder / name) if (place / "labels.npy").is_file()), None)
     if where is None:
-        raise FileError(folder, f"has no labels.npy, nor has its folder {name}: {get}")
+        raise FileError(folder, f"has no labels.npy, nor does its subfolder {name}: {get}")
     names = [*CORRUPTIONS, *NOT_GENERATED]
     paths = {one: where / f"{one}.npy" for one in names if (where / f"{one}.npy").is_file()}
     if not paths:
@@ -127,9 +127,9 @@ def _opened(path: Path) -> npt.NDArray[np.generic]:
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise FileError(path, f"cannot be read as an array ({error}): get it again") from error
+        raise FileError(path, f"cannot be read as an array ({error}): download it again") from error
     if not isinstance(found, np.ndarray):
-        raise FileError(path, "is an archive, not one array: get it again")
+        raise FileError(path, "is an archive, not one array: download it again")
     return found
 
 

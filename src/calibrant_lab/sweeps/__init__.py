@@ -1,1 +1,1 @@
-"""Sweeps: recorded requests for tables of trials, and how they are carried out."""
+"""Sweeps: recorded requests for tables of trials, and how they are run."""

@@ -1,4 +1,4 @@
-"""`--dry-run`: every trial of a plan, what is not known of it yet, and what all will take, by a few of their steps."""
+"""`--dry-run`: list every trial of a plan, and estimate the total cost from a few training steps."""
 
 import statistics
 import time
@@ -21,27 +21,27 @@ from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import fit, prepare
 from calibrant_lab.trials.quantities import duration, size
 
-STEPS = 5  # that are timed, after one that is not: the first takes longer
+STEPS = 5  # steps timed, after a first one that takes longer and is not timed
 BYTES_OF_EPOCH = 1000  # in history.json
-COPIES = 3  # of the weights in a checkpoint: AdamW has two more
+COPIES = 3  # copies of the weights in a checkpoint: AdamW keeps two more
 
 
 class Estimate(NamedTuple):
-    """What one trial takes."""
+    """Estimated cost of one trial."""
 
-    seconds: float  # of its steps, and of the evaluation after every epoch and in the end
-    disk: int  # bytes that it leaves
-    checkpoint: int  # bytes that it needs besides while it runs
+    seconds: float  # of all steps, and of evaluation after every epoch and at the end
+    disk: int  # bytes kept
+    checkpoint: int  # additional bytes needed while it runs
     on_gpu: bool
 
 
 def estimate(configuration: Configuration, data: Path | None, accelerator: str = "auto") -> Estimate:
-    """Train a few steps, evaluate once, and multiply."""
+    """Time a few training steps and one evaluation, and extrapolate."""
     settings, clock = configuration.settings, _Clock()
     prepared = prepare(configuration.replaced({"max_steps": STEPS + 1}), data)
     trained = fit(prepared, callbacks=[clock], accelerator=accelerator)
     evaluation = time.monotonic() - clock.ended
-    # The median leaves validation out, where an epoch has several steps.
+    # The median excludes validation if an epoch has several steps.
     step = statistics.median(later - earlier for earlier, later in pairwise(clock.times)) if clock.times[1:] else 0.0
     steps = min(settings.epochs * clock.steps_in_epoch, settings.max_steps or settings.epochs * clock.steps_in_epoch)
     epochs = -(-steps // clock.steps_in_epoch)
@@ -78,10 +78,10 @@ def list_trials(
     estimate: Callable[[Configuration], Estimate],
     gpus: float = 1.0,
 ) -> None:
-    """One line a trial: its row, its settings, and whether it is done.
+    """Print one line per trial: its row, its settings, and whether it is done.
 
-    The plan is rehearsed as it will be in the end, but for the values that the search chooses, and known as far as
-    results tell. One trial of each method and batch size that have something to do is estimated.
+    ``rehearsed`` is the complete plan with placeholders for values that the search chooses, ``known`` the plan as far
+    as results exist. One missing trial of each method and batch size is timed.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column(justify="right")
@@ -102,11 +102,11 @@ def list_trials(
     counts = f"{len(listed)} trials, {len(listed) - len(to_do)} done, {len(to_do)} to do."
     console.print(counts, _cost(to_do, estimate, gpus), highlight=False, markup=False, soft_wrap=True)
     if any(not row.trials for row in known.rows):
-        console.print("Those that wait depend on what the search chooses; their number does not.")
+        console.print("Waiting trials depend on the values that the search chooses; their number does not.")
 
 
 def _steps(row: Row, so_far: Row) -> list[tuple[str, Configuration, frozenset[str]]]:
-    """What the search has chosen stands in the trials after it; what it has not, is unknown there."""
+    """The trials of a row, each with the options that the search has not chosen yet."""
     found: list[tuple[str, Configuration, frozenset[str]]] = []
     settings = [search.option for search in row.searches]
     for place, search in enumerate(row.searches):
@@ -137,13 +137,13 @@ def _cost(to_do: list[Configuration], estimate: Callable[[Configuration], Estima
         alike.setdefault((trial.method, trial.settings.batch_size), []).append(trial)
     try:
         found = [(estimate(trials[0]), len(trials)) for trials in alike.values()]
-    except (ValueError, OSError, ImportError) as error:  # such as data that are not there
-        return f"What they take cannot be measured: {error}"
+    except (ValueError, OSError, ImportError) as error:  # such as missing data
+        return f"Their cost cannot be estimated: {error}"
     seconds = sum(one.seconds * count for one, count in found)
     gpu_hours = sum(one.seconds * count * gpus for one, count in found if one.on_gpu) / 3600
     disk = sum(one.disk * count for one, count in found)
     checkpoint = max(one.checkpoint for one, _ in found)
     return (
-        f"By a few steps of each method, about {duration(seconds)} one after the other, evaluation included; "
-        f"{gpu_hours:.1f} GPU-hours; {size(disk)} of disk, and {size(checkpoint)} for each trial that is running."
+        f"Estimated from a few steps of each method: {duration(seconds)} if run one after another, including "
+        f"evaluation; {gpu_hours:.1f} GPU-hours; {size(disk)} of disk, and {size(checkpoint)} per running trial."
     )

@@ -1,4 +1,4 @@
-"""What a sweep looks like while it runs."""
+"""Live view of a running sweep."""
 
 import math
 import shlex
@@ -24,10 +24,10 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class LiveView:
-    """Counts, the time left, running trials and the best so far, on a terminal; elsewhere nothing.
+    """Counts, time left, running trials and the best so far, if the output is a terminal.
 
-    In the end, and anywhere, it lists the trials that failed. A plan does not tell the total before its searches have
-    ended.
+    At the end it lists failed trials, on a terminal or not. ``total`` is the number of trials, which a plan does not
+    know before its searches have ended.
     """
 
     def __init__(self, store: Store, console: Console, *, total: int | None = None) -> None:
@@ -49,14 +49,14 @@ class LiveView:
         self._list_failures()
 
     def show(self, plan: Plan, results: Results, failed: Set[Configuration]) -> None:
-        """Draw the state of things anew."""
+        """Redraw the view."""
         self._failed = frozenset(failed)
         if self._live is not None and time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:
             self._live.update(self.render(plan, results, failed), refresh=True)
             self._looked = time.monotonic()
 
     def render(self, plan: Plan, results: Results, failed: Set[Configuration]) -> RenderableType:
-        """What is shown of a state."""
+        """Render a state of the sweep."""
         missing = plan.missing(results.keys() | failed)
         running = {one: trial.progress() for one in missing if (trial := self._store.trial(one)).is_locked()}
         done = [one for one in plan.needed if one in results]
@@ -68,14 +68,14 @@ class LiveView:
         seconds = self._seconds_left(done, running.values(), to_do)
         left = "" if math.isnan(seconds) else f"   about {duration(seconds)} left"
         head = Table.grid(padding=(0, 1))
-        # Running trials fill the bar as far as they are.
+        # Running trials count by their progress.
         filled = len(done) + lost + sum(progress.share for progress in running.values() if progress)
         head.add_row(f"{counts}{to_do} to do", ProgressBar(total=max(1, total), completed=filled, width=30), left)
         parts = [head, _running(running) if running else None, _best(plan, results)]
         return Group(*(part for part in parts if part is not None))
 
     def _seconds_left(self, done: Iterable[Configuration], running: Collection[Progress | None], to_do: int) -> float:
-        """At the mean cost of a trial, shared by as many as are running; NaN while there is nothing to go by."""
+        """Estimated from the mean cost of a trial and the number of running trials; NaN if no cost is known yet."""
         known = [progress for progress in running if progress is not None and progress.share > 0]
         costs = [result.cost.seconds for one in done if (result := self._store.result(one)) is not None]
         costs = costs or [progress.seconds + progress.seconds_left for progress in known]
@@ -91,7 +91,7 @@ class LiveView:
         folder = shlex.quote(str(self._store.folder))
         for one in sorted(self._failed, key=lambda one: (label(one), one.seed)):
             trial = self._store.trial(one)
-            lines = (trial.failure() or "it left no reason").strip().splitlines()
+            lines = (trial.failure() or "reason unknown").strip().splitlines()
             told = f"  {escape(label(one))}, seed {one.seed}: {escape(lines[-1])}\n"
             told += f"    [dim]calibrant runs show {trial.identity[:DIGITS]} --runs {escape(folder)}[/]"
             self._console.print(told, highlight=False, soft_wrap=True)
@@ -101,7 +101,7 @@ def _running(running: dict[Configuration, Progress | None]) -> Table:
     table = _table("running", "seed", "epoch", "accuracy %", "ECE %", "left")
     for one, progress in running.items():
         if progress is None:
-            table.add_row(escape(label(one)), str(one.seed), "begins", "", "", "")
+            table.add_row(escape(label(one)), str(one.seed), "starting", "", "", "")
             continue
         epoch = min(progress.of, math.floor(progress.epochs) + 1)
         table.add_row(
@@ -112,7 +112,7 @@ def _running(running: dict[Configuration, Progress | None]) -> Table:
 
 
 def _best(plan: Plan, results: Results) -> Table | None:
-    """What every method would choose now: the best score among accurate enough networks, or the most accurate."""
+    """The current choice of every method: the best score among networks accurate enough, or the most accurate."""
     first, select = plan.baselines[0], plan.sweep.select
     baseline = mean_scores(plan.baselines, results).get(first)
     if baseline is None:

@@ -1,4 +1,4 @@
-"""The paper's search and selection: a pure function from the results there are to the trials still missing."""
+"""The paper's search and selection: a pure function from existing results to missing trials."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from calibrant_lab.trials.configuration import Configuration
 
 
 class Validated(NamedTuple):
-    """Scores on the validation set: what a candidate may not lose, and what it is chosen by, the lower the better."""
+    """Validation scores of a candidate: accuracy, which must stay high, and the score to minimise."""
 
     accuracy: float
     score: float
@@ -22,14 +22,14 @@ Results = Mapping[Configuration, Validated]
 
 @dataclass(frozen=True)
 class Search:
-    """One step of the search: candidates that differ in one option, and the best of them, once all have ended.
+    """One step of the search: candidates that differ in one option, and the best of them once all have ended.
 
     Attributes:
-        option: What they differ in, besides the seed.
-        candidates: In the order of the grid, each with every seed of the search.
-        chosen: The best, with its first seed. None while results are missing, or when every candidate failed.
-        within: Whether the chosen one loses less accuracy than is tolerated; if no candidate does, the most accurate
-            one is chosen.
+        option: Option in which the candidates differ.
+        candidates: Candidates in the order of the grid, each with every seed of the search.
+        chosen: The best candidate, with its first seed. None if results are missing or every candidate failed.
+        within: Whether the chosen candidate loses less accuracy than tolerated; if none does, the most accurate
+            candidate is chosen.
     """
 
     option: str
@@ -43,10 +43,10 @@ class Row:
     """One row of a table.
 
     Attributes:
-        name: What it is called.
-        trials: One for each seed; empty while they are not known.
-        searches: Those that led to it.
-        problem: Why there will be no trials, if so.
+        name: Name of the row.
+        trials: One trial per seed; empty if not known yet.
+        searches: Searches that chose the options of the trials.
+        problem: Reason why there are no trials, if they cannot be run.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep consists of, as far as the results tell.
+    """The trials of a sweep, as far as results determine them.
 
     Attributes:
         sweep: The request.
-        base: What its trials have in common.
-        rows: The baseline first.
+        base: Configuration that all trials share.
+        rows: Rows of the table, the baseline first.
     """
 
     sweep: Sweep
@@ -71,27 +71,27 @@ class Plan:
 
     @property
     def baselines(self) -> tuple[Configuration, ...]:
-        """The NLL networks that candidates are compared with, one for each seed of the search."""
+        """The NLL networks that candidates are compared with, one per seed of the search."""
         return self.rows[0].trials[: self.sweep.search_seeds]
 
     @property
     def needed(self) -> tuple[Configuration, ...]:
-        """Every trial known to be needed, each once: first those that others wait for."""
+        """Every trial known to be needed, each once; trials that others depend on come first."""
         searched = (trial for row in self.rows for search in row.searches for trial in search.candidates)
         final = (trial for row in self.rows for trial in row.trials)
         return tuple(dict.fromkeys([*self.baselines, *searched, *final]))
 
     def missing(self, ended: Set[Configuration]) -> tuple[Configuration, ...]:
-        """Those neither finished nor failed."""
+        """Trials that have not ended."""
         return tuple(trial for trial in self.needed if trial not in ended)
 
 
 def plan(sweep: Sweep, results: Results, failed: Set[Configuration] = frozenset()) -> Plan:
-    """The rows of a sweep, and the trials of each as far as results tell.
+    """The rows of a sweep, and the trials of each as far as results determine them.
 
     Args:
         sweep: The request.
-        results: Validation scores of the trials that are finished.
+        results: Validation scores of finished trials.
         failed: Trials that ended without a result; they are not candidates.
     """
     base, sized = sweep.base, sweep.batch_divisors != (1,)
@@ -116,7 +116,7 @@ class _Planner:
         return tuple(configuration.replaced({"seed": seed}) for seed in range(count or self.sweep.seeds))
 
     def sizes(self, row: Row) -> Iterable[Row]:
-        """Options are searched at the recipe's batch size, and kept."""
+        """Rows for the other batch sizes: options are searched at the recipe's batch size and reused."""
         largest = self.base.settings.batch_size
         for size in dict.fromkeys(max(3, largest // divisor) for divisor in self.sweep.batch_divisors):
             trials = tuple(trial.replaced({"batch_size": size}) for trial in row.trials)
@@ -151,14 +151,14 @@ class _Planner:
         return self.seeds(self.base, self.sweep.search_seeds)
 
     def _have_ended(self, candidates: Iterable[Configuration]) -> bool:
-        """Whether nothing is left to wait for: neither a candidate nor what it is compared with."""
+        """Whether all candidates and the baselines they are compared with have ended."""
         return all(one in self.results or one in self.failed for one in (*self._baselines, *candidates))
 
     def _search(self, option: str, settings: Iterable[Configuration]) -> Search:
         candidates = tuple(trial for one in settings for trial in self.seeds(one, self.sweep.search_seeds))
         if not self._have_ended(candidates):
             return Search(option, candidates, None, within=False)
-        # One seed that failed is reason enough not to choose a candidate.
+        # If one seed of a candidate fails, the candidate is discarded.
         broken = {first_seed(one) for one in candidates if one in self.failed}
         scores = mean_scores([one for one in candidates if first_seed(one) not in broken], self.results)
         baseline = mean_scores(self._baselines, self.results)[self.base]
@@ -167,7 +167,7 @@ class _Planner:
 
 
 def row_name(method_name: str) -> str:
-    """What tables call the row of a method.
+    """Name of a method's row in tables.
 
     Example:
         >>> row_name("nll"), row_name("esd"), row_name("focal")
@@ -178,12 +178,12 @@ def row_name(method_name: str) -> str:
 
 
 def first_seed(configuration: Configuration) -> Configuration:
-    """What stands for all seeds of a candidate."""
+    """The trial that represents all seeds of a candidate."""
     return configuration.replaced({"seed": 0})
 
 
 def mean_scores(trials: Iterable[Configuration], results: Results) -> dict[Configuration, Validated]:
-    """By candidate, the mean over those of its seeds that have a result."""
+    """Mean scores of each candidate over its finished seeds."""
     found: dict[Configuration, list[Validated]] = {}
     for trial in trials:
         if trial in results:
@@ -194,9 +194,9 @@ def mean_scores(trials: Iterable[Configuration], results: Results) -> dict[Confi
 def best_of(
     scores: Mapping[Configuration, Validated], baseline: Validated, tolerance: float
 ) -> tuple[Configuration | None, bool]:
-    """The lowest score among candidates that are accurate enough, and if none is, the most accurate; and which."""
+    """The candidate with the lowest score among those accurate enough, and True; else the most accurate, and False."""
     within = [one for one, found in scores.items() if qualifies(found.accuracy, baseline.accuracy, tolerance)]
-    # Ties go to the more accurate, then to the first in the grid, the gentlest.
+    # Ties go to the more accurate, then to the first in the grid.
     if within:
         return min(within, key=lambda one: (scores[one].score, -scores[one].accuracy)), True
     return max(scores, key=lambda one: (scores[one].accuracy, -scores[one].score), default=None), False
@@ -209,12 +209,12 @@ def qualifies(accuracy: float, baseline: float, tolerance: float = 0.015) -> boo
         >>> qualifies(0.924, 0.938), qualifies(0.923, 0.938)
         (True, False)
     """
-    # A difference of exactly 1.5 points, such as 0.938 - 0.923, may be a hair below 0.015 in binary.
+    # A difference of exactly 1.5 points, such as 0.938 - 0.923, may be slightly below 0.015 in floating point.
     return baseline - accuracy < tolerance - 1e-9
 
 
 def rehearse(sweep: Sweep) -> Plan:
-    """The plan as it will be in the end, with made-up results: the number of its trials does not depend on them."""
+    """The complete plan, with made-up results: the number of trials does not depend on them."""
     results: dict[Configuration, Validated] = {}
     while missing := (found := plan(sweep, results)).missing(results.keys()):
         results |= dict.fromkeys(missing, Validated(1.0, 0.0))

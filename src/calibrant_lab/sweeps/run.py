@@ -1,4 +1,4 @@
-"""Run the trials that a sweep still misses, until it misses none."""
+"""Run the missing trials of a sweep until none is missing."""
 
 import signal
 import sys
@@ -17,29 +17,29 @@ from calibrant_lab.trials.local_executor import Executor
 from calibrant_lab.trials.store import CHECKPOINT, Store
 
 SECONDS_TO_WAIT = 1.0
-SECONDS_BETWEEN_VISITS = 5.0  # to a trial that another command is at
+SECONDS_BETWEEN_VISITS = 5.0  # to a trial that another command runs
 
 
 class Observer(Protocol):
     """Observer of a running sweep."""
 
     def show(self, plan: Plan, results: Results, failed: Set[Configuration]) -> None:
-        """Look at the state of the sweep, about once a second."""
+        """Called with the state of the sweep about once a second."""
 
 
 def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> Plan:
-    """Run what is missing; the plan is made anew with every result, since later trials depend on earlier ones.
+    """Run the missing trials; every result updates the plan, since later trials depend on earlier ones.
 
-    The sweep is recorded in the store before its first trial. Trials that failed in an earlier command are tried
-    again. The executor is stopped in the end, whatever happens.
+    The sweep is recorded in the store before its first trial. Trials that failed in an earlier command are run again.
+    The executor is always stopped at the end.
     """
     record(sweep, store)
     results = validated(store, sweep)
-    for trial in results:  # killed between the two, it has left its last checkpoint beside its result
+    for trial in results:  # a process killed after writing the result leaves a checkpoint
         (store.trial(trial).folder / CHECKPOINT).unlink(missing_ok=True)
     failed: set[Configuration] = set()
     submitted: set[Configuration] = set()
-    elsewhere: dict[Configuration, float] = {}  # trials that another command is at -> when to ask for them again
+    elsewhere: dict[Configuration, float] = {}  # trials that another command runs -> when to try again
     with _stopped_in_the_end(executor):
         while True:
             for trial in list(elsewhere):
@@ -57,7 +57,7 @@ def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> P
                 return current
             for trial, ending in executor.wait(SECONDS_TO_WAIT):
                 if ending == "disk full":
-                    raise FileError(store.folder, "is on a disk that is full: make room, and the same command goes on")
+                    raise FileError(store.folder, "is on a full disk: free some space, then run the same command again")
                 if ending == "done" and (found := scores_of(trial, store, sweep)) is not None:
                     results[trial] = found
                 elif ending == "busy":
@@ -68,11 +68,11 @@ def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> P
 
 
 def record(sweep: Sweep, store: Store) -> None:
-    """Write the sweep into the store, where tables, figures and the report of it read it."""
+    """Write the sweep to the store, for tables, figures and the report."""
     try:
         store.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(store.folder, f"cannot be made ({error.strerror}): keep trials in another folder") from error
+        raise FileError(store.folder, f"cannot be created ({error.strerror}): give another --runs") from error
     sweep.write(store.folder / FOLDER / sweep.record_name)
 
 
@@ -86,7 +86,7 @@ def recorded(store: Store) -> list[Sweep]:
 
 
 def validated(store: Store, sweep: Sweep) -> dict[Configuration, Validated]:
-    """Validation scores of all finished trials; none where there is no store yet."""
+    """Validation scores of all finished trials; empty if there is no store yet."""
     if not store.folder.is_dir():
         return {}
     # Those of other recipes cannot be part of the sweep, and their scores may take long to compute.
@@ -95,7 +95,7 @@ def validated(store: Store, sweep: Sweep) -> dict[Configuration, Validated]:
 
 
 def scores_of(trial: Configuration, store: Store, sweep: Sweep) -> Validated | None:
-    """What a sweep chooses by, of a trial that is finished."""
+    """The scores by which a sweep chooses; None for an unfinished trial."""
     result = store.result(trial)
     if result is None:
         return None
@@ -104,8 +104,8 @@ def scores_of(trial: Configuration, store: Store, sweep: Sweep) -> Validated | N
 
 @contextmanager
 def _stopped_in_the_end(executor: Executor) -> Iterator[None]:
-    """Stop the executor however the block ends: by Ctrl-C, or by SIGTERM, which Python would just die of."""
-    # Only the main thread may say what a signal does; a handler that someone has set is theirs.
+    """Stop the executor however the block ends, also by Ctrl-C or SIGTERM."""
+    # Only the main thread can set a signal handler; an existing handler is left alone.
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

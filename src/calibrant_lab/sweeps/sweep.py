@@ -1,4 +1,4 @@
-"""A sweep: what to train, what to search, how to choose and what to show, as a file."""
+"""A sweep: what to train, what to search, how to choose and which columns to show, as a file."""
 
 import hashlib
 import json
@@ -23,36 +23,36 @@ FOLDER = "sweeps"
 class Sweep(BaseModel):
     """A request for a table of trials.
 
-    A sweep trains the NLL, with and without the held-out share of the data, and every method: it searches the weight
-    of the objective, then each further option that the method has searched, and trains all seeds of what it chose.
+    A sweep trains the NLL, with and without the held-out share of the data, and every method. For each method it
+    searches the weight of the objective, then each searched option, and trains all seeds with the values it chose.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: str = Field("sweep", pattern=r"^[\w.-]+$", description="Name of the table, which its files are called by.")
+    name: str = Field("sweep", pattern=r"^[\w.-]+$", description="Name of the table and its files.")
     recipe: str = Field(description="Name or import path of the recipe.")
     methods: tuple[str, ...] = Field(
-        ("mmce", "sb-ece", "esd"), description="Rows beside the NLL: names or import paths of methods."
+        ("mmce", "sb-ece", "esd"), description="Names or import paths of the methods to compare with the NLL."
     )
     grids: dict[str, tuple[float, ...]] = Field(
-        {"weight": (1.0,)}, description="Values to search, by option, or by method.option for one method alone."
+        {"weight": (1.0,)}, description="Values to search, by option, or by method.option for a single method."
     )
-    seeds: int = Field(5, ge=1, description="Networks in a row.")
-    search_seeds: int = Field(1, ge=1, description="Networks for each candidate of the search; their mean is compared.")
-    select: str = Field("ece", description="Validation score of which the lowest is chosen.")
+    seeds: int = Field(5, ge=1, description="Networks per row.")
+    search_seeds: int = Field(1, ge=1, description="Networks per candidate of the search; their means are compared.")
+    select: str = Field("ece", description="Validation score to minimise when choosing a candidate.")
     tolerance: float = Field(
-        0.015, gt=0, le=1, description="Validation accuracy that a candidate may lose against the NLL, as a share."
+        0.015, gt=0, le=1, description="Validation accuracy that a candidate may lose relative to the NLL, as a share."
     )
     columns: tuple[str, ...] = Field(
         COLUMNS,
-        description="Scores on the test set; +temperature and +vector after scaling fitted on the validation set.",
+        description="Test scores; +temperature and +vector: after scaling fitted on the validation set.",
     )
-    reduced_split: bool = Field(True, description="Add the NLL without the held-out share of the data as a row.")
+    reduced_split: bool = Field(True, description="Add a row for the NLL trained without the held-out share.")
     batch_divisors: tuple[int, ...] = Field(
-        (1,), min_length=1, description="Batch sizes of the methods, as the recipe's divided by these."
+        (1,), min_length=1, description="Divisors of the recipe's batch size; every method is trained with each."
     )
-    settings: dict[str, Any] = Field(default_factory=dict, description="Settings that are not the recipe's.")
-    profile: str | None = Field(None, description="Name of the profile that the grids are from.")
+    settings: dict[str, Any] = Field(default_factory=dict, description="Settings that differ from the recipe's.")
+    profile: str | None = Field(None, description="Name of the profile that set the grids.")
 
     @field_validator("methods")
     @classmethod
@@ -64,7 +64,7 @@ class Sweep(BaseModel):
     @field_validator("columns", "select")
     @classmethod
     def _columns(cls, given: Any) -> Any:
-        """Before anything is trained."""
+        """Check columns before anything is trained."""
         if isinstance(given, str):
             check_metric(given)
         else:
@@ -81,19 +81,19 @@ class Sweep(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.search_seeds > self.seeds:
-            most = f"{self.seeds}, the seeds of a row"
+            most = f"{self.seeds}, the number of seeds per row"
             raise ValueError(f"search-seeds must be from 1 to {most}, got {self.search_seeds}")
         _ = self.base  # checks the settings
         return self
 
     @property
     def base(self) -> Configuration:
-        """What all trials have in common."""
+        """Configuration that all trials share."""
         return configure(self.recipe, settings=self.settings)
 
     @property
     def subject(self) -> str:
-        """What is trained on, and with which network, for titles.
+        """Data and network, for titles.
 
         Example:
             >>> Sweep(recipe="mnist").subject
@@ -103,13 +103,13 @@ class Sweep(BaseModel):
         return plugins.short(self.recipe) + (f" ({model})" if model else "")
 
     def grid(self, method_name: str, option: str) -> tuple[float, ...]:
-        """The values of an option that are tried."""
+        """The values of an option to try."""
         own = f"{plugins.short(method_name)}.{option}"
         return self.grids.get(own) or self.grids.get(option) or ()
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:
-        """Make a sweep of plain values; what is wrong is said in one line."""
+        """Create a sweep from plain values; errors are one line."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -144,17 +144,17 @@ class Sweep(BaseModel):
 
     @property
     def identity(self) -> str:
-        """Eight digits that tell sweeps of one name apart."""
+        """Eight digits that distinguish sweeps of the same name."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:8]
 
     @property
     def file_name(self) -> str:
-        """What files about the sweep are called, without an ending."""
+        """Name of the sweep's files, without extension."""
         place = plugins.short(self.recipe).rpartition(":")[2]
         parts = [place, self.profile, f"{self.search_seeds}seeds" if self.search_seeds > 1 else None, self.name]
         return "-".join(part for part in parts if part)
 
     @property
     def record_name(self) -> str:
-        """What the sweep itself is called in a store."""
+        """Name of the sweep's own file in a store."""
         return f"{self.file_name}-{self.identity}.toml"

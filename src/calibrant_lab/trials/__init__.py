@@ -1,1 +1,1 @@
-"""Trials: run once, kept, and never run again."""
+"""Trials: training runs whose results are stored, so that none is run twice."""

@@ -19,19 +19,18 @@ from calibrant_lab.settings import FilePath, Settings, no_such_setting
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
-    """One training run. Two equal configurations give, on one machine's CPU, identical networks.
+    """One training run. Equal configurations give identical networks on the CPU of one machine.
 
-    They are equal if their identities are: wherever the files are that they name.
-
-    Made by :func:`configure`, which checks and completes it.
+    Configurations are equal if their identities are, wherever the files they name are located. Use :func:`configure`
+    to create one: it checks values and fills in defaults.
 
     Attributes:
         recipe: Name or import path of the recipe.
         method: Name or import path of the method.
         options: Options of the method, sorted by name.
         settings: Settings of the recipe.
-        seed: Decides split, initialisation, order and augmentation.
-        files: Digest of the content of every file that a setting names.
+        seed: Seed of split, initialisation, order and augmentation.
+        files: Digest of the content of every file named by a setting.
     """
 
     recipe: str
@@ -56,15 +55,15 @@ class Configuration:
         return dict(self.options).get(name)
 
     def replaced(self, changes: Mapping[str, Any]) -> "Configuration":
-        """This configuration with some values changed: the seed, the method, its options, or settings.
+        """Return a copy with some values changed: the seed, the method, its options, or settings.
 
-        Another method begins with its own defaults.
+        A new method starts with its own defaults.
         """
         given = {name.replace("-", "_"): value for name, value in changes.items()}
         name, seed = given.pop("method", self.method), given.pop("seed", self.seed)
         options = dict(self.options) if name == self.method else {}
         known, fields = method(name).defaults, type(self.settings).model_fields
-        # An option of other methods only is refused by this one, in words of its own.
+        # Options of other methods are passed on too, for a specific error message.
         of_others = {option for one in METHODS.values() for option in one.defaults} - fields.keys()
         options |= {option: given.pop(option) for option in list(given) if option in known or option in of_others}
         if unknown := next((one for one in given if one not in fields), None):
@@ -74,7 +73,7 @@ class Configuration:
         return configure(self.recipe, name, options=options, settings=settings, seed=seed, files=files)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON keeps them."""
+        """Plain values for JSON."""
         return {
             "recipe": self.recipe, "method": self.method, "seed": self.seed, "options": dict(self.options),
             "settings": self.settings.to_dict(), "files": dict(self.files),
@@ -82,11 +81,11 @@ class Configuration:
 
     @cached_property
     def identity(self) -> str:
-        """Sixteen hexadecimal digits, the same for equal configurations everywhere.
+        """Sixteen hexadecimal digits, the same for equal configurations on every machine.
 
-        A setting that all recipes have counts only where it differs from its default, so that one that is added later
-        leaves earlier trials their identity. A file counts by its content, a recipe of one's own by the name of its
-        file, wherever that is.
+        A setting that all recipes have counts only if it differs from its default, so that settings added later do not
+        change the identity of existing trials. A file counts by its content, a user's recipe by the name of its file,
+        not its location.
 
         Example:
             >>> configure("mnist").identity
@@ -108,7 +107,7 @@ class Configuration:
         return hash(self.identity)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process loads recipe and method by itself, those from outside too.
+        # Another process loads the recipe and the method itself, also if they are not built in.
         return from_dict, (self.to_dict(),)
 
 
@@ -126,10 +125,10 @@ def configure(
     Args:
         recipe_name: Name or import path of the recipe.
         method_name: Name or import path of the method.
-        options: Options of the method that are not at their defaults.
-        settings: Settings that are not those of the recipe.
-        seed: Of split, initialisation, order and augmentation.
-        files: Digests of the files that settings name, if known; read from the files otherwise.
+        options: Options of the method that differ from its defaults.
+        settings: Settings that differ from those of the recipe.
+        seed: Seed of split, initialisation, order and augmentation.
+        files: Digests of the files named by settings, if known; otherwise they are computed.
     """
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise ValueError(f"seed must be a whole number from 0 to 2^63, got {seed!r}")
@@ -147,9 +146,9 @@ def configure(
 
 
 def from_dict(found: Mapping[str, Any]) -> Configuration:
-    """The configuration that :meth:`Configuration.to_dict` wrote."""
+    """Inverse of :meth:`Configuration.to_dict`."""
     if "objective" in found:
-        raise ValueError("is from Calibrant 0.1: bring its folder up to date with calibrant runs convert")
+        raise ValueError("is from Calibrant 0.1: convert its folder with calibrant runs convert")
     return configure(
         found["recipe"], found["method"], options=found.get("options"), settings=found.get("settings"),
         seed=found.get("seed", 0), files=found.get("files"),
@@ -167,26 +166,26 @@ def read_settings(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise FileError(path, f"is not valid {'JSON' if is_json else 'TOML'}: {error}") from error
     if not isinstance(found, dict):
-        raise FileError(path, "must hold settings by name")
+        raise FileError(path, "must contain settings by name")
     return {str(name).replace("-", "_"): value for name, value in found.items()}
 
 
 def read_configuration(path: Path) -> Configuration:
-    """The configuration in a file, such as ``config.json`` of a trial; all but the recipe may be left out."""
+    """Read a configuration from a file, such as ``config.json`` of a trial; only the recipe is required."""
     with naming(path):
         found = {"method": "nll", "options": {}, "settings": {}, "seed": 0} | read_settings(path)
         known = ("recipe", "method", "seed", "options", "settings", "files")
         unknown = next((name for name in found if name not in known), None)
         if unknown is not None and "objective" not in found:
-            raise ValueError(f"{no_such_setting(unknown, known)}; settings of the recipe stand below [settings]")
+            raise ValueError(f"{no_such_setting(unknown, known)}; settings of the recipe belong under [settings]")
         if not isinstance(found.get("recipe"), str):
-            raise ValueError("must name its recipe")
+            raise ValueError("must name a recipe")
         found |= {name: plugins.absolute(str(found[name]), path.parent) for name in ("recipe", "method")}
         return from_dict(found)
 
 
 def label(configuration: Configuration) -> str:
-    """The method with the options and settings that are not at their defaults: what lists and lines call a trial.
+    """Name of a trial in lists: the method, and options and settings that differ from their defaults.
 
     Example:
         >>> label(configure("mnist", "mmce", options={"weight": 2.0, "bandwidth": 0.4}))
@@ -203,7 +202,7 @@ def label(configuration: Configuration) -> str:
 
 
 def changes_of(configuration: Configuration) -> dict[str, Any]:
-    """The settings that are not the recipe's, as plain values."""
+    """The settings that differ from the recipe's, as plain values."""
     recipes = configuration.of_recipe.settings().to_dict()
     return {name: value for name, value in configuration.settings.to_dict().items() if value != recipes[name]}
 
@@ -224,7 +223,7 @@ def _digest(name: str, path: str) -> str:
 
 
 def _canonical(value: Any) -> Any:
-    """Numbers that are equal are written alike: 1 as 1.0, and -0.0 as 0.0."""
+    """Write equal numbers in the same way: 1 as 1.0, and -0.0 as 0.0."""
     if isinstance(value, dict):
         return {name: _canonical(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Bring a store from Calibrant 0.1 up to date."""
+"""Convert a store written by Calibrant 0.1."""
 
 import math
 from pathlib import Path
@@ -21,12 +21,12 @@ COLUMNS = {
 
 
 def convert(path: Path, console: Console) -> int:
-    """Convert every trial of the earlier form, in place; return how many there were.
+    """Convert every trial written by Calibrant 0.1, in place; return their number.
 
-    Settings, identities and scores are written anew and folders renamed; predictions, weights and curves stay.
+    Settings, identities and scores are rewritten and folders renamed; predictions, weights and curves stay.
     """
     if not path.exists():
-        raise FileError(path, "is not there: give a folder of trials, or a file that calibrant runs export wrote")
+        raise FileError(path, "does not exist: give a folder of trials, or a file written by calibrant runs export")
     count = _convert_store(path) if path.is_dir() else _convert_export(path)
     console.print(f"{count} trial{'s' if count != 1 else ''} converted.", highlight=False)
     return count
@@ -41,8 +41,8 @@ def _convert_store(folder: Path) -> int:
         configuration = configuration_of(found)
         target = store.trial(configuration).folder
         if target.exists() and target != path.parent:
-            raise FileError(target, f"is there already, and {path.parent.name} is the same trial: remove one of them")
-        # The configuration last: what is interrupted before it is converted by the same command again.
+            raise FileError(target, f"already exists, and {path.parent.name} is the same trial: remove one of them")
+        # The configuration is written last, so that the same command completes an interrupted conversion.
         path.parent.rename(target)
         result = target / RESULT
         if result.exists() and "outcome" in (scores := read_json(result)):
@@ -55,7 +55,7 @@ def _convert_store(folder: Path) -> int:
 def _convert_export(path: Path) -> int:
     content, count = read_json(path), 0
     if not isinstance(content, dict) or not isinstance(content.get("trials"), list):
-        raise FileError(path, "is not a file that calibrant runs export wrote")
+        raise FileError(path, "was not written by calibrant runs export")
     for trial in content["trials"]:
         if _is_earlier(trial["configuration"]):
             configuration = configuration_of(trial["configuration"])
@@ -71,7 +71,7 @@ def _is_earlier(found: Any) -> bool:
 
 
 def configuration_of(found: dict[str, Any]) -> Configuration:
-    """The configuration that the flat settings of Calibrant 0.1 describe."""
+    """Convert the flat settings of Calibrant 0.1 to a configuration."""
     name, options = found["objective"], found
     if found.get("method") in ("temperature", "head"):
         options = found | {"loss": None if name == "nll" else name}

@@ -15,10 +15,10 @@ from calibrant_lab.trials.store import DATA, Result, Store, Trial
 
 
 def export(store: Store, path: Path, *, predictions: bool = False) -> int:
-    """Write the finished trials to one JSON file, without networks and paths of this machine; return their number.
+    """Write the finished trials to one JSON file, without networks and local paths; return their number.
 
-    One that is damaged is an error: half of the results would pass for all of them. Those of recipes and methods that
-    this installation does not know are left out. Predictions go to an .npz file beside it.
+    A damaged trial is an error, since an incomplete file would look complete. Trials of recipes and methods that this
+    installation does not know are left out. Predictions go to an .npz file beside it.
     """
     found: list[tuple[Trial, Result]] = []
     for trial in store.trials():
@@ -57,7 +57,7 @@ def _write_predictions(path: Path, trials: list[Trial]) -> None:
         logits, target = trial.predicted("test")
         largest = float(logits.abs().max())
         if not math.isfinite(largest) or largest > float(np.finfo(np.float16).max):
-            raise FileError(trial.folder, f"has logits up to {largest:.3g}, beyond float16: export it by itself")
+            raise FileError(trial.folder, f"has logits up to {largest:.3g}, beyond float16: leave out --predictions")
         arrays[f"{trial.identity}_logits"] = logits.numpy().astype(np.float16)
         arrays[f"{trial.identity}_target"] = target.numpy().astype(np.int16 if int(target.max()) < 2**15 else np.int64)
     with whole_or_not_at_all(path) as temporary, temporary.open("wb") as file:

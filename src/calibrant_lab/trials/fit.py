@@ -27,7 +27,7 @@ from calibrant_lab.trials.parts import Loaders, make_loaders
 
 
 class Prepared(NamedTuple):
-    """All that a run needs, ready to begin."""
+    """Everything a run needs."""
 
     configuration: Configuration
     loaders: Loaders
@@ -36,7 +36,7 @@ class Prepared(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What is left of a run: scores of every epoch, predictions to judge it by, and the network."""
+    """Result of a run: scores of every epoch, predictions, and the network."""
 
     history: list[dict[str, float]]
     validation: Predicted
@@ -45,7 +45,7 @@ class Trained(NamedTuple):
 
 
 def prepare(configuration: Configuration, folder: Path | None = None) -> Prepared:
-    """Read the data and build the network; the random numbers are then where training begins with them."""
+    """Read the data and build the network; leaves the random state as training expects it."""
     method, settings = configuration.of_method, configuration.settings
     loss, objective = method.build(dict(configuration.options))
     weight = configuration.option("weight")
@@ -67,11 +67,11 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
 
 
 def first_network(configuration: Configuration, data: Data) -> nn.Module:
-    """The network of a configuration, with its first weights; sets the seed of all that comes after it."""
+    """Build the network of a configuration, with its initial weights; sets all random seeds."""
     seed = configuration.seed
     torch.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator that transforms of others draw from)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator that third-party transforms use)
     network = configuration.of_recipe.build(data, configuration.settings)
     if configuration.settings.compile:
         network.compile()
@@ -86,7 +86,7 @@ def fit(
     resume_from: Path | None = None,
     accelerator: str = "auto",
 ) -> Trained:
-    """Train a network that was prepared just now, and predict the validation and the test set with it."""
+    """Train a network that was just prepared, and predict the validation and test sets."""
     configuration, loaders, batches, classifier = prepared
     settings = configuration.settings
     trainer = _trainer(
@@ -96,16 +96,16 @@ def fit(
     with _quiet():
         try:
             trainer.fit(classifier, batches, loaders.validation, ckpt_path=resume_from, weights_only=True)
-        except SystemExit as error:  # Lightning's way of ending after Ctrl-C
+        except SystemExit as error:  # Lightning raises it after Ctrl-C
             raise KeyboardInterrupt from error
     model = classifier.model.to(trainer.strategy.root_device)
     return Trained(classifier.history, predict(model, loaders.validation), predict(model, loaders.test), model)
 
 
 class _UpdateLoss(Callback):
-    """Updates a loss with state from the validation set, before every epoch but the first.
+    """Update a stateful loss from the validation set, before every epoch but the first.
 
-    At the first batch rather than at the end of the epoch before, which a resumed run may have behind it.
+    This happens at the first batch: a resumed run may start after the end of the previous epoch.
     """
 
     def __init__(self, classifier: CalibratedClassifier, validation: Iterable[Any]) -> None:
@@ -113,7 +113,7 @@ class _UpdateLoss(Callback):
         self.validation = validation
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
-        """Predict the validation set, and leave the mode of the network and the random numbers as they were."""
+        """Predict the validation set, then restore the mode of the network and the random state."""
         del module, batch
         model, update = self.classifier.model, getattr(self.classifier.loss, "update", None)
         if not callable(update) or batch_idx or not trainer.current_epoch:
@@ -125,7 +125,7 @@ class _UpdateLoss(Callback):
 
 
 def check_accelerator(name: str) -> None:
-    """Complain about one that this machine does not have."""
+    """Raise ``ValueError`` for an accelerator that this machine does not have."""
     _trainer(name, max_epochs=1, logger=False, callbacks=[])
 
 
@@ -139,14 +139,14 @@ def _trainer(accelerator: str, *, callbacks: list[Callback], **options: Any) -> 
                 **options,
             )  # fmt: skip
     except (MisconfigurationException, ValueError) as error:
-        raise ValueError(f"there is no accelerator {accelerator!r} here: choose another, or auto") from error
+        raise ValueError(f"accelerator {accelerator!r} is not available: choose another, or auto") from error
 
 
 @torch.inference_mode()
 def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) -> Predicted:
-    """Logits and targets of all batches, on the CPU; with ``dropout``, a sample of them."""
+    """Logits and targets of all batches, on the CPU; with ``dropout``, from one pass with dropout on."""
     device = next(model.parameters()).device
-    model.train(dropout)  # attention has dropout without a layer for it
+    model.train(dropout)  # the whole model, since attention applies dropout without a Dropout layer
     for layer in model.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.eval()
@@ -163,7 +163,7 @@ def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Lightning tells about hardware and habits; what matters here is said by our own lines and errors."""
+    """Silence Lightning's hints; our own output and errors report what matters."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     logger.setLevel(logging.ERROR)

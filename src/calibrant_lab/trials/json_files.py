@@ -9,14 +9,14 @@ from calibrant.files import FileError, whole_or_not_at_all
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write plain values; numbers that JSON does not know become null."""
+    """Write plain values; NaN and infinity become null."""
     text = json.dumps(_finite(content), indent=2, allow_nan=False)
     with whole_or_not_at_all(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Read what :func:`write_json` wrote, or say which file is wrong."""
+    """Read a file written by :func:`write_json`; errors name the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Who runs trials: processes of this machine."""
+"""Run trials in processes on this machine."""
 
 import os
 import signal
@@ -20,34 +20,34 @@ from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, FAILURE, Ending, Store
 from calibrant_lab.trials.worker import Job
 
-ATTEMPTS = 3  # at a trial that is lost with its process and has not come any further since the last time
-LAST_WORDS = 2000  # characters of what a lost process had printed
+ATTEMPTS = 3  # at a trial whose process was lost without progress since the last attempt
+LAST_WORDS = 2000  # characters of a lost process's output to keep
 
 
 class Ended(NamedTuple):
-    """A trial that an executor is through with."""
+    """A trial that has ended, and how."""
 
     configuration: Configuration
     ending: Ending
 
 
 class Executor(Protocol):
-    """Runs trials side by side; each keeps its own result in the store."""
+    """Runs trials in parallel; each writes its result to the store."""
 
     def submit(self, configuration: Configuration) -> None:
         """Queue a trial."""
 
     def wait(self, seconds: float) -> list[Ended]:
-        """Those that have ended since the last call; comes back at once when there are any, else after a while."""
+        """Return trials that ended since the last call; blocks for at most ``seconds`` if there are none."""
 
     def stop(self) -> None:
-        """End everything now; what is unfinished goes on from its checkpoint another time."""
+        """Stop all trials now; unfinished ones continue from their checkpoints another time."""
 
 
 def note_failure(store: Store, trial: Configuration, text: str) -> Ending:
-    """Record why there is no result, on behalf of a trial that could not; unless someone else has it, or is at it."""
+    """Record a failure for a trial that could not do so itself, unless it has finished or runs elsewhere."""
     kept = store.trial(trial)
-    # Where not even the reason can be written, as on a full disk, the others go on all the same.
+    # If the reason cannot be written either, as on a full disk, the other trials continue.
     with suppress(OSError, FileError):
         write_json(kept.folder / CONFIGURATION, trial.to_dict())
         with kept.claimed() as ours:
@@ -60,14 +60,14 @@ def note_failure(store: Store, trial: Configuration, text: str) -> Ending:
 
 
 class Losses:
-    """Decides what becomes of trials whose process was lost."""
+    """Decides whether trials whose process was lost are run again."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._seen: dict[Configuration, tuple[int, int]] = {}  # how often in a row, and at which checkpoint
+        self._seen: dict[Configuration, tuple[int, int]] = {}  # losses in a row, and time of the last checkpoint
 
     def settle(self, trial: Configuration, text: str) -> Ended | None:
-        """How the trial whose process is gone has ended, or None if it is to be run again."""
+        """How a trial whose process was lost has ended, or None if it should run again."""
         if self.store.result(trial) is not None:  # only its message was lost
             return Ended(trial, "done")
         checkpoint = _modified(self.store.trial(trial).folder / CHECKPOINT)
@@ -88,18 +88,17 @@ class _Worker:
 
 
 class LocalExecutor:
-    """One trial a process; the cores, or the GPUs, are divided among them.
+    """Runs one trial per process and divides the cores or GPUs among them.
 
-    A process that is lost, say for want of memory, is replaced, and its trial taken up again from its checkpoint.
-    Workers leave by themselves when this process is gone, however it ended. By default there is one for each GPU, or
-    for each core.
+    A lost process, for example one out of memory, is replaced, and its trial continues from its checkpoint. Workers
+    exit when this process ends for any reason. By default there is one per GPU, or one per core.
     """
 
     def __init__(
         self, store: Path, data: Path | None, *, workers: int | None = None, accelerator: str = "auto"
     ) -> None:
         if workers is not None and workers < 1:
-            raise ValueError(f"workers must be 1 or more, got {workers}: leave it out for one a core")
+            raise ValueError(f"workers must be 1 or more, got {workers}: leave it out for one per core")
         self._devices = [] if accelerator == "cpu" else _gpus()
         cores = _cores()
         self.slots = workers or len(self._devices) or cores
@@ -108,7 +107,7 @@ class LocalExecutor:
         self._store = Store(store)
         self._losses = Losses(self._store)
         self._queue: deque[Configuration] = deque()
-        self._workers: dict[int, _Worker] = {}  # by the place they hold
+        self._workers: dict[int, _Worker] = {}  # by slot
 
     def submit(self, configuration: Configuration) -> None:
         """Queue a trial."""
@@ -116,14 +115,14 @@ class LocalExecutor:
         self._hand_out()
 
     def wait(self, seconds: float) -> list[Ended]:
-        """Those that have ended since the last call."""
+        """Return trials that ended since the last call."""
         places = {worker.pipe: place for place, worker in self._workers.items()}
         ended = [one for pipe in connection.wait(list(places), seconds) if (one := self._collect(places[pipe]))]
         self._hand_out()
         return ended
 
     def stop(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         self._queue.clear()
         for worker in self._workers.values():
             _kill(worker)
@@ -139,7 +138,7 @@ class LocalExecutor:
             worker = self._workers[place]
             if worker.trial is None:
                 worker.trial = self._queue.popleft()
-                with suppress(OSError):  # it has just died, as wait() will notice
+                with suppress(OSError):  # the worker has just died; wait() will notice
                     worker.pipe.send(worker.trial)
 
     def _started(self, place: int) -> _Worker:
@@ -148,7 +147,7 @@ class LocalExecutor:
             settings["CUDA_VISIBLE_DEVICES"] = self._devices[place % len(self._devices)]
         ours, theirs = Pipe()
         printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
-        # A group of its own: Ctrl-C is ours to handle, and whatever the worker starts ends with it.
+        # In its own process group: Ctrl-C reaches only this process, and the worker's children are killed with it.
         process = subprocess.Popen(  # noqa: S603 (the command is ours)
             _command(theirs.fileno()), env=os.environ | settings, pass_fds=[theirs.fileno()], process_group=0,
             stdin=subprocess.DEVNULL, stdout=printed, stderr=printed,
@@ -174,19 +173,19 @@ class LocalExecutor:
         return Ended(trial, ending if text is None else note_failure(self._store, trial, text))
 
     def _end(self, place: int) -> str:
-        """End a worker and whatever it has started, if it has not ended yet; say how it did."""
+        """Kill a worker and its children if they still run; return how it ended."""
         worker = self._workers.pop(place)
         worker.pipe.close()
         with suppress(subprocess.TimeoutExpired):
-            worker.process.wait(0.5)  # a pipe closes before its process is gone
+            worker.process.wait(0.5)  # the pipe closes before the process has exited
         _kill(worker)
         code = worker.process.wait()
         with worker.printed as printed:
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_WORDS))
             last_words = printed.read().decode(errors="replace").strip()
-        how = f"its process was ended by {signal.Signals(-code).name}" if code < 0 else f"its process left with {code}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         memory = "; was it out of memory?" if code == -signal.SIGKILL else ""
-        return f"{how}{memory}\n{last_words}".strip()
+        return f"its process {how}{memory}\n{last_words}".strip()
 
 
 def _kill(worker: _Worker) -> None:
@@ -195,18 +194,18 @@ def _kill(worker: _Worker) -> None:
 
 
 def _command(handle: int) -> list[str]:
-    """How to start a worker: with the packages found here, and not with the script that this process runs."""
+    """Command of a worker: with the same import path, but without the script that this process runs."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from calibrant_lab.trials.worker import work; work({handle})"
     return [sys.executable, "-c", code]
 
 
 def _cores() -> int:
-    """Those this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _gpus() -> list[str]:
-    """Names of those that are visible here, as CUDA_VISIBLE_DEVICES takes them."""
+    """Visible GPUs, as in CUDA_VISIBLE_DEVICES."""
     count = torch.cuda.device_count()
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return named[:count] or [str(number) for number in range(count)]

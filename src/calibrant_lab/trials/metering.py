@@ -1,4 +1,4 @@
-"""What a trial notes about itself while it trains: its cost, how far it is, and its scores on the test set."""
+"""What a trial records while it trains: its cost, its progress, and its scores on the test set."""
 
 import math
 import resource
@@ -23,13 +23,14 @@ from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import Cost, Progress
 
 SECONDS_BETWEEN_SIGNS = 5.0
+ALL_SCORED = 20  # epochs at the start that the test set is scored after, each
 
 
 class Meter(Callback):
-    """Counts time and samples over all parts of an interrupted run, and scores the test set after every epoch.
+    """Counts time and samples over all parts of an interrupted run, and scores the test set after some epochs.
 
-    The scores are for the curves of Figure 1 only: nothing is chosen by them, and the time they take is not counted.
-    A run with a meter has the same result as one without.
+    The test scores are only for Figure 1: they select nothing, and their time is not counted. A run with a meter gives
+    the same result as one without.
     """
 
     def __init__(self, prepared: Prepared, progress: Path) -> None:
@@ -48,13 +49,15 @@ class Meter(Callback):
         self._began = _clocks()
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
-        """Score the epoch before: here, since its end may have been in an earlier part."""
-        if module.history and (epoch := int(module.history[-1]["epoch"])) not in self._scores:
+        """Score the previous epoch; here, since it may have ended before the run was resumed."""
+        if not module.history or (epoch := int(module.history[-1]["epoch"])) in self._scores:
+            return
+        if is_scored(epoch + 1):
             self._score(epoch, module)
             self._sign(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Count the samples, and give a sign of life now and then."""
+        """Count the samples, and write the progress now and then."""
         del module, outputs
         self._images += sum(len(part[1]) for part in batch if part is not None)
         if time.monotonic() - self._signed >= SECONDS_BETWEEN_SIGNS:
@@ -65,26 +68,26 @@ class Meter(Callback):
         self._before = self._elapsed()
 
     def state_dict(self) -> dict[str, Any]:
-        """What goes into a checkpoint."""
+        """State for a checkpoint."""
         counted = {"elapsed": self._elapsed(), "images": self._images, "peak_memory": self._peak()}
         return counted | {"scores": self._scores}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Continue counting from a checkpoint."""
         self._before = state_dict["elapsed"]
         self._images = state_dict["images"]
         self._scores = {epoch: with_current_names(scores) for epoch, scores in state_dict["scores"].items()}
         self._peak_memory = state_dict.get("peak_memory", 0)
 
     def cost(self) -> Cost:
-        """Of the run, once it has ended."""
+        """Cost of the finished run."""
         return Cost(*self._before, self._images, self._peak())
 
     def history(self, trained: Trained) -> list[dict[str, float]]:
-        """The scores of every epoch, with those on the test set.
+        """Scores of every epoch, including those on the test set.
 
-        The last are those of the network that came out: of a run that had only its results left to write, Lightning
-        tells no callback anything.
+        Those of the last epoch come from the final network: Lightning calls no callback for a run that was resumed
+        after its last step.
         """
         last = int(trained.history[-1]["epoch"])
         scores = self._scores | {last: _scores(trained.test)}
@@ -98,7 +101,7 @@ class Meter(Callback):
         return seconds + now[0] - self._began[0], processor + now[1] - self._began[1]
 
     def _score(self, epoch: int, module: CalibratedClassifier) -> None:
-        """Off the clock, and leaving random numbers and the modes of layers as they were."""
+        """Score the test set without counting the time; restores the random state and the modes of layers."""
         elapsed, state = self._elapsed(), random_state()
         modes = [(layer, layer.training) for layer in module.model.modules()]
         self._scores[epoch] = _scores(predict(module.model, self.prepared.loaders.test))
@@ -117,9 +120,22 @@ class Meter(Callback):
             trainer.global_step / steps, epochs, self._elapsed()[0],
             logged.get("validation_accuracy", math.nan), logged.get("validation_ece", math.nan),
         )  # fmt: skip
-        with suppress(FileError):  # a full disk will be told about by what matters
+        with suppress(FileError):  # a full disk is reported when results are written
             write_json(self.progress, asdict(progress))
         self._signed = time.monotonic()
+
+
+def is_scored(epoch: int) -> bool:
+    """Whether the test set is scored after an epoch: each of the first 20, every 2nd up to 40, every 4th up to 80, ...
+
+    It does not depend on the number of epochs, so that a run that is prolonged has the history of one that is not.
+    The last epoch always is, by :meth:`Meter.history`.
+
+    Example:
+        >>> [epoch for epoch in range(1, 61) if is_scored(epoch)][17:]
+        [18, 19, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 44, 48, 52, 56, 60]
+    """
+    return epoch % 2 ** max(0, math.ceil(math.log2(epoch / ALL_SCORED))) == 0
 
 
 def _scores(predicted: Predicted) -> dict[str, float]:
@@ -131,7 +147,7 @@ def _clocks() -> tuple[float, float]:
 
 
 def _forget_peak_memory() -> None:
-    """A process may run one trial after the other; Linux lets it begin to watch its memory anew."""
+    """Reset the peak memory of the process, which may run several trials in turn."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     if torch.cuda.is_initialized():

@@ -13,7 +13,7 @@ from calibrant_lab.trials.configuration import Configuration
 
 
 class Parts(NamedTuple):
-    """Indices into the training data; validation is None where the data have a part of their own."""
+    """Indices into the training data; validation is None if the data have a validation set."""
 
     train: Tensor
     calibration: Tensor | None
@@ -21,17 +21,17 @@ class Parts(NamedTuple):
 
 
 class Loaders(NamedTuple):
-    """Batches of each part; of the calibration part only where the method uses it."""
+    """Batches of each part; calibration batches only if the method uses them."""
 
     train: Iterable[Any]
     calibration: Iterable[Any] | None
     validation: Iterable[Any]
     test: Iterable[Any]
-    description: dict[str, Any]  # sizes, and a fingerprint that tells one data set from another
+    description: dict[str, Any]  # sizes, and a fingerprint of the data
 
 
 def split(configuration: Configuration, samples: int, *, validates: bool, minimum_samples: int) -> Parts:
-    """Which training samples validate, if any are to, which are held out, and which are left for the training loss."""
+    """Split the training samples into validation (if needed), held-out and training samples."""
     settings, seed = configuration.settings, configuration.seed
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
     count = round(settings.validation_fraction * samples) if validates else 0
@@ -39,7 +39,7 @@ def split(configuration: Configuration, samples: int, *, validates: bool, minimu
     if validates and not (len(validation) and len(training)):
         raise ValueError(
             f"a validation-fraction of {settings.validation_fraction:g} of {samples} samples leaves "
-            f"{len(validation)} to validate and {len(training)} to train: change it, or give more data"
+            f"{len(validation)} for validation and {len(training)} for training: change it, or give more data"
         )
     kept = validation if validates else None
     holds_out, share = configuration.of_method.holds_out, settings.calibration_fraction

@@ -1,8 +1,8 @@
-"""What a trial was made with, and what has changed since."""
+"""What a trial was run with, and what has changed since."""
 
 import os
 import platform
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from torch import nn
 import calibrant as cal
 from calibrant.files import FileError
 from calibrant_lab import plugins
-from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.store import Result
+from calibrant_lab.trials.configuration import Configuration, label
+from calibrant_lab.trials.store import Result, Trial
 
 
 def made_with(configuration: Configuration) -> dict[str, Any]:
-    """The version of Calibrant, and digests of the files that a recipe and a method from outside are in."""
+    """The version of Calibrant, and digests of the source files of a user's recipe and method."""
     names = [configuration.recipe, configuration.method, configuration.option("loss") or "nll"]
     found = {plugins.short(name): plugins.source_digest(name) for name in names}
     sources = {name: digest for name, digest in found.items() if digest is not None}
@@ -26,7 +26,7 @@ def made_with(configuration: Configuration) -> dict[str, Any]:
 
 
 def changes_since(result: Result) -> list[str]:
-    """What is not as it was when a trial was run: the version of Calibrant, source from outside, files it names."""
+    """What has changed since a trial was run: the version of Calibrant, a user's source, files named in settings."""
     then, now = result.environment, made_with(result.configuration)
     found = []
     if then.get("calibrant") != now["calibrant"]:
@@ -37,26 +37,38 @@ def changes_since(result: Result) -> list[str]:
 
 
 def told(results: Iterable[Result]) -> list[str]:
-    """Lines about what has changed since trials were run, each with the number of trials it is true of."""
+    """Lines about what has changed since trials were run, each with the number of trials concerned."""
     counted = Counter(change for result in results for change in changes_since(result))
     return [f"{count} trial{'s' if count > 1 else ''}: {change}" for change, count in counted.items()]
 
 
+def warned(trials: Iterable[Trial]) -> list[str]:
+    """Lines about warnings of the guard over training, one of each kind and method, with the number of trials."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for trial in trials:
+        for kind, text in trial.warnings().items():
+            found[label(trial.configuration), kind].append(text)
+    return [
+        f"warning, {name}, {len(texts)} trial{'s' if len(texts) > 1 else ''}: {texts[0]}"
+        for (name, _), texts in found.items()
+    ]
+
+
 def check_files(configuration: Configuration) -> None:
-    """Complain about files that are not what the configuration was made with: another file is another trial."""
+    """Raise ``FileError`` if a file named in the configuration has changed: a different file is a different trial."""
     for name in _changed_files(configuration):
         path = Path(getattr(configuration.settings, name))
         raise FileError(path, f"has changed since: give {name.replace('_', '-')} again")
 
 
 def _changed_files(configuration: Configuration) -> list[str]:
-    """Settings whose files there are, with other content."""
+    """Settings whose files exist but have changed."""
     named = [(name, Path(getattr(configuration.settings, name)), digest) for name, digest in configuration.files]
     return [name for name, path, digest in named if path.is_file() and plugins.digest_of(path) != digest]
 
 
 def environment_of(model: nn.Module) -> dict[str, Any]:
-    """Versions and the machine that a network was trained on."""
+    """Package versions, and the machine that a network was trained on."""
     device = next(model.parameters()).device
     return {
         "torch": torch.__version__,

@@ -1,10 +1,10 @@
-"""Quantities as people say them."""
+"""Quantities in readable form."""
 
 import math
 
 
 def percent(share: float) -> str:
-    """Two decimals, and nothing for what is not known.
+    """A share as percent with two decimals; empty for NaN.
 
     Example:
         >>> percent(0.98765), percent(float("nan"))
@@ -14,7 +14,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As people say it.
+    """A duration in readable form.
 
     Example:
         >>> [duration(seconds) for seconds in (3.21, 42, 75, 3700, 200000)]
@@ -31,7 +31,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people say it.
+    """A number of bytes in readable form.
 
     Example:
         >>> [size(count) for count in (999, 25_400, 3_200_000_000)]

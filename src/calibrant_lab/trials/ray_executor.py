@@ -1,4 +1,4 @@
-"""Who runs trials: a Ray cluster."""
+"""Run trials on a Ray cluster."""
 
 import logging
 import math
@@ -18,20 +18,20 @@ from calibrant_lab.trials.store import RESULT, Ending, Store, is_full
 from calibrant_lab.trials.worker import Job, attempt
 
 SECONDS_TO_ARRIVE = 90.0  # a network file system may show new files late
-OBJECT_STORE = 100 * 2**20  # bytes; all that comes back are a few words
+OBJECT_STORE = 100 * 2**20  # bytes; tasks return only a few words
 
 
 class RayExecutor:
-    """One trial a Ray task, on whichever node has room for it.
+    """Runs one trial per Ray task, on any node with enough resources.
 
-    A trial whose worker or node is lost is taken up again from its checkpoint, on any node.
+    If the worker or node of a trial is lost, the trial continues from its checkpoint on any node.
 
-    The store must be a folder that all nodes, and the machine this runs on, share under the same path; so must the
-    data, and the files a configuration names. Calibrant must be installed on all nodes, with the extra ``lab``.
+    The store, the data and all files named in a configuration must be on a file system that this machine and all nodes
+    share under the same path. Calibrant must be installed on all nodes, with the extra ``lab``.
 
-    Without an address, Ray is started on this machine, for as long as the trials run. Where this process is connected
-    to Ray already, that is used, and left as it was. Without GPUs for a trial, trials run on the CPU; its CPUs are also
-    the number of its threads.
+    Without an address, Ray is started on this machine while the trials run. If this process is already connected to
+    Ray, that connection is used and left open. Without GPUs per trial, trials run on the CPU; CPUs per trial is also
+    the number of threads.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class RayExecutor:
             )
         self._address = address
         self._needs = {"CPU": cpus_per_trial, "GPU": gpus_per_trial}
-        # Ray leaves all GPUs visible to a task that has asked for none.
+        # Ray leaves all GPUs visible to a task that requests none.
         chosen = "cpu" if accelerator == "auto" and gpus_per_trial == 0 else accelerator
         self._job = Job(store.resolve(), data and data.resolve(), chosen)
         self._store = Store(store)
         self._losses = Losses(self._store)
         self._task: Any = None  # Ray's handle of _run, once there is a connection
         self._connected_here = False
-        self._running: dict[Any, Configuration] = {}  # by what Ray calls an object reference
-        self._arriving: dict[Configuration, float] = {}  # done, but not to be seen yet; and until when to look
+        self._running: dict[Any, Configuration] = {}  # by Ray's object reference
+        self._arriving: dict[Configuration, float] = {}  # done, but files not visible yet -> deadline
 
     def submit(self, configuration: Configuration) -> None:
         """Queue a trial."""
@@ -72,7 +72,7 @@ class RayExecutor:
         self._running[task.remote(self._job, configuration, max(1, int(self._needs["CPU"])))] = configuration
 
     def wait(self, seconds: float) -> list[Ended]:
-        """Those that have ended since the last call."""
+        """Return trials that ended since the last call."""
         if not self._running:
             time.sleep(seconds)
             return self._arrived()
@@ -85,7 +85,7 @@ class RayExecutor:
         return ended + self._arrived()
 
     def stop(self) -> None:
-        """End all tasks; then leave the cluster, or end the Ray that was started here."""
+        """Cancel all tasks, then disconnect from the cluster, or stop the Ray that was started here."""
         if self._task is None:
             return
         ray = _ray()
@@ -109,14 +109,14 @@ class RayExecutor:
                 options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
             self._connected_here = True
             ray.init(self._address or "local", **options)
-        # It is we who try again, and count.
+        # Retries are counted here, not by Ray.
         self._task = ray.remote(num_cpus=self._needs["CPU"], num_gpus=self._needs["GPU"], max_retries=0)(_run)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(all(node.get(name, 0) >= least for name, least in self._needs.items()) for node in nodes):
             there = "; ".join(f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes)
             raise ValueError(
                 f"no node of the cluster has the {self._needs['CPU']:g} CPUs and {self._needs['GPU']:g} GPUs of a "
-                f"trial (they have {there}): ask for less, or start such a node first"
+                f"trial (they have {there}): request less, or start such a node first"
             )
 
     def _collect(self, reference: Any) -> Ended | None:
@@ -124,7 +124,7 @@ class RayExecutor:
         trial = self._running.pop(reference)
         try:
             ending, text = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:  # not even begun: say, for want of a package on its node
+        except ray.exceptions.RayTaskError as error:  # it did not start, for example if its node lacks a package
             ending, text = "failed", str(error)
         except ray.exceptions.RayError as error:  # the worker, or its node, was lost
             ended = self._losses.settle(trial, f"its Ray worker was lost, {type(error).__name__}: {error}")
@@ -140,10 +140,10 @@ class RayExecutor:
         ended = []
         for trial, deadline in list(self._arriving.items()):
             folder = self._store.trial(trial).folder
-            if folder / RESULT in folder.iterdir():  # listing makes a network file system look anew
+            if folder / RESULT in folder.iterdir():  # listing refreshes a network file system
                 ended.append(Ended(trial, "done"))
             elif time.monotonic() > deadline:
-                text = f"It was finished on another node, but {folder} does not show it here: {_SHARED}"
+                text = f"It finished on another node, but its result is not visible in {folder}: {_SHARED}"
                 ended.append(Ended(trial, note_failure(self._store, trial, text)))
             else:
                 continue
@@ -152,7 +152,7 @@ class RayExecutor:
 
 
 def _ray() -> Any:
-    """Here, since it takes a second, and is not everyone's."""
+    """Import Ray lazily: it takes a second and is optional."""
     import ray
 
     return ray
@@ -162,7 +162,7 @@ _SHARED = "the store must be a folder that all nodes share under the same path"
 
 
 def _run(job: Job, configuration: Configuration, threads: int) -> tuple[Ending, str | None]:
-    """Run a trial on a node, once it is sure that its folder is there: we made it before we asked."""
+    """Run a trial on a node, after checking that its folder, made before the task was submitted, is visible."""
     folder = Store(job.store).trial(configuration).folder
     node = platform.node()
     if not folder.is_dir():

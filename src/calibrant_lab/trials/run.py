@@ -1,4 +1,4 @@
-"""Run one trial of a store, or go on with it."""
+"""Run or continue one trial of a store."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from calibrant_lab.trials.provenance import check_files, environment_of, made_wi
 from calibrant_lab.trials.store import Ending, Result, Store, Trial, is_full, write_result
 from calibrant_lab.trials.watching import KeepLast
 
-SECONDS_TO_CLAIM = 1.0  # more than it takes someone to look whether a trial is running
+SECONDS_TO_CLAIM = 1.0  # longer than another process needs to check whether a trial is running
 
 
 def run_trial(
@@ -40,11 +40,11 @@ def run_trial(
     raises: bool = False,
     keeps_checkpoint: bool = False,
 ) -> Ending:
-    """Train, from the last checkpoint if there is one, and keep what is left of it.
+    """Train, from the last checkpoint if there is one, and store the result.
 
-    What goes wrong is kept with the trial: the others go on. A trial that another process is at is left to it. A trial
-    of more epochs goes on from a shorter one that kept its checkpoint: no learning rate depends on their number, so
-    that the result is the same. ``raises`` is for someone who has asked for this trial alone.
+    Errors are stored with the trial, so that other trials continue. A trial that another process runs is left alone. A
+    trial starts from the kept checkpoint of a trial with fewer epochs, if there is one: the learning rate does not
+    depend on the number of epochs, so the result is the same. With ``raises``, errors are raised too.
     """
     trial = store.trial(configuration)
     trial.folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def run_trial(
         try:
             if (trial.folder / kept.RESULT).exists():
                 trial.found_again(configuration)
-                trial.result()  # complains if it is damaged
+                trial.result()  # raises if it is damaged
                 return "done"
             _clear(trial.folder)
             write_json(trial.folder / kept.CONFIGURATION, configuration.to_dict())
@@ -75,9 +75,9 @@ def run_trial(
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an earlier attempt left behind: its failure, files it was killed while writing, half a checkpoint."""
+    """Remove the failure, partial files and a damaged checkpoint of an earlier attempt."""
     checkpoint = folder / kept.CHECKPOINT
-    if checkpoint.exists() and not zipfile.is_zipfile(checkpoint):  # power was cut before it reached the disk
+    if checkpoint.exists() and not zipfile.is_zipfile(checkpoint):  # as after a power failure
         checkpoint.unlink()
     (folder / kept.FAILURE).unlink(missing_ok=True)
     for path in (*folder.glob(".*"), *folder.glob("*.partial")):
@@ -102,6 +102,9 @@ def _run(
     watching = [meter, KeepLast(checkpoint), *callbacks]
     trained = fit(prepared, loggers=loggers, callbacks=watching, resume_from=earlier, accelerator=accelerator)
     write_json(folder / kept.HISTORY, meter.history(trained))
+    loss = prepared.classifier.calibrated_loss
+    if loss is not None and loss.guard.warnings_:
+        write_json(folder / kept.WARNINGS, loss.guard.warnings_)
     _write_predictions(folder, prepared, trained)
     write_weights(folder / kept.WEIGHTS, trained.model)
     validation = {name: score(name, trained.validation) for name in ("accuracy", "ece", "nll")}
@@ -113,9 +116,9 @@ def _run(
 
 
 def _begin_where_another_ended(store: Store, configuration: Configuration) -> None:
-    """Take over the checkpoint of the longest trial that has fewer epochs, and is the same otherwise.
+    """Copy the checkpoint of the longest trial that has fewer epochs and is otherwise the same.
 
-    Not of one that a limit of steps ended: it may have stopped within an epoch.
+    Trials with a step limit are excluded: they may have stopped within an epoch.
     """
     folder, settings = store.trial(configuration).folder, configuration.settings
     if (folder / kept.CHECKPOINT).exists() or settings.max_steps is not None:
@@ -137,22 +140,22 @@ def _begin_where_another_ended(store: Store, configuration: Configuration) -> No
 
 def write_weights(path: Path, model: nn.Module) -> None:
     """Write the weights of a network; equal weights give equal bytes."""
-    content = io.BytesIO()  # into a file torch would write the name of that file too
+    content = io.BytesIO()  # torch.save to a file would include the name of the file
     torch.save({key: value.cpu() for key, value in model.state_dict().items()}, content)
     with whole_or_not_at_all(path) as temporary:
         temporary.write_bytes(content.getvalue())
 
 
 def _check_data(folder: Path, prepared: Prepared, *, resumes: bool) -> None:
-    """Refuse to go on with other data, another version or another source than the trial was begun with."""
+    """Refuse to continue a trial with different data, another version or changed source."""
     found, path = prepared.loaders.description | made_with(prepared.configuration), folder / kept.DATA
     if resumes and path.exists() and (earlier := read_json(path)) != found:
         differs = [name for name in earlier | found if earlier.get(name) != found.get(name)]
-        what, remedy = "other data", "give the --data-dir it was begun with, or other --runs"
+        what, remedy = "different data", "give the --data-dir it was started with, or another --runs"
         if {"calibrant", "sources"} & set(differs):
-            what, remedy = "another version of the source", f"restore that, or delete {kept.CHECKPOINT} to begin anew"
+            what, remedy = "a different version", f"restore it, or delete {kept.CHECKPOINT} to start again"
         shown = (json.dumps({name: one.get(name) for name in differs}) for one in (earlier, found))
-        raise FileError(folder, f"was begun with {what} ({', now '.join(shown)}): {remedy}")
+        raise FileError(folder, f"was started with {what} ({', now '.join(shown)}): {remedy}")
     write_json(path, found)
 
 
@@ -167,7 +170,7 @@ def _write_predictions(folder: Path, prepared: Prepared, trained: Trained) -> No
 
 
 def _sampled(model: nn.Module, loader: Any) -> Predicted:
-    """The mean of several passes with dropout on, as log-probabilities, which are logits too."""
+    """Mean probabilities of several passes with dropout on, as log-probabilities, which are valid logits."""
     passes = [predict(model, loader, dropout=True) for _ in range(kept.DROPOUT_PASSES)]
     mean = torch.stack([one.logits.double().softmax(1) for one in passes]).mean(0)
     return Predicted(mean.log().clamp(min=-700).float(), passes[0].target)

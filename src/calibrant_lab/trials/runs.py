@@ -1,4 +1,4 @@
-"""`calibrant runs`: what a store holds, what is known of one trial, and what may go."""
+"""`calibrant runs`: list a store, show one trial, and remove what is no longer needed."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ DIGITS = 8  # of an identity, in lists
 
 @dataclass(frozen=True)
 class Run:
-    """A trial as far as it can be read."""
+    """A trial, as far as it can be read."""
 
     trial: Trial
     status: Status | Literal["damaged", "unknown"]
@@ -44,7 +44,7 @@ class Run:
 
 
 def look(trial: Trial) -> Run:
-    """Read a trial; what is wrong with its files is part of the answer."""
+    """Read a trial; problems with its files are reported in the result."""
     status = trial.status
     try:
         configuration = trial.configuration
@@ -56,7 +56,7 @@ def look(trial: Trial) -> Run:
 
 
 def list_runs(store: Store, console: Console) -> None:
-    """Show all trials, those of one recipe, model and number of epochs together."""
+    """Show all trials, grouped by recipe, model and number of epochs."""
     runs = [look(trial) for trial in store.trials()]
     readable = [(run.configuration, run) for run in runs if run.configuration is not None]
     readable.sort(key=lambda pair: order(pair[0]))
@@ -80,9 +80,9 @@ def _group(configuration: Configuration) -> tuple[str, str, int]:
 
 
 def order(configuration: Configuration) -> tuple[Any, ...]:
-    """Which trial comes before which: those of one recipe and method together, seeds last."""
+    """Sort key of trials: by recipe, then method, seeds last."""
     c = configuration
-    place = [*METHODS, c.method].index(c.method)  # those from outside come last
+    place = [*METHODS, c.method].index(c.method)  # user-defined methods come last
     searched = tuple(c.option(name) or 0.0 for name in ("weight", "bandwidth", "softness"))
     return *_group(c), place, c.settings.reduced_split, -c.settings.batch_size, *searched, label(c), c.seed
 
@@ -93,7 +93,7 @@ def _listed(runs: Iterable[tuple[Configuration, Run]], *, title: str) -> Table:
     )
     for heading in ("trial", "method", "seed", "status", "accuracy %", "ECE %", "time"):
         is_text = heading in ("trial", "method", "status")
-        # What is long may take a second line where the terminal is narrow.
+        # Long values may wrap on a narrow terminal.
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=heading not in ("method", "status"))
     for configuration, run in runs:
         if run.result is not None:
@@ -123,11 +123,11 @@ def _summary(runs: list[Run]) -> str:
         seconds = sum(run.result.cost.seconds for run in runs if run.result is not None)
         scores = f"Accuracy and ECE in {BINS} bins: on the test set, before any scaling"
         text += f", {duration(seconds)} of training. {scores}"
-    return text + (". What went wrong: calibrant runs show TRIAL." if counts["failed"] else ".")
+    return text + (". For the cause of a failure: calibrant runs show TRIAL." if counts["failed"] else ".")
 
 
 def show_run(store: Store, prefix: str, console: Console) -> None:
-    """Show all that is known of one trial."""
+    """Show everything about one trial."""
     run = look(find(store, prefix))
     folder = escape(str(run.trial.folder))
     if (c := run.configuration) is None:
@@ -171,19 +171,19 @@ def _pairs(console: Console, title: str, content: dict[str, Any]) -> None:
 
 
 def find(store: Store, prefix: str) -> Trial:
-    """The one trial whose identity, or folder's name, begins so."""
+    """Find the trial whose identity starts with the prefix, or whose folder has that name."""
     named = [trial for trial in store.trials() if prefix in (trial.identity, trial.folder.name)]
     found = named or [trial for trial in store.trials() if prefix and trial.identity.startswith(prefix.lower())]
     if not found:
-        raise ValueError(f"no trial in {store.folder} begins with {prefix!r}: calibrant runs list shows what there is")
+        raise ValueError(f"no trial in {store.folder} starts with {prefix!r}: calibrant runs list shows all trials")
     if len(found) > 1:
         some = ", ".join(trial.identity for trial in found[:5]) + (", ..." if len(found) > 5 else "")
-        raise ValueError(f"{len(found)} trials in {store.folder} begin with {prefix!r} ({some}): give more digits")
+        raise ValueError(f"{len(found)} trials in {store.folder} start with {prefix!r} ({some}): give more digits")
     return found[0]
 
 
 def prune(store: Store, *, failed: bool, unfinished: bool, weights: bool, apply: bool, console: Console) -> int:
-    """Remove what is no longer wanted, or say what; what is running or damaged is left alone. Returns bytes freed."""
+    """Remove what is no longer needed, or list it; running and damaged trials are left alone. Return bytes freed."""
     if not (failed or unfinished or weights):
         raise ValueError("choose what to remove: --failed, --unfinished or --weights")
     freed = 0
@@ -205,13 +205,13 @@ def prune(store: Store, *, failed: bool, unfinished: bool, weights: bool, apply:
         name = f"{trial.identity[:DIGITS]} {label(run.configuration)}, seed {run.configuration.seed}"
         line = f"{'removed' if apply else 'would remove'} {what}: {name}, {size(amount)}"
         console.print(escape(line), highlight=False, soft_wrap=True)
-    note = "freed" if apply else "to be freed: the same command with --apply does it"
+    note = "freed" if apply else "can be freed: add --apply to remove them"
     console.print(f"{size(freed)} {note}." if freed else "Nothing to remove.", highlight=False)
     return freed
 
 
 def _removed(run: Run, paths: list[Path]) -> bool:
-    """Remove, unless someone has gone on with the trial since we looked."""
+    """Remove files, unless another process has continued the trial in the meantime."""
     with run.trial.claimed() as ours:
         finished = (run.trial.folder / kept.RESULT).exists()
         if not ours or finished != (run.status == "done"):

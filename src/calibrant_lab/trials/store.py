@@ -1,7 +1,7 @@
-"""Where trials are kept: one folder each, named by the hash of its configuration.
+"""The store of trials: one folder each, named by the hash of its configuration.
 
-A folder is filled file by file, each written whole or not at all, and ``result.json`` last: where it is, all of the
-rest is. Any number of processes may read and write a store at once; a trial is run by the process that holds its lock.
+Every file is written whole or not at all, and ``result.json`` last: if it exists, so do the others. Any number of
+processes may read and write a store at once; a trial is run by the process that holds its lock.
 """
 
 import errno
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 CONFIGURATION, DATA, CHECKPOINT, WEIGHTS = "config.json", "data.json", "last.ckpt", "model.pt"
 HISTORY, PROGRESS, FAILURE, RESULT = "history.json", "progress.json", "failure.json", "result.json"
+WARNINGS = "warnings.json"  # of the guard over training
 SCORES = "scores.json"  # computed later from the predictions
-FINAL = "final.ckpt"  # of a trial that can be prolonged
+FINAL = "final.ckpt"  # checkpoint of a finished trial, to continue it with more epochs
 LOCK = ".lock"
-DROPOUT_PASSES = 10  # that predictions with dropout are the mean of
+DROPOUT_PASSES = 10  # passes averaged in predictions with dropout
 Status = Literal["done", "running", "failed", "unfinished"]
-Ending = Literal["done", "busy", "failed", "disk full"]  # of an attempt at a trial
+Ending = Literal["done", "busy", "failed", "disk full"]  # how an attempt at a trial ended
 Part = Literal["validation", "test"]
 T = TypeVar("T")
 
@@ -44,13 +45,13 @@ _FOLDER = re.compile(r".+-[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a trial took, all its interrupted parts together up to their last checkpoints.
+    """Cost of a trial; for an interrupted trial, the sum of its parts up to their last checkpoints.
 
     Attributes:
-        seconds: From the first step to the last, with validation.
-        processor_seconds: Of the process that trained; on a busy machine the fairer number.
-        images: Samples that went forward and backward, those of the calibration batches included.
-        peak_memory: Bytes: the largest resident set of the process, or what was allocated on its accelerator.
+        seconds: Wall-clock time from the first step to the last, including validation.
+        processor_seconds: Processor time of the training process, which depends less on other load.
+        images: Samples in forward and backward passes, including those of calibration batches.
+        peak_memory: Peak resident memory of the process, or peak memory allocated on the accelerator, in bytes.
     """
 
     seconds: float
@@ -65,35 +66,35 @@ class UnknownTrialError(FileError):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a trial is; scores are those of the last validation, NaN before the first."""
+    """Progress of a trial; scores are those of the last validation, NaN before the first."""
 
-    epochs: float  # passed, with the part of the present one
-    of: int  # all there will be
+    epochs: float  # done so far, including a fraction of the current one
+    of: int  # total number of epochs
     seconds: float
     accuracy: float
     ece: float
 
     @property
     def share(self) -> float:
-        """From 0 to 1."""
+        """Share done, from 0 to 1."""
         return min(1.0, self.epochs / self.of)
 
     @property
     def seconds_left(self) -> float:
-        """At the pace so far; NaN before the first step."""
+        """Estimated from the time so far; NaN before the first step."""
         return self.seconds * (1 / self.share - 1) if self.share > 0 else math.nan
 
 
 @dataclass(frozen=True)
 class Result:
-    """What is left of a finished trial, besides its curves and predictions.
+    """Result of a finished trial, without its curves and predictions.
 
     Attributes:
-        configuration: What was run.
-        validation: Scores on the validation set, as shares; its best ``temperature`` among them.
+        configuration: Configuration of the trial.
+        validation: Scores on the validation set, as shares, and the best ``temperature``.
         test: Scores on the test set by column, as shares.
-        cost: What it took.
-        environment: Versions, machine, and digests of the source of recipes and methods from outside.
+        cost: Time, samples and memory used.
+        environment: Package versions, machine, and digests of the source of user-defined recipes and methods.
     """
 
     configuration: Configuration
@@ -111,12 +112,12 @@ class Trial:
 
     @property
     def identity(self) -> str:
-        """The hash its folder is named by."""
+        """The hash in the name of its folder."""
         return self.folder.name.rpartition("-")[2]
 
     @cached_property
     def configuration(self) -> Configuration:
-        """What was, or is to be, run."""
+        """The configuration of the trial."""
         path = self.folder / CONFIGURATION
         with _explained(path) as found:
             try:
@@ -124,11 +125,11 @@ class Trial:
             except plugins.UnknownNameError as error:
                 raise UnknownTrialError(path, str(error)) from error
             if configuration.identity != self.identity:
-                raise ValueError("its settings are not those its folder is named by")
+                raise ValueError("its settings do not match the name of its folder")
             return configuration
 
     def found_again(self, configuration: Configuration) -> None:
-        """Note where the files are that the configuration names, if they have moved since it was written."""
+        """Update the paths of files named in the configuration, if they have moved since it was written."""
         try:
             _ = self.configuration
         except UnknownTrialError:
@@ -136,7 +137,7 @@ class Trial:
 
     @property
     def status(self) -> Status:
-        """Whether it is done; if not, whether someone is at it."""
+        """Status of the trial."""
         if (self.folder / RESULT).exists():
             return "done"
         if self.is_locked():
@@ -145,7 +146,7 @@ class Trial:
 
     @contextmanager
     def claimed(self, seconds: float = 0.0) -> Iterator[bool]:
-        """Keep others from it for a while; False if, after so many seconds, another process still has it."""
+        """Hold the lock of the trial; yields False if another process still holds it after ``seconds``."""
         try:
             lock = FileLock(self.folder / LOCK, timeout=seconds).acquire(poll_interval=0.02)
         except Timeout:
@@ -155,7 +156,7 @@ class Trial:
             yield True
 
     def is_locked(self) -> bool:
-        """Whether a process is at work on it; never where we may not write, and so cannot tell."""
+        """Whether a process is running the trial; False if the folder is not writable, since we cannot know."""
         if (self.folder / LOCK).exists():
             with suppress(OSError), self.claimed() as free:
                 return not free
@@ -170,18 +171,23 @@ class Trial:
             )  # fmt: skip
 
     def history(self) -> list[dict[str, float]]:
-        """Scores an epoch: ``train_...``, ``validation_...`` and ``test_...``."""
+        """Scores of every epoch: ``train_...``, ``validation_...`` and ``test_...``."""
         with _explained(self.folder / HISTORY) as found:
             rows = [with_current_names(row) for row in found]
             return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
 
+    def warnings(self) -> dict[str, str]:
+        """Warnings of the guard over training, by kind."""
+        path = self.folder / WARNINGS
+        return {str(kind): str(text) for kind, text in read_json(path).items()} if path.exists() else {}
+
     def predicted(self, part: Part, *, sampled: bool = False) -> Predicted:
-        """Logits and targets; ``sampled`` are the mean of passes with dropout on, as log-probabilities."""
+        """Logits and targets; with ``sampled``, mean log-probabilities of passes with dropout on."""
         found = read_predictions(self.folder / f"{part}{'-dropout' if sampled else ''}.npz")
         return Predicted(torch.as_tensor(found.logits), torch.as_tensor(found.target))
 
     def score(self, part: Part, column: str) -> float:
-        """A score of a finished trial, kept since it was run or computed from its predictions and kept from now on."""
+        """A score of a finished trial, as stored; if it is not, it is computed from the predictions and stored."""
         result = self.result()
         kept = result.validation if part == "validation" else result.test
         metric, plus, repair = column.partition("+")
@@ -197,13 +203,13 @@ class Trial:
                 more[key] = score(column, validation)
             else:
                 more[key] = scores_of(validation, self.predicted("test"), [column])[column]
-            if ":" not in column:  # the source of another's metric may change
+            if ":" not in column:  # the source of a user's metric may change
                 with suppress(OSError, FileError):
                     write_json(path, more)
         return math.nan if more[key] is None else float(more[key])
 
     def has_dropout(self) -> bool:
-        """Whether predictions with dropout were kept: not all networks have any."""
+        """Whether predictions with dropout were stored: not all networks have dropout."""
         return (self.folder / "test-dropout.npz").exists()
 
     def failure(self) -> str | None:
@@ -213,10 +219,10 @@ class Trial:
             return None
         with suppress(FileError), _explained(path) as found:
             return str(found["traceback"])
-        return f"it failed, and {path.name} cannot be read"
+        return f"failed, and {path.name} cannot be read"
 
     def progress(self) -> Progress | None:
-        """How far it was when it last said so; None before its first step and after its last."""
+        """The last recorded progress; None before the first step and after the last."""
         with suppress(FileError), _explained(self.folder / PROGRESS) as found:
             return _typed(Progress, found)
         return None
@@ -225,12 +231,12 @@ class Trial:
         """Bytes on disk."""
         total = 0
         for path in self.folder.glob("*"):
-            with suppress(FileNotFoundError):  # its writer writes beside it and renames
+            with suppress(FileNotFoundError):  # a temporary file that has been renamed
                 total += path.stat().st_size
         return total
 
     def remove(self) -> None:
-        """Delete the folder, result first, so that an interruption leaves an unfinished trial, not a false one."""
+        """Delete the folder, result first, so that an interruption leaves an unfinished trial, not a damaged one."""
         (self.folder / RESULT).unlink(missing_ok=True)
         shutil.rmtree(self.folder)
 
@@ -239,7 +245,7 @@ class Store:
     """A folder of trials.
 
     Args:
-        folder: Made when first written to.
+        folder: Folder of the store, created on the first write.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -252,7 +258,7 @@ class Store:
         return Trial(self.folder / f"{'-'.join(names)}-{configuration.identity}")
 
     def result(self, configuration: Configuration) -> Result | None:
-        """The result of a configuration, None if it is not finished, or damaged: :meth:`Trial.result` says how."""
+        """The result of a configuration; None if it is unfinished or damaged (:meth:`Trial.result` raises)."""
         if configuration not in self._results:
             trial = self.trial(configuration)
             if (trial.folder / RESULT).exists():
@@ -261,23 +267,23 @@ class Store:
         return self._results.get(configuration)
 
     def trials(self) -> list[Trial]:
-        """All that the folder holds, by name."""
+        """All trials in the folder, sorted by name."""
         if not self.folder.is_dir():
             raise FileError(self.folder, "is not a folder: give the --runs of an earlier command")
         found = sorted(path.parent for path in self.folder.glob(f"*/{CONFIGURATION}"))
         return [Trial(folder) for folder in found if _FOLDER.fullmatch(folder.name)]
 
     def results(self) -> dict[Configuration, Result]:
-        """Of all finished trials."""
+        """Results of all finished trials."""
         found = {}
         for trial in self.trials():
-            with suppress(FileError):  # told about by ``calibrant runs list``
+            with suppress(FileError):  # reported by ``calibrant runs list``
                 if (result := self.result(trial.configuration)) is not None:
                     found[trial.configuration] = result
         return found
 
     def to_frame(self) -> "pd.DataFrame":
-        """The finished trials as a table of pandas: a row for each, a column for every setting, option and score.
+        """The finished trials as a pandas data frame: one row each, with columns for settings, options and scores.
 
         Trials of recipes and methods that this installation does not know are left out.
         """
@@ -303,7 +309,7 @@ def _row(identity: str, result: Result) -> dict[str, Any]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether something failed because the disk is full, which the next trial would, too."""
+    """Whether an error was caused by a full disk, on which the next trial would fail too."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -312,7 +318,7 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def write_result(folder: Path, result: Result) -> None:
-    """Finish a trial: the last of its files."""
+    """Write the result, which marks a trial as finished."""
     content = {
         "validation": result.validation, "test": result.test, "cost": asdict(result.cost),
         "environment": result.environment,
@@ -322,7 +328,7 @@ def write_result(folder: Path, result: Result) -> None:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[Any]:
-    """Read a file; name one that is not as a trial writes it, and say how to get out of that."""
+    """Read a file of a trial; errors name the file and a remedy."""
     try:
         yield read_json(path)
     except UnknownTrialError:
@@ -330,9 +336,9 @@ def _explained(path: Path) -> Iterator[Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, FileError) and not str(error).startswith(f"{path}: "):
             raise
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).removeprefix(f"{path}: ")
+        reason = f"missing {error}" if isinstance(error, KeyError) else str(error).removeprefix(f"{path}: ")
         raise FileError(
-            path, f"is not what a trial leaves ({reason}): delete its folder, and the same command runs it anew"
+            path, f"is not a valid file of a trial ({reason}): delete its folder, then run the same command again"
         ) from error
 
 

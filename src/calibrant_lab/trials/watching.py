@@ -1,4 +1,4 @@
-"""Callbacks beside training: checkpoints to go on from, and the steps of the progress bar."""
+"""Callbacks during training: checkpoints, and the progress bar."""
 
 import time
 from pathlib import Path
@@ -10,18 +10,20 @@ from rich.progress import Progress, TaskID
 
 
 class KeepLast(Checkpoint):
-    """Keep one checkpoint to go on from: after every epoch, and within long ones every so many seconds.
+    """Keep one checkpoint to continue from: after an epoch, and within long ones every ``seconds``.
 
-    Where it was saved changes nothing about the result.
+    Of short epochs, only the last and those that end ``seconds_of_epochs`` after the previous checkpoint are saved.
+    Resuming from it does not change the result.
     """
 
-    def __init__(self, path: Path, *, seconds: float = 60) -> None:
+    def __init__(self, path: Path, *, seconds: float = 60, seconds_of_epochs: float = 1) -> None:
         self.path = path
         self.seconds = seconds
+        self.seconds_of_epochs = seconds_of_epochs
         self._saved = 0.0
 
     def on_train_start(self, *_: Any) -> None:
-        """Begin to count the seconds, which reading data may have taken many of."""
+        """Start the timer here, after the data were read."""
         self._saved = time.monotonic()
 
     def _save(self, trainer: Trainer) -> None:
@@ -29,17 +31,22 @@ class KeepLast(Checkpoint):
         self._saved = time.monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save if it is time."""
+        """Save if ``seconds`` have passed."""
         if time.monotonic() - self._saved >= self.seconds:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save the epoch."""
-        self._save(trainer)
+        """Save the epoch, unless the last checkpoint is only just behind."""
+        ends = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        if ends or self._is_limit(trainer) or time.monotonic() - self._saved >= self.seconds_of_epochs:
+            self._save(trainer)
+
+    def _is_limit(self, trainer: Trainer) -> bool:
+        return trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
 
 
 class Bar(Callback):
-    """Epochs done, the time left, and scores: of the epoch so far / of the last validation."""
+    """Progress bar: epochs done, time left, and scores of the current epoch / of the last validation."""
 
     def __init__(self, progress: Progress, task: TaskID, *, label: str) -> None:
         self.progress = progress
@@ -47,19 +54,19 @@ class Bar(Callback):
         self.label = label
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Name the epoch."""
+        """Show the number of the epoch."""
         epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
         self.progress.update(self.task, description=f"{self.label}: {epoch}")
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Move on by a step, and show the scores as they were last logged."""
+        """Advance by one step, and show the last logged scores."""
         if not self.progress.disable:
             done = trainer.global_step / trainer.num_training_batches
             self.progress.update(self.task, completed=done, total=trainer.max_epochs)
             self._show(trainer)
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
-        """Show the epoch."""
+        """Show the validation scores."""
         if not self.progress.disable:
             self._show(trainer)
 

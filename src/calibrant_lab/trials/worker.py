@@ -1,4 +1,4 @@
-"""What is at work in a process that runs trials."""
+"""Main loop of a process that runs trials."""
 
 import faulthandler
 import os
@@ -25,18 +25,18 @@ class Job:
 
 
 def attempt(job: Job, configuration: Configuration) -> tuple[Ending, str | None]:
-    """Run a trial; say how it ended and, where the trial could not note it down itself, what went wrong."""
+    """Run a trial; return how it ended and, if the trial could not record it itself, the error."""
     try:
-        # Here, since it takes seconds: a process that only hands trials out does without it.
+        # Imported here, since it takes seconds and the scheduling process does not need it.
         from calibrant_lab.trials.run import run_trial
 
         return run_trial(Store(job.store), configuration, job.data, job.accelerator), None
-    except Exception as error:  # such as a folder that cannot be written; the next trial may do better
+    except Exception as error:  # such as a folder that cannot be written; the next trial may succeed
         return ("disk full", None) if is_full(error) else ("failed", traceback.format_exc())
 
 
 def work(handle: int) -> None:
-    """Run the trials that come through the pipe inherited as this handle, after the job they belong to."""
+    """Receive a job, then trials to run, through the pipe inherited as this handle."""
     faulthandler.enable()
     pipe: Connection[Any, Any] = Connection(handle)
     trials: SimpleQueue[bytes] = SimpleQueue()
@@ -45,7 +45,7 @@ def work(handle: int) -> None:
     while True:
         content = trials.get()
         try:
-            # Loads recipe and method, whose file someone may have changed since the sweep began.
+            # This loads recipe and method, whose files may have changed since the sweep started.
             configuration = pickle.loads(content)  # noqa: S301 (from the process that started this one)
         except Exception:
             pipe.send(("failed", traceback.format_exc()))
@@ -54,7 +54,7 @@ def work(handle: int) -> None:
 
 
 def _listen(pipe: "Connection[Any, Any]", trials: "SimpleQueue[bytes]") -> None:
-    """Take in trials while one is running; leave at once when nobody is left to ask for more."""
+    """Receive trials while one is running; exit as soon as the parent process is gone."""
     try:
         while True:
             trials.put(pipe.recv_bytes())

@@ -44,7 +44,7 @@ def test_digits_are_the_same_each_time_whatever_the_global_seed() -> None:
     assert torch.equal(first.train.pixels, second.train.pixels)
     assert torch.equal(first.test.labels, second.test.labels)
     assert not torch.equal(first.train.pixels, load_digits(noise=0.0).train.pixels)
-    with pytest.raises(ValueError, match="noise must be a number of 0 or more, got -1"):
+    with pytest.raises(ValueError, match="noise must be at least 0, got -1"):
         load_digits(noise=-1)
 
 
@@ -100,7 +100,7 @@ def test_a_changed_file_is_named_with_both_checksums(tmp_path: Path, files: dict
     with pytest.raises(FileError, match=f"the published file has {of_payload}"):
         load_mnist(tmp_path / "plain")
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(FileError, match=f"{path}: is damaged or cut short"):
+    with pytest.raises(FileError, match=f"{path}: is damaged or truncated"):
         load_mnist(tmp_path / "packed")
 
 
@@ -122,7 +122,7 @@ def test_missing_files_are_named_with_where_they_were_looked_for_and_where_to_ge
 
 @pytest.mark.parametrize("content", [b"", b"\x00\x00\x08\x01\x00", b"\x00\x00\x08\x01\x00\x00\x00\x02\x01", b"PNG..."])
 def test_what_is_no_idx_file_is_refused(content: bytes) -> None:
-    with pytest.raises(FileError, match=r"idx|announces 2 values but holds 1"):
+    with pytest.raises(FileError, match=r"idx|declares 2 values but has 1"):
         mnist.parse_idx(Path("x"), content)
 
 

@@ -127,7 +127,7 @@ def test_trouble_is_one_sentence_that_says_what_to_do(name: str, trouble: str, m
         case _:
             play(monkeypatch, {"odd": sentences("a", [0])})
             cause = "KeyError"
-    with pytest.raises(OSError, match="could not be had from the Hugging Face hub") as caught:
+    with pytest.raises(OSError, match="could not be loaded from the Hugging Face hub") as caught:
         load(None)
     message = str(caught.value)
     for part in (*parts, cause, "--data-dir", "pip install 'calibrant[hf]'"):

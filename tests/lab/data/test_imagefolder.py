@@ -141,32 +141,32 @@ def test_a_list_chooses_classes(folder: Path, tmp_path: Path) -> None:
     assert data.labels.tolist() == [0] * 3 + [1] * 5
     for text, message in (
         ("cat\ndog\n", f"chosen.txt: names dog, which is not in both {folder}/train and {folder}/val"),
-        ("cat\ncat\n", "none twice"),
+        ("cat\ncat\n", "without duplicates"),
         ("\n", "at least one"),
     ):
         chosen.write_text(text)
         with pytest.raises(FileError, match=message):
             load_image_folder(folder, classes=chosen)
     chosen.write_bytes(b"\xff\xfe")
-    with pytest.raises(FileError, match=r"chosen.txt: is not text in UTF-8"):
+    with pytest.raises(FileError, match=r"chosen.txt: is not UTF-8 text"):
         load_image_folder(folder, classes=chosen)
-    with pytest.raises(ValueError, match="needs a folder to choose them from"):
+    with pytest.raises(ValueError, match="needs a folder of images"):
         load_image_folder(None, classes=chosen)
 
 
 def test_train_and_val_must_agree(folder: Path) -> None:
     (folder / "val/dog").mkdir()
-    with pytest.raises(FileError, match="must have the same class folders, but dog is in one only"):
+    with pytest.raises(FileError, match="must have the same class folders, but dog is only in one"):
         load_image_folder(folder)
     (folder / "train/dog").mkdir()
-    with pytest.raises(FileError, match=r"train/dog: has no pictures \(.jpeg, .jpg, .png\)"):
+    with pytest.raises(FileError, match=r"train/dog: has no images \(.jpeg, .jpg, .png\)"):
         load_image_folder(folder)
 
 
 def test_a_folder_without_pictures_says_where_to_get_them(tmp_path: Path) -> None:
     (tmp_path / "train/ant").mkdir(parents=True)
     (tmp_path / "val").mkdir()
-    with pytest.raises(FileError, match=f"has no class folders in {tmp_path}/val: get train/.*image-net.*clane9"):
+    with pytest.raises(FileError, match=f"has no class folders in {tmp_path}/val: download train/.*image-net.*clane9"):
         load_image_folder(tmp_path)
 
 
@@ -174,7 +174,7 @@ def test_a_folder_without_pictures_says_where_to_get_them(tmp_path: Path) -> Non
 def test_a_damaged_picture_is_named(folder: Path, content: bytes | None) -> None:
     path = folder / "train/ant/0.JPEG"
     path.write_bytes(path.read_bytes()[:300] if content is None else content)
-    with pytest.raises(ValueError, match=f"{path}: cannot be decoded as a picture"):
+    with pytest.raises(ValueError, match=f"{path}: cannot be decoded as an image"):
         load_image_folder(folder).train_unaugmented[0]
 
 
@@ -187,7 +187,7 @@ def test_a_damaged_picture_is_one_sentence_even_from_within_a_worker(folder: Pat
         list(loader)
     name = str(path).replace("\n", " ")
     assert re.fullmatch(
-        rf"{name}: cannot be decoded as a picture \(cannot identify image file .*\): replace or delete it",
+        rf"{name}: cannot be decoded as an image \(cannot identify image file .*\): replace or delete it",
         str(caught.value),
     )
 
@@ -195,9 +195,9 @@ def test_a_damaged_picture_is_one_sentence_even_from_within_a_worker(folder: Pat
 def test_bad_settings_are_refused() -> None:
     for changes in ({"size": 0}, {"std": [1.0, 0.0, 1.0]}, {"mean": [0.5]}):
         settings = {"size": 8, "mean": [0.5] * 3, "std": [0.5] * 3} | changes
-        with pytest.raises(ValueError, match="size must be at least 1, and mean and std have 3 values"):
+        with pytest.raises(ValueError, match="size must be at least 1, mean and std must have 3 values"):
             Pictures([noise(9, 9)], torch.tensor([0]), augment=False, **settings)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="got 1 pictures and 2 labels"):
+    with pytest.raises(ValueError, match="got 1 images and 2 labels"):
         Pictures([noise(9, 9)], torch.tensor([0, 1]), size=8, mean=[0.5] * 3, std=[0.5] * 3, augment=False)
 
 

@@ -152,11 +152,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "float pixels": ({"images": Images(torch.zeros(2, 1, 4, 4), torch.zeros(2))}, "must be uint8"),
     "labels": ({"images": Images(images(3).pixels, torch.arange(2))}, r"labels of shape \(2,\)"),
     "batch size": ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-    "mean": ({"mean": [0.5, 0.5]}, "mean must have 1 value or one for each of 3 channels, got 2"),
+    "mean": ({"mean": [0.5, 0.5]}, "mean must have 1 value, or one per channel \\(3\\), got 2"),
     "std": ({"std": [1.0, 0.0, 1.0]}, "std must be positive"),
     "padding": ({"crop_padding": -1}, "crop_padding must be 0 or more"),
     "index": ({"indices": torch.tensor([0, 10])}, r"indices must lie in 0\.\.9, got 0\.\.10"),
-    "none": ({"indices": torch.tensor([], dtype=torch.int64)}, "0 samples make no batch"),
+    "none": ({"indices": torch.tensor([], dtype=torch.int64)}, "no samples to batch"),
     "mask": ({"indices": torch.ones(10, dtype=torch.bool)}, "whole numbers"),
 }
 

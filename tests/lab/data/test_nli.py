@@ -93,10 +93,10 @@ def test_an_empty_or_broken_file_is_named(tmp_path: Path) -> None:
     snli(tmp_path, packed=True)
     path = tmp_path / "snli_1.0_test.jsonl.gz"
     path.write_bytes(gzip.compress(b""))
-    with pytest.raises(FileError, match=f"{path}: holds no labelled pair"):
+    with pytest.raises(FileError, match=f"{path}: contains no labelled pair"):
         load_snli(tmp_path)
     path.write_bytes(gzip.compress(GOOD)[:20])
-    with pytest.raises(FileError, match=f"{path}: is damaged or cut short"):
+    with pytest.raises(FileError, match=f"{path}: is damaged or truncated"):
         load_snli(tmp_path)
 
 

@@ -97,7 +97,7 @@ def test_views_share_the_tokens_and_keep_the_promise_about_randomness(tokenizer:
 
 
 def test_bad_pairs_and_tokenizers_are_refused(tokenizer: Any) -> None:
-    with pytest.raises(ValueError, match="as many premises as hypotheses and labels, got 2, 3 and 3"):
+    with pytest.raises(ValueError, match="equal numbers of premises, hypotheses and labels, got 2, 3 and 3"):
         TokenisedPairs(Pairs(["a"] * 2, ["a"] * 3, torch.zeros(3)), tokenizer, max_length=8)
     with pytest.raises(ValueError, match="no padding token"):
         TokenisedPairs(pairs(3), make_tokenizer(pad_token=None), max_length=8)

@@ -25,7 +25,7 @@ def test_every_model_takes_any_classes_and_channels(name: str, channels: int) ->
 
 def test_an_unknown_name_gets_the_list() -> None:
     with pytest.raises(
-        ValueError, match=r"no image model 'resnet9': choose one of lenet5, resnet18-cifar, .*, resnet56"
+        ValueError, match=r"unknown image model 'resnet9': choose from lenet5, resnet18-cifar, .*, resnet56"
     ):
         build_image_model("resnet9", classes=10, channels=3)
 

@@ -69,7 +69,7 @@ def test_other_targets_and_too_few_networks_are_refused() -> None:
     with pytest.raises(ValueError, match="targets differ"):
         ensemble([(held, test), (other[0], turned)], KEPT)
     for few in ([], [(held, test)]):
-        with pytest.raises(ValueError, match=f"two or more networks, got {len(few)}"):
+        with pytest.raises(ValueError, match=f"at least two networks, got {len(few)}"):
             ensemble(few, KEPT)
 
 

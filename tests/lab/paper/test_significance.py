@@ -61,7 +61,7 @@ def test_equal_differences_have_the_p_of_the_permutation_test(differences: list[
 
 @pytest.mark.parametrize("differences", [[], [1.0], [1.0, math.nan]])
 def test_too_few_differences_are_refused(differences: list[float]) -> None:
-    with pytest.raises(ValueError, match="two or more finite differences"):
+    with pytest.raises(ValueError, match="at least 2 finite differences"):
         paired_test(differences)
 
 

@@ -63,9 +63,9 @@ def test_the_page_has_tables_figures_trials_and_failures(page: str) -> None:
     assert "Experiments on digits and snli" in found.texts
     assert {
         "digits (lenet5), 12 epochs",
-        "What it took",
-        "What failed",
-        "Where they ran",
+        "Cost",
+        "Failures",
+        "Environments",
         "Cost of all recipes",
     } <= set(found.texts)
     headings = [text for text in found.texts if text.startswith("Figure ")]
@@ -99,7 +99,7 @@ def test_a_page_of_one_trial_reads_well(tmp_path: Path) -> None:
     assert f"{tmp_path.name}: 1 trial" in found.texts
     assert any(text.startswith("Not shown: Figure 2 needs the search over φ") for text in found.texts)
     assert "Cost of all recipes" not in found.texts
-    assert "What failed" not in found.texts
+    assert "Failures" not in found.texts
 
 
 def test_a_page_of_failures_and_damaged_trials_says_so(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_store_without_predictions_has_its_tables_all_the_same(tmp_path: Path)
 
 
 def test_no_page_is_made_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no trials: give the --runs"):
+    with pytest.raises(ValueError, match="contains no trials: give the --runs"):
         write_store_report(tmp_path / "page.html", Store(tmp_path))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileError, match="is not a folder"):
@@ -143,7 +143,7 @@ def test_tables_are_those_of_the_recorded_sweeps_and_nothing_is_guessed_back(tmp
     wider = {"name": "wider", "methods": ["esd"], "settings": sweep.settings}
     record(paper_sweep("table1", "digits", "paper", wider), store)
     texts = texts_of(store)
-    assert "The paper's Table 1 on digits (lenet5), profile quick, 2 seeds for each candidate" in texts
+    assert "The paper's Table 1 on digits (lenet5), profile quick, 2 seeds per candidate" in texts
     assert "wider on digits (lenet5), profile paper" in texts
     assert f"sweeps/{sweep.record_name}" in texts
     assert "search not ended" in texts

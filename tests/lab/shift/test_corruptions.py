@@ -246,9 +246,9 @@ def test_fog_darkens_as_published() -> None:
 @pytest.mark.parametrize(
     ("images", "name", "severity", "message"),
     [
-        (COLOUR, "frost", 1, "no corruption 'frost'.*photographs"),
-        (COLOUR, "rain", 1, "no corruption 'rain': there are gaussian_noise"),
-        (COLOUR, "fog", 0, "severity must be one of 1 to 5, got 0"),
+        (COLOUR, "frost", 1, "unknown corruption 'frost'.*photographs"),
+        (COLOUR, "rain", 1, "unknown corruption 'rain': choose from gaussian_noise"),
+        (COLOUR, "fog", 0, "severity must be from 1 to 5, got 0"),
         (COLOUR[:, :2], "fog", 1, r"C of 1 or 3 .* got \(24, 2, 32, 32\)"),
         (COLOUR[..., :30], "fog", 1, r"got \(24, 3, 32, 30\)"),
     ],

@@ -172,7 +172,7 @@ def test_what_was_kept_is_found_without_networks_and_images(store: Store, trial:
 def test_without_weights_there_is_a_word_of_advice(tmp_path: Path) -> None:
     trial = make_cifar_trial(Store(tmp_path / "runs"), torch.zeros(IMAGES, 3, 32, 32), torch.arange(IMAGES) % 10)
     (trial.folder / WEIGHTS).unlink()
-    with pytest.raises(FileError, match=r"model\.pt: is not there, and new images need the network"):
+    with pytest.raises(FileError, match=r"model\.pt: does not exist, and new images need the network"):
         evaluate_shifts(
             [trial], official(make_published(tmp_path / "c", torch.arange(IMAGES) % 10), "CIFAR-10-C", images=30)
         )
@@ -254,7 +254,7 @@ def test_where_the_images_come_from(tmp_path: Path) -> None:
     assert isinstance(shifted_images(DIGITS, None, None), Generated)
     assert isinstance(shifted_images(CIFAR, tmp_path, None), Generated)
     with pytest.raises(
-        FileError, match=r"has no labels\.npy, nor has its folder CIFAR-10-C: get CIFAR-10-C from https"
+        FileError, match=r"has no labels\.npy, nor does its subfolder CIFAR-10-C: download CIFAR-10-C from https"
     ):
         shifted_images(CIFAR, None, tmp_path)
     folder = make_published(tmp_path / "CIFAR-10-C", torch.arange(10_000) % 10, names=())
@@ -266,7 +266,7 @@ def test_where_the_images_come_from(tmp_path: Path) -> None:
     assert found.corruptions == ("snow",)
     with pytest.raises(ValueError, match="published corruptions exist for CIFAR-10-C and CIFAR-100-C, not for mnist"):
         shifted_images(configure("mnist"), None, tmp_path)
-    with pytest.raises(ValueError, match="no corrupted images of snli: figure6 is for recipes of images in memory"):
+    with pytest.raises(ValueError, match="images of snli cannot be corrupted: figure6 needs a recipe of images"):
         shifted_images(configure("snli"), None, None)
 
 

@@ -90,7 +90,7 @@ def test_a_trial_that_has_just_begun_says_so(store: Store) -> None:
         lines = rendered(store)
     assert lines[0].startswith("0 done, 1 running, 14 to do")
     assert "NLL" in lines[-1]
-    assert lines[-1].endswith("begins")
+    assert lines[-1].endswith("starting")
 
 
 def test_the_best_is_the_lowest_ece_that_is_accurate_enough(store: Store) -> None:
@@ -158,6 +158,6 @@ def test_failures_are_listed_in_the_end_whatever_ended_it(store: Store) -> None:
         "2 trials failed:",
         "  ESD λ 2, seed 0: RuntimeError: [out] of memory",
         f"    calibrant runs show {trial.identity[:8]} --runs '{folder}'",
-        "  MMCE λ 1, seed 1: it left no reason",
+        "  MMCE λ 1, seed 1: reason unknown",
         f"    calibrant runs show {store.trial(unknown).identity[:8]} --runs '{folder}'",
     ]

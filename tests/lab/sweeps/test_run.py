@@ -238,7 +238,7 @@ def test_a_full_disk_stops_the_sweep_at_once_and_the_next_command_goes_on(store:
         return finish(store, trial) if len(ended) < 3 else "disk full"
 
     executor = Fake(store, ends)
-    with pytest.raises(FileError, match="store: is on a disk that is full: make room, and the same command goes on"):
+    with pytest.raises(FileError, match="store: is on a full disk: free some space, then run the same command again"):
         run(store, executor)
     assert (len(ended), executor.stopped) == (3, 1)
     assert len(store.results()) == 2
@@ -255,7 +255,7 @@ def test_a_disk_that_fills_up_under_a_worker_stops_the_sweep(store: Store) -> No
         folder.mkdir(parents=True)
         (folder / f"{CHECKPOINT}.partial").symlink_to("/dev/full")
     executor = LocalExecutor(store.folder, None, workers=1, accelerator="cpu")
-    with pytest.raises(FileError, match="is on a disk that is full"):
+    with pytest.raises(FileError, match="is on a full disk"):
         run(store, executor)
     found = store.trials()  # the worker may have begun another before it was stopped
     assert {one.status for one in found} == {"unfinished"}

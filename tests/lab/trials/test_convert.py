@@ -115,7 +115,7 @@ def test_scores_cost_curves_and_predictions_stay(old: Path) -> None:
 
 def test_an_old_store_says_how_to_convert_it_and_is_not_touched(old: Path) -> None:
     trial = Store(old).trials()[0]
-    assert "bring its folder up to date with calibrant runs convert" in str(look(trial).problem)
+    assert "convert its folder with calibrant runs convert" in str(look(trial).problem)
     assert Store(old).results() == {}
     assert {path.name for path in old.iterdir()} == set(TRIALS)
 
@@ -149,7 +149,7 @@ def test_a_conversion_that_is_interrupted_goes_on(old: Path, writes: int, monkey
 def test_two_folders_of_one_trial_are_named_and_both_are_left(old: Path) -> None:
     expected = TRIALS["digits-nll-b8016ef97fe98bcc"][1]
     shutil.copytree(old / "digits-nll-b8016ef97fe98bcc", old / "digits-nll-b8016ef97fe98bcd")
-    with pytest.raises(FileError, match=f"{expected.identity}: is there already, and digits-nll-b8016ef97fe98bcd is"):
+    with pytest.raises(FileError, match=f"{expected.identity}: already exists, and digits-nll-b8016ef97fe98bcd is"):
         convert(old, quiet())
     assert (old / "digits-nll-b8016ef97fe98bcd" / kept.CONFIGURATION).exists()
 
@@ -177,8 +177,8 @@ def test_exported_results_are_converted(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_neither_a_store_nor_an_export_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="none: is not there"):
+    with pytest.raises(FileError, match="none: does not exist"):
         convert(tmp_path / "none", quiet())
     (tmp_path / "a.json").write_text("[]")
-    with pytest.raises(FileError, match=r"a\.json: is not a file that calibrant runs export wrote"):
+    with pytest.raises(FileError, match=r"a\.json: was not written by calibrant runs export"):
         convert(tmp_path / "a.json", quiet())

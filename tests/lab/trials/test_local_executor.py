@@ -169,7 +169,7 @@ def test_a_worker_that_cannot_start_says_why(local: Make, monkeypatch: pytest.Mo
     executor.submit(BASE)
     assert collect(executor, 1) == [Ended(BASE, "failed")]
     failure = Store(tmp_path / "store").trial(BASE).failure() or ""
-    assert "left with 1" in failure
+    assert "exited with 1" in failure
     assert "No module named 'no_such_package'" in failure
 
 

@@ -142,7 +142,7 @@ def test_a_trial_that_fits_no_node_is_refused_and_the_cluster_left(tmp_path: Pat
     import ray
 
     executor = RayExecutor(tmp_path, None, address=cluster.address, gpus_per_trial=1)
-    with pytest.raises(ValueError, match=r"no node .* has the 1 CPUs and 1 GPUs of a trial .* ask for less"):
+    with pytest.raises(ValueError, match=r"no node .* has the 1 CPUs and 1 GPUs of a trial .* request less"):
         executor.submit(BASE)
     executor.stop()
     assert not ray.is_initialized()
@@ -207,7 +207,7 @@ def test_a_result_may_arrive_late_but_not_never(
         finish(Store(tmp_path / "store"), BASE)
     assert [tuple(one) for one in collect(executor)] == [(BASE, ending)]
     failure = Store(tmp_path / "store").trial(BASE).failure() or ""
-    assert ("does not show it here" in failure) == (ending == "failed")
+    assert ("is not visible in" in failure) == (ending == "failed")
 
 
 def test_stopping_ends_the_tasks_and_leaves_the_cluster_and_a_connection_of_others(

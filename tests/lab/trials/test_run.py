@@ -26,6 +26,7 @@ from calibrant_lab.trials.store import Result, Store, Trial
 from calibrant_lab.trials.watching import KeepLast
 from calibrant_lab.trials.worker import Job, attempt
 from tests.lab.made_trials import files_of, held_by_another_process
+from tests.quick import first_of
 
 TINY = configure("digits", "esd", settings={"epochs": 2, "batch_size": 512})
 STEPS = 6
@@ -113,7 +114,7 @@ def test_a_finished_trial_is_not_run_again(whole: Trial, monkeypatch: pytest.Mon
     assert run_trial(Store(whole.folder.parent), TINY, None, "cpu") == "done"
 
 
-@pytest.mark.parametrize("stops", [[1], [3], [5], [STEPS], [2, 3, 4]])
+@pytest.mark.parametrize("stops", first_of([[2, 3, 4], [1], [3], [5], [STEPS]]))
 def test_a_trial_killed_at_any_step_goes_on_to_the_identical_result(
     stops: list[int], whole: Trial, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +124,7 @@ def test_a_trial_killed_at_any_step_goes_on_to_the_identical_result(
     assert_same(whole, store.trial(TINY))
 
 
-@pytest.mark.parametrize("writer", ["_write_predictions", "write_weights", "scores_of", "write_result"])
+@pytest.mark.parametrize("writer", first_of(["write_result", "_write_predictions", "write_weights", "scores_of"]))
 def test_a_trial_killed_while_it_writes_goes_on_to_the_identical_result(
     writer: str, whole: Trial, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +199,7 @@ def test_a_damaged_result_is_a_failure_and_is_not_overwritten(whole: Trial, stor
         (trial.folder / name).write_bytes((whole.folder / name).read_bytes())
     (trial.folder / kept.RESULT).write_text("{")
     assert run_trial(store, TINY, None, "cpu") == "failed"
-    assert "delete its folder, and the same command runs it anew" in str(trial.failure())
+    assert "delete its folder, then run the same command again" in str(trial.failure())
     assert (trial.folder / kept.RESULT).read_text() == "{"
     assert store.result(TINY) is None
 
@@ -209,7 +210,7 @@ def test_a_trial_is_not_continued_with_other_data(store: Store, monkeypatch: pyt
     found = read_json(trial.folder / kept.DATA)
     write_json(trial.folder / kept.DATA, found | {"fingerprint": "other"})
     assert run_trial(store, TINY, None, "cpu") == "failed"
-    assert "was begun with other data" in str(trial.failure())
+    assert "was started with different data" in str(trial.failure())
     assert '"fingerprint": "other"' in str(trial.failure())
 
 
@@ -262,9 +263,7 @@ def test_what_cannot_even_be_begun_is_told(store: Store, monkeypatch: pytest.Mon
 LONGER = TINY.replaced({"epochs": 4})
 
 
-@pytest.mark.parametrize(
-    "method", ["esd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("loop", "adafocal"))]
-)
+@pytest.mark.parametrize("method", first_of(["esd", "loop", "adafocal"]))
 def test_a_finished_trial_is_prolonged_to_the_result_of_a_longer_one(method: str, tmp_path: Path) -> None:
     straight, prolonged = Store(tmp_path / "straight"), Store(tmp_path / "prolonged")
     longer = LONGER.replaced({"method": method})
@@ -384,8 +383,8 @@ def test_a_trial_is_not_continued_with_other_source(mine: Path, store: Store, mo
     mine.write_text(RECIPE + "# changed")
     assert run_trial(store, configuration, None, "cpu") == "failed"
     failure = str(store.trial(configuration).failure())
-    assert "was begun with another version of the source" in failure
-    assert "delete last.ckpt to begin anew" in failure
+    assert "was started with a different version" in failure
+    assert "delete last.ckpt to start again" in failure
     (store.trial(configuration).folder / kept.CHECKPOINT).unlink()
     assert run_trial(store, configuration, None, "cpu") == "done"
 

@@ -65,7 +65,7 @@ def test_the_list_tells_what_there_is(store: Store, console: Console) -> None:
     assert order == [store.trial(one).identity[:8] for one in (NLL, ESD, MMCE, RUNNING, FOCAL)]
     assert lines[-1].startswith("5 trials: 2 done, 1 running, 1 failed, 1 unfinished; ")
     assert "1 h 1 min of training" in lines[-1]
-    assert lines[-1].endswith("What went wrong: calibrant runs show TRIAL.")
+    assert lines[-1].endswith("For the cause of a failure: calibrant runs show TRIAL.")
 
 
 def test_recipes_are_listed_apart(store: Store, console: Console) -> None:
@@ -145,9 +145,9 @@ def test_a_failed_trial_is_shown_with_its_traceback(store: Store, console: Conso
 
 
 def test_a_trial_is_found_by_enough_digits(store: Store, console: Console) -> None:
-    with pytest.raises(ValueError, match=r"no trial in .*runs begins with 'xyz': calibrant runs list shows"):
+    with pytest.raises(ValueError, match=r"no trial in .*runs starts with 'xyz': calibrant runs list shows"):
         runs.find(store, "xyz")
-    with pytest.raises(ValueError, match="begins with ''"):
+    with pytest.raises(ValueError, match="starts with ''"):
         runs.find(store, "")
     firsts = [trial.identity[0] for trial in store.trials()]
     for seed in range(1, 20):  # until two begin alike
@@ -185,7 +185,7 @@ def test_only_what_was_asked_for_is_removed(choice: str, apply: bool, store: Sto
     assert after == (expected if apply else before)
     assert freed > 0
     assert sizes - sum(trial.size() for trial in store.trials()) == (freed if apply else 0)
-    assert text.splitlines()[-1].endswith("freed." if apply else "the same command with --apply does it.")
+    assert text.splitlines()[-1].endswith("freed." if apply else "add --apply to remove them.")
     assert set(Store(store.folder).results()) == {ESD, NLL}
     assert label(RUNNING) not in text
 

@@ -261,15 +261,15 @@ def rewritten(**changes: Any) -> Any:
         (kept.RESULT, lambda text: text[:40], "is not valid JSON"),
         (kept.RESULT, lambda text: "", "is not valid JSON"),
         (kept.RESULT, lambda text: "[]", "list indices"),
-        (kept.RESULT, lambda text: '{"validation": {}}', "it lacks 'test'"),
+        (kept.RESULT, lambda text: '{"validation": {}}', "missing 'test'"),
         (kept.RESULT, rewritten(validation={"accuracy": "high", "ece": 0}), "accuracy must be a number, got 'high'"),
         (kept.RESULT, rewritten(validation={"accuracy": True, "ece": 0}), "accuracy must be a number, got True"),
         (kept.CONFIGURATION, lambda text: "{", "is not valid JSON"),
-        (kept.CONFIGURATION, lambda text: "{}", "it lacks 'recipe'"),
+        (kept.CONFIGURATION, lambda text: "{}", "missing 'recipe'"),
         (kept.CONFIGURATION, rewritten(options={"weight": "much"}), "weight must be a number, got 'much'"),
         (kept.CONFIGURATION, rewritten(settings={"epochs": "many"}), "epochs should be a valid integer"),
-        (kept.CONFIGURATION, rewritten(options={"weight": 7.0}), "not those its folder is named by"),
-        (kept.CONFIGURATION, rewritten(objective="esd"), "is from Calibrant 0.1: bring its folder up to date"),
+        (kept.CONFIGURATION, rewritten(options={"weight": 7.0}), "do not match the name of its folder"),
+        (kept.CONFIGURATION, rewritten(objective="esd"), "is from Calibrant 0.1: convert its folder"),
     ],
 )
 def test_a_damaged_trial_is_named_and_the_others_are_read(
@@ -283,7 +283,7 @@ def test_a_damaged_trial_is_named_and_the_others_are_read(
     message = str(raised.value)
     assert message.startswith(f"{path}: ")
     assert reason in message
-    assert message.endswith("delete its folder, and the same command runs it anew")
+    assert message.endswith("delete its folder, then run the same command again")
     assert list(Store(store.folder).results()) == [good.configuration]
     assert Store(store.folder).result(of("esd")) is None
 
@@ -291,7 +291,7 @@ def test_a_damaged_trial_is_named_and_the_others_are_read(
 def test_a_damaged_history_is_named(store: Store) -> None:
     trial = finished(store, of("esd"))
     (trial.folder / kept.HISTORY).write_text("7")
-    with pytest.raises(FileError, match=rf"{kept.HISTORY}: is not what a trial leaves"):
+    with pytest.raises(FileError, match=rf"{kept.HISTORY}: is not a valid file of a trial"):
         trial.history()
 
 
@@ -300,7 +300,7 @@ def test_a_failure_that_cannot_be_read_is_a_failure_all_the_same(store: Store) -
     assert trial.failure() == "ValueError: no"
     (trial.folder / kept.FAILURE).write_text("")
     assert trial.status == "failed"
-    assert trial.failure() == "it failed, and failure.json cannot be read"
+    assert trial.failure() == "failed, and failure.json cannot be read"
 
 
 def test_an_unreadable_sign_of_life_is_none(store: Store) -> None:

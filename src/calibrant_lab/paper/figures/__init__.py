@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from what a store holds and from nothing else."""
+"""The paper's figures, drawn from stored results only."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,41 +22,41 @@ from calibrant_lab.trials.store import Store
 
 _CAPTIONS = {
     "figure1": ("Training curves",
-        "Accuracy and ECE by epoch, on the training and on the test set. Training scores are taken while the network "
-        "learns, over the batches of an epoch; test scores at its end, for this figure only."),
+        "Accuracy and ECE by epoch, on the training and test sets. Training scores are computed during training, over "
+        "the batches of an epoch; test scores at the end of the epoch, for this figure only."),
     "figure2": ("Sensitivity to inner settings",
         "Test ECE of MMCE by its bandwidth φ and of SB-ECE by its temperature T, at the λ chosen for each. A point "
-        "is the mean over the seeds of the search; the ring that over all seeds of what was chosen on the "
-        "validation set. ESD has no such setting: its line is the mean over seeds."),
+        "is the mean over the seeds of the search; the ring is the value chosen on the validation set, with the mean "
+        "over all seeds. ESD has no such setting: its line is the mean over seeds."),
     "figure3": ("Cost",
-        "Processor time of one run, the mean of all runs of a method, and of one tuned network: every trial of its "
-        "search, each counted once. NLL needs no search, and ESD none beyond λ."),
+        "Processor time of one run (mean over all runs of a method), and of one tuned network (all trials of its "
+        "search, each counted once). NLL needs no search, and ESD only searches λ."),
     "figure4": ("Cumulative accuracy and confidence",
-        "The first NLL network on the test set, as trained and after a temperature fitted on the validation set. ESD "
-        "estimates the mean square of the difference between the curves; it is unbiased, so it may fall below 0."),
+        "The first NLL network on the test set, as trained and after temperature scaling on the validation set. ESD "
+        "estimates the mean squared difference between the curves; it is unbiased, so it can be negative."),
     "figure5": ("Accuracy against λ",
-        "Validation accuracy in the search over λ, the mean over its seeds. Of those above the threshold, {points:g} "
-        "points below the NLL, the one with the lowest validation {select} is chosen; if none is above, the most "
-        "accurate."),
+        "Validation accuracy in the search over λ, mean over its seeds. The threshold is {points:g} points below the "
+        "NLL. We choose the λ with the lowest validation {select} above the threshold; if none is above, the most "
+        "accurate one."),
     "figure6": ("Distribution shift",
-        "Accuracy, ECE, and ECE after a temperature fitted on clean validation data, by the severity of corruptions of "
-        "the test images. A marker is the mean over corruptions and seeds, its thin line the standard deviation over "
-        "seeds, its bar the middle half of the corruptions."),
+        "Accuracy, ECE, and ECE after temperature scaling on clean validation data, by the severity of corruptions of "
+        "the test images. A marker is the mean over corruptions and seeds, the thin line the standard deviation over "
+        "seeds, the bar the middle half of the corruptions."),
 }  # fmt: skip
 FORMATS = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
 
 
 def caption(name: str, sweep: Sweep) -> tuple[str, str]:
-    """What a figure of a sweep is called, and what it shows."""
+    """Title and caption of a figure of a sweep."""
     heading, text = _CAPTIONS[name]
     return heading, text.format(points=100 * sweep.tolerance, select=column(sweep.select).label)
 
 
 def _kept6(plan: Plan, store: Store) -> Figure:
-    """From what `reproduce figure6` has kept: nothing is evaluated."""
+    """Figure 6 from the stored results of `reproduce figure6`; nothing is evaluated."""
     kept = kept_shifts(plan, store)
     if not any(kept.values()):
-        raise NotRunError("Figure 6 needs networks that were tried on worse images: reproduce figure6")
+        raise NotRunError("Figure 6 needs networks evaluated on corrupted images: run calibrant reproduce figure6")
     return figure6(kept, plan.sweep.subject)
 
 
@@ -67,7 +67,7 @@ DRAWN: dict[str, Callable[[Plan, Store], Figure]] = {
 
 
 def write_figure(path: Path, figure: Figure) -> None:
-    """Write a figure, whole or not at all, in the format its name ends in; the same figure gives the same bytes.
+    """Write a figure, whole or not at all, in the format of its extension; the same figure gives the same bytes.
 
     Example:
         >>> import tempfile
@@ -78,6 +78,6 @@ def write_figure(path: Path, figure: Figure) -> None:
     """
     kind = path.suffix.lower()
     if kind not in FORMATS:
-        raise FileError(path, f"must end in {', '.join(FORMATS)} to say what kind of figure it is to be")
+        raise FileError(path, f"must end in {', '.join(FORMATS)}, which sets the format of the figure")
     with house_style(), mpl.rc_context({"svg.hashsalt": "calibrant"}), whole_or_not_at_all(path) as temporary:
         figure.savefig(temporary, format=kind[1:], dpi=200, metadata=FORMATS[kind])

@@ -1,4 +1,4 @@
-"""Cost of one run, and of all the runs that tuning takes: the paper's Figure 3."""
+"""Cost of one run, and of all runs needed for tuning: the paper's Figure 3."""
 
 import textwrap
 from collections import Counter
@@ -21,23 +21,23 @@ _TITLES = ("one run", "one tuned network")
 
 @dataclass(frozen=True)
 class RowCost:
-    """What a row of a table took."""
+    """Cost of a row of a table."""
 
     name: str
     look: parts.Look
-    runs: tuple[Result, ...]  # every finished run of the row, those of its searches included
-    tuning: tuple[Result, ...]  # those that one tuned network takes: of the searches, or one where nothing is searched
-    wanted: int  # how many of those there will be, as far as is known
+    runs: tuple[Result, ...]  # every finished run of the row, including its searches
+    tuning: tuple[Result, ...]  # runs needed for one tuned network: those of the searches, or one without a search
+    wanted: int  # expected number of those, as far as is known
 
     def seconds(self, *, single: bool, processor: bool = True) -> float:
-        """Of a single run, the mean of all; or of all that one tuned network takes. NaN where nothing has finished."""
+        """Mean time of a single run, or total time for one tuned network; NaN if nothing has finished."""
         used = self.runs if single else self.tuning
         costs = [one.cost.processor_seconds if processor else one.cost.seconds for one in used]
         return sum(costs) / (len(costs) if single else 1) if costs else np.nan
 
 
 def row_costs(plan: Plan, store: Store) -> list[RowCost]:
-    """The costs of all rows that have finished runs; a trial that two searches share counts once."""
+    """Costs of all rows with finished runs; a trial that two searches share counts once."""
     found = []
     for row in plan.rows:
         searched = dict.fromkeys(trial for search in row.searches for trial in search.candidates)
@@ -49,10 +49,10 @@ def row_costs(plan: Plan, store: Store) -> list[RowCost]:
 
 
 def figure3(plans: Sequence[Plan], store: Store) -> Figure:
-    """Cost of one run (left) and of all the runs that one tuned network takes (right).
+    """Cost of one run (left) and of all runs needed for one tuned network (right).
 
-    Processor time, since wall-clock time depends on what else the machine does; a mark shows the latter. Several
-    plans, one for each recipe, stand side by side in the order of the cost of a run.
+    Bars show processor time, since wall-clock time depends on other load; a mark shows the latter. Several plans, one
+    per recipe, are sorted by the cost of a run.
     """
     if not plans:
         raise ValueError("Figure 3 needs a plan, got none")
@@ -61,12 +61,12 @@ def figure3(plans: Sequence[Plan], store: Store) -> Figure:
         raise parts.not_run("Figure 3", "finished trials", plans[0])
     if len(costs) == 1:
         return _bars(*costs.popitem())
-    # From the cheapest to the most expensive run of the NLL.
+    # Sorted by the cost of an NLL run.
     return _lines(dict(sorted(costs.items(), key=lambda pair: pair[1][0].seconds(single=True))))
 
 
 def _named(plans: Sequence[Plan]) -> dict[str, Plan]:
-    """Plans by data and network; those that share both by their epochs too."""
+    """Plans by data and network, and by epochs if they share both."""
     subjects = Counter(plan.sweep.subject for plan in plans)
     named: dict[str, Plan] = {}
     for plan in plans:
@@ -136,7 +136,7 @@ def _lines(costs: dict[str, list[RowCost]]) -> Figure:
             for name, value in values.items():
                 colour, marker = looks[name]
                 axes.plot(value / scale, color=colour, marker=marker, markersize=5, linewidth=1.6, alpha=0.9)
-            # From digits to language models costs differ by powers of ten.
+            # Costs differ by powers of ten between digits and language models.
             if shown.min() > 0 and shown.max() / shown.min() > 30:
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter(parts.plain_numbers())
@@ -151,6 +151,6 @@ def _lines(costs: dict[str, list[RowCost]]) -> Figure:
 
 
 def _unit(seconds: parts.Array) -> tuple[float, str]:
-    """The unit in which the largest is easy to read."""
+    """A readable unit for the largest value."""
     most = float(np.nanmax(seconds))
     return (1.0, "seconds") if most < 300 else (60.0, "minutes") if most < 3 * 3600 else (3600.0, "hours")

@@ -18,10 +18,10 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def figure4(plan: Plan, store: Store) -> Figure:
-    """Cumulative accuracy and confidence of the NLL's first network, as trained (left) and after a temperature (right).
+    """Cumulative accuracy and confidence of the first NLL network, as trained (left) and temperature-scaled (right).
 
-    Samples stand in the order of their confidence. The difference of the two curves is drawn once more below, where
-    it can be seen; the mean of its square is what ESD estimates without bias.
+    Samples are sorted by confidence. The lower panels magnify the difference of the two curves; ESD is an unbiased
+    estimate of its mean square.
     """
     given = as_trained_and_scaled(plan, store)
     with parts.wide_figure(4.8) as figure:
@@ -46,7 +46,7 @@ def figure4(plan: Plan, store: Store) -> Figure:
 
 
 def as_trained_and_scaled(plan: Plan, store: Store) -> dict[str, Predictions]:
-    """Test predictions of the first NLL network, as trained and after a temperature from its validation set."""
+    """Test predictions of the first NLL network, as trained and with a temperature fitted on its validation set."""
     baseline = parts.row_of(plan, "nll")
     found = parts.finished(baseline.trials[:1], store) if baseline else []
     if not found:
@@ -56,7 +56,7 @@ def as_trained_and_scaled(plan: Plan, store: Store) -> dict[str, Predictions]:
     try:
         scaling = TemperatureScaling().fit(*validation)
     except ValueError as error:
-        raise ValueError(f"Figure 4 needs a temperature, and none fits the validation set: {error}") from error
+        raise ValueError(f"Figure 4 needs a temperature fitted on the validation set: {error}") from error
     scaled = predictions(logits=scaling(test.logits).detach(), target=test.target)
     trained = predictions(logits=test.logits, target=test.target)
     return {"as trained": trained, f"temperature {float(scaling.temperature_):.2f}": scaled}
@@ -78,7 +78,7 @@ def _draw(curves: Axes, difference: Axes, predicted: Predictions) -> None:
 
 
 def _power(value: float) -> str:
-    """A small number as people write it.
+    """A small number in scientific notation.
 
     Example:
         >>> _power(-0.000123)

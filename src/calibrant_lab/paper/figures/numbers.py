@@ -1,4 +1,4 @@
-"""The numbers behind the figures, as CSV: shares and seconds, a line for each value of the figure."""
+"""The data of the figures as CSV, in shares and seconds, one line per value."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ CURVES = ("train_accuracy", "train_ece", "test_accuracy", "test_ece")
 
 
 def numbers_of(figure: str, plan: Plan, store: Store) -> str:
-    """The numbers that a figure, other than the sixth, is drawn from."""
+    """The data of a figure other than Figure 6."""
     makers: dict[str, Callable[[Plan, Store], Lines]] = {
         "figure1": _curves, "figure2": _search, "figure3": _cost, "figure4": _cumulative, "figure5": _search,
     }  # fmt: skip
@@ -74,7 +74,7 @@ def _cost(plan: Plan, store: Store) -> Lines:
 
 
 def _cumulative(plan: Plan, store: Store) -> Lines:
-    """Cumulative accuracy and confidence at 200 places of the sorted test set, the last among them (Figure 4)."""
+    """Cumulative accuracy and confidence at 200 positions of the sorted test set, including the last (Figure 4)."""
     names = ("share_of_samples", "confidence", "cumulative_accuracy", "cumulative_confidence", "chance")
     for network, predicted in as_trained_and_scaled(plan, store).items():
         columns = cumulated(predicted)

@@ -1,4 +1,4 @@
-"""What the paper's figures have in common: their look, who has which colour, and what they need of a store."""
+"""Common parts of the paper's figures: style, colours of methods, and access to a store."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,23 +18,23 @@ from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Result, Store
 
 Array = npt.NDArray[np.float64]
-# Two panels side by side fill a page; shown at half of it, their letters are still those of a footnote.
+# Two panels side by side fill a page; at half a page, letters are still as large as in a footnote.
 WIDE, HEIGHT = 7.2, 3.3
-BAND = 0.18  # opacity of what lies within a standard deviation
+BAND = 0.18  # opacity of the standard-deviation band
 
 
 class NotRunError(ValueError):
-    """What a figure would show has not been run."""
+    """The trials that a figure needs have not been run."""
 
 
 class Look(NamedTuple):
-    """How a method is drawn; markers tell methods apart where colours do not."""
+    """Style of a method; markers distinguish methods without colour."""
 
     colour: str
     marker: str
 
 
-# Blue, orange and green of like lightness on white and on black, after the palette of Okabe and Ito.
+# Blue, orange and green of similar lightness on white and black, after the palette of Okabe and Ito.
 _LOOKS = {
     "NLL": Look(MUTED, "D"),
     "NLL, reduced split": Look(MUTED, "d"),
@@ -46,12 +46,12 @@ _OTHERS = [Look(colour, marker) for marker in "vPX" for colour in ("#cc79a7", "#
 
 
 def label_of(row: Row) -> str:
-    """A row's name where there is no table that begins with the NLL."""
+    """Name of a row outside a table that starts with the NLL."""
     return row.name.removeprefix("+ ")
 
 
 def look_of(rows: Sequence[Row], row: Row) -> Look:
-    """The same in every figure of a plan with these rows."""
+    """Style of a row, the same in every figure of a plan with these rows."""
     others = [label_of(one) for one in rows if label_of(one) not in _LOOKS]
     name = label_of(row)
     return _LOOKS[name] if name in _LOOKS else _OTHERS[others.index(name) % len(_OTHERS)]
@@ -63,26 +63,26 @@ def row_of(plan: Plan, name: str) -> Row | None:
 
 
 def finished(trials: Iterable[Configuration], store: Store) -> list[Result]:
-    """The results there are, in the order of the trials, each once."""
+    """Existing results in the order of the trials, each once."""
     found = (store.result(trial) for trial in dict.fromkeys(trials))
     return [result for result in found if result is not None]
 
 
 def not_run(figure: str, needs: str, plan: Plan) -> NotRunError:
-    """What to say when a figure cannot be drawn."""
+    """The error for a figure that cannot be drawn."""
     lacking = f"{figure} needs {needs}, which the store does not have for {plugins.short(plan.base.recipe)}"
-    return NotRunError(f"{lacking}: reproduce table1 with such trials first")
+    return NotRunError(f"{lacking}: run such trials first, with calibrant reproduce table1")
 
 
 @contextmanager
 def wide_figure(height: float = HEIGHT, width: float = WIDE) -> Iterator[Figure]:
-    """A figure in the house style, as long as the block lasts."""
+    """Context manager for a figure in the common style."""
     with house_style():
         yield Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
 
 
 def percent_axis(axes: Axes, *, from_zero: bool = False) -> None:
-    """Shares as percent on the vertical axis, with as many decimals as its ticks need."""
+    """Show shares as percent on the vertical axis, with as many decimals as the ticks need."""
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     if from_zero:
         axes.set_ylim(bottom=0)
@@ -93,23 +93,23 @@ def percent_axis(axes: Axes, *, from_zero: bool = False) -> None:
 
 
 def plain_numbers() -> FuncFormatter:
-    """Numbers as people write them, also on a logarithmic axis."""
+    """Plain numbers, also on a logarithmic axis."""
     return FuncFormatter(lambda value, _: f"{value:g}")
 
 
 def mean_and_deviation(values: Array | Sequence[Sequence[float]] | Sequence[float]) -> tuple[Array, Array]:
-    """Over the first axis; a single seed has no deviation."""
+    """Mean and standard deviation over the first axis; a single seed has no deviation."""
     given = np.asarray(values, dtype=float)
     return given.mean(0), given.std(0, ddof=1) if len(given) > 1 else np.zeros(given.shape[1:])
 
 
 def line_key(look: Look, label: str) -> Line2D:
-    """A legend's entry for a line with markers."""
+    """Legend entry for a line with markers."""
     return Line2D([], [], color=look.colour, marker=look.marker, markersize=5, linewidth=1.6, label=label)
 
 
 def empty_panel(axes: Axes, title: str) -> None:
-    """Say in its place that something was not run."""
+    """Placeholder for a panel whose trials were not run."""
     axes.set(title=title, xticks=[])
     axes.grid(visible=False)
     axes.text(0.5, 0.5, "not run here", transform=axes.transAxes, ha="center", va="center", color=MUTED)

@@ -1,4 +1,4 @@
-"""What the search saw: ECE against the objectives' inner settings (Figure 2), and accuracy against λ (Appendix)."""
+"""Results of the search: ECE against the objectives' inner settings (Figure 2), and accuracy against λ (Appendix)."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ _INNER: dict[Literal["mmce", "sb-ece"], str] = {"mmce": "bandwidth φ", "sb-ece"
 def figure2(plan: Plan, store: Store) -> Figure:
     """Test ECE of MMCE by its bandwidth (left) and of SB-ECE by its temperature (right), with ESD as a line.
 
-    A point is the mean over the seeds of the search, by default one. Of what it chose, and of ESD, there are all seeds.
+    A point is the mean over the seeds of the search, by default one. The chosen value and ESD are shown for all seeds.
     """
     rows = {method: _searched(plan, method, store) for method in _INNER}
     if not any(rows.values()):
@@ -55,7 +55,7 @@ def figure2(plan: Plan, store: Store) -> Figure:
 
 
 def figure5(plan: Plan, store: Store) -> Figure:
-    """Validation accuracy against λ, and the least accuracy that the selection accepts."""
+    """Validation accuracy against λ, and the lowest accuracy that the selection accepts."""
     baseline = parts.finished(plan.baselines, store)
     rows = [row for row in plan.rows if row.searches and parts.finished(row.searches[0].candidates, store)]
     if not baseline or not rows:
@@ -66,7 +66,7 @@ def figure5(plan: Plan, store: Store) -> Figure:
         axes.axhline(accuracy, color=INK, linewidth=1.2)
         axes.axhline(accuracy - plan.sweep.tolerance, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
         for place, row in enumerate(rows):
-            # Accuracies often coincide: a line that lies under another shows at its sides.
+            # Accuracies often coincide: wider lines remain visible below narrower ones.
             _draw_weights(axes, row, store, parts.look_of(plan.rows, row), width=1.6 + 0.8 * (len(rows) - 1 - place))
         axes.set(xscale="log", xlabel="weight λ of the objective", ylabel="validation accuracy")
         _ticks(axes, _apart(trial.option("weight") for row in rows for trial in row.searches[0].candidates))
@@ -102,7 +102,7 @@ def _draw_inner(axes: Axes, row: Row, store: Store, look: parts.Look) -> None:
 
 
 def _means(search: Search, store: Store, score: Callable[[Result], float]) -> dict[float, float]:
-    """By the value of the setting searched, in its order: the mean over the seeds that have finished."""
+    """Mean over finished seeds by value of the searched option, in order."""
     found: dict[float, list[float]] = defaultdict(list)
     for result in parts.finished(search.candidates, store):
         found[result.configuration.option(search.option)].append(score(result))
@@ -125,7 +125,7 @@ def _draw_weights(axes: Axes, row: Row, store: Store, look: parts.Look, width: f
 
 
 def _apart(values: Iterable[float]) -> list[float]:
-    """Of the values of a logarithmic axis those that leave room for their numbers.
+    """Values of a logarithmic axis whose tick labels do not overlap.
 
     Example:
         >>> _apart([0.2, 0.4, 0.6, 0.8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])

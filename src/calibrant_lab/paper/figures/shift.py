@@ -1,4 +1,4 @@
-"""Accuracy and ECE under distribution shift by severity: the paper's Figure 6, of its appendix."""
+"""Accuracy and ECE under distribution shift by severity: Figure 6, in the paper's appendix."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,15 +14,15 @@ from calibrant_lab.shift.evaluation import ShiftResult
 from calibrant_lab.sweeps.protocol import Row
 
 PANELS = (("accuracy", "accuracy"), ("ece", "ECE, as trained"), ("ece_temperature", "ECE, with temperature"))
-SPREAD = 0.62  # of the distance between two severities, that the methods stand side by side in
+SPREAD = 0.62  # share of the distance between two severities that the methods occupy
 STEP = 0.16  # from one row to the next, at most
 
 
 def figure6(rows: Mapping[str, Sequence[ShiftResult]], subject: str = "") -> Figure:
-    """Accuracy, ECE, and ECE after temperature scaling, by severity, one line a method.
+    """Accuracy, ECE, and ECE after temperature scaling, by severity, one line per method.
 
-    A marker is the mean over corruptions and seeds. Its thin line is the standard deviation over seeds of the mean
-    over corruptions; its bar holds the middle half of the corruptions, the seeds averaged. Severity 0 is the clean
+    A marker is the mean over corruptions and seeds. The thin line is the standard deviation over seeds of the mean
+    over corruptions; the bar covers the middle half of the corruptions, averaged over seeds. Severity 0 is the clean
     test set. Rows without results are left out.
     """
     shown = {name: list(results) for name, results in rows.items() if results}
@@ -30,9 +30,9 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]], subject: str = "") -> Fig
         raise parts.NotRunError("the figure of distribution shift needs finished trials, and there are none")
     found = [result for results in shown.values() for result in results]
     if len({(result.request.source, tuple(result.corrupted), result.images) for result in found}) > 1:
-        reason = "the results are of different images or corruptions"
+        reason = "the results are for different images or corruptions"
         raise ValueError(f"{reason}: evaluate all trials with the same data and limit")
-    # Who has which colour depends on the rows of the whole plan, drawn or not.
+    # Colours depend on all rows of the plan, drawn or not.
     every = [Row(name, ()) for name in rows]
     looks = {row.name: (parts.look_of(every, row), parts.label_of(row)) for row in every if row.name in shown}
     places = (np.arange(len(shown)) - (len(shown) - 1) / 2) * min(STEP, SPREAD / len(shown))
@@ -56,7 +56,7 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]], subject: str = "") -> Fig
             axes.set(title=title, xlabel="severity", xlim=(-0.5, len(SEVERITIES) + 0.5))
             axes.xaxis.set_major_locator(FixedLocator(severities.tolist()))
             axes.grid(visible=False, axis="x")
-        # Once all is drawn: limits that are set hold, and two panels share theirs.
+        # Set limits last: they are then fixed, and two panels share theirs.
         for axes, (measure, _) in zip(panels, PANELS, strict=True):
             parts.percent_axis(axes, from_zero=measure != "accuracy")
         keys = [parts.line_key(*one) for one in looks.values()]
@@ -68,7 +68,7 @@ def figure6(rows: Mapping[str, Sequence[ShiftResult]], subject: str = "") -> Fig
 
 
 def _by_severity(results: Sequence[ShiftResult], measure: str) -> tuple[parts.Array, ...]:
-    """At each severity: mean and deviation over seeds of the mean over corruptions; quartiles over corruptions."""
+    """Per severity: mean and deviation over seeds of the mean over corruptions, and quartiles over corruptions."""
     columns = []
     for values in zip(*(result.by_severity(measure) for result in results), strict=True):
         mean, deviation = parts.mean_and_deviation(np.mean(values, axis=1))

@@ -20,7 +20,7 @@ _SCORES = (("accuracy", "accuracy"), ("ece", f"ECE in {BINS} bins"))
 def figure1(plan: Plan, store: Store) -> Figure:
     """Accuracy (left) and ECE (right) by epoch of the NLL, and of ESD below it if it was run.
 
-    Training scores are taken while the network learns, over the batches of an epoch; test scores at its end.
+    Training scores are computed during training, over the batches of an epoch; test scores at its end.
     """
     shown = [row for row in (parts.row_of(plan, "nll"), parts.row_of(plan, "esd")) if row]
     done = [(row, found) for row in shown if (found := parts.finished(row.trials, store))]
@@ -40,7 +40,7 @@ def figure1(plan: Plan, store: Store) -> Figure:
             axes.set_xlabel("epoch")
             axes.set_xlim(left=0.5)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-            axes.margins(y=0.03)  # a line at 0 or 100 % is as thick as the others
+            axes.margins(y=0.03)  # a line at 0 or 100 % is not clipped
             parts.percent_axis(axes)
         keys = [Line2D([], [], color=colour, dashes=line, linewidth=1.6, label=part) for part, colour, line in _PARTS]
         seeds = max(len(histories) for _, histories in rows)
@@ -50,10 +50,14 @@ def figure1(plan: Plan, store: Store) -> Figure:
 
 
 def _draw(axes: Axes, values: list[list[float]], colour: str, dashes: tuple[float, ...]) -> None:
-    """One line a seed, one column an epoch."""
+    """Plot the mean of values with one row per seed and one column per epoch.
+
+    Late in long trainings not every epoch has test scores.
+    """
     mean, deviation = parts.mean_and_deviation(values)
-    epochs = np.arange(1, len(mean) + 1)
+    known = np.isfinite(mean)
+    mean, deviation, epochs = mean[known], deviation[known], np.arange(1, len(mean) + 1)[known]
     axes.plot(epochs, mean, color=colour, dashes=dashes, linewidth=1.6, marker="o" if len(epochs) == 1 else None)
-    if len(values) > 1:  # a share is never below 0 or above 1, whatever its deviation
+    if len(values) > 1:  # clip the band, since a share is within 0 and 1
         low, high = np.clip([mean - deviation, mean + deviation], 0, 1)
         axes.fill_between(epochs, low, high, color=colour, alpha=parts.BAND, linewidth=0)

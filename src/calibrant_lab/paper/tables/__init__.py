@@ -1,1 +1,1 @@
-"""Tables of the paper, from what a store holds."""
+"""Tables of the paper, from stored results."""

@@ -1,4 +1,4 @@
-"""A table of the paper as data: our results, the paper's beside them, and what to know to read them."""
+"""A table of the paper as data: our results, the paper's, and the comparisons between rows."""
 
 import dataclasses
 import math
@@ -20,44 +20,44 @@ from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Store, Trial
 
 Kind = Literal["network", "ensemble", "dropout"]
-NOT_RUN, SEARCHING = "not run here", "search not ended"  # no problem, only not there yet
+NOT_RUN, SEARCHING = "not run here", "search not ended"  # not a problem, only incomplete
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Numbers as people read them, in percent where the column has percent."""
+    """Numbers as displayed, in percent if the column is in percent."""
 
-    values: tuple[float, ...]  # one for each of the row's seeds, or one of them all; NaN where no temperature fits
+    values: tuple[float, ...]  # one per seed, or one for all; NaN if no temperature could be fitted
     paper: Printed | None = None
     best: bool = False  # no other row of single networks has a better mean
 
     @property
     def mean(self) -> float:
-        """Over the seeds; NaN without any."""
+        """Mean over the seeds; NaN without any."""
         return statistics.fmean(self.values) if self.values else math.nan
 
     @property
     def std(self) -> float:
-        """Over the seeds, of a sample; NaN without two."""
+        """Sample standard deviation over the seeds; NaN for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 and math.isfinite(self.mean) else math.nan
 
     @property
     def differs(self) -> bool:
-        """Whether the mean is further from the paper's than twice the root of the sum of both squared deviations."""
+        """Whether the mean differs from the paper's by more than twice the root of the sum of both variances."""
         return self.paper is not None and abs(self.mean - self.paper.mean) > 2 * math.hypot(self.std, self.paper.std)
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row: networks alone, all seeds as an ensemble, or networks with dropout on."""
+    """One row: single networks, an ensemble of all seeds, or networks with MC dropout."""
 
     name: str
     kind: Kind
     cells: Mapping[str, Cell]  # by the key of the column
-    seeds: tuple[int, ...]  # those finished
-    planned: int  # how many there will be
-    chosen: Mapping[str, float] = dataclasses.field(default_factory=dict)  # options searched for, such as weight (λ)
-    within: bool | None = None  # the chosen one loses less accuracy than is tolerated; None where none was chosen
+    seeds: tuple[int, ...]  # finished seeds
+    planned: int  # number of seeds in the sweep
+    chosen: Mapping[str, float] = dataclasses.field(default_factory=dict)  # searched options, such as weight (λ)
+    within: bool | None = None  # the chosen candidate loses less accuracy than tolerated; None without a search
     problem: str | None = None  # why it has no numbers
 
 
@@ -69,20 +69,20 @@ class Tabulated:
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]  # networks first, then ensembles, then dropout
     comparisons: tuple[Comparison, ...]  # between rows of networks, over seeds
-    failed: tuple[tuple[str, str], ...] = ()  # of trials without a result: the row, and which seed or candidate
-    unkept: tuple[str, ...] = ()  # rows whose predictions were not kept, so that they have no ensemble
+    failed: tuple[tuple[str, str], ...] = ()  # row, and seed or candidate, of trials without a result
+    unkept: tuple[str, ...] = ()  # rows without an ensemble, since predictions were not stored
 
     @property
     def in_paper(self) -> bool:
-        """Whether the paper has any numbers to compare with."""
+        """Whether the paper has numbers to compare with."""
         return any(cell.paper is not None for row in self.rows for cell in row.cells.values())
 
 
 def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabulated:
-    """Fill a table with what a store holds; what it lacks is "not run here".
+    """Fill a table from a store; missing rows are "not run here".
 
-    Ensembles of a row's seeds, and MC dropout where the network has any, are by default rows where all have one batch
-    size.
+    By default, ensembles of seeds and MC dropout (if the network has dropout) are added as rows if all rows have the
+    same batch size.
     """
     columns = tuple(column(key) for key in plan.sweep.columns)
     paper = published(plan.sweep)
@@ -109,7 +109,7 @@ def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabu
 
 
 def _named(row: Row) -> Iterator[tuple[Configuration, str]]:
-    """Its trials, and what tells each from the others; those of a search were not chosen from if they failed."""
+    """The trials of a row, each with a description: the seed, or the candidate of a search."""
     for trial in row.trials:
         yield trial, f"seed {trial.seed}"
     for search in row.searches:
@@ -142,7 +142,7 @@ def _cells(
 
 
 def _chosen(row: Row) -> dict[str, float]:
-    """Weight, and what else was searched, of a row whose trials are known."""
+    """Searched options, including the weight, of a row whose trials are known."""
     return {search.option: row.trials[0].option(search.option) for search in row.searches} if row.trials else {}
 
 
@@ -169,7 +169,7 @@ def _ensemble(row: Row, store: Store, columns: Sequence[Column], unkept: list[st
         if not all(map(has_predictions, trials.values())):
             raise ValueError("predictions were not kept")
         cells = _cells([ensemble_of(trials.values(), [one.key for one in columns])], columns)
-    except ValueError:  # a damaged file, or other test data: no reason to lose the rest of the table
+    except ValueError:  # a damaged file or different test data does not affect other rows
         unkept.append(row.name)
         return None
     return TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials), _chosen(row))
@@ -178,7 +178,7 @@ def _ensemble(row: Row, store: Store, columns: Sequence[Column], unkept: list[st
 def _dropout(row: Row, store: Store, columns: Sequence[Column]) -> TableRow | None:
     found = {}
     for seed, trial in _done(row, store).items():
-        with suppress(ValueError):  # a damaged file: no reason to lose the rest of the table
+        with suppress(ValueError):  # a damaged file does not affect other rows
             if trial.has_dropout():
                 found[seed] = with_dropout(trial, [one.key for one in columns])
     if not found:
@@ -187,7 +187,7 @@ def _dropout(row: Row, store: Store, columns: Sequence[Column]) -> TableRow | No
 
 
 def _pairs(rows: Sequence[Row], baseline: Row) -> list[tuple[str, str]]:
-    """Each row against the baseline, all of one batch size against each other, and each against its largest batch."""
+    """Each row with the baseline, rows of one batch size with each other, and each row with its largest batch size."""
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row.trials[0].method, row)

@@ -1,4 +1,4 @@
-"""Deep ensembles and MC dropout, from the predictions that trials have kept."""
+"""Deep ensembles and MC dropout, from stored predictions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,10 +10,10 @@ from calibrant_lab.trials.store import Trial
 
 
 def ensemble(members: Iterable[tuple[Predicted, Predicted]], columns: Sequence[str]) -> dict[str, float]:
-    """Score networks that vote: the mean of their probabilities (Lakshminarayanan et al., NeurIPS 2017).
+    """Score a deep ensemble: the mean of the networks' probabilities (Lakshminarayanan et al., NeurIPS 2017).
 
-    The validation set of a network is data that it has not seen, but others may have: each is scaled by its own, and
-    the scaled probabilities are averaged. The test set must be one and the same.
+    The validation set of one network may be training data of another, so each network is scaled on its own validation
+    set and the scaled probabilities are averaged. All networks must have the same test set.
     """
     repairs = list(dict.fromkeys(column.partition("+")[2] for column in columns))
     totals: dict[str, Tensor | None] = {}
@@ -21,7 +21,7 @@ def ensemble(members: Iterable[tuple[Predicted, Predicted]], columns: Sequence[s
     for validation, test in members:
         if count and not torch.equal(test.target, target):
             raise ValueError(
-                "the networks of an ensemble need one test set in one order, but their targets differ: "
+                "the networks of an ensemble need the same test set in the same order, but their targets differ: "
                 "use trials of the same data"
             )
         target = test.target
@@ -32,7 +32,7 @@ def ensemble(members: Iterable[tuple[Predicted, Predicted]], columns: Sequence[s
             totals[repair] = None if voted is None or before is None else before + voted
         count += 1
     if count < 2:
-        raise ValueError(f"an ensemble needs two or more networks, got {count}: run more seeds")
+        raise ValueError(f"an ensemble needs at least two networks, got {count}: run more seeds")
     found = {}
     for column in columns:
         metric, _, repair = column.partition("+")
@@ -47,11 +47,11 @@ def ensemble_of(trials: Iterable[Trial], columns: Sequence[str]) -> dict[str, fl
 
 
 def has_predictions(trial: Trial) -> bool:
-    """Whether a trial kept its predictions: a store that was made small may hold the scores alone."""
+    """Whether predictions of a trial are stored: they may have been removed to save space."""
     return all((trial.folder / f"{part}.npz").exists() for part in ("validation", "test"))
 
 
 def with_dropout(trial: Trial, columns: Sequence[str]) -> dict[str, float]:
-    """One network, its probabilities averaged over passes with dropout on (Gal and Ghahramani, ICML 2016)."""
+    """Score one network with probabilities averaged over passes with dropout (Gal and Ghahramani, ICML 2016)."""
     validation, test = (trial.predicted(part, sampled=True) for part in ("validation", "test"))
     return scores_of(validation, test, columns)

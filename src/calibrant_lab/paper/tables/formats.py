@@ -1,4 +1,4 @@
-"""A table for terminals, for Markdown, for LaTeX and for programs."""
+"""A table for terminals, and as Markdown, LaTeX and CSV."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ def render(tabulated: Tabulated, format: Literal["table"]) -> RenderableType: ..
 @overload
 def render(tabulated: Tabulated, format: Literal["markdown", "latex", "csv"]) -> str: ...
 def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A002
-    """A table with its notes and, but for CSV, the comparisons over seeds under it; for terminals 80 columns wide."""
+    """A table with notes and (except CSV) the comparisons over seeds; 80 columns wide in terminals."""
     if format == "table":
         return _terminal(tabulated)
     if format == "markdown":
@@ -37,7 +37,7 @@ def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A00
     if format == "csv":
         options = list(dict.fromkeys(option for row in tabulated.rows for option in row.chosen))
         return csv_of(_common(tabulated.sweep) | _csv_row(row, tabulated, options) for row in tabulated.rows)
-    raise ValueError(f"there is no format {format!r}: there are {', '.join(get_args(Format))}")
+    raise ValueError(f"unknown format {format!r}: choose from {', '.join(get_args(Format))}")
 
 
 def _terminal(table: Tabulated) -> RenderableType:
@@ -46,12 +46,12 @@ def _terminal(table: Tabulated) -> RenderableType:
     if not compared or any(one.verdict in ("better", "worse") for one in table.comparisons):
         return Group(*(_grid(part) for part in (narrow, *compared)))
     seeds = max(one.paired.pairs for one in table.comparisons)
-    text = f"None of the {len(table.comparisons)} differences between rows survives a paired test over {seeds} seeds"
+    text = f"None of the {len(table.comparisons)} differences between rows is significant over {seeds} seeds"
     return Group(_grid(narrow), Text(f"{text}; Markdown, LaTeX and CSV list them.\n"))
 
 
 def _narrow(part: Part) -> Iterator[Line]:
-    """Lines that fit 80 columns: what was chosen stands under a row, how many seeds only where some are missing."""
+    """Lines that fit 80 columns: chosen options go below the row, the number of seeds only if some are missing."""
     for line in part.lines:
         if line.source == "heading":
             yield line
@@ -65,7 +65,7 @@ def _narrow(part: Part) -> Iterator[Line]:
 
 def _grid(part: Part) -> RenderableType:
     grid = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
-    # With a ±, numbers stand under numbers of other lengths.
+    # Align numbers with a ± on the ±.
     signed = {place for line in part.lines for place, cell in enumerate(line.cells) if "±" in cell.text}
     before = [max(len(_before(line, place)) for line in part.lines) for place in range(len(part.columns))]
     for place, (heading, side) in enumerate(zip(part.columns, part.alignment, strict=True)):
@@ -147,7 +147,7 @@ def _common(sweep: Sweep) -> dict[str, object]:
 
 
 def subject_of(sweep: Sweep) -> dict[str, object]:
-    """The first columns of every CSV: data and network."""
+    """First columns of every CSV: data and network."""
     settings = sweep.base.settings
     return {
         "recipe": plugins.short(sweep.recipe), "model": getattr(settings, "model", None), "epochs": settings.epochs,
@@ -155,7 +155,7 @@ def subject_of(sweep: Sweep) -> dict[str, object]:
 
 
 def _csv_row(row: TableRow, table: Tabulated, options: Sequence[str]) -> dict[str, object]:
-    """Scores in percent where the name says so; empty where there is none."""
+    """Scores, in percent if the column name says so; empty if missing."""
     found: dict[str, object] = {
         "row": _csv_name(row.name), "kind": row.kind, "seeds": len(row.seeds), "planned_seeds": row.planned,
         **{option: row.chosen.get(option) for option in options}, "within_tolerance": row.within,
@@ -172,7 +172,7 @@ def _csv_row(row: TableRow, table: Tabulated, options: Sequence[str]) -> dict[st
 
 
 def significance_csv(table: Tabulated) -> str:
-    """The comparisons over seeds, one a line; differences in percentage points."""
+    """The comparisons over seeds, one per line; differences in percentage points."""
     return csv_of(
         {
             **_common(table.sweep), "row": _csv_name(one.method), "against": _csv_name(one.against),
@@ -185,7 +185,7 @@ def significance_csv(table: Tabulated) -> str:
 
 
 def csv_of(rows: Iterable[dict[str, object]]) -> str:
-    """Lines that all have the names of the first."""
+    """CSV with the column names of the first row."""
     rows = list(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
@@ -196,7 +196,7 @@ def csv_of(rows: Iterable[dict[str, object]]) -> str:
 
 
 def _csv_name(name: str) -> str:
-    """Spreadsheets take what begins with a plus for a formula."""
+    """Avoid a leading plus, which spreadsheets read as a formula."""
     return f"NLL {name}" if name.startswith("+") else name
 
 

@@ -1,4 +1,4 @@
-"""A table as titles, headings, lines of text and notes, before a format gives them their looks."""
+"""A table as titles, headings, lines of text and notes, independent of the output format."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -21,14 +21,14 @@ class Styled(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Ours, the paper's under it, or a heading, which has one cell only."""
+    """Our numbers, the paper's, or a heading with a single cell."""
 
     source: Literal["ours", "paper", "heading"]
     cells: tuple[Styled, ...]
 
 
 class Part(NamedTuple):
-    """A grid of text, with a title over it and notes under it."""
+    """A grid of text with a title and notes."""
 
     title: str
     columns: tuple[str, ...]  # headings, of one or two lines
@@ -38,14 +38,14 @@ class Part(NamedTuple):
 
 
 def parts(table: Tabulated) -> list[Part]:
-    """The table and, where rows could be compared, the comparisons over seeds."""
+    """The table, and the comparisons over seeds if there are any."""
     headings = ("", *(one.heading for one in table.columns), "chosen", "n")
     whole = Part(title(table), headings, "l" + "r" * len(table.columns) + "lr", tuple(_lines(table)), footnotes(table))
     if not table.comparisons:
         return [whole]
     headings = ("", "difference", "95 % interval", "p", "p, flips", "verdict")
     compared, notes = tuple(_comparison_lines(table)), footnotes_on_significance(table)
-    return [whole, Part("Which differences survive", headings, "lrrrrl", compared, notes)]
+    return [whole, Part("Comparisons over seeds", headings, "lrrrrl", compared, notes)]
 
 
 def _lines(table: Tabulated) -> Iterator[Line]:

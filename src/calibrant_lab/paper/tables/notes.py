@@ -1,4 +1,4 @@
-"""What a reader of a table has to know, in sentences that come from the sweep and its results."""
+"""Titles and footnotes of tables, from the sweep and its results."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -18,21 +18,21 @@ TABLES = {"table1": "The paper's Table 1", "table2": "The paper's Table 2", "tab
 
 
 def title(table: Tabulated) -> str:
-    """One line: which table, of what."""
+    """Title of the table, in one line."""
     sweep = table.sweep
     parts = [f"{TABLES.get(sweep.name, sweep.name)} on {sweep.subject}"]
     parts += [f"profile {sweep.profile}"] if sweep.profile else []
-    parts += [f"{sweep.search_seeds} seeds for each candidate"] if sweep.search_seeds > 1 else []
+    parts += [f"{sweep.search_seeds} seeds per candidate"] if sweep.search_seeds > 1 else []
     return ", ".join(parts)
 
 
 def footnotes(table: Tabulated) -> list[str]:
-    """Under the table."""
+    """Footnotes of the table."""
     return [*_how_it_was_made(table), *_columns(table), *_paper(table), *_search(table), *_gaps(table), *_votes(table)]
 
 
 def footnotes_on_significance(table: Tabulated) -> list[str]:
-    """Under the comparisons."""
+    """Footnotes of the comparisons."""
     pairs = sorted({one.paired.pairs for one in table.comparisons})
     if not pairs:
         return []
@@ -41,9 +41,9 @@ def footnotes_on_significance(table: Tabulated) -> list[str]:
     return [
         "Differences over the seeds that both rows have, in percentage points for columns in percent. The same seed "
         "gives the same validation split and initial weights. p: paired t-test, corrected by Holm for the "
-        f"{len(table.comparisons)} comparisons shown; better and worse are those below {LEVEL:.0%}.",
+        f"{len(table.comparisons)} comparisons shown; better and worse: p below {LEVEL:.0%}.",
         f"p, flips: exact test over all changes of sign, not corrected. With {pairs[-1]} seeds it cannot go below "
-        f"{least:g}{reach}{'' if len(pairs) == 1 else '; with fewer seeds not even there'}.",
+        f"{least:g}{reach}{'' if len(pairs) == 1 else '; with fewer seeds its minimum is higher'}.",
     ]
 
 
@@ -54,7 +54,7 @@ def _how_it_was_made(table: Tabulated) -> Iterator[str]:
     changed = [f"{name.replace('_', '-')} {changes[name]} instead of {getattr(defaults, name)}" for name in changes]
     settings = f"Settings other than the recipe's: {', '.join(changed)}" if changed else "Settings are the recipe's"
     yield f"{base.settings.epochs} epochs, {planned} seed{'s' if planned != 1 else ''}. {settings}."
-    yield "Mean ± standard deviation over the seeds, of which n have finished. Bold: the best mean of single networks."
+    yield "Mean ± standard deviation over the n finished seeds. Bold: the best mean of single networks."
 
 
 def _columns(table: Tabulated) -> Iterator[str]:
@@ -74,14 +74,14 @@ def _paper(table: Tabulated) -> Iterator[str]:
         if table.sweep.name in TABLES:
             yield "The paper has no numbers for these data and this network."
         return
-    yield "the paper: as published there, mean ± standard deviation of five trials."
+    yield "the paper: as published, mean ± standard deviation of five trials."
     names = {one.key: one.label for one in table.columns}
     found = []
     for row in table.rows:
         compared = [(names[key], cell.mean, cell.paper) for key, cell in row.cells.items() if cell.differs]
         if differing := [f"{name} {mean - paper.mean:+.2f}" for name, mean, paper in compared if paper]:
             found.append(f"{row.name}: {', '.join(differing)}")
-    rule = f"{DIFFERS} further from the paper's mean than twice the root of the sum of both squared standard deviations"
+    rule = f"{DIFFERS} further from the paper's mean than twice the root of the sum of both variances"
     judged = [cell for row in table.rows for cell in row.cells.values() if cell.paper and not math.isnan(cell.std)]
     if found:
         yield f"{rule}: {'; '.join(found)}."
@@ -101,17 +101,17 @@ def _search(table: Tabulated) -> Iterator[str]:
             f"{100 * sweep.tolerance:g} points of accuracy."
         )
         if sweep.batch_divisors != (1,):
-            yield f"Searched at batch size {sweep.base.settings.batch_size}, and kept for the others."
+            yield f"Searched at batch size {sweep.base.settings.batch_size} and reused for the others."
         if table.in_paper:
             yield "The paper does not say what it chose."
             if lacking := list(_not_searched(sweep, options)):
                 yield f"Searched in the paper, but not here: {'; '.join(lacking)}."
     if any(row.within is False for row in table.rows):
-        yield f"{NOT_WITHIN} no candidate lost less than that: the most accurate one was taken."
+        yield f"{NOT_WITHIN} no candidate lost less than that: the most accurate one was chosen."
 
 
 def _meaning(sweep: Sweep, option: str) -> str:
-    """What an option is, and of which methods."""
+    """Description of an option, and the methods that have it."""
     if option == "weight":
         return "weight of the objective relative to the NLL"
     methods = [found for name in sweep.methods if option in (found := method(name)).searched]
@@ -119,7 +119,7 @@ def _meaning(sweep: Sweep, option: str) -> str:
 
 
 def _not_searched(sweep: Sweep, options: Iterable[str]) -> Iterator[str]:
-    """What a smaller search than the paper's leaves out."""
+    """Values that the paper searched and this sweep does not."""
     paper = profile("paper").grids
     for option in options:
         ours = {value for name in sweep.methods for value in sweep.grid(name, option)}
@@ -131,7 +131,7 @@ def _gaps(table: Tabulated) -> Iterator[str]:
     single = [row for row in table.rows if row.kind == "network"]
     fewer = [f"{row.name} ({len(row.seeds)} of {row.planned})" for row in single if 0 < len(row.seeds) < row.planned]
     if fewer:
-        yield f"Seeds are missing: {', '.join(fewer)}."
+        yield f"Missing seeds: {', '.join(fewer)}."
     if broken := [f"{row.name} ({row.problem})" for row in single if row.problem not in (None, NOT_RUN, SEARCHING)]:
         yield f"Without numbers: {', '.join(broken)}."
     if table.failed:
@@ -142,10 +142,10 @@ def _votes(table: Tabulated) -> Iterator[str]:
     kinds = {row.kind for row in table.rows}
     if "ensemble" in kinds:
         yield (
-            "Ensembles: the mean of the probabilities of a row's seeds. After TS and VS: each network scaled by its "
-            "own validation set first, since one network's validation set is another's training data."
+            "Ensembles: the mean of the probabilities of a row's seeds. After TS and VS: each network is first scaled "
+            "on its own validation set, since one network's validation set is another's training data."
         )
     if "dropout" in kinds:
-        yield f"MC dropout: the mean of the probabilities of {DROPOUT_PASSES} passes with dropout on, for each seed."
+        yield f"MC dropout: the mean of the probabilities of {DROPOUT_PASSES} passes with dropout, for each seed."
     if table.unkept:
-        yield f"No ensemble of {', '.join(table.unkept)}: their predictions were not kept, or do not fit together."
+        yield f"No ensemble of {', '.join(table.unkept)}: their predictions were not stored, or do not match."

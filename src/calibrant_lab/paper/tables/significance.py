@@ -1,6 +1,6 @@
-"""Which differences between methods survive a paired comparison over seeds.
+"""Paired comparisons of methods over seeds.
 
-The same seed gives two methods the same validation split and the same initial weights, so their results come in pairs.
+The same seed gives two methods the same validation split and the same initial weights, so their results are paired.
 """
 
 import math
@@ -12,18 +12,18 @@ from typing import Literal
 import numpy as np
 
 LEVEL = 0.05
-_NOTHING = 1e-9  # differences closer than this are equal: what is left is rounding
+_NOTHING = 1e-9  # smaller differences are rounding errors
 Verdict = Literal["better", "worse", "equal", "unclear"]
 
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean difference of pairs, with its 95 % interval by Student's t."""
+    """The mean difference of pairs, with its 95 % interval from Student's t."""
 
     difference: float
     low: float
     high: float
-    # Of the two-sided paired t-test; where all differences are equal it has no spread to go by, and this is the other.
+    # Of the two-sided paired t-test; of the sign-flip test if all differences are equal and have no spread.
     p_t: float
     p_permutation: float  # of the two-sided exact sign-flip test, which assumes no distribution
     pairs: int
@@ -31,18 +31,18 @@ class Paired:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two rows of a table, in one of its columns, over the seeds that both have."""
+    """Comparison of two rows of a table in one column, over the seeds that both have."""
 
     method: str
     against: str
     measure: str  # the column, by its key
     paired: Paired
-    p_holm: float  # of the t-test, corrected for all comparisons made along with it
-    verdict: Verdict  # of the first; better or worse where p_holm is below 5 %, equal where all differences are zero
+    p_holm: float  # of the t-test, corrected for the number of comparisons
+    verdict: Verdict  # of the first row; better or worse if p_holm is below 5 %, equal if all differences are zero
 
 
 def paired_test(differences: Sequence[float]) -> Paired:
-    """Compare pairs by the differences in them, of which there must be two or more.
+    """Test whether the mean of two or more paired differences is zero.
 
     Example:
         >>> found = paired_test([1.0, 2.0, 3.0])
@@ -53,7 +53,7 @@ def paired_test(differences: Sequence[float]) -> Paired:
 
     values = np.asarray(differences, dtype=np.float64)
     if len(values) < 2 or not np.isfinite(values).all():
-        raise ValueError(f"a paired test needs two or more finite differences, got {list(differences)}: run more seeds")
+        raise ValueError(f"a paired test needs at least 2 finite differences, got {list(differences)}: run more seeds")
     count, mean = len(values), float(values.mean())
     p_permutation = _sign_flips(values)
     if np.ptp(values) <= _NOTHING:
@@ -75,7 +75,7 @@ def least_p(pairs: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for their number (Holm, Scandinavian Journal of Statistics 6, 1979).
+    """Correct p-values for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979).
 
     Example:
         >>> holm([0.01, 0.04, 0.03])
@@ -94,9 +94,9 @@ def compare(
     pairs: Iterable[tuple[str, str]],
     measures: Mapping[str, int],
 ) -> tuple[Comparison, ...]:
-    """Compare rows that have two or more seeds in common, and correct for the number of comparisons.
+    """Compare rows that share at least two seeds, and correct for the number of comparisons.
 
-    Results are row -> measure -> seed -> value; a measure is 1 if more of it is better, -1 if less.
+    Results are row -> measure -> seed -> value; a measure is 1 if higher is better, -1 if lower is better.
     """
     found = []
     for measure, (method, against) in product(measures, pairs):
@@ -120,14 +120,14 @@ def _verdict(paired: Paired, p: float, better: int) -> Verdict:
 
 
 def _sign_flips(values: np.ndarray) -> float:
-    """Share of all 2^n choices of signs with a sum as far from zero: two halves, so that 2^(n/2) are enough."""
+    """Share of all 2^n sign choices with a sum at least as far from zero; split in two halves, 2^(n/2) suffice."""
     least = abs(float(values.sum())) - _NOTHING
     if least <= 0:
         return 1.0
     first, second = (_signed_sums(half) for half in np.array_split(values, 2))
     second.sort()
     above = int((len(second) - np.searchsorted(second, least - first)).sum())
-    return 2 * above / (len(first) * len(second))  # as many are as far below
+    return 2 * above / (len(first) * len(second))  # by symmetry, as many are as far below
 
 
 def _signed_sums(values: np.ndarray) -> np.ndarray:
