@@ -150,9 +150,9 @@ def section(chosen: Unseen, pool: Pool, runs: list[dict[str, Any]]) -> str:
 
 {markdown(["", *heading[1:5]], differences)}
 
-CalibratedLoss saw over-fitting with {seen} of {len(SEEDS)} seeds.
+CalibratedLoss saw over-fitting with {seen} of {len(runs)} seeds that were run.
 
-{verdicts(chosen.rule, pairs, over_fits=seen > len(SEEDS) / 2)}
+{verdicts(chosen.rule, pairs, over_fits=seen > len(runs) / 2)}
 
 {chr(10).join(["Warnings given:", "", *warned]) if warned else "No CalibrationWarning was given."}"""
 
@@ -191,8 +191,8 @@ CalibratedLoss with its own loss sees over-fitting with fewer than half of the s
 with p < 0.05, and accuracy higher on average, than those of NLL + temperature and than those of CalibratedLoss. Label
 smoothing was run on none of these sets before this was written down.
 
-**Tables.** Mean ± standard deviation over {len(SEEDS)} seeds, on the test samples; ECE in 20 bins; Brier summed over
-classes. The temperature is the one that held-out data would still ask for: 1 is right, above 1 is over-confident.
+**Tables.** Mean ± standard deviation over the seeds that were run, on the test samples; ECE in 20 bins; Brier summed
+over classes. The temperature is the one that held-out data would still ask for: 1 is right, above 1 is over-confident.
 Differences are means over seeds, which share the test samples, with the 95 % interval and p of the paired t-test, not
 corrected for the number of tests. The accuracy of NLL + temperature is that of the NLL.
 
@@ -210,14 +210,16 @@ it was; its command no longer gives these numbers.
 ### The same data with the method as it is now: no longer unseen
 
 The change was made because of these data, so that this table shows what it did, and is no test of it. This is a run
-with the last form of `finish`, which was changed twice after the run before.
+with the last form of `finish`; with the form before the last two changes CalibratedLoss had accuracy 81.92 %, ECE
+1.77 %, log loss 0.5329 and Brier 0.2528.
 
 {sections["portal"]}
 
 ## {CITIES.title}
 
-A second set, run once with the method of its day. This is a run with the last form of `finish`, so that the data are no
-longer unseen; nothing was changed because of them.
+A second set. This is a second run, with the last form of `finish`, so that the data are no longer unseen; nothing was
+changed because of them. In the first run, before the last two changes of `finish`, CalibratedLoss had accuracy 48.77 %,
+ECE 3.32 %, log loss 2.2820 and Brier 0.6549, and the first claim was not refuted.
 
 {sections["cities"]}
 
@@ -268,11 +270,14 @@ def main() -> None:
     """Run what is missing, print the tables, and write results/unseen.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/unseen"))
-    folder = parser.parse_args().runs
+    parser.add_argument("--kept", action="store_true", help="write the page from the runs kept, and run nothing")
+    arguments = parser.parse_args()
+    folder = arguments.runs
     sections = {}
     for name, chosen in SETS.items():
         pool = chosen.load()
-        sections[name] = section(chosen, pool, [once(name, pool, seed, folder) for seed in SEEDS])
+        seeds = [seed for seed in SEEDS if not arguments.kept or (folder / f"{name}-{seed}.json").exists()]
+        sections[name] = section(chosen, pool, [once(name, pool, seed, folder) for seed in seeds])
     finish("unseen", page(sections), [])
 
 
