@@ -135,7 +135,7 @@ def is_scored(epoch: int) -> bool:
         >>> [epoch for epoch in range(1, 61) if is_scored(epoch)][17:]
         [18, 19, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 44, 48, 52, 56, 60]
     """
-    return epoch % 2 ** max(0, math.ceil(math.log2(epoch / ALL_SCORED))) == 0
+    return epoch % (1 << max(0, math.ceil(math.log2(epoch / ALL_SCORED)))) == 0
 
 
 def _scores(predicted: Predicted) -> dict[str, float]:
