@@ -7,8 +7,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-all test-versions lint bench docs clean
 
-# One process a core, one thread each: threads that wait for one another while cores are busy take minutes. A file's tests stay together, since they share what takes long to make. Files keep their order: by
-# number of tests, as xdist would sort them, the few long tests of the executors come last, and one core waits for them.
+# One process a core with one thread each: threads that wait for one another on busy cores multiply the time. A file's
+# tests stay together, since they share what takes long to make. Files keep their order: by number of tests, as xdist
+# would sort them, the few long tests of the executors come last, and one core waits for them.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --timeout 600 --durations 25
 
 demo: .venv/demo.stamp  ## train small networks on made data, compare them with the truth, write a report

@@ -39,7 +39,7 @@ def test_a_file_without_the_arrays_ends_in_one_line(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert "has no test_logits and no test_labels" in ended.stderr
-    assert ended.stderr.splitlines()[-1].endswith("it holds logits")
+    assert ended.stderr.splitlines()[-1].endswith("it has logits")
 
 
 @pytest.mark.skipif(not (ROOT / "docs/audit.png").exists(), reason="a source archive has no docs")
