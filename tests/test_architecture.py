@@ -25,7 +25,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "multi_label": {"numerics", "inputs"},
         "objectives": {"numerics", "arrays", "hints", "inputs", "multi_label", "distributed"},
         "functional": {"objectives"},
-        "metrics": {"numerics", "arrays", "inputs"},
+        "metrics": {"numerics", "arrays", "inputs", "hints"},
         "posthoc": {"numerics", "inputs"},
         "files": {"metrics"},
         "report": {"files", "arrays", "metrics", "posthoc"},

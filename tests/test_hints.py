@@ -48,6 +48,18 @@ def test_the_output_of_transformers_is_not_its_logits() -> None:
         F.brier(outputs, TARGET)
     with pytest.raises(TypeError, match=r"got SequenceClassifierOutput: pass outputs\.logits$"):
         cal.ESDLoss(view="multi-label")(outputs, LABELS)
+    with pytest.raises(
+        TypeError, match=r"logits must be an array, got SequenceClassifierOutput: pass outputs\.logits$"
+    ):
+        cal.metrics.evaluate(logits=outputs, target=TARGET)
+
+
+@pytest.mark.parametrize("output", [SimpleNamespace(logits=LOGITS), {"logits": LOGITS}], ids=["object", "dict"])
+def test_metrics_say_so_too(output: Any) -> None:
+    with pytest.raises(TypeError, match=r"logits must be an array, got \w+: pass outputs\.logits"):
+        cal.metrics.ece(logits=output, target=TARGET)
+    frame = pytest.importorskip("pandas").DataFrame(LOGITS.numpy(), columns=["logits", "b", "c"])
+    assert cal.metrics.ece(logits=frame, target=TARGET) == cal.metrics.ece(logits=LOGITS, target=TARGET)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64])

@@ -286,6 +286,15 @@ def test_weights_of_binary_and_multi_label_samples_count_in_the_objective(multi_
     torch.testing.assert_close(calibrated.step(x, y, x, y, held_out_weight=weight).objective, expected)
 
 
+@pytest.mark.parametrize("method", ["temperature", "head", "published"])
+def test_three_held_out_samples_are_too_few_for_every_method(method: Any) -> None:
+    x, y = samples(3, 1)
+    calibrated = CalibratedLoss(nn.Linear(10, 4), method)
+    calibrated(*samples(20, 0), x, y)
+    with pytest.warns(CalibrationWarning, match="3 held-out samples .* hold out more data"):
+        calibrated.finish([(x, y)])
+
+
 def plain_objective(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits, target)
 

@@ -3,6 +3,7 @@
 import io
 import random
 import socket
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
@@ -313,5 +315,22 @@ def test_the_state_of_the_random_numbers_comes_back() -> None:
 
 def test_a_handful_of_held_out_samples_is_warned_about() -> None:
     data = TensorDataset(torch.arange(40.0))
-    with pytest.warns(CalibrationWarning, match="3 held-out samples are too few"):
-        interleave(DataLoader(Subset(data, range(3, 40)), 10), DataLoader(Subset(data, [0, 1, 2]), 3))
+    train, message = DataLoader(Subset(data, range(3, 40)), 10), "3 held-out samples are too few .* hold out more data"
+    with pytest.warns(CalibrationWarning, match=message):
+        interleave(train, DataLoader(Subset(data, [0, 1, 2]), 3))
+    three = SubsetRandomSampler([0, 1, 2])
+    with pytest.warns(CalibrationWarning, match=message):
+        interleave(train, DataLoader(data, 3, sampler=three))
+    with pytest.warns(CalibrationWarning, match=message):
+        interleave(train, DataLoader(data, batch_sampler=BatchSampler(three, 3, drop_last=False)))
+    with pytest.warns(CalibrationWarning, match=message):
+        interleave(train, DataLoader(Subset(data, [0, 1, 2]), 3, sampler=RandomSampler(range(3), True, 100)))
+
+
+def test_samples_of_all_ranks_count() -> None:
+    data = TensorDataset(torch.arange(40.0))
+    twelve = Subset(data, range(12))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sampler: DistributedSampler[Any] = DistributedSampler(twelve, 4, 0)
+        interleave(DataLoader(Subset(data, range(12, 40)), 10), DataLoader(twelve, 3, sampler=sampler))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant import hints, inputs
 from calibrant.arrays import Array, IndexArray, Marks
 from calibrant.metrics.sorting import Keys, TieGroups, pack, tie_groups
 from calibrant.numerics import at_least_float32
@@ -129,6 +129,8 @@ def as_tensor(name: str, value: Values) -> Tensor:
         return value.detach().cpu()
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array: remove masked samples first")
+    if name == "logits" and not hasattr(value, "__array__") and (hint := hints.of_logits(value)):
+        raise TypeError(f"logits must be an array, got {type(value).__name__}: {hint}")
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}")

@@ -14,7 +14,7 @@ from calibrant.inputs import Classification
 from calibrant.numerics import at_least_float32
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
-from calibrant.training.finishing import Finished, final_temperature, predicted, scores_of
+from calibrant.training.finishing import Finished, final_temperature, predicted, scores_of, warn_of_few
 from calibrant.training.forward import PROBABILITIES, evaluating, freeze_batchnorm_statistics, logits_of, spread
 from calibrant.training.guard import GO_BACK, Guard
 from calibrant.training.ignored import Loss, cross_entropy, loss_or_zero, mean_nll, objective_or_zero
@@ -250,6 +250,8 @@ class CalibratedLoss:
         log_t = error = 0.0
         if folds:
             log_t, error = final_temperature(logits, target, self.loop, self.guard, weight)
+        else:
+            warn_of_few(len(target), self.guard)
         temperature = math.exp(log_t)
         on_held_out = scores_of(logits / temperature, target)
         on_new = None

@@ -123,6 +123,12 @@ def final_temperature(
     return shrunk(best, before, error), error
 
 
+def warn_of_few(samples: int, guard: Guard) -> None:
+    """Warn if a method without a temperature has too few held-out samples."""
+    if samples < FEWEST:
+        guard.warn("few", f"{samples} held-out samples are too few to measure calibration: hold out more data")
+
+
 def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, str]:
     """Why samples do not determine a temperature, and what to do."""
     right = float((logits.argmax(1) == target).double().mean())

@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterator, Sized
+from operator import length_hint
 from typing import Any
 
 from torch.utils.data import RandomSampler, SequentialSampler, Subset
@@ -44,10 +45,12 @@ def warn(message: str) -> None:
     warnings.warn(message, CalibrationWarning, stacklevel=level)
 
 
-def warn_of_data(held_out: Any, train: Any = None) -> None:
-    """Warn about a held-out data set that is too small, or that shares samples with the training data."""
-    if isinstance(held_out, Sized) and len(held_out) < FEWEST:
-        warn(f"{len(held_out)} held-out samples are too few to measure calibration: hold out hundreds")
+def warn_of_data(held_out: Any, train: Any = None, sampler: Any = None) -> None:
+    """Warn about a held-out data set, or a sampler of it, that is too small, or that shares training samples."""
+    # The samples of all ranks count, and a sampler may repeat samples.
+    count = min(length_hint(held_out, FEWEST), getattr(sampler, "total_size", length_hint(sampler, FEWEST)))
+    if count < FEWEST:
+        warn(f"{count} held-out samples are too few to measure calibration: hold out more data, hundreds of samples")
     shared = _shared(held_out, train)
     if shared:
         warn(
@@ -59,11 +62,17 @@ def warn_of_data(held_out: Any, train: Any = None) -> None:
 def warn_of_loaders(held_out: Any, train: Any) -> None:
     """Do the same for the data sets of two ``DataLoader``s, where their samplers take every sample."""
     both = _takes_all(held_out) and _takes_all(train)
-    warn_of_data(getattr(held_out, "dataset", None), train.dataset if both else None)
+    warn_of_data(getattr(held_out, "dataset", None), train.dataset if both else None, _sampler(held_out))
+
+
+def _sampler(loader: Any) -> Any:
+    """The sampler in use: a loader with a batch sampler has another one, which it does not use."""
+    batches = getattr(loader, "batch_sampler", None)
+    return getattr(loader if batches is None else batches, "sampler", None)
 
 
 def _takes_all(loader: Any) -> bool:
-    sampler = getattr(loader, "sampler", None)
+    sampler = _sampler(loader)
     return isinstance(sampler, SequentialSampler | RandomSampler) and len(sampler) == len(loader.dataset)
 
 
