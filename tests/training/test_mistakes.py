@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibratedLoss, CalibrationWarning, calibrate, interleave
-from calibrant.training.warning import Reminder, warn_of_data
+from calibrant.training.warning import Place, Reminder, warn_of_data
 from tests.training.test_calibrated_loss import knowing, samples, train
 
 TELL = Reminder.tell
@@ -62,8 +62,8 @@ def test_a_compiled_model_is_finished_and_so_is_the_one_within(last: tuple[nn.Mo
 @pytest.mark.parametrize("how", ["folds", "does not fold", "fails", "is forgotten"])
 def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reminder, "tell", TELL)
-    told: list[str] = []
-    monkeypatch.setattr("calibrant.training.warning.warn", told.append)
+    told: list[tuple[str, Place]] = []
+    monkeypatch.setattr("calibrant.training.warning.warn", lambda *given: told.append(given))
     model = knowing(nn.Linear(10, 4))
     calibrated = CalibratedLoss(model, patience=0, damping=1.0)
     train(calibrated, model, 3, samples(300, 0), samples(300, 1))
@@ -75,7 +75,49 @@ def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.M
         calibrated.finish([samples(300, 1)], fold=how == "folds")
     del calibrated
     gc.collect()
-    assert ["without finish()" in text for text in told] == ([] if how == "folds" else [True])
+    assert ["without finish()" in text for text, _ in told] == ([] if how == "folds" else [True])
+    assert all(place.file == __file__ for _, place in told)
+
+
+def test_a_forgotten_finish_is_told_before_the_network_overfits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reminder, "tell", TELL)
+    model = knowing(nn.Linear(10, 4))
+    with torch.no_grad():
+        model.weight *= 5
+    calibrated = CalibratedLoss(model, every=1)
+    for _ in range(100):
+        calibrated(*samples(16, 0), *samples(100, 1))
+    assert calibrated.temperature == 1
+    with pytest.warns(CalibrationWarning, match=r"without finish\(\).* and are over-confident"):
+        del calibrated
+
+
+def test_a_network_that_ends_in_a_sigmoid_is_told() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(400, 6)
+    y = (x[:, 0] + 0.5 * torch.randn(400) > 0).float().unsqueeze(1)
+    model = nn.Sequential(nn.Linear(6, 1), nn.Sigmoid())
+    calibrated = CalibratedLoss(model, loss=nn.BCELoss())
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    for _ in range(60):
+        optimizer.zero_grad()
+        calibrated(x[:200], y[:200], x[200:], y[200:]).backward()
+        optimizer.step()
+    with pytest.warns(CalibrationWarning, match="remove the softmax, sigmoid or log-softmax"):
+        calibrated.finish([(x[200:], y[200:])])
+
+
+def test_a_data_set_in_place_of_batches_is_told() -> None:
+    with pytest.raises(TypeError, match=r"calibrate\(\) takes batches, got a data set: pass a DataLoader"):
+        calibrate(nn.Linear(10, 4), TensorDataset(*samples(100, 0)))  # type: ignore[arg-type]
+
+
+def test_a_second_model_with_the_same_problem_is_reported_too() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            CalibratedLoss(nn.Linear(10, 4)).finish([samples(3, 1)])
+    assert len(caught) == 2 * len({str(one.message) for one in caught}) > 0
 
 
 def test_held_out_samples_that_are_trained_on_too_are_told() -> None:

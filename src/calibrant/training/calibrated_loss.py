@@ -189,7 +189,7 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _scaled(self, logits: Tensor) -> Tensor:
-        self.reminder.temperature = self.temperature
+        self.reminder.expect(self.temperature, self.loop.best, self.steps)
         return logits / self.temperature
 
     def _loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
@@ -266,7 +266,7 @@ class CalibratedLoss:
             if model is not self._model:
                 torch.compiler.reset()  # what is compiled does not see a new hook
             self.loop = self.loop.anew()
-            self.reminder.temperature = 1.0
+            self.reminder.expect(1.0, 1.0, 0)
         return Finished(temperature, error, on_held_out, on_new)
 
     def _finite_samples(self, logits: Tensor, target: Tensor) -> tuple[Classification, int]:

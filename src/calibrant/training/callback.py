@@ -243,7 +243,8 @@ class TemperatureInTheLoop(Callback):
         if self._loss is None:
             return {}
         states = {"loss": self._loss.state_dict(), "stream": self._stream.place}
-        return states | {"temperature": self.temperature, "is_finished": self._is_finished}
+        temperature = 1.0 if self._is_finished else self._loss.loop.best
+        return states | {"temperature": temperature, "is_finished": self._is_finished}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""

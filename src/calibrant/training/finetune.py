@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from calibrant import inputs
 from calibrant.posthoc import VectorScaling
@@ -129,6 +130,8 @@ def calibrate(
         ('temperature', 3)
     """
     inputs.check_choice("method", method, ("auto", "temperature", "vector", "head"))
+    if isinstance(loader, Dataset):
+        raise TypeError("calibrate() takes batches, got a data set: pass a DataLoader of it")
     samples, found = _predict(model, loader, None if layer is None else named_layer(model, layer), ignore_index)
     if isinstance(found, nn.Linear) and can_be_scaled(model, found) and samples.features is None:
         raise ValueError(NOT_THE_LAYER.format(layer))

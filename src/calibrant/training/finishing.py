@@ -12,7 +12,15 @@ from torch.utils.data import Dataset
 from calibrant import distributed
 from calibrant.inputs import Classification
 from calibrant.posthoc.temperature import standard_error
-from calibrant.training.forward import PROBABILITIES, device_of, evaluating, logits_of, pair_of, spread
+from calibrant.training.forward import (
+    PROBABILITIES,
+    device_of,
+    evaluating,
+    logits_of,
+    looks_like_sigmoid,
+    pair_of,
+    spread,
+)
 from calibrant.training.guard import FEWEST_SEEN, GO_BACK, Guard
 from calibrant.training.last_layer import find_layer
 from calibrant.training.running_scores import Scores, Sums, joined
@@ -113,6 +121,8 @@ def final_temperature(
             f"loop, {math.exp(before):.3g}, stays: {remedy}",
         )
         return before, math.inf
+    if looks_like_sigmoid(logits):
+        guard.warn("softmax", PROBABILITIES)
     error = standard_error(logits, target, best, weight=weight)
     if error > UNSURE:
         guard.warn(
@@ -137,8 +147,7 @@ def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, st
         return "training has diverged", GO_BACK
     if len(target) < FEWEST:
         return f"{FEWEST} are the fewest", "hold out more data"
-    # Binary outputs in [0, 1], as a sigmoid makes them.
-    if logits.shape[1] == 2 and not logits[:, 0].any() and bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 1)).all()):
+    if looks_like_sigmoid(logits):
         return "predictions are no better than chance", PROBABILITIES
     if right < 1:
         return "predictions are no better than chance", "hold out more data, or check that the network learns at all"

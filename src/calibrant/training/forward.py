@@ -128,6 +128,13 @@ def looks_like_probabilities(logits: Tensor) -> bool:
     return bool(((sums - 1).abs() < 1e-3).all())
 
 
+def looks_like_sigmoid(logits: Tensor) -> bool:
+    """Whether binary logits, which have a column of zeros, are all in [0, 1]; those of a trained network are not."""
+    if logits.shape[1] != 2 or not len(logits) or bool(logits[:, 0].any()):
+        return False
+    return bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 1)).all())
+
+
 def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100) -> Classification:
     """Check a batch and bring it to ``(N, C)`` logits; every label of a multi-label batch is a binary sample."""
     if not multi_label:

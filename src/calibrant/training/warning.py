@@ -1,10 +1,11 @@
 """Warnings about calibrated training, located at the line of the user's program that causes them."""
 
+import math
 import sys
 import warnings
 from collections.abc import Iterator, Sized
 from operator import length_hint
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import RandomSampler, SequentialSampler, Subset
 
@@ -12,6 +13,8 @@ from torch.utils.data import RandomSampler, SequentialSampler, Subset
 PASSED_OVER = ("calibrant", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate")
 # Held-out samples below which a user is warned at once.
 FEWEST = 5
+# Steps of training, and log T, from which on a forgotten finish() matters although the training loss is at T = 1.
+FEWEST_STEPS, NEAR_ONE = 100, 0.1
 # The rows that Dataset.select of Hugging Face took are private, so contents are compared. Data may naturally have a
 # few equal samples. Reading this many bytes of each data set takes about a second.
 USUAL_REPEATS, MOST_BYTES = 0.05, 2**24
@@ -21,28 +24,52 @@ class CalibrationWarning(UserWarning):
     """Calibrated training does not work as intended."""
 
 
+class Place(NamedTuple):
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    module: str
+
+
+def place_of_call() -> Place:
+    """The line where the user's program calls this package."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in PASSED_OVER:
+        frame = frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__", ""))
+
+
 class Reminder:
     """Reminds the user of ``finish()`` when a loss is gone and logits are not divided by its temperature."""
 
     def __init__(self, on: bool) -> None:
         self.on = on
-        self.temperature = 1.0
+        self.place = place_of_call()
+        self.expect(1.0, 1.0, 0)
+
+    def expect(self, temperature: float, best: float, steps: int) -> None:
+        """Note the temperature of the training loss, and the best one for held-out data after so many steps."""
+        self.temperature = temperature
+        self.best = best if steps >= FEWEST_STEPS and abs(math.log(best)) > NEAR_ONE else 1.0
 
     def tell(self) -> None:
         """Warn if ``finish()`` is missing."""
-        if self.on and self.temperature != 1:
+        temperature = self.best if self.temperature == 1 else self.temperature
+        if self.on and temperature != 1:
             warn(
-                f"training ended without finish(): the model's logits are not divided by the temperature, "
-                f"{self.temperature:.3g}, and are over-confident. Call finish(held_out_loader) on the loss"
+                f"training ended without finish(): the model's logits are not divided by the temperature of held-out "
+                f"data, {temperature:.3g}, and are {'over' if temperature > 1 else 'under'}-confident. Call "
+                "finish(held_out_loader) on the loss",
+                self.place,
             )
 
 
-def warn(message: str) -> None:
+def warn(message: str, place: Place | None = None) -> None:
     """Give a :class:`CalibrationWarning`, located where the user's program calls this package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in PASSED_OVER:
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, CalibrationWarning, stacklevel=level)
+    file, line, module = place or place_of_call()
+    # Python shows equal texts of a line once; with a new registry a second model with the same problem is reported too.
+    warnings.warn_explicit(message, CalibrationWarning, file, line, module, registry={})
 
 
 def warn_of_data(held_out: Any, train: Any = None, sampler: Any = None) -> None:
