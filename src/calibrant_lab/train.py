@@ -100,7 +100,6 @@ def train(
 def _warnings_on(console: Console) -> Iterator[None]:
     """Print warnings at once, above the progress bar, without the line of code that gave them."""
     with warnings.catch_warnings():
-        warnings.simplefilter("always", cal.training.CalibrationWarning)
         warnings.showwarning = lambda message, *_, **__: _warn(console, str(message))
         yield
 

@@ -292,7 +292,7 @@ def test_three_held_out_samples_are_too_few_for_every_method(method: Any) -> Non
     calibrated = CalibratedLoss(nn.Linear(10, 4), method)
     calibrated(*samples(20, 0), x, y)
     with pytest.warns(CalibrationWarning, match="3 held-out samples .* hold out more data"):
-        calibrated.finish([(x, y)])
+        calibrated.finish([(x, y)], [samples(20, 2)])
 
 
 def plain_objective(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

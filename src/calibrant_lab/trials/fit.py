@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from calibrant.training import InterleavedLoader, interleave
+from calibrant.training import CalibrationWarning, InterleavedLoader, interleave
 from calibrant.training.ignored import minimum_samples
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
 from calibrant.training.randomness import random_state, set_random_state
@@ -170,6 +170,7 @@ def _quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")
+            warnings.simplefilter("always", CalibrationWarning)
             yield
     finally:
         logger.setLevel(level)

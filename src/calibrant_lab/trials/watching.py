@@ -10,16 +10,14 @@ from rich.progress import Progress, TaskID
 
 
 class KeepLast(Checkpoint):
-    """Keep one checkpoint to continue from: after an epoch, and within long ones every ``seconds``.
+    """Keep the last checkpoint: saved after every epoch, and every ``seconds`` within long epochs.
 
-    Of short epochs, only the last and those that end ``seconds_of_epochs`` after the previous checkpoint are saved.
     Resuming from it does not change the result.
     """
 
-    def __init__(self, path: Path, *, seconds: float = 60, seconds_of_epochs: float = 1) -> None:
+    def __init__(self, path: Path, *, seconds: float = 60) -> None:
         self.path = path
         self.seconds = seconds
-        self.seconds_of_epochs = seconds_of_epochs
         self._saved = 0.0
 
     def on_train_start(self, *_: Any) -> None:
@@ -36,13 +34,8 @@ class KeepLast(Checkpoint):
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save the epoch, unless the last checkpoint is only just behind."""
-        ends = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
-        if ends or self._is_limit(trainer) or time.monotonic() - self._saved >= self.seconds_of_epochs:
-            self._save(trainer)
-
-    def _is_limit(self, trainer: Trainer) -> bool:
-        return trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
+        """Save after the epoch."""
+        self._save(trainer)
 
 
 class Bar(Callback):
