@@ -1,7 +1,20 @@
-"""Settings of the process that every test needs."""
+"""Settings of the process that every test needs, and fixtures that several folders use."""
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 # Some virtual machines report AMX and do not have it. oneDNN 3.12, in torch 2.13, believes them and dies of an illegal
 # instruction in the first bfloat16 matrix product. It reads this when it is first used, and so do child processes.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """No graphs of other tests, which count towards the limit of compilations."""
+    import torch  # after the setting above
+
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()

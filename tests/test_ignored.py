@@ -1,6 +1,6 @@
 """A batch of which everything is ignored does not stop training: 0, connected to the logits, and one warning."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from unittest import mock
 
 import pytest
@@ -53,13 +53,6 @@ def test_a_transform_gives_zero_too(name: str) -> None:
     torch.testing.assert_close(values[0], MODULES[name]()(LOGITS, TARGET))
     assert values[1] == 0
     assert (gradients[1] == 0).all()
-
-
-@pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize(

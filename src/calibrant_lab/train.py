@@ -27,7 +27,7 @@ from calibrant_lab.trials.configuration import Configuration, configure, label, 
 from calibrant_lab.trials.fit import check_accelerator
 from calibrant_lab.trials.provenance import changes_since
 from calibrant_lab.trials.run import run_trial
-from calibrant_lab.trials.store import CHECKPOINT, Store, Trial
+from calibrant_lab.trials.store import CHECKPOINT, FULL, Store, Trial, is_full
 from calibrant_lab.trials.watching import Bar
 
 
@@ -77,6 +77,10 @@ def train(
                     store, configuration, data, accelerator, loggers=loggers,
                     callbacks=[Bar(progress, task, label=name)], raises=True, keeps_checkpoint=True,
                 )  # fmt: skip
+            except OSError as error:
+                if is_full(error):
+                    raise FileError(trial.folder, FULL) from error
+                raise
             except KeyboardInterrupt:
                 progress.stop()
                 if (trial.folder / CHECKPOINT).exists():

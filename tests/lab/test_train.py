@@ -1,5 +1,6 @@
 """`calibrant train` writes one trial; killed at any moment, it ends the same."""
 
+import errno
 import io
 import json
 import os
@@ -77,6 +78,18 @@ def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: pytest
     assert set(trial.warnings()) == {"outweighs"}
     [line] = warned([trial, trial])
     assert line.startswith("warning, ESD λ 1000 batch 32, 2 trials: the objective pulled")
+    for damaged in ("", "[1, 2]"):
+        (trial.folder / "warnings.json").write_text(damaged)
+        assert list(trial.warnings().values()) == ["the trial gave warnings, but warnings.json cannot be read"]
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(training, "run_trial", full)
+    with pytest.raises(FileError, match="is on a full disk: free some space, then run the same command again"):
+        train(TINY, None, tmp_path, accelerator="cpu")
 
 
 def test_a_finished_trial_is_shown_again_and_not_trained_again(

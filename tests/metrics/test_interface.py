@@ -227,6 +227,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"confidence": np.array(["a", "b", "c"]), "correct": [1, 0, 1]}, "must hold numbers"),
     ({"confidence": np.zeros(0), "correct": np.zeros(0)}, "at least 3 sample"),
     ({"confidence": GOOD[:2], "correct": [1, 0]}, "at least 3 samples, got 2"),
+    ({"logits": np.zeros((0, 3)), "target": np.zeros(0, dtype=int)}, "at least 3 samples, got 0"),
+    ({"logits": np.zeros(0), "target": np.zeros(0, dtype=int)}, "at least 3 samples, got 0"),
     ({"probabilities": P + 0.2, "target": [0, 1, 0]}, "must sum to 1"),
     ({"probabilities": P, "target": [0, 1, 2]}, "target must lie in 0..1"),
     ({"probabilities": P, "target": [0, -1, 1]}, "target must lie in 0..1"),

@@ -3,7 +3,6 @@
 import copy
 import inspect
 import pickle
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +15,6 @@ import calibrant as cal
 
 LOSSES: dict[str, type[nn.Module]] = {name: getattr(cal, name) for name in cal.__all__ if name.endswith("Loss")}
 LOGITS, TARGET = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
-
-
-@pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -1,6 +1,6 @@
 """Several labels a sample: every label is a calibration problem of its own, and the objective is their mean."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -168,13 +168,6 @@ def test_a_label_with_too_few_samples_is_left_out_of_the_mean() -> None:
     expected = module(logits[:, :2], target[:, :2])
     target[2:, 2] = -100
     torch.testing.assert_close(module(logits, target), expected)
-
-
-@pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,6 +1,6 @@
 """Sample weights: repetition where that has a meaning, the weighted U-statistic elsewhere, and nothing if equal."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -230,13 +230,6 @@ def test_weighted_esd_centres_on_zero_when_calibrated() -> None:
     c = torch.rand(z.shape, generator=generator, dtype=torch.float64) < z
     values = F.esd(z, c, sample_weight=(z * 10).exp())
     assert abs(float(values.mean())) < 4 * float(values.std()) / len(values) ** 0.5
-
-
-@pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", MODULES)

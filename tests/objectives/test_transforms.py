@@ -1,7 +1,6 @@
 """torch.compile, autocast, torch.func, and devices whose values must not be read."""
 
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,6 @@ from torch import nn
 
 import calibrant as cal
 from tests.cases import MODULES, random_logits, value_and_gradient
-
-
-@pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -112,6 +112,16 @@ def test_a_data_set_in_place_of_batches_is_told() -> None:
         calibrate(nn.Linear(10, 4), TensorDataset(*samples(100, 0)))  # type: ignore[arg-type]
 
 
+def test_classes_without_samples_are_not_ruled_out() -> None:
+    x, y = samples(300, 0)
+    with pytest.warns(
+        CalibrationWarning, match=r"1 of 4 classes have no sample.* only a temperature is tried"
+    ) as caught:
+        result = calibrate(knowing(nn.Linear(10, 4)), [(x[y != 2], y[y != 2])])
+    assert len(caught) >= 1
+    assert {one.method for one in result.candidates} == {"nothing", "temperature"}
+
+
 def test_a_second_model_with_the_same_problem_is_reported_too() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")

@@ -194,7 +194,7 @@ def _from_logits(logits: Values, target: Values) -> Predictions:
     if raw.dim() > 2:
         raise ValueError(f"logits must have shape (N, C) or (N,), got {tuple(raw.shape)}: flatten dense predictions")
     inputs.check_float("logits", raw)
-    unusable = int((~raw.isfinite()).reshape(len(raw), -1).any(1).sum()) if raw.dim() else 0
+    unusable = int((~raw.isfinite()).reshape(len(raw), raw[:1].numel() or 1).any(1).sum()) if raw.numel() else 0
     if unusable:
         raise ValueError(f"logits must be finite, got NaN or infinity in {unusable} of {len(raw)} samples: drop them")
     classes = raw.shape[1] if raw.dim() == 2 and raw.shape[1] > 1 else 2

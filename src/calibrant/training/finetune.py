@@ -144,7 +144,13 @@ def calibrate(
         raise ValueError(f"calibrating needs at least {2 * FOLDS} samples, got {len(samples.target)}: pass more data")
     _warn_of_data(samples)
     wanted: tuple[Method, ...] = ("temperature", "vector", "head") if method == "auto" else (method,)
-    wanted = ("temperature",) if samples.features is None else wanted
+    absent = samples.logits.shape[1] - len(samples.target.unique())
+    if absent and samples.features is not None and method != "temperature":
+        warn(
+            f"{absent} of {samples.logits.shape[1]} classes have no sample, and methods 'vector' and 'head' would rule "
+            f"them out: {'only a temperature is tried' if method == 'auto' else 'pass samples of every class'}"
+        )
+    wanted = ("temperature",) if samples.features is None or (absent and method == "auto") else wanted
     if no_temperature := _why_no_temperature(samples):
         wanted = tuple(name for name in wanted if name == "vector")  # the head is pulled towards weights divided by T
         done = "only 'vector' can be tried" if wanted else "the model is left as it is"

@@ -188,7 +188,8 @@ class Guard:
             )
 
     def _judge_pull(self, values: dict[str, float], training: Scores | None, held_out: Scores | None) -> None:
-        if self.on and self._without_pull >= FEWEST_PULLS and not self._pulls["objective"] and values["silent"] < 1:
+        is_watched = not self.on or self._pulls["objective"] or self._without_pull < FEWEST_PULLS
+        if not is_watched and values.get("silent", 1.0) < 1:
             self.warn(
                 "unwatched",
                 "the pull of the objective on the logits cannot be measured, as in compiled code: a weight that is too "
@@ -290,6 +291,7 @@ class Guard:
             "objectives": list(self._objectives), "latest": dict(self.latest),
             "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
             "pulls": {name: list(pulls) for name, pulls in self._pulls.items()},
+            "was_compared": self._was_compared, "without_pull": self._without_pull,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -303,3 +305,4 @@ class Guard:
         self.training.load_state_dict(state["training"])
         self.held_out.load_state_dict(state["held_out"])
         self._pulls = {name: list(pulls) for name, pulls in state["pulls"].items()}
+        self._was_compared, self._without_pull = state.get("was_compared", False), state.get("without_pull", 0)

@@ -14,7 +14,7 @@ from calibrant_lab.sweeps.protocol import Plan, Results, Validated, plan
 from calibrant_lab.sweeps.sweep import FOLDER, Sweep
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import Executor
-from calibrant_lab.trials.store import CHECKPOINT, Store
+from calibrant_lab.trials.store import CHECKPOINT, FULL, Store
 
 SECONDS_TO_WAIT = 1.0
 SECONDS_BETWEEN_VISITS = 5.0  # to a trial that another command runs
@@ -57,7 +57,7 @@ def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> P
                 return current
             for trial, ending in executor.wait(SECONDS_TO_WAIT):
                 if ending == "disk full":
-                    raise FileError(store.folder, "is on a full disk: free some space, then run the same command again")
+                    raise FileError(store.folder, FULL)
                 if ending == "done" and (found := scores_of(trial, store, sweep)) is not None:
                     results[trial] = found
                 elif ending == "busy":

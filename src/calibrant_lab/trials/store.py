@@ -34,6 +34,7 @@ WARNINGS = "warnings.json"  # of the guard over training
 SCORES = "scores.json"  # computed later from the predictions
 FINAL = "final.ckpt"  # checkpoint of a finished trial, to continue it with more epochs
 LOCK = ".lock"
+FULL = "is on a full disk: free some space, then run the same command again"
 DROPOUT_PASSES = 10  # passes averaged in predictions with dropout
 Status = Literal["done", "running", "failed", "unfinished"]
 Ending = Literal["done", "busy", "failed", "disk full"]  # how an attempt at a trial ended
@@ -179,7 +180,11 @@ class Trial:
     def warnings(self) -> dict[str, str]:
         """Warnings of the guard over training, by kind."""
         path = self.folder / WARNINGS
-        return {str(kind): str(text) for kind, text in read_json(path).items()} if path.exists() else {}
+        if not path.exists():
+            return {}
+        with suppress(FileError), _explained(path) as found:
+            return {str(kind): str(text) for kind, text in found.items()}
+        return {"unknown": f"the trial gave warnings, but {path.name} cannot be read"}
 
     def predicted(self, part: Part, *, sampled: bool = False) -> Predicted:
         """Logits and targets; with ``sampled``, mean log-probabilities of passes with dropout on."""
