@@ -1,5 +1,6 @@
 """The temperature in the loop for a LightningModule that knows nothing of Calibrant."""
 
+import math
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,6 +118,18 @@ def test_the_module_is_calibrated_and_free_of_hooks_after_fit(last: tuple[nn.Mod
     assert cal.metrics.ece(logits=module(x).detach(), target=y, bins=20) < 0.1
     assert not last or "net.2.calibrant_temperature" in module.state_dict()
     assert last or not any(each._forward_hooks for each in module.modules())
+
+
+def test_a_checkpoint_has_the_best_temperature_before_the_loss_has_moved(tmp_path: Path) -> None:
+    train, held_out, validation = loaders()
+    callback = TemperatureInTheLoop(held_out)
+    saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=5, save_top_k=-1)
+    trainer(tmp_path, callback, saving, max_epochs=1).fit(Own(), train, validation)
+    [path] = tmp_path.glob("*.ckpt")
+    state = torch.load(path, weights_only=True)["callbacks"]["TemperatureInTheLoop"]
+    assert state["loss"]["loop"]["log_temperature"] == 0
+    assert state["temperature"] == pytest.approx(math.exp(state["loss"]["loop"]["best"]))
+    assert state["temperature"] != 1
 
 
 def test_every_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
