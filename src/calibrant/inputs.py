@@ -22,6 +22,9 @@ from calibrant.options import check_range as check_range
 from calibrant.torch_private import assert_without_waiting
 
 
+IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
+
+
 class Pairs(NamedTuple):
     """Input of the calibration objectives: samples are the last dimension of every field."""
 
@@ -263,6 +266,7 @@ def classification(
     mask: Tensor | None = None,
     ignore_index: int | None = -100,
     sample_weight: Tensor | None = None,
+    if_not_finite: str = IN_TRAINING,
 ) -> Classification:
     """Validate and flatten classifier output.
 
@@ -272,6 +276,7 @@ def classification(
         mask: Boolean, same shape as ``target``; True where a sample counts.
         ignore_index: Label of samples to ignore; None to ignore none.
         sample_weight: Non-negative weights, same shape as ``target``.
+        if_not_finite: What the error about NaN or infinite logits advises.
     """
     check_logits_and_target(logits, target, ignore_index)
     if target.is_floating_point() or target.is_complex():
@@ -311,7 +316,7 @@ def classification(
         target = torch.where(valid, target, 0)
     if logits.shape[1] == 1:
         logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
-    check_finite_logits(logits)
+    check_finite_logits(logits, if_not_finite)
     _check_labels(target, logits.shape[1], ignore_index)
     return Classification(logits, target, valid, weight)
 
@@ -328,15 +333,12 @@ def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None)
     return None if mask is not None and readable(mask) and mask.numpy().all() else mask
 
 
-def check_finite_logits(logits: Tensor) -> None:
+def check_finite_logits(logits: Tensor, remedy: str = IN_TRAINING) -> None:
     """Raise ``ValueError`` if ``(N, C)`` logits hold NaN or infinity."""
 
     def not_finite(_: str) -> str:
         where = f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if readable(logits) else ""
-        return (
-            f"logits must be finite, got NaN or infinity{where}: "
-            "lower the learning rate, clip gradients, or leave those samples out with mask="
-        )
+        return f"logits must be finite, got NaN or infinity{where}: {remedy}"
 
     largest = torch.finfo(logits.dtype).max
     require_between(logits, -largest, largest, not_finite)

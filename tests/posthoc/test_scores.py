@@ -45,7 +45,7 @@ def test_platt_agrees_with_scikit_learn() -> None:
     calibration = pytest.importorskip("sklearn.calibration")
     logits, target = binary(800, seed=0)
     slope, intercept = calibration._sigmoid_calibration(logits.numpy(), target.numpy())
-    fitted = PlattScaling().fit(logits, target)
+    fitted = PlattScaling(strict=True).fit(logits, target)
     assert fitted.slope.item() == pytest.approx(-slope, rel=1e-4)
     assert fitted.intercept.item() == pytest.approx(-intercept, abs=1e-4)
 
@@ -56,7 +56,7 @@ def test_beta_is_the_logistic_regression_of_two_logarithms() -> None:
     z = logits.sigmoid().numpy()
     features = np.column_stack((np.log(z), -np.log1p(-z)))
     exact = linear_model.LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(features, target.numpy())
-    found = BetaCalibration().fit(logits, target).coefficients[0].numpy()
+    found = BetaCalibration(strict=True).fit(logits, target).coefficients[0].numpy()
     assert found == pytest.approx(np.append(exact.coef_[0], exact.intercept_), rel=1e-3, abs=1e-3)
 
 
@@ -66,13 +66,13 @@ def test_beta_never_falls(sign: int) -> None:
     logits = torch.linspace(-4, 4, 2001, dtype=torch.float64)
     target = (sign * logits > 1).long()
     target[(sign * logits < -3)] = 1
-    fitted = BetaCalibration().fit(logits, target)
+    fitted = BetaCalibration(strict=True).fit(logits, target)
     coefficients = fitted.coefficients[0]
     assert coefficients[:2].min() == 0
     assert fitted.predict_proba(logits)[:, 1].diff().min() >= -1e-12
 
 
-@pytest.mark.parametrize("calibrator", [PlattScaling(), BetaCalibration()], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("calibrator", [PlattScaling(strict=True), BetaCalibration(strict=True)], ids=lambda c: type(c).__name__)
 def test_regressions_of_separable_scores_stay_finite(calibrator: PlattScaling | BetaCalibration) -> None:
     logits = torch.linspace(-4, 4, 200)
     calibrator.fit(logits, (logits > 0).long())
@@ -85,7 +85,7 @@ def test_regressions_of_separable_scores_stay_finite(calibrator: PlattScaling | 
 @pytest.mark.parametrize("tied", [False, True])
 def test_equal_width_bins_hold_the_rate_of_hits(tied: bool) -> None:
     logits, target = binary(500, seed=2, tied=tied)
-    found = HistogramBinning(bins=7, mode="equal-width", view="class-wise").fit(logits, target)
+    found = HistogramBinning(bins=7, mode="equal-width", view="class-wise", strict=True).fit(logits, target)
     z, after = logits.sigmoid(), found.predict_proba(logits)[:, 1]
     for low in range(7):
         inside = (z > low / 7) & (z <= (low + 1) / 7)
@@ -96,7 +96,7 @@ def test_equal_width_bins_hold_the_rate_of_hits(tied: bool) -> None:
 
 def test_equal_mass_bins_are_runs_of_sorted_samples() -> None:
     logits, target = binary(600, seed=3)
-    found = HistogramBinning(bins=6, view="class-wise").fit(logits, target)
+    found = HistogramBinning(bins=6, view="class-wise", strict=True).fit(logits, target)
     after = found.predict_proba(logits)[:, 1]
     for part in logits.argsort().chunk(6):
         assert after[part].tolist() == pytest.approx([target[part].double().mean().item()] * 100)
@@ -105,14 +105,14 @@ def test_equal_mass_bins_are_runs_of_sorted_samples() -> None:
 @pytest.mark.parametrize("samples", [1, 2, 3, 10])
 def test_more_bins_than_samples_are_no_trouble(samples: int) -> None:
     logits, target = binary(10, seed=4)
-    for calibrator in (HistogramBinning(), BayesianBinning(), IsotonicCalibration(), SplineCalibration()):
+    for calibrator in (HistogramBinning(strict=True), BayesianBinning(strict=True), IsotonicCalibration(strict=True), SplineCalibration(strict=True)):
         rows = calibrator.fit(logits[:samples], target[:samples]).predict_proba(logits)
         assert rows.isfinite().all()
         assert (rows.sum(1) - 1).abs().max() < 1e-6
 
 
 def test_an_empty_bin_gives_its_middle() -> None:
-    binning = HistogramBinning(bins=4, mode="equal-width", view="class-wise")
+    binning = HistogramBinning(bins=4, mode="equal-width", view="class-wise", strict=True)
     after = binning.fit(torch.tensor([5.0, -5.0]), torch.tensor([1, 0])).predict_proba(torch.tensor([0.4, -0.4]))
     assert after[:, 1].tolist() == pytest.approx([0.625, 0.375])
 
@@ -123,7 +123,7 @@ def test_isotonic_agrees_with_scikit_learn(tied: bool) -> None:
     logits, target = binary(500, seed=5, tied=tied)
     exact = isotonic.IsotonicRegression(out_of_bounds="clip").fit(logits.sigmoid().numpy(), target.numpy())
     new = torch.linspace(-9, 9, 301, dtype=torch.float64)
-    found = IsotonicCalibration().fit(logits, target).predict_proba(new)[:, 1]
+    found = IsotonicCalibration(strict=True).fit(logits, target).predict_proba(new)[:, 1]
     np.testing.assert_allclose(found.numpy(), exact.predict(new.sigmoid().numpy()), atol=1e-12)
 
 
@@ -156,7 +156,7 @@ def test_bayesian_binning_averages_the_histograms(samples: int) -> None:
     logits, target = binary(samples, seed=6)
     new = torch.linspace(-6, 6, 211, dtype=torch.float64)
     expected = bayesian_binning(logits.sigmoid().numpy(), target.numpy(), new.sigmoid().numpy())
-    found = BayesianBinning().fit(logits, target).predict_proba(new)[:, 1].numpy()
+    found = BayesianBinning(strict=True).fit(logits, target).predict_proba(new)[:, 1].numpy()
     np.testing.assert_allclose(found, expected, atol=3e-3)  # models below a thousandth are left out
 
 
@@ -183,14 +183,14 @@ def test_spline_adds_the_slope_of_the_cumulated_gap() -> None:
     heights = optimize.lsq_linear(np.column_stack([column(t) for column in columns]), gap).x
     slope = interpolate.CubicSpline(knots, heights, bc_type="natural").derivative()
     expected = np.clip(z[order] + slope((np.arange(900) + 0.5) / 900), 0, 1)
-    found = SplineCalibration(view="class-wise").fit(logits, target).predict_proba(logits)[:, 1].numpy()[order]
+    found = SplineCalibration(view="class-wise", strict=True).fit(logits, target).predict_proba(logits)[:, 1].numpy()[order]
     np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
 def test_spline_does_not_depend_on_the_order_of_ties() -> None:
     logits, target = binary(500, seed=8, tied=True)
     shuffled = torch.randperm(500, generator=torch.Generator().manual_seed(0))
-    one, other = SplineCalibration(), SplineCalibration()
+    one, other = SplineCalibration(strict=True), SplineCalibration(strict=True)
     first = one.fit(logits, target).predict_proba(logits)
     torch.testing.assert_close(other.fit(logits[shuffled], target[shuffled]).predict_proba(logits), first)
 
@@ -198,25 +198,25 @@ def test_spline_does_not_depend_on_the_order_of_ties() -> None:
 def test_rows_in_which_all_is_zero_keep_their_probabilities() -> None:
     logits = torch.tensor([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]]).repeat(4, 1)
     # Low scores never hit, and a flat row has only low scores.
-    binning = HistogramBinning(bins=2, mode="equal-width", view="class-wise").fit(logits, torch.arange(12) % 3)
+    binning = HistogramBinning(bins=2, mode="equal-width", view="class-wise", strict=True).fit(logits, torch.arange(12) % 3)
     assert binning.values[:, 0].max() == 0
     flat = torch.tensor([[0.2, 0.1, 0.0]])
     torch.testing.assert_close(binning.predict_proba(flat), flat.softmax(1))
 
 
 TOP_LABEL: list[Callable[[], ScoreCalibrator]] = [
-    HistogramBinning,
-    SplineCalibration,
-    lambda: PlattScaling("top-label"),
-    lambda: BetaCalibration("top-label"),
-    lambda: IsotonicCalibration("top-label"),
-    lambda: BayesianBinning("top-label"),
+    lambda: HistogramBinning(strict=True),
+    lambda: SplineCalibration(strict=True),
+    lambda: PlattScaling("top-label", strict=True),
+    lambda: BetaCalibration("top-label", strict=True),
+    lambda: IsotonicCalibration("top-label", strict=True),
+    lambda: BayesianBinning("top-label", strict=True),
 ]
 
 
 def test_top_label_keeps_the_proportions_of_the_others_where_none_overtakes() -> None:
     logits, target = overconfident(500, 4, 2.0, seed=9)
-    before, after = logits.softmax(1), PlattScaling("top-label").fit(logits, target).predict_proba(logits)
+    before, after = logits.softmax(1), PlattScaling("top-label", strict=True).fit(logits, target).predict_proba(logits)
     others = torch.ones_like(before, dtype=torch.bool).scatter(1, before.argmax(1, keepdim=True), False)
     shares = [(p * others) / (p * others).sum(1, keepdim=True) for p in (before, after)]
     free = shares[0].amax(1) * (1 - after.amax(1)) < 0.999 * after.amax(1)
@@ -255,7 +255,7 @@ def test_a_tie_of_all_classes_goes_to_the_predicted_one(classes: int) -> None:
     logits = 5 * torch.eye(classes)  # each class predicted once, and one prediction in C right: 1/C for all
     target = (torch.arange(classes) + 1) % classes
     target[0] = 0
-    calibrator = HistogramBinning(bins=1).fit(logits, target)
+    calibrator = HistogramBinning(bins=1, strict=True).fit(logits, target)
     after = calibrator.predict_proba(logits)
     assert after.argmax(1).equal(torch.arange(classes))
     torch.testing.assert_close(after, torch.full_like(after, 1 / classes), rtol=1e-5, atol=0)
@@ -289,7 +289,7 @@ def test_gradients_stay_finite_where_the_model_is_sure(kind: type[PlattScaling],
 
 def test_bayesian_binning_keeps_no_edge_without_a_step() -> None:
     logits, target = overconfident(1000, 40, 2.0, seed=22)
-    table = BayesianBinning().fit(logits, target)
+    table = BayesianBinning(strict=True).fit(logits, target)
     used = table.edges.isfinite()
     assert used[:, :-1].logical_or(~used[:, 1:]).all()  # what is not used stands at the end
     steps, gaps = table.values.diff(dim=1), table.edges.diff(dim=1)
@@ -308,12 +308,12 @@ def test_a_thousand_classes_pass_in_blocks(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: PlattScaling("top"),  # type: ignore[arg-type]
+    (lambda: PlattScaling("top", strict=True),  # type: ignore[arg-type]
      "view must be one of 'class-wise', 'top-label', got 'top'"),
-    (lambda: HistogramBinning(mode="equal"),  # type: ignore[arg-type]
+    (lambda: HistogramBinning(mode="equal", strict=True),  # type: ignore[arg-type]
      "mode must be one of"),
-    (lambda: HistogramBinning(bins=0), "bins must be at least 1"),
-    (lambda: SplineCalibration(knots=1), "knots must be at least 2, got 1"),
+    (lambda: HistogramBinning(bins=0, strict=True), "bins must be at least 1"),
+    (lambda: SplineCalibration(knots=1, strict=True), "knots must be at least 2, got 1"),
 ])  # fmt: skip
 def test_bad_options_are_named(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -9,14 +9,18 @@ from calibrant.posthoc.histogram import HistogramBinning
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.platt import PlattScaling
+from calibrant.posthoc.notices import FitWarning
 from calibrant.posthoc.scores import ScoreCalibrator
 from calibrant.posthoc.spline import SplineCalibration
+from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.vector import VectorScaling
 
 # Methods that the command line offers, by name. All their options have defaults.
 METHODS: dict[str, type[Calibrator]] = {
     "temperature": TemperatureScaling,
+    "sms": StructuredMatrixScaling,
+    "svs": StructuredVectorScaling,
     "vector": VectorScaling,
     "matrix": MatrixScaling,
     "dirichlet": DirichletCalibration,
@@ -37,12 +41,15 @@ __all__ = [
     "ConformalClassifier",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
+    "FitWarning",
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",
     "PlattScaling",
     "ScoreCalibrator",
     "SplineCalibration",
+    "StructuredMatrixScaling",
+    "StructuredVectorScaling",
     "TemperatureScaling",
     "VectorScaling",
     "logits_from_probabilities",

@@ -32,6 +32,7 @@ class BayesianBinning(ScoreCalibrator):
 
     Args:
         view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI 2015.
@@ -49,14 +50,14 @@ class BayesianBinning(ScoreCalibrator):
     edges: Tensor
     values: Tensor
 
-    def __init__(self, view: View = "class-wise") -> None:
-        super().__init__(view)
+    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
+        super().__init__(view, strict=strict)
 
-    def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
+    def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
         """Score every binning, and average those that count."""
-        sample = SortedHits(scores.probability, hits)
+        sample = SortedHits(scores.probability, hits, weight)
         samples = hits.shape[1]
-        root = samples ** (1 / 3)
+        root = (samples if weight is None else float(weight.sum())) ** (1 / 3)
         sizes = range(max(1, math.floor(root / SPREAD)), min(samples, math.ceil(root * SPREAD)) + 1)
         evidence = torch.stack([_log_evidence(sample, bins) for bins in sizes], dim=1)
         share = (evidence - evidence.amax(1, keepdim=True)).exp()

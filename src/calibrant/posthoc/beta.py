@@ -19,6 +19,7 @@ class BetaCalibration(ScoreCalibrator):
 
     Args:
         view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Kull, Silva Filho, Flach, "Beta calibration: a well-founded and easily implemented improvement on
@@ -36,14 +37,14 @@ class BetaCalibration(ScoreCalibrator):
     state = ("coefficients",)
     coefficients: Tensor
 
-    def __init__(self, view: View = "class-wise") -> None:
-        super().__init__(view)
+    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
+        super().__init__(view, strict=strict)
 
-    def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
+    def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
         """Fit the regressions, and again without negative coefficients."""
         features = _features(scores).double()
         centre = features.new_tensor([1.0, 1.0, 0.0])
-        found = logistic_regression(features, hits, centre)
+        found = logistic_regression(features, hits, centre, weight=weight)
         dropped = torch.zeros_like(found, dtype=torch.bool)
         for _ in range(2):
             negative = (found < 0) & ~dropped
@@ -54,7 +55,7 @@ class BetaCalibration(ScoreCalibrator):
                 break
             dropped |= negative
             kept = features[again] * ~dropped[again].unsqueeze(2)
-            found[again] = logistic_regression(kept, hits[again], centre)
+            found[again] = logistic_regression(kept, hits[again], centre, weight=weight)
             found = found.masked_fill(dropped, 0.0)
         return (found,)
 

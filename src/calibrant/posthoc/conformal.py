@@ -9,7 +9,8 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.numerics import accumulation_dtype
-from calibrant.posthoc.base import Array, Fitted, check_whole
+from calibrant.posthoc.base import Fitted, check_whole
+from calibrant.posthoc.containers import Array
 
 ScoreName = Literal["lac", "aps", "raps"]
 # Penalties that RAPS tries when tuned, and the share of the data used for tuning.
@@ -112,7 +113,7 @@ class ConformalClassifier(Fitted):
         near = buffer.float()
         return torch.where(near < buffer, near.nextafter(near.new_tensor(torch.inf)), near)
 
-    def fit_rows(self, logits: Tensor, target: Tensor) -> None:
+    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002
         """Tune the penalties if requested, and compute the quantile of the scores."""
         penalty, rank = (0.0 if value == "tune" else float(value) for value in (self.penalty, self.rank))
         if self.score == "raps" and "tune" in (self.penalty, self.rank):

@@ -16,7 +16,8 @@ class HistogramBinning(ScoreCalibrator):
     """Replace a probability by the rate of hits among the held-out samples in its bin.
 
     Bins are right-closed. A bin without held-out samples gives its middle. Ties are never split, so there can be
-    fewer bins of equal mass than requested. Rates of 0 and 1 occur, and with them an infinite NLL.
+    fewer bins of equal mass than requested. Rates of 0 and 1 occur; mixing with the uniform distribution (see
+    :class:`Calibrator`) keeps the log loss finite.
 
     Args:
         bins: Number of bins.
@@ -41,16 +42,18 @@ class HistogramBinning(ScoreCalibrator):
     edges: Tensor
     values: Tensor
 
-    def __init__(self, bins: int = 15, mode: Mode = "equal-mass", view: View = "top-label") -> None:
-        super().__init__(view)
+    def __init__(
+        self, bins: int = 15, mode: Mode = "equal-mass", view: View = "top-label", *, strict: bool = False
+    ) -> None:
+        super().__init__(view, strict=strict)
         inputs.check_count("bins", bins)
         inputs.check_choice("mode", mode, ("equal-mass", "equal-width"))
         self.bins = int(bins)
         self.mode = mode
 
-    def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
+    def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
         """Count hits in bins."""
-        sample = SortedHits(scores.probability, hits)
+        sample = SortedHits(scores.probability, hits, weight)
         if self.mode == "equal-mass":
             edges = sample.equal_mass_edges(self.bins)
         else:

@@ -29,16 +29,25 @@ def chunks(features: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield part.double(), labels
 
 
-def nll_and_residual(logits: Tensor, target: Tensor) -> tuple[float, Tensor]:
-    """Summed NLL, and its gradient in the logits: probabilities minus the one-hot target. Overwrites the logits."""
+def nll_and_residual(logits: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[float, Tensor]:
+    """Summed NLL, and its gradient in the logits: probabilities minus the one-hot target. Overwrites the logits.
+
+    Args:
+        logits: ``(N, C)``.
+        target: Class indices, ``(N,)``.
+        weight: ``(N,)``, or None.
+    """
     logits -= logits.amax(1, keepdim=True)
     column = target.unsqueeze(1)
-    true = logits.gather(1, column).sum()
+    true = logits.gather(1, column)
     residual = logits.exp_()
     total = residual.sum(1, keepdim=True)
     residual /= total
     residual.scatter_add_(1, column, torch.full_like(column, -1, dtype=residual.dtype))
-    return float(total.log().sum() - true), residual
+    losses = total.log_().sub_(true).squeeze(1)
+    if weight is not None:
+        losses, residual = losses * weight, residual.mul_(weight.unsqueeze(1))
+    return float(losses.sum(dtype=torch.float64)), residual
 
 
 def minimise(

@@ -4,25 +4,29 @@ import torch
 from torch import Tensor
 
 
-def logistic_regression(features: Tensor, target: Tensor, centre: Tensor, pull: float = 1e-8) -> Tensor:
+def logistic_regression(
+    features: Tensor, target: Tensor, centre: Tensor, pull: float = 1e-8, *, weight: Tensor | None = None
+) -> Tensor:
     r"""Minimise mean NLL plus :math:`\frac{pull}{2}|\theta - centre|^2` by Newton's method with step halving.
 
     Args:
         features: ``(rows, d, N)``, float64; a constant for the intercept is one of them.
         target: Probability of a hit, ``(rows, N)``, float64.
         centre: ``(d,)``: point that the coefficients start from and are pulled towards.
+        weight: ``(N,)`` weights of the samples, or None.
         pull: Strength of the pull; it bounds the coefficients if data is separable or a feature is constant.
 
     Returns:
         Coefficients, ``(rows, d)``.
     """
     rows, count, samples = features.shape
+    share = features.new_full((samples,), 1 / samples) if weight is None else weight / weight.sum()
 
     def log_odds(coefficients: Tensor) -> Tensor:
         return (coefficients.unsqueeze(1) @ features).squeeze(1)
 
     def objective(coefficients: Tensor, odds: Tensor) -> Tensor:
-        nll = (torch.nn.functional.softplus(odds) - target * odds).mean(1)
+        nll = (torch.nn.functional.softplus(odds) - target * odds) @ share
         return nll + pull / 2 * (coefficients - centre).square().sum(1)
 
     coefficients = centre.expand(rows, count).clone()
@@ -30,10 +34,10 @@ def logistic_regression(features: Tensor, target: Tensor, centre: Tensor, pull: 
     value = objective(coefficients, odds)
     for _ in range(100):
         probability = odds.sigmoid()
-        gradient = (features @ (probability - target).unsqueeze(2)).squeeze(2) / samples
+        gradient = (features @ ((probability - target) * share).unsqueeze(2)).squeeze(2)
         gradient += pull * (coefficients - centre)
-        weight = (probability * (1 - probability) / samples).unsqueeze(1)
-        curvature = (features * weight) @ features.mT
+        spread = (probability * (1 - probability) * share).unsqueeze(1)
+        curvature = (features * spread) @ features.mT
         curvature.diagonal(dim1=1, dim2=2).add_(pull)
         direction = -torch.linalg.solve(curvature, gradient)
         done = -(direction * gradient).sum(1) < 1e-12  # twice the gain that is left

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from calibrant.numerics import exclusive_cumsum
+
 
 def step_lookup(edges: Tensor, values: Tensor, position: Tensor) -> Tensor:
     """Value of the right-closed bin of each position.
@@ -47,19 +49,33 @@ class SortedHits:
     Args:
         position: Scores, ``(rows, N)``.
         hits: 0 or 1, ``(rows, N)``.
+        weight: ``(N,)`` weights of the samples, or None.
     """
 
-    def __init__(self, position: Tensor, hits: Tensor) -> None:
+    def __init__(self, position: Tensor, hits: Tensor, weight: Tensor | None = None) -> None:
         self.ascending, order = position.contiguous().sort(1)
         self.hits = hits.gather(1, order)
-        self.cumulated = torch.nn.functional.pad(self.hits.cumsum(1), (1, 0))
+        self.weight = None if weight is None else weight[order]
+        self.cumulated = exclusive_cumsum(self.hits if self.weight is None else self.hits * self.weight)
+        self.mass = None if self.weight is None else exclusive_cumsum(self.weight)
 
     def equal_mass_edges(self, bins: int) -> Tensor:
         """Inner edges, ``(rows, bins - 1)``, half-way between the samples they separate; ties are never split."""
-        samples = self.ascending.shape[1]
-        cut = torch.arange(1, bins, device=self.ascending.device) * samples / bins
-        above = cut.round().long().clamp(0, samples - 1)
-        left, right = self.ascending[:, (above - 1).clamp_min(0)], self.ascending[:, above]
+        rows, samples = self.ascending.shape
+        cut = torch.arange(1, bins, device=self.ascending.device) / bins
+        if self.mass is None:
+            above = (cut * samples).round().long().clamp(0, samples - 1).expand(rows, -1)
+            below = (above - 1).clamp_min(0)
+        else:
+            # Weights count as copies of a sample, at least one copy each on average.
+            copies = self.mass * max(1.0, samples / float(self.mass[0, -1]))
+            place = (cut * copies[0, -1]).round().expand(rows, -1)
+            ends = copies[:, 1:].contiguous()
+            below, above = (
+                torch.searchsorted(ends, (place - step).contiguous(), right=True).clamp(0, samples - 1)
+                for step in (1, 0)
+            )
+        left, right = self.ascending.gather(1, below), self.ascending.gather(1, above)
         return left + (right - left) / 2
 
     def count(self, edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,7 +84,7 @@ class SortedHits:
         until = torch.searchsorted(self.ascending, edges.contiguous(), right=True)
         ends = torch.cat((until, until.new_full((rows, 1), samples)), dim=1)
         zero = ends.new_zeros(rows, 1)
-        counts = ends.diff(dim=1, prepend=zero).double()
+        counts = (ends.double() if self.mass is None else self.mass.gather(1, ends)).diff(dim=1, prepend=zero.double())
         hits = self.cumulated.gather(1, ends).diff(dim=1, prepend=zero.double())
         return counts, hits
 

@@ -1,26 +1,23 @@
 """Matrix scaling and Dirichlet calibration: an affine map of logits or log-probabilities, kept near diagonal."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from calibrant import inputs
 from calibrant.numerics import log_softmax
-from calibrant.posthoc.base import Calibrator, check_whole
-from calibrant.posthoc.likelihood import PULL, Vector, chunks, minimise, nll_and_residual
+from calibrant.posthoc.affine import Affine, Penalty, fit_affine
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.folds import fold_numbers
+from calibrant.posthoc.likelihood import PULL, nll_and_residual
 from calibrant.posthoc.temperature import temperature_or_one
 
-Penalty = float | Literal["cv"]
+Strength = float | Literal["cv"]
 # Strongest first: the first fits are nearly diagonal and quick, and the next one starts from each.
-GRID = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
-
-
-class Affine(NamedTuple):
-    """Fitted parameters: ``(C, C)`` matrix and ``(C,)`` shift."""
-
-    matrix: Tensor
-    shift: Tensor
+GRID = (1e6, 1e5, 1e4, 1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
+# Products of a fit, samples times classes squared, beyond which there is no cross-validation.
+CROSS_VALIDATED = 1e9
 
 
 class MatrixScaling(Calibrator):
@@ -31,16 +28,19 @@ class MatrixScaling(Calibrator):
 
     The matrix can correct classes that are mistaken for one another. With :math:`C^2 + C` parameters it needs the
     penalty, and plenty of held-out data: with fewer than a few hundred samples per class prefer vector scaling,
-    which is the limit of a large penalty. The problem is convex, and solved by L-BFGS in float64; the
-    diagonal, which ODIR leaves free, is bounded on separable data by the same pull as in vector scaling.
+    which is the limit of a large penalty. The problem is convex, and solved by Newton's method or L-BFGS; the
+    diagonal, which ODIR leaves free, is bounded on separable data by the same pull as in vector scaling. The map
+    depends on the constant that is added to all logits of a row, which a softmax does not see: use it on the logits of
+    the model it was fitted for.
 
     Args:
-        off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the value among 1000, 100, 10, 1, 0.1, 0.01 with the lowest
-            NLL in cross-validation, tried in that order, by fits of at most 50 steps that each start from the previous
-            one. Once two values have not lowered the NLL, the rest is skipped.
+        off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the power of ten from a million to 0.01 with the lowest NLL
+            in cross-validation, tried in that order. Once two values have not lowered the NLL, the rest is skipped.
+            With more than a billion samples times classes squared, and with fewer samples than folds, it is
+            that of the prior of :class:`StructuredMatrixScaling`, :math:`(C (C - 1))^2 / n`.
         bias_penalty: :math:`\mu`, or ``"cv"``. If both are, :math:`\lambda` is chosen first, with :math:`\mu = 1`.
-        folds: Number of folds of the cross-validation.
-        seed: Seed of the assignment of samples to folds.
+        folds: Number of folds of the cross-validation; the assignment does not depend on the order of the samples.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017 (matrix scaling);
@@ -63,13 +63,13 @@ class MatrixScaling(Calibrator):
 
     def __init__(
         self,
-        off_diagonal_penalty: Penalty = "cv",
-        bias_penalty: Penalty = "cv",
+        off_diagonal_penalty: Strength = "cv",
+        bias_penalty: Strength = "cv",
         *,
         folds: int = 3,
-        seed: int = 0,
+        strict: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(strict=strict)
         for name, value in (("off_diagonal_penalty", off_diagonal_penalty), ("bias_penalty", bias_penalty)):
             if value != "cv":
                 if isinstance(value, str):
@@ -81,49 +81,59 @@ class MatrixScaling(Calibrator):
         self.off_diagonal_penalty = off_diagonal_penalty
         self.bias_penalty = bias_penalty
         self.folds = int(folds)
-        check_whole("seed", seed)
-        self.seed = int(seed)
         self.chosen_penalties_: tuple[float, float] | None = None
         self.register_buffer("matrix", None)
         self.register_buffer("shift", None)
 
-    def fit_rows(self, logits: Tensor, target: Tensor) -> None:
+    def rows_needed(self, classes: int) -> int:
+        """Ten rows for each class."""
+        return 10 * classes
+
+    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Choose the penalties if requested, and minimise the penalised NLL."""
         features = self.features(logits)
-        start = torch.eye(features.shape[1], dtype=torch.float64) / temperature_or_one(logits, target)
-        begin = Affine(start.to(logits.device), features.new_zeros(features.shape[1], dtype=torch.float64))
+        samples, classes = features.shape
+        scale = 1 / temperature_or_one(logits, target, weight) - 1
+        start = Affine(
+            scale * torch.eye(classes, dtype=torch.float64, device=logits.device),
+            features.new_zeros(classes, dtype=torch.float64),
+        )
         off_diagonal, bias = self.off_diagonal_penalty, self.bias_penalty
+        if "cv" in (off_diagonal, bias) and (samples < self.folds or samples * classes**2 > CROSS_VALIDATED):
+            # As strong as the prior of structured matrix scaling.
+            count = samples if weight is None else float(weight.sum())
+            prior = (classes * (classes - 1)) ** 2 / count, classes**2 / count
+            off_diagonal, bias = (
+                fixed if given == "cv" else given for given, fixed in zip((off_diagonal, bias), prior, strict=True)
+            )
+            if samples < self.folds:
+                self.notice(f"{samples} samples are too few to cross-validate: the penalties are those of a fixed prior")
         if off_diagonal == "cv":
             grid = [(strength, 1.0 if bias == "cv" else bias) for strength in GRID]
-            off_diagonal = self._cross_validated(features, target, begin, grid)[0]
+            off_diagonal = self._cross_validated(features, target, weight, start, grid)[0]
         if bias == "cv":
-            bias = self._cross_validated(features, target, begin, [(off_diagonal, strength) for strength in GRID])[1]
+            grid = [(off_diagonal, strength) for strength in GRID]
+            bias = self._cross_validated(features, target, weight, start, grid)[1]
         self.chosen_penalties_ = (float(off_diagonal), float(bias))
-        affine = _fit_affine(features, target, begin, *self.chosen_penalties_)
-        self.matrix, self.shift = affine.matrix.to(logits.dtype), affine.shift.to(logits.dtype)
+        found = fit_affine(features, target, weight, _penalty(classes, *self.chosen_penalties_), start)
+        whole = found.matrix + torch.eye(classes, dtype=torch.float64, device=logits.device)
+        self.matrix, self.shift = whole.to(logits.dtype), found.shift.to(logits.dtype)
 
     def _cross_validated(
-        self, features: Tensor, target: Tensor, begin: Affine, grid: list[tuple[float, float]]
+        self, features: Tensor, target: Tensor, weight: Tensor | None, start: Affine, grid: list[tuple[float, float]]
     ) -> tuple[float, float]:
-        """Return the penalties with the lowest held-out NLL; stop once it has risen twice."""
-        if len(features) < self.folds:
-            raise ValueError(
-                f"cross-validation with {self.folds} folds needs as many samples, got {len(features)}: "
-                "pass penalties as numbers, or more data"
-            )
-        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(self.seed)).to(features.device)
-        fold_of = torch.empty_like(order)
-        fold_of[order] = torch.arange(len(order), device=order.device) % self.folds
-        fits = [begin] * self.folds
+        """Return the penalties with the lowest held-out NLL; stop once two in a row have not lowered it."""
+        number = fold_numbers(features, target, self.folds)
+        fits = [start] * self.folds
         totals: list[float] = []
         for penalties in grid:
             total = 0.0
             for fold in range(self.folds):
-                kept, out = fold_of != fold, fold_of == fold
-                fits[fold] = _fit_affine(features[kept], target[kept], fits[fold], *penalties, roughly=True)
-                for part, labels in chunks(features[out], target[out]):
-                    calibrated = torch.addmm(fits[fold].shift, part, fits[fold].matrix.T)
-                    total += nll_and_residual(calibrated, labels)[0]
+                kept, out = number != fold, number == fold
+                of_kept, of_out = (None if weight is None else weight[part] for part in (kept, out))
+                penalty = _penalty(features.shape[1], *penalties)
+                fits[fold] = fit_affine(features[kept], target[kept], of_kept, penalty, fits[fold], tolerance=1e-5)
+                total += nll_and_residual(fits[fold].apply(features[out].double()), target[out], of_out)[0]
             totals.append(total)
             if len(totals) - 1 - totals.index(min(totals)) == 2:
                 break
@@ -151,7 +161,7 @@ class DirichletCalibration(MatrixScaling):
         off_diagonal_penalty: :math:`\lambda`, or ``"cv"``.
         bias_penalty: :math:`\mu`, or ``"cv"``.
         folds: Number of folds of the cross-validation.
-        seed: Seed of the assignment of samples to folds.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling: Obtaining
@@ -171,49 +181,7 @@ class DirichletCalibration(MatrixScaling):
         return log_softmax(logits)
 
 
-def _fit_affine(
-    features: Tensor, target: Tensor, begin: Affine, off_diagonal: float, bias: float, *, roughly: bool = False
-) -> Affine:
-    """Minimise the penalised NLL from ``begin``; a rough solution is enough to compare penalties."""
-    samples, classes = features.shape
-    square = classes * classes
-    on_off = off_diagonal / (classes * (classes - 1))
-    weight = torch.full((classes, classes), on_off, dtype=torch.float64, device=features.device)
-    weight.fill_diagonal_(PULL / (2 * classes))
-    centre = torch.eye(classes, dtype=torch.float64, device=features.device)
-
-    def objective(position: Vector) -> tuple[float, Vector]:
-        parameters = torch.from_numpy(position).to(features.device)
-        matrix, shift = parameters[:square].view(classes, classes), parameters[square:]
-        value, slope, slope_shift = 0.0, torch.zeros_like(matrix), torch.zeros_like(shift)
-        for part, labels in chunks(features, target):
-            nll, residual = nll_and_residual(torch.addmm(shift, part, matrix.T), labels)
-            value += nll
-            slope.addmm_(residual.T, part)
-            slope_shift += residual.sum(0)
-        away = matrix - centre
-        penalty = (weight * away.square()).sum() + (bias + PULL) / classes * shift.square().sum()
-        slope = slope / samples + 2 * weight * away
-        slope_shift = slope_shift / samples + 2 * (bias + PULL) / classes * shift
-        return value / samples + float(penalty), torch.cat((slope.flatten(), slope_shift)).cpu().numpy()
-
-    start = torch.cat((begin.matrix.flatten(), begin.shift)).cpu().numpy()
-    scale = _step_sizes(features, target, begin, weight, bias / classes)
-    tolerance, steps = (1e-5, 50) if roughly else (1e-7, 1000)
-    best = torch.from_numpy(minimise(objective, start, scale, gradient_tolerance=tolerance, steps=steps))
-    best = best.to(features.device)
-    return Affine(best[:square].view(classes, classes), best[square:])
-
-
-def _step_sizes(features: Tensor, target: Tensor, at: Affine, weight: Tensor, shift_weight: float) -> Vector:
-    """The inverse root of the objective's curvature in each variable at ``at``."""
-    curvature, shift_curvature = torch.zeros_like(at.matrix), torch.zeros_like(at.shift)
-    for part, _ in chunks(features, target):
-        probability = torch.addmm(at.shift, part, at.matrix.T).softmax(1)
-        spread = probability * (1 - probability)
-        curvature.addmm_(spread.T, part.square())
-        shift_curvature += spread.sum(0)
-    curvature = curvature / len(features) + 2 * weight
-    shift_curvature = shift_curvature / len(features) + 2 * shift_weight
-    both = torch.cat((curvature.flatten(), shift_curvature))
-    return both.clamp_min(1e-6 * float(both.max())).clamp_min(1e-12).rsqrt().cpu().numpy()
+def _penalty(classes: int, off_diagonal: float, bias: float) -> Penalty:
+    """ODIR's means as factors of squares, with the weak pull that bounds the diagonal on separable data."""
+    between = classes * (classes - 1)
+    return Penalty(off_diagonal / between, PULL / (2 * classes), (bias + PULL) / classes)

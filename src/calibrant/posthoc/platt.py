@@ -19,6 +19,7 @@ class PlattScaling(ScoreCalibrator):
 
     Args:
         view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
@@ -37,17 +38,18 @@ class PlattScaling(ScoreCalibrator):
     slope: Tensor
     intercept: Tensor
 
-    def __init__(self, view: View = "class-wise") -> None:
-        super().__init__(view)
+    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
+        super().__init__(view, strict=strict)
 
-    def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
+    def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
         """Fit the regressions."""
         odds = _log_odds(scores).double()
         features = torch.stack((odds, torch.ones_like(odds)), dim=1)
-        right = hits.sum(1, keepdim=True)
-        wrong = hits.shape[1] - right
+        each = torch.ones_like(hits[:1]) if weight is None else weight.unsqueeze(0)
+        right = (hits * each).sum(1, keepdim=True)
+        wrong = each.sum() - right
         soft = torch.where(hits > 0, (right + 1) / (right + 2), 1 / (wrong + 2))
-        found = logistic_regression(features, soft, odds.new_tensor([1.0, 0.0]))
+        found = logistic_regression(features, soft, odds.new_tensor([1.0, 0.0]), weight=weight)
         return found[:, 0], found[:, 1]
 
     def map_scores(self, scores: Scores) -> Mapped:

@@ -81,34 +81,36 @@ class ScoreCalibrator(Calibrator):
 
     Args:
         view: ``"class-wise"`` or ``"top-label"``.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
     """
 
     decisive = ("view",)
     state: tuple[str, ...]
 
-    def __init__(self, view: View) -> None:
-        super().__init__()
+    def __init__(self, view: View, *, strict: bool = False) -> None:
+        super().__init__(strict=strict)
         inputs.check_choice("view", view, ("class-wise", "top-label"))
         self.view = view
         for name in self.state:
             self.register_buffer(name, None)
 
     @abstractmethod
-    def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
+    def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
         """Fit one map per row, and return the tensors named in ``state``, each ``(rows, ...)``.
 
         Args:
             scores: ``(rows, N)``.
             hits: ``(rows, N)``, 1 where the event happened: float64.
+            weight: ``(N,)`` in float64, or None.
         """
 
     @abstractmethod
     def map_scores(self, scores: Scores) -> Mapped:
         """Return the calibrated probabilities of ``(rows, N)`` scores, and their complements."""
 
-    def fit_rows(self, logits: Tensor, target: Tensor) -> None:
+    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Fit the maps, one block of classes at a time."""
-        fitted = [self.fit_scores(scores, hits) for scores, hits in self._blocks(logits, target)]
+        fitted = [self.fit_scores(scores, hits, weight) for scores, hits in self._blocks(logits, target)]
         for name, pieces in zip(self.state, zip(*fitted, strict=True), strict=True):
             setattr(self, name, _stack(list(pieces)).to(logits.dtype))
 

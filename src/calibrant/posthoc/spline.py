@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
-from calibrant.numerics import tie_bounds
+from calibrant.numerics import exclusive_cumsum, tie_bounds
 from calibrant.posthoc.lookup import SortedHits, linear_lookup
 from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
@@ -46,27 +46,38 @@ class SplineCalibration(ScoreCalibrator):
     positions: Tensor
     values: Tensor
 
-    def __init__(self, knots: int = 6, view: View = "top-label") -> None:
-        super().__init__(view)
+    def __init__(self, knots: int = 6, view: View = "top-label", *, strict: bool = False) -> None:
+        super().__init__(view, strict=strict)
         inputs.check_count("knots", knots)
         if knots < 2:
             raise ValueError(f"knots must be at least 2, got {knots}")
         self.knots = int(knots)
 
-    def fit_scores(self, scores: Scores, hits: Tensor) -> tuple[Tensor, ...]:
+    def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
         """Fit the spline and tabulate the map."""
-        sample = SortedHits(scores.probability, hits)
+        sample = SortedHits(scores.probability, hits, weight)
         ascending = sample.ascending.double()
         rows, samples = ascending.shape
         first, last = tie_bounds(sample.ascending)
-        rate = (sample.cumulated.gather(1, last + 1) - sample.cumulated.gather(1, first)) / (last + 1 - first)
-        gap = torch.nn.functional.pad((rate - ascending).cumsum(1), (1, 0)) / samples
-        fraction = torch.arange(samples + 1, dtype=torch.float64, device=gap.device) / samples
-        design, _ = natural_cubic_basis(fraction, self.knots)
-        coefficients = torch.linalg.pinv(design) @ gap.T
-
+        start, end = first.double(), last.double() + 1
+        if sample.mass is not None:
+            start, end = sample.mass.gather(1, first), sample.mass.gather(1, last + 1)
+        rate = (sample.cumulated.gather(1, last + 1) - sample.cumulated.gather(1, first)) / (end - start)
+        if sample.weight is None or sample.mass is None:
+            total = float(samples)
+            gap = exclusive_cumsum(rate - ascending) / samples
+            fraction = torch.arange(samples + 1, dtype=torch.float64, device=gap.device) / samples
+            design, _ = natural_cubic_basis(fraction, self.knots)
+            coefficients = torch.linalg.pinv(design) @ gap.T
+        else:
+            total = float(sample.mass[0, -1])
+            gap = exclusive_cumsum((rate - ascending) * sample.weight) / total
+            design, _ = natural_cubic_basis((sample.mass / total).flatten(), self.knots)
+            root = torch.nn.functional.pad(sample.weight, (1, 0), value=float(total) / samples).sqrt().unsqueeze(2)
+            weighted = torch.linalg.pinv(design.view(rows, samples + 1, -1) * root)
+            coefficients = (weighted @ (gap.unsqueeze(2) * root)).squeeze(2).T
         few = torch.linspace(0, samples - 1, min(samples, TABLE), dtype=torch.float64).round().long().to(gap.device)
-        quantile = (first + last + 1)[:, few].double() / (2 * samples)
+        quantile = (start + end)[:, few] / (2 * total)
         _, slopes = natural_cubic_basis(quantile.flatten(), self.knots)
         slope = (slopes.view(rows, len(few), -1) @ coefficients.T.unsqueeze(2)).squeeze(2)
         # Beyond the held-out scores the correction is that of the outermost one.

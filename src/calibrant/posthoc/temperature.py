@@ -1,21 +1,25 @@
 """Temperature scaling: one number that corrects the confidence of a network, computed exactly."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
-from calibrant.posthoc.likelihood import row_pieces
 
 # Elements of one chunk: few enough to fit in a core's cache, enough to keep Python's overhead small.
-CHUNK = 2**16
+CHUNK = 2**17
 # Elements of the sample on which the search starts.
-SAMPLE = 2**20
+SAMPLE = 2**14
+# Up to this many elements, a prepared copy of all chunks is kept between the passes.
+KEPT = 2**22
 # The search for log(1/T) goes no further than this on either side of 0.
 FARTHEST = 80.0
+# Logarithm of how far a bounded temperature lies from the typical size of the logits, if the best is 0 or infinite.
+BOUND = 16.0
 
 
 class TemperatureScaling(Calibrator):
@@ -29,8 +33,12 @@ class TemperatureScaling(Calibrator):
     on :math:`\log\beta`, so T is always positive and needs no learning rate. The last steps are in float64.
 
     There is no such root if every held-out label has the largest logit, alone or tied (T tends to 0), if
-    predictions are no better than chance (T tends to infinity), or if the logits of a sample are all the same;
-    ``fit`` then raises a ``ValueError``.
+    predictions are no better than chance (T tends to infinity), or if the logits of a sample are all the same. T is
+    then bounded, at :math:`e^{\mp 16}` times the typical size of the logits, or 1; mixing with the uniform distribution
+    (see :class:`Calibrator`) keeps the confidence below 1. A notice says so.
+
+    Args:
+        strict: No mixing, and a ``ValueError`` where there is no root.
 
     References:
         Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -39,7 +47,7 @@ class TemperatureScaling(Calibrator):
         >>> import torch
         >>> from calibrant.posthoc import TemperatureScaling
         >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
-        >>> scaling = TemperatureScaling().fit(logits, torch.tensor([0, 0, 0, 0]))
+        >>> scaling = TemperatureScaling(strict=True).fit(logits, torch.tensor([0, 0, 0, 0]))
         >>> round(scaling.temperature_, 4)  # three of four are right: softmax gives 0.75 at 4 / log(3)
         3.641
         >>> scaling.predict_proba(logits[:1])
@@ -48,8 +56,8 @@ class TemperatureScaling(Calibrator):
 
     temperature: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, strict: bool = False) -> None:
+        super().__init__(strict=strict)
         self.register_buffer("temperature", None)
 
     @property
@@ -58,9 +66,27 @@ class TemperatureScaling(Calibrator):
         self.require_fitted()
         return float(self.temperature)
 
-    def fit_rows(self, logits: Tensor, target: Tensor) -> None:
+    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Solve for the temperature."""
-        self.temperature = logits.new_tensor(best_temperature(logits, target))
+        if self.strict:
+            found = best_temperature(logits, target, weight)
+        else:
+            found, problem = bounded_temperature(logits, target, weight)
+            if problem:
+                self.notice(f"{problem}; T = {found:.3g} is used")
+        self.temperature = logits.new_tensor(found)
+
+    def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Add the interval of the temperature where it is wide."""
+        super().examine(rows, target, weight)
+        if len(rows) <= 1000:
+            place = math.log(self.temperature_)
+            spread = 1.96 * standard_error(rows, target, place, weight=weight)
+            if 0.5 < spread < math.inf:
+                self.notice(
+                    f"T = {self.temperature_:.2f} from {len(rows)} samples is uncertain, 95 % interval "
+                    f"{math.exp(place - spread):.2f} to {math.exp(place + spread):.2f}: use more data"
+                )
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:
         """Divide by the temperature."""
@@ -80,68 +106,156 @@ class TemperatureScaling(Calibrator):
         )
 
 
-def best_temperature(logits: Tensor, target: Tensor) -> float:
+def best_temperature(logits: Tensor, target: Tensor, weight: Tensor | None = None) -> float:
     """Return the temperature that minimises the NLL, or raise ``ValueError`` if there is none.
 
     Args:
         logits: ``(N, C)``, finite.
         target: ``(N,)`` class indices.
+        weight: ``(N,)`` positive weights, or None.
     """
-    _check_solvable(logits, target)
-    start = 0.0
-    stride = logits.numel() // SAMPLE
-    if stride > 1:
-        # A close start at a fraction of the cost of one pass over all data.
-        some, labels = logits[::stride], target[::stride]
-        start = _root(lambda x: _slope(some, labels, x, torch.float32), 0.0, tolerance=1e-2) or 0.0
-    near = _root(lambda x: _slope(logits, target, x, torch.float32), start, tolerance=3e-3)
-    # A Newton step of size s leaves an error of the order of s squared.
-    exact = _root(lambda x: _slope(logits, target, x, torch.float64), start if near is None else near, tolerance=2e-4)
-    if exact is None:
+    data = _Data(logits, target, weight)
+    if problem := data.problem():
+        raise ValueError(problem.text)
+    found = data.solve()
+    if found is None:
         raise ValueError(
             f"the best temperature lies beyond exp({FARTHEST:g}) or below its inverse: "
             "scale the logits to a sensible range, or use more held-out data"
         )
-    return math.exp(-exact)
+    return math.exp(-found)
 
 
-def temperature_or_one(logits: Tensor, target: Tensor) -> float:
+def bounded_temperature(logits: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[float, str]:
+    """Return the best temperature, or a bounded one if there is none, and what is wrong in that case.
+
+    Args:
+        logits: ``(N, C)``, finite.
+        target: ``(N,)`` class indices.
+        weight: ``(N,)`` positive weights, or None.
+    """
+    data = _Data(logits, target, weight)
+    problem = data.problem()
+    found = None if problem else data.solve()
+    if found is not None:
+        return math.exp(-found), ""
+    if problem is None:
+        problem = _Problem("the best temperature is beyond all bounds: scale the logits to a sensible range", 0.0)
+    if problem.side == 0:
+        return 1.0, problem.text
+    size = math.log(data.spread / logits.shape[1])
+    limit = math.log(torch.finfo(torch.float32).max) - 1
+    return math.exp(max(-limit, min(limit, size + problem.side * BOUND))), problem.text
+
+
+def temperature_or_one(logits: Tensor, target: Tensor, weight: Tensor | None = None) -> float:
     """Return the best temperature, or 1 if there is none, as a start for fits with more parameters."""
     try:
-        return best_temperature(logits, target)
+        return best_temperature(logits, target, weight)
     except ValueError:
         return 1.0
 
 
-def _chunks(logits: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows in pieces, with logits relative to the largest of their row and the labels as a column."""
-    for part, labels in row_pieces(logits, target, CHUNK):
-        yield part - part.amax(1, keepdim=True), labels.unsqueeze(1)
+class _Problem(NamedTuple):
+    """Why there is no best temperature, and on which side it would be: -1 for 0, 1 for infinity, 0 for neither."""
+
+    text: str
+    side: float
 
 
-def _check_solvable(logits: Tensor, target: Tensor) -> None:
-    """The slope of the NLL in 1/T must be negative at 0 and positive at infinity."""
-    at_zero = at_infinity = spread = 0.0
-    for below, labels in _chunks(logits, target):
-        true = below.gather(1, labels).sum(dtype=torch.float64)
-        at_zero += float(below.mean(1).sum(dtype=torch.float64) - true)
-        at_infinity -= float(true)
-        spread = max(spread, -float(below.amin()))
-    if spread == 0:
-        raise ValueError(
-            "the logits of every held-out sample are all equal, so no temperature has an effect: "
-            "check that the model is trained and that these are its logits"
-        )
-    if at_infinity <= 0:
-        raise ValueError(
-            "every held-out prediction is right or tied for the top, so the best temperature is 0 and confidences "
-            "would all be 1: fit on more data, or on data the model was not trained on"
-        )
-    if at_zero >= 0:
-        raise ValueError(
-            "the held-out predictions are no better than chance, so the best temperature is infinite: "
-            "check that logits and target are in the same order and that the model is trained"
-        )
+class _Data:
+    """Logits relative to the largest of their row, class by class, in chunks.
+
+    With classes as rows, sums over classes are sums of whole rows, which a processor does many samples at a time.
+    """
+
+    def __init__(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        self.logits, self.target, self.weight = logits, target, weight
+        self.spread = 0.0
+        self._kept: list[tuple[Tensor, Tensor, Tensor | None]] | None = None
+        if logits.numel() <= KEPT:
+            self._kept = list(self._prepared(self.logits, self.target, self.weight))
+
+    def chunks(self) -> Iterable[tuple[Tensor, Tensor, Tensor | None]]:
+        """Relative logits ``(C, n)``, those of the label ``(n,)``, and weights ``(n,)``."""
+        return self._kept or self._prepared(self.logits, self.target, self.weight)
+
+    def _prepared(
+        self, logits: Tensor, target: Tensor, weight: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        rows = max(1, CHUNK // logits.shape[1])
+        smallest = torch.finfo(torch.float32).min
+        weights = [None] * math.ceil(len(logits) / rows) if weight is None else weight.split(rows)
+        for part, labels, of_rows in zip(logits.split(rows), target.split(rows), weights, strict=True):
+            below = part.T.contiguous()
+            below -= below.amax(0)
+            below.clamp_(min=smallest)
+            yield below, below.gather(0, labels.unsqueeze(0)).squeeze(0), of_rows
+
+    def problem(self) -> _Problem | None:
+        """The slope of the NLL in 1/T must be negative at 0 and positive at infinity."""
+        at_zero = at_infinity = 0.0
+        for below, true, weight in self.chunks():
+            mean = below.mean(0, dtype=torch.float64) - true
+            if weight is not None:
+                mean, true = mean * weight, true * weight
+            at_zero += float(mean.sum(dtype=torch.float64))
+            at_infinity -= float(true.sum(dtype=torch.float64))
+            self.spread = max(self.spread, -float(below.amin()))
+        if self.spread == 0:
+            return _Problem(
+                "the logits of every held-out sample are all equal, so no temperature has an effect: "
+                "check that the model is trained and that these are its logits", 0.0,
+            )  # fmt: skip
+        if at_infinity <= 0:
+            return _Problem(
+                "every held-out prediction is right or tied for the top, so the best temperature is 0 and confidences "
+                "would all be 1: fit on more data, or on data the model was not trained on", -1.0,
+            )  # fmt: skip
+        if at_zero >= 0:
+            return _Problem(
+                "the held-out predictions are no better than chance, so the best temperature is infinite: "
+                "check that logits and target are in the same order and that the model is trained", 1.0,
+            )  # fmt: skip
+        return None
+
+    def solve(self) -> float | None:
+        """The log of 1/T at the optimum, or None if it is out of reach."""
+        start = 0.0
+        stride = self.logits.numel() // SAMPLE
+        if stride > 1:
+            # A close start at a fraction of the cost of one pass over all data.
+            weight = None if self.weight is None else self.weight[::stride]
+            some = _Data(self.logits[::stride], self.target[::stride], weight)
+            start = _root(lambda x: some.slope(x, torch.float32), 0.0, tolerance=1e-2) or 0.0
+        near = _root(lambda x: self.slope(x, torch.float32), start, tolerance=3e-3)
+        # A Newton step of size s leaves an error of the order of s squared.
+        return _root(lambda x: self.slope(x, torch.float64), start if near is None else near, tolerance=2e-4)
+
+    def slope(self, log_beta: float, dtype: torch.dtype) -> tuple[float, float]:
+        """First and second derivative of the summed NLL in beta = 1/T."""
+        first = second = 0.0
+        for slopes, curvatures in self.derivatives(log_beta, dtype):
+            first += float(slopes.sum(dtype=torch.float64))
+            second += float(curvatures.sum(dtype=torch.float64))
+        return first, second
+
+    def derivatives(self, log_beta: float, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+        """First and second derivative of the NLL of each sample in beta = 1/T, chunk by chunk."""
+        beta = math.exp(log_beta)
+        for given, true, weight in self.chunks():
+            below = given.to(dtype)
+            powers = (below * beta).exp_()
+            total = powers.sum(0)
+            # Exponentials first, so that a vanishing one is there before a large logit is squared.
+            mean = powers.mul_(below).sum(0) / total
+            square = powers.mul_(below).sum(0) / total
+            slopes, curvatures = mean - true, square - mean.square()
+            if weight is None:
+                yield slopes, curvatures
+            else:
+                of_rows = weight.to(dtype)
+                yield slopes * of_rows, curvatures * of_rows
 
 
 def solve_from(
@@ -166,11 +280,10 @@ def solve_from(
         tolerance: Size of the Newton step at which to stop.
         dtype: Dtype of the computation.
     """
-    try:
-        _check_solvable(logits, target)
-    except ValueError:
+    data = _Data(logits, target, weight)
+    if data.problem() is not None:
         return None
-    found = _root(lambda x: _slope(logits, target, x, dtype, weight), -start, tolerance=tolerance)
+    found = _root(lambda x: data.slope(x, dtype), -start, tolerance=tolerance)
     return None if found is None else -found
 
 
@@ -186,44 +299,10 @@ def standard_error(logits: Tensor, target: Tensor, log_temperature: float, *, we
         log_temperature: Log of the fitted temperature.
         weight: ``(N,)`` non-negative weights of the samples.
     """
-    parts = list(_derivatives(logits, target, -log_temperature, torch.float64, weight))
+    parts = list(_Data(logits, target, weight).derivatives(-log_temperature, torch.float64))
     squares = sum(float(first.square().sum()) for first, _ in parts)
     curvature = math.exp(-log_temperature) * sum(float(second.sum()) for _, second in parts)
     return math.sqrt(squares) / curvature if curvature > 0 else math.inf
-
-
-def _slope(
-    logits: Tensor, target: Tensor, log_beta: float, dtype: torch.dtype, weight: Tensor | None = None
-) -> tuple[float, float]:
-    """First and second derivative of the summed NLL in beta = 1/T."""
-    first = second = 0.0
-    for slopes, curvatures in _derivatives(logits, target, log_beta, dtype, weight):
-        first += float(slopes.sum(dtype=torch.float64))
-        second += float(curvatures.sum(dtype=torch.float64))
-    return first, second
-
-
-def _derivatives(
-    logits: Tensor, target: Tensor, log_beta: float, dtype: torch.dtype, weight: Tensor | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """First and second derivative of the NLL of each sample in beta = 1/T, chunk by chunk."""
-    beta = math.exp(log_beta)
-    smallest = torch.finfo(torch.float32).min
-    row = 0
-    for below, labels in _chunks(logits, target):
-        below = below.to(dtype).clamp_(min=smallest)
-        powers = torch.exp(below * beta)
-        total = powers.sum(1)
-        # Exponentials first, so that a vanishing one is there before a large logit is squared.
-        mean = powers.mul_(below).sum(1) / total
-        square = powers.mul_(below).sum(1) / total
-        slopes, curvatures = mean - below.gather(1, labels).squeeze(1), square - mean.square()
-        if weight is None:
-            yield slopes, curvatures
-        else:
-            of_rows = weight[row : row + len(below)].to(dtype)
-            row += len(below)
-            yield slopes * of_rows, curvatures * of_rows
 
 
 def _root(slope: Callable[[float], tuple[float, float]], start: float, *, tolerance: float) -> float | None:

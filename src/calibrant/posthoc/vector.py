@@ -1,12 +1,12 @@
 """Vector scaling: a scale and a shift for every class."""
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant.posthoc.affine import Affine, Penalty, fit_affine
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
-from calibrant.posthoc.likelihood import PULL, Vector, chunks, minimise, nll_and_residual
+from calibrant.posthoc.likelihood import PULL
 from calibrant.posthoc.temperature import temperature_or_one
 
 
@@ -17,10 +17,14 @@ class VectorScaling(Calibrator):
 
     With 2C parameters it can correct a bias towards some classes, which a temperature cannot. It can change the
     predicted class, and needs some dozens of held-out samples per class. The problem is convex, and solved by
-    L-BFGS from the best temperature with exact gradients in float64.
+    Newton's method or L-BFGS from the best temperature. It depends on the constant that is added to all logits of a
+    row, which a softmax does not see: use it on the logits of the model it was fitted for.
 
     On separable data the likelihood has no maximum. A pull of :math:`10^{-8}` times the mean of
     :math:`(w_k - 1)^2 + b_k^2`, halved, bounds the solution there, and is too weak to matter elsewhere.
+
+    Args:
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -29,7 +33,7 @@ class VectorScaling(Calibrator):
         >>> import torch
         >>> from calibrant.posthoc import VectorScaling
         >>> logits = torch.tensor([2.0, 2.0, 2.0, 2.0, -2.0, -2.0, -2.0, -2.0])  # binary: the logit of class 1
-        >>> scaling = VectorScaling().fit(logits, torch.tensor([1, 1, 1, 0, 1, 0, 1, 0]))
+        >>> scaling = VectorScaling(strict=True).fit(logits, torch.tensor([1, 1, 1, 0, 1, 0, 1, 0]))
         >>> scaling.predict_proba(torch.tensor([2.0, -2.0]))[:, 1]
         tensor([0.7500, 0.5000])
     """
@@ -37,15 +41,22 @@ class VectorScaling(Calibrator):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, strict: bool = False) -> None:
+        super().__init__(strict=strict)
         self.register_buffer("scale", None)
         self.register_buffer("shift", None)
 
-    def fit_rows(self, logits: Tensor, target: Tensor) -> None:
+    def rows_needed(self, classes: int) -> int:
+        """Five rows for each of the 2 C parameters."""
+        return 10 * classes
+
+    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Minimise the NLL."""
-        scale, shift = fit_vector(logits, target)
-        self.scale, self.shift = logits.new_tensor(scale), logits.new_tensor(shift)
+        start = torch.zeros(2, logits.shape[1], dtype=torch.float64, device=logits.device)
+        start[0] = 1 / temperature_or_one(logits, target, weight) - 1
+        pull = PULL / (2 * logits.shape[1])
+        found = fit_affine(logits, target, weight, Penalty(0.0, pull, pull), Affine(start[0], start[1]))
+        self.scale, self.shift = (1 + found.matrix).to(logits.dtype), found.shift.to(logits.dtype)
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:
         """Scale and shift."""
@@ -64,38 +75,3 @@ class VectorScaling(Calibrator):
             scale, shift = scale[1:], shift[1:] - shift[:1]
         bias = shift if linear.bias is None else linear.bias.double() * scale + shift
         return layer_like(linear, linear.weight.double() * scale.unsqueeze(1), bias)
-
-
-def fit_vector(logits: Tensor, target: Tensor) -> tuple[Vector, Vector]:
-    """Return the scales and shifts that minimise the NLL, each ``(C,)``."""
-    samples, classes = logits.shape
-    beta = 1 / temperature_or_one(logits, target)
-    start = np.concatenate((np.full(classes, beta), np.zeros(classes)))
-
-    def objective(position: Vector) -> tuple[float, Vector]:
-        parameters = torch.from_numpy(position).to(logits.device)
-        scale, shift = parameters[:classes], parameters[classes:]
-        value, gradient = 0.0, torch.zeros_like(parameters)
-        for part, labels in chunks(logits, target):
-            nll, residual = nll_and_residual(torch.addcmul(shift, part, scale), labels)
-            value += nll
-            gradient[classes:] += residual.sum(0)
-            gradient[:classes] += residual.mul_(part).sum(0)
-        away = torch.cat((scale - 1, shift))
-        value = value / samples + PULL / (2 * classes) * float(away @ away)
-        return value, (gradient / samples + away * (PULL / classes)).cpu().numpy()
-
-    best = minimise(objective, start, _step_sizes(logits, target, beta))
-    return best[:classes], best[classes:]
-
-
-def _step_sizes(logits: Tensor, target: Tensor, beta: float) -> Vector:
-    """The inverse root of the likelihood's curvature in each variable at the start."""
-    curvature = torch.zeros(2, logits.shape[1], dtype=torch.float64, device=logits.device)
-    for part, _ in chunks(logits, target):
-        probability = (part * beta).softmax(1)
-        spread = probability * (1 - probability)
-        curvature += torch.stack(((spread * part.square()).sum(0), spread.sum(0)))
-    curvature = curvature / len(logits)
-    # A class that is hardly ever likely has almost no curvature: limit its first step.
-    return curvature.clamp_min(1e-6 * float(curvature.max())).clamp_min(1e-12).rsqrt().flatten().cpu().numpy()

@@ -1,0 +1,286 @@
+"""Penalised multinomial regression: the affine map of logits that the scaling methods fit, solved to the optimum."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.posthoc.likelihood import CHUNK, nll_and_residual
+
+# Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.
+NEWTON_PRODUCTS = 4e8
+# Above this many elements, products are in single precision: rounding is below the tolerance, and they take half as long.
+SINGLE_PRECISION = 2**22
+# Pairs of steps and gradient changes that L-BFGS remembers.
+MEMORY = 10
+
+
+class Affine(NamedTuple):
+    """Difference from the identity: ``(C, C)`` matrix, or ``(C,)`` diagonal, and ``(C,)`` shift, in float64."""
+
+    matrix: Tensor
+    shift: Tensor
+
+    def apply(self, features: Tensor) -> Tensor:
+        """Return ``x + D x + b`` for every row x."""
+        matrix, shift = self.matrix.to(features.dtype), self.shift.to(features.dtype)
+        if matrix.dim() == 1:
+            return torch.addcmul(shift, features, 1 + matrix)
+        return torch.addmm(shift, features, matrix.T) + features
+
+
+class Penalty(NamedTuple):
+    """Factors of the squares of the off-diagonal entries, of the diagonal, and of the shifts."""
+
+    off_diagonal: float
+    diagonal: float
+    shift: float
+
+
+def fit_affine(
+    features: Tensor, target: Tensor, weight: Tensor | None, penalty: Penalty, start: Affine, *, tolerance: float = 1e-8
+) -> Affine:
+    r"""Minimise :math:`\mathrm{NLL}(x + D x + b) + \lambda_o \sum_{i \ne j} D_{ij}^2 + \lambda_d \sum_j D_{jj}^2 + \lambda_b \sum_j b_j^2`.
+
+    The problem is convex. Small ones are solved by Newton's method, large ones by L-BFGS in variables in which the
+    curvature at the start is nearly the identity.
+
+    Args:
+        features: ``(N, C)``.
+        target: Class indices, ``(N,)``.
+        weight: ``(N,)`` in float64, or None.
+        penalty: The three factors; the NLL is a mean over samples.
+        start: Initial position; a diagonal matrix given as ``(C,)`` stays diagonal.
+        tolerance: Stop when the value is estimated to be this close to its minimum.
+
+    Raises:
+        ValueError: If the likelihood overflows.
+    """
+    problem = _Problem(features, target, weight, penalty, diagonal=start.matrix.dim() == 1)
+    # Transposed, so that a column holds everything about one class.
+    begin = torch.cat((torch.atleast_2d(start.matrix.t()), start.shift.unsqueeze(0)))
+    solver = _newton if problem.products <= NEWTON_PRODUCTS else _lbfgs
+    found = solver(problem, begin.to(problem.dtype), tolerance).double()
+    if not found.isfinite().all():
+        raise ValueError(
+            "the likelihood of the held-out logits overflows: scale the logits to a sensible range, "
+            "or leave out samples with huge logits"
+        )
+    return Affine(found[0] if problem.diagonal else found[:-1].T.contiguous(), found[-1])
+
+
+class _Problem:
+    """Value, gradient and curvature; the last row of a position is the shift, the rows above it the matrix, transposed."""
+
+    def __init__(
+        self, features: Tensor, target: Tensor, weight: Tensor | None, penalty: Penalty, *, diagonal: bool
+    ) -> None:
+        self.samples, self.classes = features.shape
+        self.diagonal = diagonal
+        width = 2 if diagonal else self.classes + 1
+        self.products = float(self.classes * width) ** 2 * self.samples
+        large = features.numel() > SINGLE_PRECISION
+        self.dtype = torch.float32 if large else torch.float64
+        self.features, self.target = features.to(self.dtype), target
+        self.weight = None if weight is None else (weight / weight.mean()).to(self.dtype)
+        if diagonal:
+            factors = features.new_tensor([penalty.diagonal, penalty.shift], dtype=self.dtype)
+            self.penalty = factors.unsqueeze(1).expand(2, self.classes)
+        else:
+            self.penalty = features.new_full((width, self.classes), penalty.off_diagonal, dtype=self.dtype)
+            self.penalty[:-1].fill_diagonal_(penalty.diagonal)
+            self.penalty[-1] = penalty.shift
+
+    def chunks(self, elements: int = CHUNK) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        rows = max(1, elements // self.classes)
+        pieces = [self.features.split(rows), self.target.split(rows)]
+        weights = [None] * len(pieces[0]) if self.weight is None else self.weight.split(rows)
+        yield from zip(*pieces, weights, strict=True)
+
+    def logits(self, part: Tensor, position: Tensor) -> Tensor:
+        if self.diagonal:
+            return torch.addcmul(position[1], part, 1 + position[0])
+        return torch.addmm(position[-1], part, position[:-1]).add_(part)
+
+    def value_and_gradient(self, position: Tensor) -> tuple[float, Tensor]:
+        value, slope = 0.0, torch.zeros_like(position)
+        # Products of large matrices are quicker in one piece.
+        for part, labels, weight in self.chunks(CHUNK if self.diagonal else 2**23):
+            nll, residual = nll_and_residual(self.logits(part, position), labels, weight)
+            value += nll
+            slope[-1] += residual.sum(0)
+            if self.diagonal:
+                slope[0] += residual.mul_(part).sum(0)
+            else:
+                slope[:-1].addmm_(part.T, residual)
+        squares = (self.penalty * position.square()).sum(dtype=torch.float64)
+        return value / self.samples + float(squares), slope / self.samples + 2 * self.penalty * position
+
+    def curvature(self, position: Tensor) -> Tensor:
+        """Second derivatives, ``(width * C, width * C)``, in the order class by class."""
+        width = len(self.penalty)
+        size = self.classes * width
+        blocks = position.new_zeros(self.classes, width, width)
+        across = position.new_zeros(size, size)
+        for part, _, weight in self.chunks(max(CHUNK, 2**20 // width)):
+            probability = self.logits(part, position).softmax(1)
+            one = torch.ones_like(part[:, :1])
+            if self.diagonal:
+                known = torch.stack((part, torch.ones_like(part)), dim=2)
+            else:
+                known = torch.cat((part, one), dim=1).unsqueeze(1)
+            parts = probability.unsqueeze(2) * known  # (n, C, width)
+            weighted = parts if weight is None else parts * weight[:, None, None]
+            across.addmm_(weighted.flatten(1).T, parts.flatten(1))
+            blocks += weighted.permute(1, 2, 0) @ known.permute(1, 0, 2).expand(self.classes, -1, -1)
+        whole = -across / self.samples
+        for k in range(self.classes):
+            at = slice(k * width, (k + 1) * width)
+            whole[at, at] += blocks[k] / self.samples
+        whole.diagonal().add_(2 * self.penalty.T.flatten())
+        return whole
+
+
+def _newton(problem: _Problem, position: Tensor, tolerance: float) -> Tensor:
+    """Newton's method with step halving."""
+    value, gradient = problem.value_and_gradient(position)
+    for _ in range(100):
+        if not math.isfinite(value):
+            return position.fill_(math.nan)
+        curvature = problem.curvature(position)
+        # Classes have a common shift that changes nothing: a little more keeps the matrix positive.
+        curvature.diagonal().add_(1e-12 * float(curvature.diagonal().mean()) + 1e-14)
+        if not curvature.isfinite().all():
+            return position.fill_(math.nan)
+        factor, failed = torch.linalg.cholesky_ex(curvature)
+        right = gradient.T.flatten().unsqueeze(1)
+        step = -(torch.linalg.lstsq(curvature, right).solution if failed else torch.cholesky_solve(right, factor))
+        direction = step.view(problem.classes, -1).T
+        gain = -float((direction * gradient).sum())
+        if not gain > tolerance:
+            break
+        moved = _search(problem.value_and_gradient, position, value, direction, -gain)
+        if moved is None:
+            break
+        position, value, gradient = moved
+    return position
+
+
+def _search(
+    function: Callable[[Tensor], tuple[float, Tensor]], position: Tensor, value: float, direction: Tensor, slope: float
+) -> tuple[Tensor, float, Tensor] | None:
+    """Halve the step until the value falls enough; None if only rounding is left."""
+    size = 1.0
+    while size > 1e-6:
+        there = position + size * direction
+        reached, gradient = function(there)
+        if reached <= value + 1e-4 * size * slope:
+            return there, reached, gradient
+        size /= 2
+    return None
+
+
+class _Scaled:
+    """Variables in which the curvature at the start is nearly the identity.
+
+    Every entry is divided by the root of its curvature; the diagonal entry and the shift of a class, which are
+    correlated, by the Cholesky factor of their two by two block.
+    """
+
+    def __init__(self, problem: _Problem, start: Tensor) -> None:
+        self.problem = problem
+        classes = problem.classes
+        sums = start.new_zeros(3, classes)
+        entries = None if problem.diagonal else start.new_zeros(classes, classes)
+        for part, _, weight in problem.chunks(CHUNK if problem.diagonal else 2**23):
+            probability = problem.logits(part, start).softmax(1)
+            spread = probability.mul_(1 - probability)
+            if weight is not None:
+                spread *= weight.unsqueeze(1)
+            if entries is not None:
+                entries.addmm_(part.square().T, spread)
+            sums[0] += spread.sum(0)
+            mixed = spread.mul_(part)
+            sums[1] += mixed.sum(0)
+            sums[2] += mixed.mul_(part).sum(0)
+        sums /= problem.samples
+        penalty = 2 * problem.penalty
+        diagonal = penalty[0] if problem.diagonal else penalty[:-1].diagonal()
+        least = max(1e-6 * float(sums[2].max()), 1e-12)  # limits the step of a class that is hardly ever likely
+        self.top = (sums[2] + diagonal).clamp_min(least).sqrt()
+        self.below = sums[1] / self.top
+        least = max(1e-6 * float(sums[0].max()), 1e-12)
+        self.corner = (sums[0] + penalty[-1] - self.below.square()).clamp_min(least).sqrt()
+        self.entry = None if entries is None else (entries / problem.samples + penalty[:-1]).clamp_min(least).rsqrt()
+
+    def to_position(self, scaled: Tensor) -> Tensor:
+        shift = scaled[-1] / self.corner
+        if self.entry is None:
+            return torch.stack(((scaled[0] - self.below * shift) / self.top, shift))
+        matrix = self.entry * scaled[:-1]
+        matrix.diagonal().copy_((scaled[:-1].diagonal() - self.below * shift) / self.top)
+        return torch.cat((matrix, shift.unsqueeze(0)))
+
+    def from_position(self, position: Tensor) -> Tensor:
+        shift = position[-1] * self.corner
+        if self.entry is None:
+            return torch.stack((position[0] * self.top + self.below * position[1], shift))
+        matrix = position[:-1] / self.entry
+        matrix.diagonal().copy_(position[:-1].diagonal() * self.top + self.below * position[-1])
+        return torch.cat((matrix, shift.unsqueeze(0)))
+
+    def value_and_gradient(self, scaled: Tensor) -> tuple[float, Tensor]:
+        value, slope = self.problem.value_and_gradient(self.to_position(scaled))
+        own = slope[0] if self.entry is None else slope[:-1].diagonal().clone()
+        own = own / self.top
+        shift = (slope[-1] - self.below * own) / self.corner
+        if self.entry is None:
+            return value, torch.stack((own, shift))
+        slope[:-1] *= self.entry
+        slope[:-1].diagonal().copy_(own)
+        slope[-1] = shift
+        return value, slope
+
+
+def _lbfgs(problem: _Problem, start: Tensor, tolerance: float) -> Tensor:
+    """L-BFGS with step halving in scaled variables."""
+    scaled = _Scaled(problem, start)
+    position = scaled.from_position(start)
+    value, gradient = scaled.value_and_gradient(position)
+    steps: list[tuple[Tensor, Tensor, float]] = []  # step, change of the gradient, and one over their product
+    for _ in range(1000):
+        if not math.isfinite(value):
+            return start.fill_(math.nan)
+        direction = -_two_loops(gradient, steps)
+        slope = float((direction * gradient).sum())
+        if not -slope > tolerance:
+            break
+        moved = _search(scaled.value_and_gradient, position, value, direction, slope)
+        if moved is None:
+            if not steps:
+                break
+            steps = []  # what was remembered misleads, perhaps by rounding: begin anew from the gradient
+            continue
+        there, reached, new = moved
+        change = float(((there - position) * (new - gradient)).sum())
+        if change > 0:
+            steps = [*steps[1 - MEMORY :], (there - position, new - gradient, 1 / change)]
+        position, value, gradient = there, reached, new
+    return scaled.to_position(position)
+
+
+def _two_loops(gradient: Tensor, steps: list[tuple[Tensor, Tensor, float]]) -> Tensor:
+    """The gradient times the approximate inverse curvature."""
+    result = gradient.clone()
+    factors = []
+    for step, change, inverse in reversed(steps):
+        factors.append(inverse * float((step * result).sum()))
+        result -= factors[-1] * change
+    if steps:
+        step, change, inverse = steps[-1]
+        result /= inverse * float(change.square().sum())
+    for (step, change, inverse), factor in zip(steps, reversed(factors), strict=True):
+        result += (factor - inverse * float((change * result).sum())) * step
+    return result
