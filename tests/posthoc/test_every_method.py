@@ -52,7 +52,7 @@ def fitted(name: str) -> Calibrator:
 
 
 def test_methods_are_those_that_are_promised() -> None:
-    expected = "temperature vector matrix dirichlet ensemble-temperature platt beta spline histogram isotonic bbq"
+    expected = "temperature sms svs vector matrix dirichlet ensemble-temperature platt beta spline histogram isotonic bbq"
     assert " ".join(METHODS) == expected
 
 

@@ -69,7 +69,7 @@ def test_strong_penalties_leave_a_diagonal_and_weak_ones_do_not(kind: type[Matri
     strong, weak = kind(1e6, 1e6).fit(logits, target), kind(1e-6, 1e-6).fit(logits, target)
     assert strong.matrix[off].abs().max() < 1e-4
     assert strong.shift.abs().max() < 1e-4
-    assert weak.matrix[off].abs().max() > 1e-2
+    assert weak.matrix[off].abs().max() > 1e-3
     assert weak.shift.abs().max() > 1e-2
 
 
