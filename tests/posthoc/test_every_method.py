@@ -42,7 +42,7 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "isotonic top-label": lambda: IsotonicCalibration("top-label"),
     "bbq top-label": lambda: METHODS["bbq"]("top-label"),  # type: ignore[call-arg]
 }
-WITH_LOGITS = ["temperature", "sms", "svs", "vector", "matrix", "dirichlet"]
+WITH_LOGITS = ["auto", "temperature", "sms", "svs", "vector", "matrix", "dirichlet"]
 FIT, TARGET = overconfident(2000, 4, 2.5, seed=0)
 TEST, TEST_TARGET = overconfident(2000, 4, 2.5, seed=1)
 
@@ -52,7 +52,7 @@ def fitted(name: str) -> Calibrator:
 
 
 def test_methods_are_those_that_are_promised() -> None:
-    expected = "temperature sms svs vector matrix dirichlet ensemble-temperature platt beta spline histogram isotonic bbq"
+    expected = "auto temperature sms svs vector matrix dirichlet ensemble-temperature platt beta spline histogram isotonic bbq"
     assert " ".join(METHODS) == expected
 
 

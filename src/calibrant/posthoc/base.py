@@ -42,7 +42,7 @@ def check_whole(name: str, value: int, low: int | None = None) -> None:
         raise ValueError(f"{name} must be at least {low}, got {value}")
 
 
-def _saved_settings(state: Tensor | dict[str, Any]) -> dict[str, Any]:
+def saved_settings(state: Tensor | dict[str, Any]) -> dict[str, Any]:
     """Settings in an extra state; in version 0.1 it was the dictionary itself."""
     if isinstance(state, dict):
         return state
@@ -242,7 +242,7 @@ class Fitted(nn.Module, ABC):
 
     def set_extra_state(self, state: Tensor | dict[str, Any]) -> None:
         """Load the part of a state_dict that is not a buffer."""
-        saved = _saved_settings(state)
+        saved = saved_settings(state)
         self.class_count_ = saved["classes"] or None
         self._labels = saved.get("labels")
         for name in self.found:
@@ -262,7 +262,7 @@ class Fitted(nn.Module, ABC):
     ) -> None:
         """Load a state that fits completely, or nothing of one that does not."""
         state = state_dict.get(prefix + "_extra_state")
-        saved = None if state is None else _saved_settings(state)
+        saved = None if state is None else saved_settings(state)
         needed = ["_extra_state", *(self._buffers if saved is None or self.class_count_ or saved["classes"] else ())]
         missing = [prefix + name for name in needed if prefix + name not in state_dict]
         refused = None if saved is None else self._refusal(saved)
@@ -338,7 +338,7 @@ class Calibrator(Fitted):
     def set_extra_state(self, state: Tensor | dict[str, Any]) -> None:
         """Load the part of a state_dict that is not a buffer."""
         super().set_extra_state(state)
-        self.smoothing_ = _saved_settings(state).get("smoothing_", 0.0)
+        self.smoothing_ = saved_settings(state).get("smoothing_", 0.0)
 
     def rows_needed(self, classes: int) -> int:  # noqa: ARG002 (some methods need rows for each class)
         """Rows below which the fit has a notice."""
@@ -353,16 +353,19 @@ class Calibrator(Fitted):
                 f"{len(rows)} samples are few for this method with {rows.shape[1]} classes, which needs about {needed}: "
                 "use more data, or AutoCalibration, which falls back to fewer parameters"
             )
-        present = target.unique()
-        if len(present) < rows.shape[1]:
-            absent = sorted(set(range(rows.shape[1])) - set(present.tolist()))
-            named = ", ".join(str(k if self._labels is None else self._labels[k]) for k in absent[:5])
-            self.notice(
-                f"{len(absent)} of {rows.shape[1]} classes have no samples ({named}{', ...' if len(absent) > 5 else ''}): "
-                "their probabilities are not calibrated; use data with all classes"
-            )
+        self.absent_classes(target)
         if 10 <= len(rows) <= CROSS_CHECKED:
             self._cross_check(rows, target, weight)
+
+    def absent_classes(self, target: Tensor) -> None:
+        """Add a notice about classes without samples."""
+        absent = sorted(set(range(self.class_count_ or 0)) - set(target.unique().tolist()))
+        if absent:
+            named = ", ".join(str(k if self._labels is None else self._labels[k]) for k in absent[:5])
+            self.notice(
+                f"{len(absent)} of {self.class_count_} classes have no samples ({named}{', ...' if len(absent) > 5 else ''}): "
+                "their probabilities are not calibrated; use data with all classes"
+            )
 
     def _cross_check(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         after = cross_fitted(self, rows, target, weight)
