@@ -226,7 +226,7 @@ def test_groups_where_none_are_used_are_refused() -> None:
         _ = conformal.quantiles_
 
 
-@pytest.mark.parametrize("labels", [[3, 1], ["north", "south"], [("a", 1), ("b", 2)], [0.5, True]])
+@pytest.mark.parametrize("labels", [[3, 1], ["north", "south"], [("a", 1), ("b", (2, "c"))], [0.5, True]])
 def test_groups_travel_through_safetensors(labels: list[Any], tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 

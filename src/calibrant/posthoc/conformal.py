@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.posthoc.base import Array, Fitted, check_whole
-from calibrant.posthoc.conformal_groups import Group, Groups, group_labels, known_groups, positions
+from calibrant.posthoc.conformal_groups import Group, Groups, group_labels, known_groups, plain_label, positions
 from calibrant.posthoc.conformal_samples import doubts
 from calibrant.posthoc.conformal_scores import ScoreName, class_scores, conformal_quantiles
 from calibrant.posthoc.conformal_tuning import PENALTIES, TuningGoal, tuned_penalty, tuned_rank, tuning_split
@@ -320,7 +320,7 @@ class ConformalClassifier(Fitted):
     def set_extra_state(self, state: Tensor | dict[str, Any]) -> None:
         """Load the part of a state_dict that is not a buffer."""
         saved = json.loads(bytes(state.tolist())) if isinstance(state, Tensor) else state
-        groups = tuple(tuple(label) if isinstance(label, list) else label for label in saved.get("groups_", ()))
+        groups = tuple(plain_label(label) for label in saved.get("groups_", ()))
         super().set_extra_state({**saved, "groups_": groups})
 
     def _refusal(self, saved: dict[str, Any]) -> str | None:

@@ -24,16 +24,17 @@ def group_labels(groups: Groups, samples: int) -> list[Group]:
     values = groups.tolist() if isinstance(groups, Tensor | np.ndarray) else list(groups)
     if len(values) != samples:
         raise ValueError(f"groups must have one label for each of the {samples} samples, got {len(values)}")
-    return [_plain(value) for value in values]
+    return [plain_label(value) for value in values]
 
 
-def _plain(value: Any) -> Group:
+def plain_label(value: Any) -> Group:
+    """Check one label and convert it to Python's own types, lists to tuples."""
     if isinstance(value, np.generic):
         value = value.item()
     elif isinstance(value, Tensor) and value.dim() == 0:
         value = value.tolist()
     if isinstance(value, tuple | list):
-        return tuple(_plain(part) for part in value)
+        return tuple(plain_label(part) for part in value)
     if not isinstance(value, str | int | float) or value != value:
         raise TypeError(
             f"a group must be a string, a number or a tuple of them, got {value!r}: give samples without a group a "
