@@ -78,7 +78,7 @@ def repaired(repair: str, validation: Predicted, test: Predicted) -> Tensor | No
     if not repair:
         return test.logits
     try:
-        fitted = REPAIRS[repair]().fit(*validation)
+        fitted = REPAIRS[repair](strict=True).fit(*validation)  # as published, without mixing
     except ValueError:
         return None
     scaled: Tensor = fitted(test.logits)
