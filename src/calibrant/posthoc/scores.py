@@ -36,6 +36,12 @@ class Scores(NamedTuple):
         """The probabilities themselves."""
         return self.log_p.exp()
 
+    @property
+    def log_odds(self) -> Tensor:
+        """Log-odds, of floored logarithms."""
+        floored = self.floored()
+        return floored.log_p - floored.log_not
+
     def floored(self) -> "Scores":
         """The same with logarithms not below that of float32's smallest normal number."""
         floor = math.log(torch.finfo(torch.float32).tiny)
