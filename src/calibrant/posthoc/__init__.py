@@ -9,8 +9,8 @@ from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.histogram import HistogramBinning
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
-from calibrant.posthoc.platt import PlattScaling
 from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.platt import PlattScaling
 from calibrant.posthoc.quadratic import QuadraticScaling
 from calibrant.posthoc.scores import ScoreCalibrator
 from calibrant.posthoc.spline import SplineCalibration

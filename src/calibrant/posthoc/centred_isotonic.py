@@ -49,9 +49,7 @@ class CentredIsotonicCalibration(ScoreCalibrator):
         """Find the centre and the rate of hits of each block."""
         found = pools(scores.probability, hits, weight)
         row = found.row[found.firsts]
-        return tuple(
-            table(found.rows, row, part, scores.log_p, least=2) for part in (found.centres, found.levels)
-        )
+        return tuple(table(found.rows, row, part, scores.log_p, least=2) for part in (found.centres, found.levels))
 
     def map_scores(self, scores: Scores) -> Mapped:
         """Interpolate between the centres."""

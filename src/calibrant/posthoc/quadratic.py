@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.logistic import logistic_regression
 from calibrant.posthoc.structured import StructuredMatrixScaling
 
@@ -20,7 +21,8 @@ class QuadraticScaling(StructuredMatrixScaling):
     of hits and of misses are normally distributed with different variances. The paper fits it without a penalty; the
     penalty here is that of :class:`StructuredMatrixScaling` for two classes, a Gaussian prior of variance 1/4 around
     temperature scaling, so that few samples do no harm. The problem is convex with three variables, and solved by
-    Newton's method. As :math:`|z| \le \ln(2n + 1)`, the parabola is never used far from the data.
+    Newton's method. As squares grow fast beyond the data, the result is mixed with the uniform distribution, as in
+    :class:`Calibrator`.
 
     A parabola also falls: beyond its vertex, at :math:`z = -b / 2a`, a higher score has a lower probability. Beta
     calibration never falls.
@@ -53,7 +55,9 @@ class QuadraticScaling(StructuredMatrixScaling):
         """The fitted a, b and c of a binary model."""
         self.require_fitted()
         if self.class_count_ != 2:
-            raise TypeError(f"coefficients_ are those of two classes, this was fitted on {self.class_count_}: use matrix")
+            raise TypeError(
+                f"coefficients_ are those of two classes, this was fitted on {self.class_count_}: use matrix"
+            )
         return float(self.curvature), 1 + float(self.matrix[1, 1]), float(self.shift[1])
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
@@ -81,3 +85,13 @@ class QuadraticScaling(StructuredMatrixScaling):
             return line
         square = self._features(logits).diff(dim=1).square() * self.curvature.to(logits.dtype)
         return line + torch.cat((torch.zeros_like(square), square), dim=1)
+
+    def mixed(self, rows: Tensor) -> Tensor:
+        """Return calibrated probabilities, of two classes mixed with the uniform distribution."""
+        return Calibrator.mixed(self, rows) if rows.shape[1] == 2 else super().mixed(rows)
+
+    def mixed_logits(self, calibrated: Tensor) -> Tensor:
+        """Return the logits of these probabilities."""
+        return (
+            Calibrator.mixed_logits(self, calibrated) if calibrated.shape[1] == 2 else super().mixed_logits(calibrated)
+        )

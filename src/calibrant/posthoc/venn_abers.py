@@ -16,14 +16,15 @@ from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, clas
 class VennAbers(ScoreCalibrator):
     r"""Inductive Venn-Abers prediction: an interval for each probability, merged into one (IVAP).
 
-    A new score z is added to the held-out data as a miss, and isotonic regression gives it the value :math:`p_0(z)`; added
-    as a hit, it has :math:`p_1(z) > p_0(z)`. If held-out and new samples are exchangeable, the one of the two that
-    belongs to the true label is calibrated, whatever their distribution and number. The probability
+    A new score z is added to the held-out data as a miss, and isotonic regression gives it the value :math:`p_0(z)`;
+    added as a hit, it has :math:`p_1(z) > p_0(z)`. If held-out and new samples are exchangeable, the one of the two
+    that belongs to the true label is calibrated, whatever their distribution and number. The probability
 
     .. math:: \hat z = \frac{p_1}{1 - p_0 + p_1}
 
     minimises the worst regret in log loss. It is never 0 or 1, so nothing is mixed in. For more than two classes every
-    class is fitted one-vs-rest, and the :math:`\hat z` of a row are divided by their sum, for which there is no guarantee.
+    class is fitted one-vs-rest, and the :math:`\hat z` of a row are divided by their sum, for which there is no
+    guarantee.
 
     Both values are step functions of the score. They are found for all scores at once at the fit, in
     :math:`O(n \log n)`, and kept as tables: a prediction is two binary searches. The table of :math:`p_1` has up to n
@@ -129,20 +130,20 @@ class _Steps(NamedTuple):
 def _upper(found: Pools) -> _Steps:
     r"""Value of the isotonic regression at a new hit, for every place it can have.
 
-    With :math:`W_i, H_i` the mass and the hits of the lowest i groups, a hit between groups i and i + 1, or tied with the
-    latter, has the slope of the convex minorant of the points :math:`(W, H)` of the lowest i groups and of the points
-    :math:`(W + 1, H + 1)` of the others at the edge that connects the two. That edge begins where the tangent
+    Let :math:`W_i, H_i` be the mass and the hits of the lowest i groups. A hit between groups i and i + 1, or tied with
+    the latter, moves all later points :math:`(W, H)` by (1, 1). Its value is the slope of the convex minorant at the
+    edge that connects the points before it with those after. This edge begins where the tangent
 
     .. math:: \tau_j = \min_{k \ge j} \frac{H_k + 1 - H_j}{W_k + 1 - W_j}
 
-    is the steepest among :math:`j \le i`, and ends at a corner of the minorant of all :math:`(W, H)` (Vovk et al., section
-    4): so the value is the running maximum of the tangents to these corners. Along a group of hits only, a tangent does
-    not become steeper, and it is not computed.
+    is the steepest among :math:`j \le i`, and ends at a corner of the minorant of the held-out data (Vovk et al.,
+    section 4): so the value is the running maximum of the tangents to these corners. Along a group of hits only,
+    tangents do not become steeper, and they are not computed.
     """
     each = np.arange(found.rows)
     counts = np.bincount(found.row, minlength=found.rows)
     starts = counts.cumsum() - counts
-    # Corners: the beginning of each row, and the end of each block. Those of row r begin at blocks[starts[r]] + r.
+    # Corners: the beginning of each row, and the end of each block.
     width, height = (_within(part, found.row, starts) for part in (found.mass, found.hits))
     ends = found.lasts
     of_row = found.row[ends]
@@ -169,7 +170,8 @@ def _touched(width: Floats, height: Floats, x: Floats, y: Floats, nearest: Indic
 
     The tangent touches the first corner after which the minorant's edge passes below the point, or through it.
     """
-    slope = np.diff(height) / np.maximum(np.diff(width), 1e-300)
+    rise, run = np.diff(height), np.diff(width)
+    slope = rise / np.where(run > 0, run, 1.0)  # from one row to the next there is no edge
     axis = height[:-1] - slope * width[:-1]
     slope, axis = np.append(slope, 0.0), np.append(axis, 0.0)
     low, high = nearest, last
@@ -189,10 +191,10 @@ def _within(values: Floats, row: Indices, starts: Indices) -> Floats:
 
 def _rising(steps: _Steps) -> _Steps:
     """The running maximum in each row, without the places where it stays."""
-    # Rows are apart by more than the values, which are at most 1; the maximum is taken by its place, not its value.
+    # Values are at most 1, so that rows are apart.
     lifted = np.maximum.accumulate(steps.values + 2.0 * steps.row)
     rises = np.diff(lifted, prepend=-1.0) > 0
-    return _Steps(steps.rows, *(part[rises] for part in (steps.row, steps.edges, steps.values)))
+    return _Steps(steps.rows, steps.row[rises], steps.edges[rises], steps.values[rises])
 
 
 def _tables(steps: _Steps, like: Tensor) -> tuple[Tensor, Tensor]:
