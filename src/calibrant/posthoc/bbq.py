@@ -42,7 +42,7 @@ class BayesianBinning(ScoreCalibrator):
         >>> from calibrant.posthoc import BayesianBinning
         >>> logits = torch.tensor([3.0, -3.0]).repeat(500)
         >>> target = torch.tensor([1, 0, 1, 0, 1, 0, 0, 1]).repeat(125)  # right in three of four
-        >>> BayesianBinning().fit(logits, target).predict_proba(torch.tensor([3.0]))
+        >>> BayesianBinning(strict=True).fit(logits, target).predict_proba(torch.tensor([3.0]))
         tensor([[0.2500, 0.7500]])
     """
 

@@ -30,7 +30,7 @@ class PlattScaling(ScoreCalibrator):
         >>> from calibrant.posthoc import PlattScaling
         >>> logits = torch.tensor([3.0, -3.0]).repeat(500)  # binary: the logit of class 1
         >>> target = torch.tensor([1, 0, 1, 0, 1, 0, 0, 1]).repeat(125)  # right in three of four
-        >>> PlattScaling().fit(logits, target).predict_proba(torch.tensor([3.0]))
+        >>> PlattScaling(strict=True).fit(logits, target).predict_proba(torch.tensor([3.0]))
         tensor([[0.2510, 0.7490]])
     """
 

@@ -38,7 +38,7 @@ class SplineCalibration(ScoreCalibrator):
         >>> from calibrant.posthoc import SplineCalibration
         >>> logits = torch.tensor([3.0, -3.0]).repeat(500)
         >>> target = torch.tensor([1, 0, 1, 0, 1, 0, 0, 1]).repeat(125)  # right in three of four
-        >>> SplineCalibration().fit(logits, target).predict_proba(torch.tensor([3.0]))
+        >>> SplineCalibration(strict=True).fit(logits, target).predict_proba(torch.tensor([3.0]))
         tensor([[0.2500, 0.7500]])
     """
 

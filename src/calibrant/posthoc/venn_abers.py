@@ -44,7 +44,7 @@ class VennAbers(ScoreCalibrator):
         >>> target = torch.tensor([1, 0, 1, 0, 1, 0, 0, 1]).repeat(125)  # right in three of four
         >>> venn_abers = VennAbers().fit(logits, target)
         >>> venn_abers.predict_proba(torch.tensor([3.0]))
-        tensor([[0.2505, 0.7495]])
+        tensor([[0.2510, 0.7490]])
         >>> lower, upper = venn_abers.predict_interval(torch.tensor([3.0]))
         >>> lower[:, 1], upper[:, 1]
         (tensor([0.7485]), tensor([0.7505]))
