@@ -1,5 +1,6 @@
 """Post-hoc calibrators, fitted to held-out logits after training."""
 
+from calibrant.posthoc.auto import AutoCalibration
 from calibrant.posthoc.base import Calibrator, logits_from_probabilities
 from calibrant.posthoc.bbq import BayesianBinning
 from calibrant.posthoc.beta import BetaCalibration
@@ -21,6 +22,7 @@ from calibrant.posthoc.venn_abers import VennAbers
 
 # Methods that the command line offers, by name. All their options have defaults.
 METHODS: dict[str, type[Calibrator]] = {
+    "auto": AutoCalibration,
     "temperature": TemperatureScaling,
     "sms": StructuredMatrixScaling,
     "svs": StructuredVectorScaling,
@@ -41,6 +43,7 @@ METHODS: dict[str, type[Calibrator]] = {
 
 __all__ = [
     "METHODS",
+    "AutoCalibration",
     "BayesianBinning",
     "BetaCalibration",
     "Calibrator",

@@ -33,8 +33,8 @@ class HistogramBinning(ScoreCalibrator):
         >>> import torch
         >>> from calibrant.posthoc import HistogramBinning
         >>> logits = torch.tensor([3.0, 3.0, 3.0, 3.0, -3.0, -3.0])
-        >>> binning = HistogramBinning(bins=2, mode="equal-width", strict=True)
-        >>> binning.fit(logits, torch.tensor([1, 1, 1, 0, 0, 1])).predict_proba(torch.tensor([3.0, -1.0]))[:, 1]
+        >>> binning = HistogramBinning(2, "equal-width", strict=True).fit(logits, torch.tensor([1, 1, 1, 0, 0, 1]))
+        >>> binning.predict_proba(torch.tensor([3.0, -1.0]))[:, 1]  # four of six predictions are right
         tensor([0.6667, 0.3333])
     """
 

@@ -1,0 +1,260 @@
+"""The default: a mixture of several methods, with the weights that fit held-out data best."""
+
+import math
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant import inputs
+from calibrant.numerics import log_softmax
+from calibrant.posthoc.base import FLOOR, Calibrator, saved_settings
+from calibrant.posthoc.beta import BetaCalibration
+from calibrant.posthoc.folds import canonical_order, fold_numbers
+from calibrant.posthoc.isotonic import IsotonicCalibration
+from calibrant.posthoc.mixture import brier_weights, mixture_weights
+from calibrant.posthoc.spline import SplineCalibration
+from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
+from calibrant.posthoc.temperature import TemperatureScaling
+
+Metric = Literal["log_loss", "brier"]
+# With fewer rows, or fewer per class, only a temperature is fitted.
+LEAST_ROWS = 50
+LEAST_PER_CLASS = 5
+# With more classes, maps of single classes have too few samples of each, and only scalings are fitted.
+MOST_CLASSES = 50
+# Elements of the rows on which the weights are found; with more, only a share of the rows is used, and one fold.
+STACKED = 2**21
+# Members with less are dropped.
+LEAST_WEIGHT = 0.005
+
+
+# Prior of the weights, in samples that each member alone predicts: no weight is 0 by chance.
+PRIOR = 0.5
+
+
+class Unchanged(Calibrator):
+    """The predictions as they are, as a member of a mixture; mixed with the square of the usual share."""
+
+    least_rows = 0
+
+    def solve(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Nothing to fit but the share of the uniform distribution."""
+        super().solve(rows, target, weight)
+        self.smoothing_ **= 2
+
+    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Nothing to fit."""
+
+    def calibrated_logits(self, logits: Tensor) -> Tensor:
+        """Return the log-probabilities, floored."""
+        return log_softmax(logits).clamp_min(FLOOR)
+
+
+MEMBERS: dict[str, Any] = {
+    "unchanged": Unchanged,
+    "temperature": TemperatureScaling,
+    "svs": StructuredVectorScaling,
+    "sms": StructuredMatrixScaling,
+    "beta": BetaCalibration,
+    "isotonic": IsotonicCalibration,
+    "spline": SplineCalibration,
+    "class-wise spline": lambda: SplineCalibration(view="class-wise"),
+}
+
+
+class AutoCalibration(Calibrator):
+    r"""Mix several methods, with the weights that have the lowest log loss in cross-validation.
+
+    .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
+
+    Members are the unchanged predictions, temperature scaling, structured matrix scaling, and beta, isotonic and spline
+    calibration; above 50 classes, structured vector scaling in place of the last three; with fewer than 50 samples, or
+    fewer than 5 per class on average, only the first two. Every member predicts each sample from a fit without its
+    fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's stacking), with a
+    Dirichlet prior worth half a sample per member; then members are fitted again on all samples, and those with less
+    than half a percent are dropped. The predictions are kept as they are, with a notice, if cross-validation shows
+    that the mixture is worse, or if there are fewer than 50 samples and no gain beyond one standard error.
+
+    The result is deterministic and does not depend on the order of the samples.
+
+    Args:
+        accuracy: ``"keep"`` uses only members that keep the ranking of the classes of every sample, so that no
+            prediction changes.
+        metric: ``"log_loss"`` or ``"brier"``: the score that the weights minimise.
+        folds: Number of folds.
+
+    Attributes:
+        weights_: Weight of each member, by name.
+        gain_: Decrease of the score in cross-validation, mean and 95 % interval; the weights of each fold come
+            from the other folds.
+        why_: Why these members were tried, in one sentence.
+
+    References:
+        Wolpert, "Stacked Generalization", Neural Networks, 1992.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.posthoc import AutoCalibration
+        >>> draw = torch.Generator().manual_seed(0)
+        >>> logits = torch.randn(1000, 3, generator=draw)
+        >>> target = logits.softmax(1).multinomial(1, generator=draw).squeeze(1)
+        >>> auto = AutoCalibration().fit(3 * logits, target)  # three times as confident as it should be
+        >>> auto.predict_proba(torch.tensor([[3.0, 0.0, 0.0]])).round(decimals=1)
+        tensor([[0.6000, 0.2000, 0.2000]])
+        >>> auto.gain_[0] > 0.1
+        True
+    """
+
+    least_rows = 0
+    found = ("members_", "gain_", "why_")
+    weights: Tensor
+    members: nn.ModuleDict
+
+    def __init__(
+        self, *, accuracy: Literal["free", "keep"] = "free", metric: Metric = "log_loss", folds: int = 5
+    ) -> None:
+        super().__init__()
+        inputs.check_choice("accuracy", accuracy, ("free", "keep"))
+        inputs.check_choice("metric", metric, ("log_loss", "brier"))
+        inputs.check_count("folds", folds)
+        if folds < 2:
+            raise ValueError(f"folds must be at least 2, got {folds}")
+        self.accuracy = accuracy
+        self.metric = metric
+        self.folds = int(folds)
+        self.members_: tuple[str, ...] = ()
+        self.gain_: tuple[float, float, float] = (0.0, 0.0, 0.0)
+        self.why_ = ""
+        self.members = nn.ModuleDict()
+        self.register_buffer("weights", None)
+
+    @property
+    def weights_(self) -> dict[str, float]:
+        """Weight of each member."""
+        self.require_fitted()
+        return dict(zip(self.members_, self.weights.tolist(), strict=True))
+
+    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Find the weights by cross-validation, and fit the members that have one."""
+        order = canonical_order(logits, target, weight)
+        logits, target = logits[order], target[order]
+        weight = None if weight is None else weight[order]
+        names, self.why_ = self._candidates(*logits.shape)
+        found = self._stack(names, logits, target, weight)
+        kept = [index for index, value in enumerate(found) if value > LEAST_WEIGHT]
+        self.members_ = tuple(names[index] for index in kept)
+        self.members = nn.ModuleDict()
+        for name in self.members_:
+            member: Calibrator = MEMBERS[name]()
+            member.solve(logits, target, weight)
+            self.members[name] = member
+        self.weights = logits.new_tensor(found[kept] / found[kept].sum())
+
+    def _candidates(self, samples: int, classes: int) -> tuple[list[str], str]:
+        simple = ["unchanged", "temperature"]
+        if self.accuracy == "keep":
+            return simple, "only members that keep the ranking of the classes were asked for"
+        if samples < LEAST_ROWS or samples < LEAST_PER_CLASS * classes:
+            return simple, f"{samples} samples of {classes} classes are too few for more than a temperature"
+        if classes > MOST_CLASSES:
+            return [*simple, "svs", "sms"], f"{classes} classes are too many for maps of single classes"
+        spline = "class-wise spline" if classes == 2 else "spline"
+        return [*simple, "sms", "beta", "isotonic", spline], f"{samples} samples are enough for all members"
+
+    def _stack(self, names: list[str], logits: Tensor, target: Tensor, weight: Tensor | None) -> Any:
+        """Weights of the members by their predictions of samples they were not fitted on."""
+        stride = max(1, logits.numel() // STACKED)
+        rows, labels = logits[::stride], target[::stride]
+        shares = None if weight is None else weight[::stride]
+        number = fold_numbers(rows, labels, min(self.folds, len(rows)))
+        used = range(min(self.folds, len(rows)) if stride == 1 else 1)
+        if len(rows) < 2:
+            return np.eye(len(names))[0]
+        predicted = [self._out_of_fold(name, rows, labels, shares, number, used) for name in names]
+        out = number < len(used)
+        labels, folds = labels[out].cpu(), number[out].cpu().numpy()
+        each = np.stack([part.cpu().numpy() for part in predicted])
+        share = None if shares is None else shares[out].cpu().numpy()
+        weights = self._best(each, labels.numpy(), share)
+        # The gain is honest only with weights from other samples than those it is measured on.
+        gains = np.zeros(len(labels))
+        groups = folds if len(used) > 1 else np.arange(len(labels)) % 2
+        for group in np.unique(groups):
+            here, there = groups == group, groups != group
+            others = weights
+            if there.any():
+                others = self._best(each[:, there], labels.numpy()[there], None if share is None else share[there])
+            mixed = np.tensordot(others, each[:, here], 1)
+            gains[here] = self._losses(each[0, here], labels.numpy()[here]) - self._losses(mixed, labels.numpy()[here])
+        part = np.full(len(gains), 1 / len(gains)) if share is None else share / share.sum()
+        mean = float(part @ gains)
+        error = math.sqrt(float((part**2) @ (gains - mean) ** 2))
+        self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
+        # A few samples must show a gain beyond one standard error; many must not show a loss beyond chance.
+        if mean - error <= 0 if len(rows) < LEAST_ROWS else self.gain_[2] < 0:
+            score = self.metric.replace("_", " ")
+            self.notice(
+                f"in cross-validation on {len(labels)} samples the {score} falls by {mean:.4f}, 95 % "
+                f"interval {self.gain_[1]:.4f} to {self.gain_[2]:.4f}, which is no evidence of a gain: the predictions "
+                "stay as they are; use more data"
+            )
+            return np.eye(len(names))[0]
+        return weights
+
+    def _out_of_fold(
+        self, name: str, rows: Tensor, target: Tensor, weight: Tensor | None, number: Tensor, used: range
+    ) -> Tensor:
+        pieces, places = [], []
+        for fold in used:
+            kept, out = number != fold, number == fold
+            member: Calibrator = MEMBERS[name]()
+            member.solve(rows[kept], target[kept], None if weight is None else weight[kept])
+            pieces.append(member.mixed(rows[out]).double())
+            places.append(out.nonzero().squeeze(1))
+        return torch.cat(pieces)[torch.cat(places).argsort()]
+
+    def _best(self, each: Any, target: Any, share: Any) -> Any:
+        if self.metric == "brier":
+            return brier_weights(each, target, share)
+        likelihood = np.maximum(each[:, np.arange(len(target)), target].T, math.exp(FLOOR))
+        # A Dirichlet prior is as good as samples that only one member finds likely.
+        counts = np.concatenate((np.ones(len(target)) if share is None else share, np.full(len(each), PRIOR)))
+        return mixture_weights(np.vstack((likelihood, np.eye(len(each)))), counts)
+
+    def _losses(self, predicted: Any, target: Any) -> Any:
+        true = predicted[np.arange(len(target)), target]
+        if self.metric == "brier":
+            return (predicted**2).sum(1) - 2 * true + 1
+        return -np.log(np.maximum(true, math.exp(FLOOR)))
+
+    def mixed(self, rows: Tensor) -> Tensor:
+        """Return the mixture of the members' probabilities."""
+        parts = [cast(Calibrator, member).mixed(rows) for member in self.members.values()]
+        return torch.einsum("m,mnc->nc", self.weights.to(rows.dtype), torch.stack(parts))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the mixture of the members' probabilities."""
+        return self.mixed(logits)
+
+    def calibrated_logits(self, logits: Tensor) -> Tensor:
+        """Return the logarithms of the mixture."""
+        return self.mixed(logits).log()
+
+    def mixed_logits(self, calibrated: Tensor) -> Tensor:
+        """Return the logits as they are: the members are mixed with the uniform distribution already."""
+        return calibrated
+
+    def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Leave out the cross-check, which is part of the method."""
+        super(Calibrator, self).examine(rows, target, weight)
+        self.absent_classes(target)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Make the members first, so that their states find them."""
+        state = state_dict.get(prefix + "_extra_state")
+        if state is not None and self._refusal(saved_settings(state)) is None:
+            names = saved_settings(state)["members_"]
+            self.members = nn.ModuleDict({name: MEMBERS[name]() for name in names})
+        super()._load_from_state_dict(state_dict, prefix, *rest)
