@@ -16,6 +16,7 @@ from calibrant.posthoc import (
     BayesianBinning,
     BetaCalibration,
     Calibrator,
+    CentredIsotonicCalibration,
     ConformalClassifier,
     DirichletCalibration,
     EnsembleTemperatureScaling,
@@ -26,6 +27,7 @@ from calibrant.posthoc import (
     SplineCalibration,
     TemperatureScaling,
     VectorScaling,
+    VennAbers,
     logits_from_probabilities,
 )
 from calibrant.posthoc.base import Fitted
@@ -41,9 +43,11 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "histogram class-wise": lambda: HistogramBinning(view="class-wise"),
     "histogram equal-width": lambda: HistogramBinning(mode="equal-width"),
     "isotonic top-label": lambda: IsotonicCalibration("top-label"),
+    "centred-isotonic top-label": lambda: CentredIsotonicCalibration("top-label"),
+    "venn-abers top-label": lambda: VennAbers("top-label"),
     "bbq top-label": lambda: BayesianBinning("top-label"),
 }
-WITH_LOGITS = ["auto", "temperature", "sms", "svs", "vector", "matrix", "dirichlet"]
+WITH_LOGITS = ["auto", "temperature", "sms", "svs", "quadratic", "vector", "matrix", "dirichlet"]
 FIT, TARGET = overconfident(2000, 4, 2.5, seed=0)
 TEST, TEST_TARGET = overconfident(2000, 4, 2.5, seed=1)
 
@@ -53,8 +57,10 @@ def fitted(name: str) -> Calibrator:
 
 
 def test_methods_are_those_that_are_promised() -> None:
-    expected = "auto temperature sms svs vector matrix dirichlet ensemble-temperature platt beta spline histogram "
-    assert " ".join(METHODS) == expected + "isotonic bbq"
+    assert " ".join(METHODS) == (
+        "auto temperature sms svs quadratic vector matrix dirichlet ensemble-temperature platt beta spline histogram "
+        "isotonic centred-isotonic venn-abers bbq"
+    )
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)

@@ -59,10 +59,7 @@ class StructuredMatrixScaling(Calibrator):
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Solve for the temperature, then for the correction."""
-        temperature, problem = bounded_temperature(logits, target, weight)
-        if problem:
-            self.notice(f"{problem}; T = {temperature:.3g} is used")
-        self.temperature = logits.new_tensor(temperature)
+        self.fit_temperature(logits, target, weight)
         classes = logits.shape[1]
         count = len(logits) if weight is None else float(weight.sum())
         own = classes / count
@@ -71,6 +68,13 @@ class StructuredMatrixScaling(Calibrator):
         penalty = Penalty(own * (classes - 1), own, own)
         found = fit_affine(self._features(logits.double()), target, weight, penalty, start, tolerance=1e-7)
         self.matrix, self.shift = found.matrix.to(logits.dtype), found.shift.to(logits.dtype)
+
+    def fit_temperature(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Set the best temperature, or a bounded one."""
+        temperature, problem = bounded_temperature(logits, target, weight)
+        if problem:
+            self.notice(f"{problem}; T = {temperature:.3g} is used")
+        self.temperature = logits.new_tensor(temperature)
 
     def _features(self, logits: Tensor) -> Tensor:
         scaled = logits / self.temperature.to(logits.dtype)
