@@ -11,6 +11,7 @@ from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.platt import PlattScaling
 from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.saved import load, save
 from calibrant.posthoc.scores import ScoreCalibrator
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
@@ -55,5 +56,7 @@ __all__ = [
     "StructuredVectorScaling",
     "TemperatureScaling",
     "VectorScaling",
+    "load",
     "logits_from_probabilities",
+    "save",
 ]
