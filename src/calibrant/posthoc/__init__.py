@@ -6,6 +6,7 @@ from calibrant.posthoc.bbq import BayesianBinning
 from calibrant.posthoc.beta import BetaCalibration
 from calibrant.posthoc.conformal import ConformalClassifier
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.exported import to_onnx
 from calibrant.posthoc.histogram import HistogramBinning
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
@@ -59,4 +60,5 @@ __all__ = [
     "load",
     "logits_from_probabilities",
     "save",
+    "to_onnx",
 ]
