@@ -13,7 +13,8 @@ from calibrant.cli import app, main
 # Command -> options that its help explains.
 COMMANDS = {
     "evaluate": ("--report", "--json", "--bins", "--convention", "--draws", "--seed", "--engine", "--memory-limit"),
-    "recalibrate": ("--fit", "--apply", "--method", "--out", "--json"),
+    "recalibrate": ("--fit", "--apply", "--method", "--out", "--save", "--json"),
+    "apply": ("FILE", "--calibrator", "--out", "--json"),
     "demo": ("--seeds", "--epochs", "--out"),
     "recipes": ("NAME",),
     "train": ("--recipe", "--method", "--seed", "--data-dir", "--runs", "--config", "--wandb", "--accelerator"),
@@ -50,7 +51,7 @@ def test_the_module_runs_as_a_program() -> None:
 
 def test_these_are_all_commands_there_are() -> None:
     joined = {command.name for command in entry_points(group="calibrant.commands")}
-    assert {name.split()[0] for name in COMMANDS} == joined | {"evaluate", "recalibrate"}
+    assert {name.split()[0] for name in COMMANDS} == joined | {"evaluate", "recalibrate", "apply"}
     assert {name for name in app["runs"] if not name.startswith("-")} == {
         name.split()[1] for name in COMMANDS if " " in name
     }
@@ -86,6 +87,10 @@ def test_the_help_of_a_command_explains_its_options(name: str, capsys: pytest.Ca
         ("recalibrate --fit a.npz", "--apply"),
         ("recalibrate --fit a.npz --apply b.npz --method magic", "--method"),
         ("recalibrate --fit a.npz --apply b.npz", "a.npz"),
+        ("recalibrate --fit a.npz --save b.npz", "b.npz: expected a name that ends in .safetensors"),
+        ("apply a.npz", "--calibrator"),
+        ("apply --calibrator c.safetensors", "FILE"),
+        ("apply a.npz --calibrator none.safetensors", "none.safetensors: no such file"),
         ("demo --seeds 0", "--seeds"),
         ("demo --epochs x", "--epochs"),
         ("demo --epochs -1", "--epochs"),

@@ -75,27 +75,55 @@ def evaluate(
 def recalibrate(
     *,
     fit: Path,
-    apply: Path,
+    apply: Path | None = None,
     method: Method = "temperature",
     out: Path | None = None,
+    save: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
     names: Names = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """Fit a post-hoc method on one file of predictions and apply it to another.
+    """Fit a post-hoc method on one file of predictions, apply it to another, and save it.
 
-    Writes the calibrated probabilities, and shows the scores before and after if the target is known.
+    Writes the calibrated probabilities, and shows the scores before and after if the target is known. At least one of
+    --apply and --save is needed.
 
     Args:
         fit: Predictions on held-out data, with target.
         apply: Predictions to calibrate.
         method: Post-hoc method to fit.
         out: File to write; by default beside --apply, with a name that ends in -calibrated.
+        save: File to write the fitted method to, .safetensors, for calibrant apply and calibrant.posthoc.load.
         json: Print JSON instead of a table.
         names: Names of arrays and columns.
     """
     from calibrant.commands.recalibrate import recalibrate_file
 
-    recalibrate_file(fit, apply, out, method, names, as_json=json)
+    recalibrate_file(fit, apply, out, save, method, names, as_json=json)
+
+
+@app.command
+def apply(
+    file: Path,
+    *,
+    calibrator: Path,
+    out: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    names: Names = Columns(),  # noqa: B008 (frozen)
+) -> None:
+    """Calibrate a file of predictions with a saved calibrator.
+
+    Writes the calibrated probabilities, and shows the scores before and after if the target is known.
+
+    Args:
+        file: Predictions to calibrate.
+        calibrator: File that calibrant recalibrate --save or calibrant.posthoc.save wrote.
+        out: File to write; by default beside the file, with a name that ends in -calibrated.
+        json: Print JSON instead of a table.
+        names: Names of arrays and columns.
+    """
+    from calibrant.commands.apply import apply_file
+
+    apply_file(calibrator, file, out, names, as_json=json)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -192,7 +192,9 @@ def test_what_is_reported_is_what_the_model_does(seed: int, signal: float, metho
         assert torch.equal(new, logits)
         assert result.after == result.before
     elif result.method == "temperature":
-        assert result.temperature == pytest.approx(TemperatureScaling(strict=True).fit(logits, y).temperature_, rel=1e-6)
+        assert result.temperature == pytest.approx(
+            TemperatureScaling(strict=True).fit(logits, y).temperature_, rel=1e-6
+        )
         torch.testing.assert_close(new, logits / result.temperature)
         assert result.after.log_loss == pytest.approx(cross_fitted_temperature(logits, y), rel=1e-5)
     else:

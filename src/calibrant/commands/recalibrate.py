@@ -1,94 +1,81 @@
-"""`calibrant recalibrate`: fit a post-hoc method on one file of predictions, apply it to another."""
+"""`calibrant recalibrate`: fit a post-hoc method on one file of predictions; apply it to another, or save it."""
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands.terminal import Advance, plain, print_json, print_scores, progress_bar
-from calibrant.files import SUFFIXES, Column, FileError, Source, naming, read_source, write_predictions
-from calibrant.metrics import Scores, evaluate, predictions
+from calibrant.commands.apply import Calibrated, calibrated, logits_of, output_of
+from calibrant.commands.terminal import Advance, plain, print_json, progress_bar
+from calibrant.files import FileError, naming, read_source
 from calibrant.metrics.columns import Columns
-from calibrant.posthoc import METHODS, Calibrator, TemperatureScaling, logits_from_probabilities
+from calibrant.posthoc import METHODS, Calibrator, TemperatureScaling
+from calibrant.posthoc import save as save_calibrator
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A fitted method, the calibrated predictions, and their scores if their target is known."""
-
-    calibrator: Calibrator
-    probabilities: Column
-    target: Column | None
-    before: Scores | None
-    after: Scores | None
-
-
-def recalibrate_file(fit: Path, apply: Path, out: Path | None, method: str, names: Columns, *, as_json: bool) -> None:
+def recalibrate_file(
+    fit: Path, apply: Path | None, out: Path | None, save: Path | None, method: str, names: Columns, *, as_json: bool
+) -> None:
     """Fit, apply, write, and print before and after."""
-    out = out or apply.with_name(f"{apply.stem}-calibrated{apply.suffix}")
-    if os.path.realpath(out) in {os.path.realpath(fit), os.path.realpath(apply)}:
-        raise FileError(out, "would be overwritten: choose another --out")
-    if out.suffix.lower() not in SUFFIXES:
-        raise FileError(out, f"expected one of {', '.join(SUFFIXES)}")
+    if apply is None and save is None:
+        raise ValueError("nothing to do with the fitted method: give --apply FILE, --save FILE, or both")
+    if apply is None and out is not None:
+        raise ValueError("--out is for the predictions of --apply: give --apply FILE, or leave --out away")
+    inputs = [fit] if apply is None else [fit, apply]
+    written = None if apply is None else output_of(apply, out, inputs)
+    if save is not None:
+        _check_saved(save, inputs)
     with progress_bar("reading") as begin:
-        outcome = _recalibrate(fit, apply, method, names, begin)
+        calibrator, done = _recalibrate(fit, apply, method, names, begin)
         begin("writing")
-        write_predictions(out, outcome.probabilities, outcome.target)
-    temperature = outcome.calibrator.temperature_ if isinstance(outcome.calibrator, TemperatureScaling) else None
+        if save is not None:
+            save_calibrator(calibrator, save)
+        if done is not None and written is not None:
+            done.write(written)
+    temperature = calibrator.temperature_ if isinstance(calibrator, TemperatureScaling) else None
     if as_json:
-        before, after = (None if scores is None else scores.to_dict() for scores in (outcome.before, outcome.after))
         known = {} if temperature is None else {"temperature": temperature}
-        print_json({"method": method, **known, "out": str(out), "before": before, "after": after})
+        kept = {} if save is None else {"calibrator": str(save)}
+        scores = {"before": None, "after": None} if done is None else done.scores()
+        print_json({"method": method, **known, **kept, "out": None if written is None else str(written), **scores})
         return
     console = Console()
     found = "" if temperature is None else f" {temperature:.4g}"
     console.print(f"[bold]{method}{found}[/], fitted on {plain(str(fit))}.", highlight=False)
-    if outcome.before is not None and outcome.after is not None:
-        title = f"{plain(str(apply))}: {outcome.before.title}"
-        print_scores(console, {"before": outcome.before, "after": outcome.after}, title=title)
-    else:
-        console.print(f"{plain(str(apply))} has no target, so there are no scores to show.", highlight=False)
-    console.print(f"Written: {plain(str(out))}", soft_wrap=True, highlight=False)
+    if done is not None and written is not None:
+        done.show(console, written)
+    if save is not None:
+        console.print(f"Saved: {plain(str(save))}", soft_wrap=True, highlight=False)
 
 
-def _recalibrate(fit: Path, apply: Path, method: str, names: Columns, begin: Callable[[str], Advance]) -> Outcome:
+def _check_saved(save: Path, inputs: list[Path]) -> None:
+    if os.path.realpath(save) in {os.path.realpath(each) for each in inputs}:
+        raise FileError(save, "would be overwritten: choose another --save")
+    if save.suffix.lower() != ".safetensors":
+        raise FileError(save, "expected a name that ends in .safetensors")
+
+
+def _recalibrate(
+    fit: Path, apply: Path | None, method: str, names: Columns, begin: Callable[[str], Advance]
+) -> tuple[Calibrator, Calibrated | None]:
     begin("reading")
-    training, new = read_source(fit, names), read_source(apply, names)
+    training = read_source(fit, names)
+    new = None if apply is None else read_source(apply, names)
     if training.labels is None:
         called = names.of(training.kind)[1]
         raise FileError(fit, f"has no {called!r}: a method needs labels to be fitted")
     # Checked first, so that errors of a file come before errors of a fit.
     with naming(fit):
-        logits, target = _logits(training), training.labels.astype(np.int64)
+        logits, target = logits_of(training), training.labels.astype(np.int64)
+    if apply is None or new is None:
+        begin(f"fitting {method}")
+        with naming(fit):
+            return METHODS[method]().fit(logits, target), None
     with naming(apply):
-        new_logits = _logits(new)
+        new_logits = logits_of(new)
     begin(f"fitting {method}")
     with naming(fit):
         calibrator = METHODS[method]().fit(logits, target)
-    begin(f"applying {method}")
-    with naming(apply):
-        probabilities = np.asarray(calibrator.predict_proba(new_logits))
-        if new.labels is None:
-            return Outcome(calibrator, probabilities, None, None, None)
-        new_target = new.labels.astype(np.int64)
-        after = evaluate(probabilities=probabilities, target=new_target)
-        return Outcome(calibrator, probabilities, new_target, evaluate(new.predictions()), after)
-
-
-def _logits(source: Source) -> Column:
-    """Checked logits of all classes."""
-    if source.kind == "confidence":
-        raise ValueError("holds confidences only: recalibration needs the logits or probabilities of all classes")
-    if source.labels is None:  # any target is good enough to check the values
-        given: dict[str, Any] = {source.kind: source.values, "target": np.zeros(len(source.values), dtype=np.int64)}
-        checked = predictions(**given)
-    else:
-        checked = source.predictions()
-    if source.kind == "logits":
-        return source.values.astype(np.result_type(source.values.dtype, np.float32), copy=False)
-    assert checked.probabilities is not None  # noqa: S101 (probabilities were given)
-    return np.asarray(logits_from_probabilities(checked.probabilities))
+    return calibrator, calibrated(calibrator, apply, new, new_logits, begin)

@@ -7,12 +7,14 @@ from calibrant.posthoc.beta import BetaCalibration
 from calibrant.posthoc.centred_isotonic import CentredIsotonicCalibration
 from calibrant.posthoc.conformal import ConformalClassifier
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.exported import to_onnx
 from calibrant.posthoc.histogram import HistogramBinning
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.notices import FitWarning
 from calibrant.posthoc.platt import PlattScaling
 from calibrant.posthoc.quadratic import QuadraticScaling
+from calibrant.posthoc.saved import load, save
 from calibrant.posthoc.scores import ScoreCalibrator
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
@@ -64,5 +66,8 @@ __all__ = [
     "TemperatureScaling",
     "VectorScaling",
     "VennAbers",
+    "load",
     "logits_from_probabilities",
+    "save",
+    "to_onnx",
 ]

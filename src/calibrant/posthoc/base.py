@@ -61,6 +61,7 @@ class Fitted(nn.Module, ABC):
         super().__init__()
         self.class_count_: int | None = None
         self._labels: list[Any] | None = None
+        self._samples: int | None = None
         self._notices: list[str] = []
 
     @property
@@ -138,7 +139,7 @@ class Fitted(nn.Module, ABC):
     def solve(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Fit on checked data, without notices."""
         self.fit_rows(rows, target, weight)
-        self.class_count_ = rows.shape[1]
+        self.class_count_, self._samples = rows.shape[1], len(rows)
 
     @abstractmethod
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:

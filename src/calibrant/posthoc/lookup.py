@@ -8,6 +8,35 @@ from torch import Tensor
 from calibrant.numerics import exclusive_cumsum
 
 
+def insertion_points(ascending: Tensor, position: Tensor, *, right: bool = False) -> Tensor:
+    """``torch.searchsorted``, and in an exported program, since ONNX does not have it, the same in other operations.
+
+    Args:
+        ascending: ``(rows, m)``, each row in ascending order.
+        position: ``(rows, N)``.
+        right: Whether equal values are to the left of the position.
+
+    Example:
+        >>> insertion_points(torch.tensor([[0.0, 1.0]]), torch.tensor([[-1.0, 0.0, 0.5, 2.0]]))
+        tensor([[0, 0, 1, 2]])
+    """
+    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
+        return halving_search(ascending, position, right=right)
+    return torch.searchsorted(ascending, position.contiguous(), right=right)
+
+
+def halving_search(ascending: Tensor, position: Tensor, *, right: bool) -> Tensor:
+    """Equal to ``torch.searchsorted``, by ``log2(m)`` gathers; see :func:`insertion_points`."""
+    length = ascending.shape[1]
+    place = torch.zeros_like(position, dtype=torch.long)
+    for power in reversed(range(length.bit_length())):
+        further = place + 2**power
+        there = ascending.gather(1, further.clamp_max(length) - 1)
+        beyond = there > position if right else there >= position  # false for NaN, which is sorted to the end
+        place = torch.where((further > length) | beyond, place, further)
+    return place
+
+
 def step_lookup(edges: Tensor, values: Tensor, position: Tensor) -> Tensor:
     """Value of the right-closed bin of each position.
 
@@ -20,8 +49,7 @@ def step_lookup(edges: Tensor, values: Tensor, position: Tensor) -> Tensor:
         >>> step_lookup(torch.tensor([[0.5]]), torch.tensor([[0.1, 0.9]]), torch.tensor([[0.2, 0.5, 0.6]]))
         tensor([[0.1000, 0.1000, 0.9000]])
     """
-    position = position.contiguous()
-    return values.to(position.dtype).gather(1, torch.searchsorted(edges.to(position.dtype), position))
+    return values.to(position.dtype).gather(1, insertion_points(edges.to(position.dtype), position))
 
 
 def linear_lookup(knots: Tensor, values: Tensor, position: Tensor) -> Tensor:
@@ -36,9 +64,8 @@ def linear_lookup(knots: Tensor, values: Tensor, position: Tensor) -> Tensor:
         >>> linear_lookup(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.2, 0.4]]), torch.tensor([[0.5, 2.0]]))
         tensor([[0.3000, 0.4000]])
     """
-    position = position.contiguous()
     knots, values = knots.to(position.dtype), values.to(position.dtype)
-    right = torch.searchsorted(knots, position, right=True).clamp(1, knots.shape[1] - 1)
+    right = insertion_points(knots, position, right=True).clamp(1, knots.shape[1] - 1)
     low, high = knots.gather(1, right - 1), knots.gather(1, right)
     width = high - low
     share = torch.where(width > 0, (position - low) / torch.where(width > 0, width, 1.0), 0.0).clamp(0, 1)

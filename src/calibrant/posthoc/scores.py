@@ -2,13 +2,14 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from calibrant import inputs
+from calibrant.numerics import accumulation_dtype
 from calibrant.posthoc.base import Calibrator
 
 View = Literal["class-wise", "top-label"]
@@ -34,7 +35,7 @@ class Scores(NamedTuple):
     @property
     def probability(self) -> Tensor:
         """The probabilities themselves."""
-        return self.log_p.exp()
+        return _rounded(torch.exp, self.log_p)
 
     @property
     def log_odds(self) -> Tensor:
@@ -50,7 +51,7 @@ class Scores(NamedTuple):
 
 def class_scores(logits: Tensor) -> Scores:
     """Score of every class, ``(N, C)``."""
-    log_p = logits.log_softmax(1)
+    log_p = _rounded(_log_softmax, logits)
     if logits.shape[1] == 2:
         return Scores(log_p, log_p.flip(1))
     top = logits.argmax(1, keepdim=True)
@@ -62,8 +63,17 @@ def class_scores(logits: Tensor) -> Scores:
 def top_scores(logits: Tensor) -> tuple[Scores, Tensor]:
     """Score of the predicted class, ``(1, N)``, and that class, ``(N, 1)``."""
     top = logits.argmax(1, keepdim=True)
-    log_p = logits.log_softmax(1)
+    log_p = _rounded(_log_softmax, logits)
     return Scores(log_p.gather(1, top).T, _log_not_top(logits, log_p, top).T), top
+
+
+def _rounded(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """A function in float64, rounded once: other libraries then find the same bits, and the same step or steep line."""
+    return function(values.to(accumulation_dtype(values))).to(values.dtype)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    return logits.log_softmax(1)
 
 
 def _log_not_top(logits: Tensor, log_p: Tensor, top: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant.report.audit import Audit, Repair, audit
 from calibrant.report.html import render, write_report
 from calibrant.report.packages import require_report_packages
+from calibrant.report.tracking import log_mlflow, log_wandb
 from calibrant.report.verdict import verdict
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ __all__ = [
     "audit",
     "classwise_plot",
     "cumulative_plot",
+    "log_mlflow",
+    "log_wandb",
     "reliability_diagram",
     "render",
     "require_report_packages",

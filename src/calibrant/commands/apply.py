@@ -1,0 +1,121 @@
+"""`calibrant apply`: calibrate a file of predictions with a saved calibrator."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from calibrant.commands.terminal import Advance, plain, print_json, print_scores, progress_bar
+from calibrant.files import SUFFIXES, Column, FileError, Source, naming, read_source, write_predictions
+from calibrant.metrics import Scores, evaluate, predictions
+from calibrant.metrics.columns import Columns
+from calibrant.posthoc import Calibrator, load, logits_from_probabilities
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Calibrated predictions of a file, and the scores before and after if the target is known."""
+
+    path: Path
+    probabilities: Column
+    target: Column | None = None
+    before: Scores | None = None
+    after: Scores | None = None
+
+    def write(self, out: Path) -> None:
+        """Write the probabilities, and the target if known."""
+        write_predictions(out, self.probabilities, self.target)
+
+    def scores(self) -> dict[str, Any]:
+        """Scores as JSON, or null."""
+        return {
+            "before": None if self.before is None else self.before.to_dict(),
+            "after": None if self.after is None else self.after.to_dict(),
+        }
+
+    def show(self, console: Console, out: Path) -> None:
+        """Print the scores, and where the probabilities are."""
+        if self.before is not None and self.after is not None:
+            title = f"{plain(str(self.path))}: {self.before.title}"
+            print_scores(console, {"before": self.before, "after": self.after}, title=title)
+        else:
+            console.print(f"{plain(str(self.path))} has no target, so there are no scores to show.", highlight=False)
+        console.print(f"Written: {plain(str(out))}", soft_wrap=True, highlight=False)
+
+
+def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_json: bool) -> None:
+    """Load, apply, write, and print before and after."""
+    out = output_of(path, out, (saved, path))
+    with progress_bar("reading") as begin:
+        calibrator = _loaded(saved)
+        source = read_source(path, names)
+        with naming(path):
+            logits = logits_of(source)
+        done = calibrated(calibrator, path, source, logits, begin)
+        begin("writing")
+        done.write(out)
+    method = type(calibrator).__name__
+    if as_json:
+        print_json({"method": method, "calibrator": str(saved), "out": str(out), **done.scores()})
+        return
+    console = Console()
+    console.print(f"[bold]{method}[/] from {plain(str(saved))}.", highlight=False)
+    done.show(console, out)
+
+
+def output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
+    """File to write for a file of predictions, checked: not one of the inputs, and of a known format."""
+    out = out or path.with_name(f"{path.stem}-calibrated{path.suffix}")
+    if os.path.realpath(out) in {os.path.realpath(each) for each in inputs}:
+        raise FileError(out, "would be overwritten: choose another --out")
+    if out.suffix.lower() not in SUFFIXES:
+        raise FileError(out, f"expected one of {', '.join(SUFFIXES)}")
+    return out
+
+
+def calibrated(
+    calibrator: Calibrator, path: Path, source: Source, logits: Column, begin: Callable[[str], Advance]
+) -> Calibrated:
+    """Apply a calibrator to checked logits of a file, and evaluate the result if the target is known."""
+    begin("applying")
+    with naming(path):
+        probabilities = np.asarray(calibrator.predict_proba(logits))
+        if source.labels is None:
+            return Calibrated(path, probabilities)
+        target = source.labels.astype(np.int64)
+        after = evaluate(probabilities=probabilities, target=target)
+        return Calibrated(path, probabilities, target, evaluate(source.predictions()), after)
+
+
+def logits_of(source: Source) -> Column:
+    """Checked logits of all classes."""
+    if source.kind == "confidence":
+        raise ValueError("holds confidences only: recalibration needs the logits or probabilities of all classes")
+    if source.labels is None:  # any target is good enough to check the values
+        given: dict[str, Any] = {source.kind: source.values, "target": np.zeros(len(source.values), dtype=np.int64)}
+        checked = predictions(**given)
+    else:
+        checked = source.predictions()
+    if source.kind == "logits":
+        return source.values.astype(np.result_type(source.values.dtype, np.float32), copy=False)
+    assert checked.probabilities is not None  # noqa: S101 (probabilities were given)
+    return np.asarray(logits_from_probabilities(checked.probabilities))
+
+
+def _loaded(path: Path) -> Calibrator:
+    if not path.exists():
+        raise FileError(path, "no such file")
+    try:
+        with naming(path):
+            found = load(path)
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror or error}") from error
+    if not isinstance(found, Calibrator):
+        raise FileError(
+            path, f"holds a {type(found).__name__}, which gives sets of classes: use calibrant.posthoc.load in Python"
+        )
+    return found

@@ -1,0 +1,119 @@
+"""ONNX models of every method give the probabilities of predict_proba; the search for a bin equals torch's."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from calibrant import posthoc
+from calibrant.posthoc import AutoCalibration, Calibrator, ConformalClassifier, TemperatureScaling
+from calibrant.posthoc.lookup import halving_search
+from tests.posthoc.data import overconfident
+from tests.posthoc.test_every_method import CALIBRATORS, FIT, TARGET, TEST
+from tests.quick import first_of
+
+MAKERS: dict[str, Callable[[], Calibrator]] = {
+    **CALIBRATORS,
+    "temperature strict": lambda: TemperatureScaling(strict=True),
+}
+SATURATED = torch.tensor([[1e4, -1e4, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [-90.0, 20.0, 20.0, 0.0], [88.0, 0.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize("right", [False, True])
+@given(
+    table=arrays.arrays(np.float32, st.tuples(st.just(2), st.integers(0, 40)), elements=st.integers(-5, 5)),
+    position=arrays.arrays(np.float32, (2, 9), elements=st.sampled_from([-6, -5, 0, 0.5, 3, 5, 6, np.inf, np.nan])),
+)
+def test_the_search_in_exported_programs_is_that_of_torch(right: bool, table: Any, position: Any) -> None:
+    ascending, places = torch.from_numpy(table).sort(1).values, torch.from_numpy(position)
+    found = halving_search(ascending, places, right=right)
+    assert torch.equal(found, torch.searchsorted(ascending, places, right=right))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 63, 64, 65, 1000])
+def test_the_search_finds_neighbouring_floats(length: int) -> None:
+    ascending = torch.rand(3, length, generator=torch.Generator().manual_seed(length)).sort(1).values
+    near = [ascending, ascending.nextafter(torch.tensor(2.0)), ascending.nextafter(torch.tensor(-1.0))]
+    for places in near:
+        for right in (False, True):
+            found = halving_search(ascending, places, right=right)
+            assert torch.equal(found, torch.searchsorted(ascending, places, right=right))
+
+
+@pytest.fixture
+def runtime() -> Any:
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package, reason=f"ONNX export needs {package}")
+    return pytest.importorskip("onnxruntime", reason="onnxruntime runs the exported models")
+
+
+def session(runtime: Any, path: Path) -> Any:
+    return runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", first_of(MAKERS, 3))
+def test_onnx_gives_the_probabilities_of_every_method(name: str, runtime: Any, tmp_path: Path) -> None:
+    calibrator = MAKERS[name]().fit(FIT.float(), TARGET)
+    path = tmp_path / "calibrator.onnx"
+    posthoc.to_onnx(calibrator, path)
+    run = session(runtime, path)
+    for logits in (TEST[:1].float(), TEST.float(), SATURATED, FIT.float()):
+        (found,) = run.run(["probabilities"], {"logits": logits.numpy()})
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, calibrator.predict_proba(logits).numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_names_labels_and_operators_are_those_asked_for(runtime: Any, tmp_path: Path) -> None:
+    import onnx
+
+    path = tmp_path / "new" / "calibrator.onnx"
+    target = np.asarray(["ant", "bee", "cat", "dog"])[TARGET.numpy()]
+    calibrator = TemperatureScaling().fit(FIT.numpy(), target)  # float64 parameters
+    posthoc.to_onnx(calibrator, path, logits_name="scores", output_name="p", opset=20)
+    run = session(runtime, path)
+    (found,) = run.run(["p"], {"scores": TEST[:5].float().numpy()})
+    np.testing.assert_allclose(found, calibrator.predict_proba(TEST[:5].float()).numpy(), rtol=0, atol=1e-6)
+    metadata = run.get_modelmeta().custom_metadata_map
+    assert metadata["calibrant.method"] == "TemperatureScaling"
+    assert json.loads(metadata["calibrant.labels"]) == ["ant", "bee", "cat", "dog"]
+    assert [each.version for each in onnx.load(path).opset_import if each.domain == ""] == [20]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("classes", [2, 60])
+def test_few_and_many_classes(classes: int, runtime: Any, tmp_path: Path) -> None:
+    logits, target = overconfident(3000, classes, 2.0, seed=3)
+    calibrator = AutoCalibration().fit(logits.float(), target)
+    posthoc.to_onnx(calibrator, tmp_path / "auto.onnx")
+    (found,) = session(runtime, tmp_path / "auto.onnx").run(None, {"logits": logits.float().numpy()})
+    np.testing.assert_allclose(found, calibrator.predict_proba(logits.float()).numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_sets_are_exported_too(runtime: Any, tmp_path: Path) -> None:
+    conformal = ConformalClassifier("lac").fit(FIT.float(), TARGET)
+    posthoc.to_onnx(conformal, tmp_path / "sets.onnx")
+    (found,) = session(runtime, tmp_path / "sets.onnx").run(["sets"], {"logits": TEST.float().numpy()})
+    assert np.array_equal(found, conformal.predict_set(TEST.float()).numpy())
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ModuleNotFoundError, match=r"ONNX export needs onnx: pip install 'calibrant\[onnx\]'"):
+        posthoc.to_onnx(TemperatureScaling().fit(FIT, TARGET), tmp_path / "calibrator.onnx")
+
+
+def test_an_unfitted_calibrator_is_refused(runtime: Any, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="TemperatureScaling is not fitted"):
+        posthoc.to_onnx(TemperatureScaling(), tmp_path / "calibrator.onnx")

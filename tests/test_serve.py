@@ -1,0 +1,72 @@
+"""The example server: what it answers is what the calibrator says, by label, and bad input is explained."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import posthoc
+
+APP = Path(__file__).parent.parent / "examples" / "serve" / "app.py"
+NAMES = np.asarray(["ant", "bee", "cat"])
+
+
+def held_out() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    target = rng.integers(3, size=500)
+    return (3 * (rng.standard_normal((500, 3)) + np.eye(3)[target])).astype(np.float32), NAMES[target]
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> posthoc.Calibrator:
+    calibrator = posthoc.IsotonicCalibration().fit(*held_out())
+    posthoc.save(calibrator, tmp_path / "calibrator.safetensors")
+    monkeypatch.setenv("CALIBRATOR", str(tmp_path / "calibrator.safetensors"))
+    return calibrator
+
+
+@pytest.fixture
+def client(saved: posthoc.Calibrator) -> Any:
+    for package in ("fastapi", "httpx"):
+        pytest.importorskip(package, reason=f"the example server needs {package}")
+    from fastapi.testclient import TestClient
+
+    spec = importlib.util.spec_from_file_location("serve_app", APP)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return TestClient(module.app)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_server_answers_with_calibrated_probabilities(client: Any, saved: posthoc.Calibrator) -> None:
+    logits = held_out()[0][:7]
+    answer = client.post("/predict", json={"logits": logits.tolist()})
+    assert answer.status_code == 200
+    rows = answer.json()
+    assert [list(row) for row in rows] == [list(NAMES)] * 7
+    found = np.asarray([list(row.values()) for row in rows])
+    np.testing.assert_allclose(found, saved.predict_proba(logits), rtol=0, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        ([[1.0, 2.0]], "fitted on 3 classes, got 2"),
+        ([[1.0, 2.0, 3.0], [1.0]], "inhomogeneous"),
+        ([], "fitted on 3 classes"),
+    ],
+)
+def test_bad_input_is_explained(client: Any, logits: Any, message: str) -> None:
+    answer = client.post("/predict", json={"logits": logits})
+    assert answer.status_code == 422
+    assert message in answer.json()["detail"]
+
+
+def test_the_example_is_short() -> None:
+    lines = APP.read_text().splitlines()
+    assert len([line for line in lines if line and not line.lstrip().startswith(('"""', "import", "from"))]) <= 20
