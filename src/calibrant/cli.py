@@ -26,8 +26,8 @@ for command in entry_points(group="calibrant.commands"):
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 NotNegativeInteger = Annotated[int, Parameter(validator=Number(gte=0))]
 Method = Literal[
-    "temperature", "vector", "matrix", "dirichlet", "ensemble-temperature", "platt", "beta", "spline", "histogram",
-    "isotonic", "bbq",
+    "auto", "temperature", "sms", "svs", "quadratic", "vector", "matrix", "dirichlet", "ensemble-temperature", "platt",
+    "beta", "spline", "histogram", "isotonic", "centred-isotonic", "venn-abers", "bbq",
 ]  # fmt: skip
 Draws = Annotated[int, Parameter(validator=Number(gte=19))]  # with fewer, no p-value is ever below 5 %
 Names = Annotated[Columns, Parameter(name="*", group="Names in the files")]
@@ -76,7 +76,8 @@ def recalibrate(
     *,
     fit: Path,
     apply: Path | None = None,
-    method: Method = "temperature",
+    method: Method = "auto",
+    accuracy: Literal["free", "keep"] = "free",
     out: Path | None = None,
     save: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -90,15 +91,16 @@ def recalibrate(
     Args:
         fit: Predictions on held-out data, with target.
         apply: Predictions to calibrate.
-        method: Post-hoc method to fit.
+        method: Post-hoc method to fit; auto mixes several methods, weighted by their log loss in cross-validation.
+        accuracy: keep never changes a predicted class; for auto and temperatures.
         out: File to write; by default beside --apply, with a name that ends in -calibrated.
         save: File to write the fitted method to, .safetensors, for calibrant apply and calibrant.posthoc.load.
         json: Print JSON instead of a table.
         names: Names of arrays and columns.
     """
-    from calibrant.commands.recalibrate import recalibrate_file
+    from calibrant.commands.recalibrate import Fit, recalibrate_file
 
-    recalibrate_file(fit, apply, out, save, method, names, as_json=json)
+    recalibrate_file(fit, apply, Fit(method, accuracy, out, save), names, as_json=json)
 
 
 @app.command

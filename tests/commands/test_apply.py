@@ -51,7 +51,7 @@ def test_a_calibrator_is_saved_without_predictions_to_apply_it_to(
     assert run("recalibrate", "--fit", "val.npz", "--method", "temperature", "--save", SAVED, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found == {
-        "method": "temperature", "temperature": temperature, "calibrator": SAVED, "out": None,
+        "method": "temperature", "temperature": temperature, "notices": [], "calibrator": SAVED, "out": None,
         "before": None, "after": None,
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from calibrant import metrics
 from calibrant.cli import Method
 from calibrant.files import read_predictions
-from calibrant.posthoc import METHODS, TemperatureScaling
+from calibrant.posthoc import METHODS, AutoCalibration
 from tests.commands.test_evaluate import run
 
 RNG = np.random.default_rng(0)
@@ -52,7 +52,10 @@ def test_before_and_after_are_shown(folder: Path, capsys: pytest.CaptureFixture[
     assert run("recalibrate", "--fit", "val.npz", "--apply", "test.npz", "--out", "sub/out.csv") == 0
     shown = " ".join(capsys.readouterr().out.split())
     logits, target = sample(400, 1)
-    assert f"temperature {TemperatureScaling().fit(logits, target).temperature_:.4g}" in shown
+    auto = AutoCalibration().fit(logits, target)
+    name, weight = max(auto.weights_.items(), key=lambda member: member[1])
+    assert f"auto, fitted on val.npz. Mixture: {name} {weight:.0%}" in shown
+    assert f"Log loss in cross-validation: {-auto.gain_[0]:+.4f} against the predictions as they are" in shown
     assert "before after convention" in shown
     assert "Written: sub/out.csv" in shown
     assert (folder / "sub/out.csv").exists()
@@ -74,8 +77,8 @@ def test_probabilities_are_recalibrated_like_logits(folder: Path, capsys: pytest
         logits, target = sample(n, seed)
         p = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
         np.savez(f"{name}.npz", probabilities=p / p.sum(1, keepdims=True), target=target)
-    run("recalibrate", "--fit", "val.npz", "--apply", "test.npz", "--json")
-    run("recalibrate", "--fit", "pval.npz", "--apply", "ptest.npz", "--json")
+    for fit, new in (("val.npz", "test.npz"), ("pval.npz", "ptest.npz")):
+        run("recalibrate", "--fit", fit, "--apply", new, "--method", "sms", "--json")
     first, second = read_predictions(Path("test-calibrated.npz")), read_predictions(Path("ptest-calibrated.npz"))
     assert np.allclose(np.asarray(first.probabilities), np.asarray(second.probabilities), atol=1e-5)
     capsys.readouterr()
@@ -85,7 +88,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "missing": (["--fit", "nope.npz", "--apply", "test.npz"], "nope.npz: no such file"),
     "no target": (["--fit", "bare.npz", "--apply", "test.npz"], "bare.npz: has no 'target'"),
     "classes": (["--fit", "val.npz", "--apply", "two.npz"], "two.npz: "),
-    "all right": (["--fit", "right.npz", "--apply", "test.npz"], "right.npz: "),
+    "keep": (
+        ["--fit", "val.npz", "--apply", "test.npz", "--method", "beta", "--accuracy", "keep"],
+        "--accuracy keep is for --method auto, temperature, ensemble-temperature, not beta",
+    ),
     "pairs": (["--fit", "val.npz", "--apply", "pairs.npz"], "pairs.npz: holds confidences only"),
     "nan": (["--fit", "val.npz", "--apply", "nan.npz"], "nan.npz: "),
     "text without target": (["--fit", "val.npz", "--apply", "text.npz"], "text.npz: logits must hold numbers"),

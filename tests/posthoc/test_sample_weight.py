@@ -23,8 +23,9 @@ from tests.posthoc.data import overconfident
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.posthoc.FitWarning")
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
-    **METHODS,
-    # With cross-validated penalties, copies of a sample are in one fold if it is weighted, and in several if repeated.
+    **{name: method for name, method in METHODS.items() if name != "auto"},
+    # In cross-validation, which auto relies on and matrices can be left without, copies of a sample are in one fold if
+    # it is weighted, and in several if it is repeated.
     "matrix": lambda: MatrixScaling(0.1, 0.1),
     "dirichlet": lambda: DirichletCalibration(0.1, 0.1),
     "histogram class-wise": lambda: HistogramBinning(view="class-wise"),

@@ -11,6 +11,7 @@ from calibrant.posthoc.exported import to_onnx
 from calibrant.posthoc.histogram import HistogramBinning
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
+from calibrant.posthoc.multi_label import MultiLabelCalibration
 from calibrant.posthoc.notices import FitWarning
 from calibrant.posthoc.platt import PlattScaling
 from calibrant.posthoc.quadratic import QuadraticScaling
@@ -57,6 +58,7 @@ __all__ = [
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",
+    "MultiLabelCalibration",
     "PlattScaling",
     "QuadraticScaling",
     "ScoreCalibrator",

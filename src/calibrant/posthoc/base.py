@@ -357,8 +357,8 @@ class Calibrator(Fitted):
                 "use more data, or AutoCalibration, which falls back to fewer parameters"
             )
         self.absent_classes(target)
-        if 10 <= len(rows) <= CROSS_CHECKED:
-            self._cross_check(rows, target, weight)
+        if 10 <= len(rows) <= CROSS_CHECKED and (worse := self._harm(rows, target, weight)):
+            self.notice(worse)
 
     def absent_classes(self, target: Tensor) -> None:
         """Add a notice about classes without samples."""
@@ -371,20 +371,33 @@ class Calibrator(Fitted):
                 "their probabilities are not calibrated; use data with all classes"
             )
 
-    def _cross_check(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def worse_than_nothing(self, logits: Any, target: Any) -> str | None:
+        """Compare the method with doing nothing in cross-validation; a sentence with numbers if it is worse, else None.
+
+        Args:
+            logits: Logits that the method was fitted on, as for ``fit``.
+            target: Their classes.
+        """
+        with torch.no_grad():
+            rows, labels, weight = self._checked(logits, target, None, -100, self._labels)
+            return self._harm(rows, labels, weight)
+
+    def _harm(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> str | None:
         after = cross_fitted(self, rows, target, weight)
         share = torch.ones(len(rows), dtype=torch.float64) if weight is None else weight.cpu()
         share = share / share.sum()
         column = target.unsqueeze(1)
         before = log_softmax(rows.double()).clamp_min(FLOOR)
-        loss = [float(-(share * p.gather(1, column).squeeze(1).cpu()).sum()) for p in (before, after.log())]
-        right = [float((share * (p.argmax(1) == target).cpu()).sum()) for p in (before, after)]
-        if loss[1] > loss[0] or right[1] < right[0] - 1 / len(rows):
-            self.notice(
-                f"in cross-validation on these {len(rows)} samples it is worse than doing nothing: log loss "
-                f"{loss[1]:.3f} against {loss[0]:.3f}, accuracy {right[1]:.1%} against {right[0]:.1%}: leave the "
-                "predictions as they are, or use more data"
-            )
+        both = before, after.log().clamp_min(FLOOR)
+        loss = [float(-(share * p.gather(1, column).squeeze(1).cpu()).sum()) for p in both]
+        right = [float((share * (p.argmax(1) == target).cpu()).sum()) for p in both]
+        if loss[1] <= loss[0] and right[1] >= right[0] - 1 / len(rows):
+            return None
+        return (
+            f"in cross-validation on these {len(rows)} samples it is worse than doing nothing: log loss "
+            f"{loss[1]:.3f} against {loss[0]:.3f}, accuracy {right[1]:.1%} against {right[0]:.1%}: leave the "
+            "predictions as they are, or use more data"
+        )
 
     @overload
     def __call__(self, logits: Tensor) -> Tensor: ...

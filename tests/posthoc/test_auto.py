@@ -1,0 +1,149 @@
+"""The default method: a cross-fitted mixture, deterministic, explained, and no worse than its members."""
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.posthoc import METHODS, AutoCalibration, auto
+from calibrant.posthoc.folds import canonical_order, fold_numbers
+from calibrant.posthoc.mixture import brier_weights, mixture_weights
+from tests.posthoc.data import nll, overconfident
+
+
+@pytest.mark.parametrize("classes", [2, 4, 60])
+def test_order_does_not_matter_and_a_second_fit_is_equal(classes: int) -> None:
+    logits, target = overconfident(600, classes, 2.0, seed=0)
+    weight = torch.rand(600, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
+    shuffled = torch.randperm(600, generator=torch.Generator().manual_seed(2))
+    one = AutoCalibration().fit(logits, target, sample_weight=weight)
+    for order in (torch.arange(600), shuffled):
+        other = AutoCalibration().fit(logits[order], target[order], sample_weight=weight[order])
+        assert other.weights_ == one.weights_
+        assert other.gain_ == one.gain_
+        assert torch.equal(other.predict_proba(logits), one.predict_proba(logits))
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("shape", ["temperature", "bias", "bend"])
+def test_it_is_nearly_as_good_as_the_best_member(shape: str, classes: int) -> None:
+    logits, target = overconfident(6000, classes, 1.0, seed=3)
+    if shape == "temperature":
+        given = 2.5 * logits
+    elif shape == "bias":
+        given = logits + torch.linspace(0, 2, classes, dtype=torch.float64)
+    else:
+        given = 3 * logits.sign() * logits.abs().sqrt()
+    fit, new = slice(0, 2000), slice(2000, None)
+    mixed = AutoCalibration().fit(given[fit], target[fit])
+    losses = {
+        name: nll(METHODS[name]().fit(given[fit], target[fit]).predict_proba(given[new]), target[new])
+        for name in ("temperature", "sms", "beta", "isotonic", "spline")
+    }
+    assert nll(mixed.predict_proba(given[new]), target[new]) < min(losses.values()) + 0.003
+    assert sum(mixed.weights_.values()) == pytest.approx(1)
+    before = nll(given[new].softmax(1), target[new])
+    after = nll(mixed.predict_proba(given[new]), target[new])
+    assert mixed.gain_[1] - 0.03 < before - after < mixed.gain_[2] + 0.03
+
+
+def test_the_ranking_is_kept_if_asked() -> None:
+    logits, target = overconfident(3000, 5, 2.0, seed=4)
+    biased = logits + torch.linspace(0, 3, 5, dtype=torch.float64)
+    free, kept = AutoCalibration().fit(biased, target), AutoCalibration(accuracy="keep").fit(biased, target)
+    assert (free.predict_proba(biased).argmax(1) != biased.argmax(1)).any()
+    rows = kept.predict_proba(biased)
+    assert torch.equal(rows.argsort(1), biased.argsort(1))
+    assert set(kept.weights_) <= {"unchanged", "temperature"}
+    assert nll(rows, target) < nll(biased.softmax(1), target)
+
+
+def test_members_follow_the_size_of_the_data() -> None:
+    assert AutoCalibration()._candidates(49, 2)[0] == ["unchanged", "temperature"]
+    assert AutoCalibration()._candidates(200, 50)[0] == ["unchanged", "temperature"]
+    assert AutoCalibration()._candidates(5000, 100)[0] == ["unchanged", "temperature", "svs", "sms"]
+    names, why = AutoCalibration()._candidates(5000, 10)
+    assert names == ["unchanged", "temperature", "sms", "beta", "isotonic", "spline"]
+    assert why == "5000 samples are enough for all members"
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 7, 20])
+def test_a_handful_of_samples_changes_little(samples: int) -> None:
+    logits, target = overconfident(samples, 3, 1.0, seed=5)
+    fitted = AutoCalibration().fit(logits, target)
+    assert fitted.predict_proba(logits).isfinite().all()
+    assert torch.equal(fitted.predict_proba(logits).argmax(1), logits.argmax(1))
+
+
+def test_more_rows_than_are_stacked_take_one_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, target = overconfident(4000, 3, 2.0, seed=6)
+    whole = AutoCalibration().fit(logits, target)
+    monkeypatch.setattr(auto, "STACKED", 3000)
+    part = AutoCalibration().fit(logits, target)
+    assert nll(part.predict_proba(logits), target) == pytest.approx(nll(whole.predict_proba(logits), target), abs=0.005)
+    assert part.gain_[1] > 0
+
+
+def test_the_brier_score_can_be_asked_for() -> None:
+    logits, target = overconfident(3000, 3, 2.0, seed=7)
+    fitted = AutoCalibration(metric="brier").fit(logits, target)
+    hot = torch.nn.functional.one_hot(target, 3)
+    before, after = (((p - hot) ** 2).sum(1).mean() for p in (logits.softmax(1), fitted.predict_proba(logits)))
+    assert before - after == pytest.approx(fitted.gain_[0], abs=0.01)
+
+
+def test_its_logits_are_the_logarithms_of_its_probabilities() -> None:
+    logits, target = overconfident(500, 3, 2.0, seed=8)
+    fitted = AutoCalibration().fit(logits, target)
+    torch.testing.assert_close(fitted(logits).softmax(1), fitted.predict_proba(logits))
+
+
+def test_folds_are_even_in_every_class_and_follow_the_samples() -> None:
+    logits, target = overconfident(503, 4, 2.0, seed=9)
+    number = fold_numbers(logits, target, 5)
+    for k in range(4):
+        counts = number[target == k].bincount(minlength=5)
+        assert counts.max() - counts.min() <= 1
+    shuffled = torch.randperm(503, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(fold_numbers(logits[shuffled], target[shuffled], 5), number[shuffled])
+    order = canonical_order(logits[shuffled], target[shuffled])
+    assert torch.equal(logits[shuffled][order], logits[canonical_order(logits, target)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_of_samples_are_copies_in_a_mixture(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    likelihood = generator.beta(0.5, 1.0, size=(200, 4)) + 1e-6
+    counts = generator.integers(1, 4, size=200)
+    repeated = mixture_weights(np.repeat(likelihood, counts, axis=0))
+    np.testing.assert_allclose(mixture_weights(likelihood, counts.astype(float)), repeated, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_brier_weights_are_the_minimum_on_the_simplex(seed: int) -> None:
+    from scipy.optimize import minimize
+
+    generator = np.random.default_rng(seed)
+    target = generator.integers(3, size=300)
+    members = np.stack([generator.dirichlet(np.ones(3) + 3 * strength * np.eye(3)[target].mean(0), size=300)
+                        for strength in range(4)])  # fmt: skip
+    hot = np.eye(3)[target]
+
+    def score(weights: np.ndarray) -> float:
+        return float((((np.tensordot(weights, members, 1) - hot) ** 2).sum(1)).mean())
+
+    found = brier_weights(members, target)
+    bounds, whole = [(0, 1)] * 4, {"type": "eq", "fun": lambda w: w.sum() - 1}
+    best = minimize(score, np.full(4, 0.25), bounds=bounds, constraints=whole, options={"ftol": 1e-14, "maxiter": 1000})
+    assert score(found) <= best.fun + 1e-6
+    assert found.min() >= 0
+    assert found.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"accuracy": "lose"}, "accuracy must be one of"),
+    ({"metric": "ece"}, "metric must be one of"),
+    ({"folds": 1}, "folds must be at least 2"),
+])  # fmt: skip
+def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AutoCalibration(**options)  # type: ignore[arg-type]

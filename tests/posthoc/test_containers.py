@@ -1,0 +1,131 @@
+"""What people hold predictions in goes in, and the same comes out: tensors, arrays, data frames, dense logits, names."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.posthoc import (
+    METHODS,
+    Calibrator,
+    ConformalClassifier,
+    MultiLabelCalibration,
+    PlattScaling,
+    TemperatureScaling,
+    VectorScaling,
+    logits_from_probabilities,
+)
+from tests.posthoc.data import overconfident
+
+LOGITS, TARGET = overconfident(400, 3, 2.0, seed=0)
+NAMES = np.array(["ant", "bee", "cow"])
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "quadratic"])
+def test_names_of_classes_are_kept(name: str) -> None:
+    plain = METHODS[name]().fit(LOGITS, TARGET)
+    named = METHODS[name]().fit(LOGITS.numpy(), NAMES[TARGET])
+    assert plain.classes_.tolist() == [0, 1, 2]
+    assert named.classes_.tolist() == NAMES.tolist()
+    np.testing.assert_array_equal(named.predict_proba(LOGITS.numpy()), plain.predict_proba(LOGITS).numpy())
+    assert named.predict(LOGITS).tolist() == NAMES[plain.predict(LOGITS)].tolist()
+    other = METHODS[name]()
+    other.load_state_dict(named.state_dict())
+    assert other.classes_.tolist() == NAMES.tolist()
+
+
+def test_columns_of_a_data_frame_name_the_classes_and_come_back() -> None:
+    pandas = pytest.importorskip("pandas")
+    order = ["cow", "ant", "bee"]
+    frame = pandas.DataFrame(LOGITS.numpy()[:, [2, 0, 1]], columns=order, index=np.arange(400) + 7)
+    fitted = VectorScaling().fit(frame, pandas.Series(NAMES[TARGET]))
+    assert fitted.classes_.tolist() == order
+    for result in (fitted.predict_proba(frame), fitted(frame)):
+        assert result.columns.tolist() == order
+        assert result.index.tolist() == frame.index.tolist()
+    expected = VectorScaling().fit(LOGITS, TARGET).predict_proba(LOGITS).numpy()
+    np.testing.assert_allclose(fitted.predict_proba(frame)[NAMES.tolist()].to_numpy(), expected, atol=1e-9)
+    probabilities = pandas.DataFrame(LOGITS.softmax(1).numpy(), columns=NAMES)
+    assert logits_from_probabilities(probabilities).columns.tolist() == NAMES.tolist()
+    column = fitted_binary().predict_proba(pandas.Series(LOGITS[:, 1].numpy(), index=frame.index))
+    assert column.shape == (400, 2)
+    assert column.index.tolist() == frame.index.tolist()
+    with pytest.raises(TypeError, match="logits must hold numbers, got DataFrame with values such as 'x': pass the"):
+        TemperatureScaling().fit(pandas.DataFrame({"a": ["x", "y"], "b": [1.0, 2.0]}), [0, 1])
+
+
+def fitted_binary() -> Calibrator:
+    return PlattScaling().fit(LOGITS[:, 1], TARGET % 2)
+
+
+def test_lists_of_numbers_are_taken() -> None:
+    fitted = TemperatureScaling().fit(LOGITS.tolist(), TARGET.tolist())
+    assert fitted.temperature_ == TemperatureScaling().fit(LOGITS, TARGET).temperature_
+    assert isinstance(fitted.predict_proba(LOGITS.tolist()), np.ndarray)
+
+
+@pytest.mark.parametrize(("target", "options", "message"), [
+    (NAMES[:2][TARGET % 2], {}, "target holds 2 different labels, but the logits have 3 classes: pass classes="),
+    (NAMES[TARGET], {"classes": ["ant", "bee", "fly"]}, "target holds 'cow', which is not one of the 3 classes"),
+    (NAMES[TARGET], {"classes": ["ant", "bee"]}, "classes must have 3 different labels"),
+])  # fmt: skip
+def test_labels_that_do_not_fit_are_explained(target: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TemperatureScaling().fit(LOGITS.numpy(), target, **options)
+
+
+def test_labels_from_one_are_taken_with_classes() -> None:
+    fitted = TemperatureScaling().fit(LOGITS, TARGET + 1, classes=[1, 2, 3])
+    assert fitted.classes_.tolist() == [1, 2, 3]
+    assert fitted.temperature_ == TemperatureScaling().fit(LOGITS, TARGET).temperature_
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "quadratic"])
+def test_dense_logits_are_rows_in_another_shape(name: str) -> None:
+    dense = LOGITS.view(4, 10, 10, 3).movedim(-1, 1)
+    target = TARGET.view(4, 10, 10).clone()
+    target[0, 0, :5] = -100
+    kept = target.flatten() != -100
+    fitted = METHODS[name]().fit(dense, target)
+    rows = METHODS[name]().fit(LOGITS[kept], TARGET[kept]).predict_proba(LOGITS)
+    found = fitted.predict_proba(dense)
+    assert found.shape == dense.shape
+    torch.testing.assert_close(found.movedim(1, -1).reshape(-1, 3), rows)
+    assert fitted.predict(dense).shape == target.shape
+    if name in ("temperature", "vector", "sms"):
+        assert fitted(dense).shape == dense.shape
+
+
+def test_sets_of_a_data_frame_are_a_data_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(LOGITS.numpy(), columns=NAMES)
+    sets = ConformalClassifier(coverage="class-conditional").fit(frame, NAMES[TARGET])
+    assert list(sets.quantiles_) == NAMES.tolist()
+    assert sets.predict_set(frame).columns.tolist() == NAMES.tolist()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_multi_label_is_one_binary_calibrator_per_label(name: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    target = (torch.rand(400, 3, generator=generator, dtype=torch.float64) < (LOGITS / 2).sigmoid()).long()
+    fitted = MultiLabelCalibration(METHODS[name]).fit(LOGITS, target)
+    found = fitted.predict_proba(LOGITS)
+    for k in range(3):
+        own = METHODS[name]().fit(LOGITS[:, k], target[:, k]).predict_proba(LOGITS[:, k])[:, 1]
+        torch.testing.assert_close(found[:, k], own)
+    array = fitted.predict_proba(LOGITS.numpy())
+    assert isinstance(array, np.ndarray)
+    np.testing.assert_allclose(array, found.numpy(), atol=1e-12)
+
+
+def test_multi_label_misuse_is_explained() -> None:
+    with pytest.raises(ValueError, match=r"both have shape \(N, L\), got \(400, 3\) and \(400,\): for one class per"):
+        MultiLabelCalibration().fit(LOGITS, TARGET)
+    with pytest.raises(RuntimeError, match="not fitted"):
+        MultiLabelCalibration().predict_proba(LOGITS)
+    with pytest.raises(TypeError, match="must make a calibrator"):
+        MultiLabelCalibration(dict)
+    fitted = MultiLabelCalibration().fit(LOGITS, torch.eye(3).long()[TARGET])
+    with pytest.raises(ValueError, match=r"fitted on 3 labels, got logits of shape \(400, 2\)"):
+        fitted.predict_proba(LOGITS[:, :2])

@@ -1,0 +1,112 @@
+"""A doubtful fit says what is doubtful, with numbers and a remedy, at the line that calls it."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.posthoc import (
+    METHODS,
+    AutoCalibration,
+    FitWarning,
+    IsotonicCalibration,
+    TemperatureScaling,
+    VectorScaling,
+    logits_from_probabilities,
+)
+from tests.posthoc.data import LOGITS_FILE, overconfident
+
+pytestmark = pytest.mark.filterwarnings("always::calibrant.posthoc.notices.FitWarning")
+
+
+def notices(calibrator: object, logits: object, target: object, **options: object) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        calibrator.fit(logits, target, **options)  # type: ignore[attr-defined]
+    assert all(each.category is FitWarning for each in caught)
+    assert all(each.filename == __file__ for each in caught)
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_enough_good_data_say_nothing(name: str) -> None:
+    logits, target = overconfident(3000, 2, 2.0, seed=0)
+    assert notices(METHODS[name](), logits, target) == []
+
+
+def test_one_sample_is_few_for_a_temperature() -> None:
+    found = notices(TemperatureScaling(), torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([1]))
+    assert any("1 samples of 3 classes are few" in text for text in found)
+    assert any("no better than chance" in text and "is used" in text for text in found)
+
+
+def test_an_uncertain_temperature_has_its_interval() -> None:
+    logits, target = overconfident(40, 3, 1.0, seed=1)
+    (text,) = [text for text in notices(TemperatureScaling(), logits, target) if "uncertain" in text]
+    assert "from 40 samples is uncertain, 95 % interval" in text
+
+
+def test_a_temperature_without_optimum_is_bounded_and_mixed() -> None:
+    logits, _ = overconfident(200, 5, 1.0, seed=4)
+    right = TemperatureScaling()
+    assert any("the best temperature is 0" in text for text in notices(right, logits, logits.argmax(1)))
+    assert right.predict_proba(logits).amax(1).max() == pytest.approx(1 - 0.8 / 201)
+    chance = TemperatureScaling()
+    assert any("is infinite" in text for text in notices(chance, logits, logits.argmin(1)))
+    torch.testing.assert_close(chance.predict_proba(logits), torch.full_like(logits, 0.2), atol=1e-3, rtol=0)
+    equal = TemperatureScaling()
+    assert any("all equal" in text for text in notices(equal, torch.zeros(60, 3), torch.arange(60) % 3))
+    assert equal.temperature_ == 1
+
+
+def test_probabilities_in_place_of_logits_are_noticed() -> None:
+    logits, target = overconfident(500, 4, 2.0, seed=2)
+    found = notices(TemperatureScaling(), logits.softmax(1), target)
+    assert any("look like probabilities (rows sum to 1): pass logits_from_probabilities" in text for text in found)
+    assert notices(TemperatureScaling(), logits_from_probabilities(logits.softmax(1)), target) == []
+
+
+def test_absent_classes_are_named() -> None:
+    logits, target = overconfident(500, 4, 2.0, seed=3)
+    for method in (VectorScaling(), AutoCalibration()):
+        (text,) = notices(method, logits, target.clamp_max(2))
+        assert "1 of 4 classes have no samples (3): their probabilities are not calibrated" in text
+    names = np.array(["cat", "dog", "owl", "rat"])
+    kept = target < 3
+    (text,) = notices(VectorScaling(), logits[kept].numpy(), names[target[kept]], classes=names)
+    assert "(rat)" in text
+
+
+def test_few_rows_and_harm_are_told_with_numbers() -> None:
+    logits, target = overconfident(60, 8, 1.0, seed=5)
+    found = notices(IsotonicCalibration(), logits, target)
+    (harm,) = [text for text in found if "worse than doing nothing" in text]
+    assert "in cross-validation on these 60 samples" in harm
+    assert "accuracy" in harm
+    assert "leave the predictions as they are, or use more data" in harm
+    assert any(
+        "60 samples of 8 classes are few for this method" in text for text in notices(VectorScaling(), logits, target)
+    )
+
+
+def test_weights_that_sum_to_little_are_noticed() -> None:
+    logits, target = overconfident(500, 3, 2.0, seed=6)
+    found = notices(TemperatureScaling(), logits, target, sample_weight=torch.full((500,), 0.001))
+    assert any(
+        "the weights of 500 samples sum to 0.5" in text and "divide them by their mean" in text for text in found
+    )
+
+
+@pytest.mark.parametrize("rows", [10, 30])
+def test_a_densenet_loses_no_accuracy_from_a_few_rows_by_default(rows: int) -> None:
+    if not LOGITS_FILE.exists():
+        pytest.skip("needs the logits of DenseNet-40 on CIFAR-10 beside the repository")
+    data = np.load(LOGITS_FILE)
+    test, target = data["test_logits"], data["test_labels"]
+    before = (test.argmax(1) == target).mean()
+    for start in range(0, 300, rows):
+        some = slice(start, start + rows)
+        auto = AutoCalibration()
+        notices(auto, data["val_logits"][some], data["val_labels"][some].astype(np.int64))
+        assert (auto.predict_proba(test).argmax(1) == target).mean() == before
