@@ -23,9 +23,8 @@ from tests.posthoc.data import overconfident
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.posthoc.FitWarning")
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
-    **{name: method for name, method in METHODS.items() if name != "auto"},
-    # In cross-validation, which auto relies on and matrices can be left without, copies of a sample are in one fold if
-    # it is weighted, and in several if it is repeated.
+    **METHODS,
+    # Their penalties are given: copies of a sample are in one fold if it is weighted, and in several if repeated.
     "matrix": lambda: MatrixScaling(0.1, 0.1),
     "dirichlet": lambda: DirichletCalibration(0.1, 0.1),
     "histogram class-wise": lambda: HistogramBinning(view="class-wise"),
@@ -41,6 +40,9 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
 # A weighted sample is one point of the cumulative gap that the spline is fitted to, its copies are several, between
 # which the gap is a straight line; and its table has a thousand quantiles of the samples, not of their copies.
 APPROXIMATE = {"spline": 5e-3, "spline class-wise": 5e-3}
+# Its members are weighted by cross-validation: copies of a sample are in one fold if it is weighted, and in several,
+# where they are predicted by each other, if it is repeated.
+REPEATED = [name for name in CALIBRATORS if name != "auto"]
 # The sum of the weights counts as the number of samples in priors, soft labels and mixing: with a thousand times the
 # data these fade. Bayesian binning takes as many bins as it has samples then, and fits every one.
 DEPENDS_ON_THE_SUM = 0.02
@@ -54,7 +56,7 @@ def data(classes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("name", CALIBRATORS)
+@pytest.mark.parametrize("name", REPEATED)
 def test_whole_weights_are_repeated_samples(name: str, classes: int) -> None:
     logits, target, weight, new = data(classes)
     repeated = CALIBRATORS[name]().fit(logits.repeat_interleave(weight, 0), target.repeat_interleave(weight))
@@ -67,7 +69,7 @@ def test_whole_weights_are_repeated_samples(name: str, classes: int) -> None:
     assert (plain.predict_proba(new) - repeated.predict_proba(new)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", CALIBRATORS)
+@pytest.mark.parametrize("name", REPEATED)
 def test_tied_scores_may_have_different_weights(name: str) -> None:
     logits, target, weight, new = data(3)
     logits = logits.round()

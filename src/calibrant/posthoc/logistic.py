@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+# Scores above which the first steps are in single precision, which takes half as long.
+ROUGH = 2**16
+
 
 def logistic_regression(
     features: Tensor, target: Tensor, centre: Tensor, pull: float = 1e-8, *, weight: Tensor | None = None
@@ -21,15 +24,23 @@ def logistic_regression(
     """
     rows, count, samples = features.shape
     share = features.new_full((samples,), 1 / samples) if weight is None else weight / weight.sum()
-    coefficients = centre.expand(rows, count).clone()
-    problem = _Problem(features, target, centre, share, pull)
-    active = torch.arange(rows, device=features.device)
+    start = centre.expand(rows, count).clone()
+    if rows * samples > ROUGH:
+        single = _Problem(features.float(), target.float(), centre.float(), share.float(), pull)
+        start = _newton(single, start.float(), tolerance=1e-5).double()
+    return _newton(_Problem(features, target, centre, share, pull), start, tolerance=1e-12)
+
+
+def _newton(problem: "_Problem", coefficients: Tensor, tolerance: float) -> Tensor:
+    """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
+    active = torch.arange(len(coefficients), device=coefficients.device)
     odds = problem.log_odds(coefficients)
     value = problem.value(coefficients, odds)
     for _ in range(100):
         gradient, curvature = problem.derivatives(coefficients[active], odds)
-        direction = -torch.linalg.solve(curvature, gradient)
-        going = -(direction * gradient).sum(1) >= 1e-12  # twice the gain that is left
+        direction = -torch.linalg.solve_ex(curvature, gradient)[0]
+        going = -(direction * gradient).sum(1) >= tolerance  # twice the gain that is left
+        direction = direction.to(coefficients.dtype)
         if not going.all():
             active, direction, odds, value = active[going], direction[going], odds[going], value[going]
             problem = problem.of(going)
@@ -67,9 +78,9 @@ class _Problem:
         probability = odds.sigmoid()
         weighted = probability * self.share
         gradient = (self.features @ weighted.unsqueeze(2)).squeeze(2) - self.moments
-        gradient += self.pull * (coefficients - self.centre)
+        gradient = gradient.double() + self.pull * (coefficients - self.centre)
         spread = weighted.mul_(probability.neg_().add_(1))
-        curvature = (self.features * spread.unsqueeze(1)) @ self.features.mT
+        curvature = ((self.features * spread.unsqueeze(1)) @ self.features.mT).double()
         curvature.diagonal(dim1=1, dim2=2).add_(self.pull)
         return gradient, curvature
 

@@ -113,10 +113,10 @@ class SortedHits:
             # Weights count as copies of a sample, at least one copy each on average; by the middles of the two copies
             # next to an edge, rounding of the sums does not move it.
             copies = self.mass * max(1.0, samples / float(self.mass[0, -1]))
-            place = (cut * copies[0, -1]).round().expand(rows, -1)
+            places, which = (cut * copies[0, -1]).round().unique(return_inverse=True)
             ends = copies[:, 1:].contiguous()
             below, above = (
-                torch.searchsorted(ends, (place - step).contiguous(), right=True).clamp(0, samples - 1)
+                torch.searchsorted(ends, (places - step).repeat(rows, 1), right=True).clamp(0, samples - 1)[:, which]
                 for step in (0.5, -0.5)
             )
         left, right = self.ascending.gather(1, below), self.ascending.gather(1, above)
