@@ -119,7 +119,7 @@ def step(
 def judge(model: nn.Module, validation: ImageBatches, test: ImageBatches) -> dict[str, float]:
     """Accuracy and ECE on the test images, the temperature that fits the validation images, and ECE with it."""
     logits, target = predict(model, test)
-    scaling = cal.posthoc.TemperatureScaling().fit(*predict(model, validation))
+    scaling = cal.posthoc.TemperatureScaling(strict=True).fit(*predict(model, validation))
     scores = cal.metrics.evaluate(logits=logits, target=target, bins=20)
     return {
         "accuracy": scores.accuracy,

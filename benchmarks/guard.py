@@ -164,7 +164,7 @@ def fine_tuned(method: Any, seed: int) -> tuple[float, float, set[str]]:
 def _temperature(model: nn.Module, seed: int) -> float:
     x, y = digits(seed)[2]
     with torch.no_grad():
-        return TemperatureScaling().fit(model(x), y).temperature_
+        return TemperatureScaling(strict=True).fit(model(x), y).temperature_
 
 
 def _kinds(warned: list[set[str]]) -> str:

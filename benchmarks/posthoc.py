@@ -38,7 +38,7 @@ def nll(logits: Tensor, target: Tensor, scale: Tensor | float, shift: Tensor | f
 
 def ours(logits: Tensor, target: Tensor) -> Fit:
     """Calibrant, from validation to temperature."""
-    return lambda: TemperatureScaling().fit(logits, target).temperature_
+    return lambda: TemperatureScaling(strict=True).fit(logits, target).temperature_
 
 
 def scikit_learn(logits: Tensor, target: Tensor) -> Fit:
@@ -143,9 +143,9 @@ def vector_rows() -> tuple[list[list[str]], list[str]]:
         status(f"vector, {size}")
         logits, target = data(samples, classes)
         timing = take_turns(
-            [lambda: VectorScaling().fit(logits, target), lambda: torch_lbfgs(logits, target)], seconds=5.0, turn=0.0  # noqa: B023
+            [lambda: VectorScaling(strict=True).fit(logits, target), lambda: torch_lbfgs(logits, target)], seconds=5.0, turn=0.0  # noqa: B023
         )  # fmt: skip
-        fitted = VectorScaling().fit(logits, target)
+        fitted = VectorScaling(strict=True).fit(logits, target)
         best, reached = (
             nll(logits, target, fitted.scale, fitted.shift),
             nll(logits, target, *torch_lbfgs(logits, target)),

@@ -48,7 +48,7 @@ def main() -> None:
         plain, held_out = trained(dataset, seed, calibrates=False)
         calibrated, _ = trained(dataset, seed, calibrates=True)
         with torch.no_grad():
-            scaling = cal.posthoc.TemperatureScaling().fit(plain(held_out[0]), held_out[1])
+            scaling = cal.posthoc.TemperatureScaling(strict=True).fit(plain(held_out[0]), held_out[1])
             logits = plain(x_test)
             for name, one in (
                 ("NLL", logits), ("NLL + temperature", scaling(logits)), ("CalibratedLoss", calibrated(x_test)),

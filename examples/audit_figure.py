@@ -59,7 +59,7 @@ def main() -> None:
     except OSError as error:
         options.error(str(error))
     target = target.astype(np.int64)
-    scaling = TemperatureScaling().fit(fit_logits, fit_target.astype(np.int64))
+    scaling = TemperatureScaling(strict=True).fit(fit_logits, fit_target.astype(np.int64))
     before = metrics.predictions(logits=logits, target=target)
     after = metrics.predictions(probabilities=scaling.predict_proba(logits), target=target)
     pictures = [

@@ -98,7 +98,7 @@ def _halves(test: Predicted) -> tuple[Predicted, Predicted]:
 
 
 def _temperature(test: Predicted) -> float:
-    return float(cal.posthoc.TemperatureScaling().fit(*_halves(test)[1]).temperature_)
+    return float(cal.posthoc.TemperatureScaling(strict=True).fit(*_halves(test)[1]).temperature_)
 
 
 def _page(networks: Mapping[str, Sequence[Predicted]], epochs: int) -> str:

@@ -112,7 +112,7 @@ def main() -> None:
         predicted = trainer.predict(pairs)
         logits[name], target[name] = np.asarray(predicted.predictions), np.asarray(predicted.label_ids)
         write_predictions(given.out / f"{name}.npz", logits[name], target[name], kind="logits")
-    scaling = TemperatureScaling().fit(logits["validation"], target["validation"])
+    scaling = TemperatureScaling(strict=True).fit(logits["validation"], target["validation"])
     before = cal.metrics.predictions(logits=logits["test"], target=target["test"])
     after = cal.metrics.predictions(probabilities=scaling.predict_proba(logits["test"]), target=target["test"])
     print(f"{given.objective}, trained in {seconds:.0f} s: accuracy {cal.metrics.accuracy(before):.2%}")  # noqa: T201

@@ -26,7 +26,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "objectives": {"numerics", "arrays", "hints", "inputs", "multi_label", "distributed"},
         "functional": {"objectives"},
         "metrics": {"numerics", "arrays", "inputs", "hints"},
-        "posthoc": {"numerics", "inputs", "hints"},
+        "posthoc": {"numerics", "hints", "inputs"},
         "files": {"metrics"},
         "report": {"files", "arrays", "metrics", "posthoc"},
         "training": {

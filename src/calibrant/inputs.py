@@ -21,7 +21,6 @@ from calibrant.options import check_ignore_index as check_ignore_index
 from calibrant.options import check_range as check_range
 from calibrant.torch_private import assert_without_waiting
 
-
 IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
 
 

@@ -109,7 +109,7 @@ def _write(out: Path, store: Store, trials: Mapping[tuple[str, int], Configurati
         if repair:
             validation = trial.predicted("validation")
             write_predictions(out / "nll-validation.npz", *(part.numpy() for part in validation), kind="logits")
-            logits = cal.posthoc.TemperatureScaling().fit(*validation)(logits)
+            logits = cal.posthoc.TemperatureScaling(strict=True).fit(*validation)(logits)
         path = out / f"{method}{repair.replace('+', '-')}.npz"
         write_predictions(path, logits.numpy(), target.numpy(), kind="logits")
         audits.append(audit(name, read_predictions(path)))

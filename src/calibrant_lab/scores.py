@@ -50,7 +50,7 @@ def score(metric: str, predicted: Predicted) -> float:
 def best_temperature(validation: Predicted) -> float:
     """The temperature fitted on a validation set; NaN if there is no best temperature."""
     try:
-        return float(cal.posthoc.TemperatureScaling().fit(*validation).temperature_)
+        return float(cal.posthoc.TemperatureScaling(strict=True).fit(*validation).temperature_)
     except ValueError:  # predictions that are all correct, or no better than chance, have no best temperature
         return math.nan
 
@@ -78,7 +78,7 @@ def repaired(repair: str, validation: Predicted, test: Predicted) -> Tensor | No
     if not repair:
         return test.logits
     try:
-        fitted = REPAIRS[repair]().fit(*validation)
+        fitted = REPAIRS[repair](strict=True).fit(*validation)  # as published, without mixing
     except ValueError:
         return None
     scaled: Tensor = fitted(test.logits)

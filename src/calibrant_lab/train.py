@@ -131,7 +131,7 @@ def _audits(trial: Trial, name: str) -> list[Audit]:
     """The network as trained, and with the temperature fitted on its validation set, which is the one to use."""
     test = read_predictions(trial.folder / "test.npz")
     try:
-        scaling = cal.posthoc.TemperatureScaling().fit(*trial.predicted("validation"))
+        scaling = cal.posthoc.TemperatureScaling(strict=True).fit(*trial.predicted("validation"))
     except ValueError as error:
         return [_without_repair(name, test, str(error))]
     temperature = f"{float(scaling.temperature_):.3g}"

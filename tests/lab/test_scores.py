@@ -21,7 +21,7 @@ def test_the_columns_that_are_kept() -> None:
     logits, target = TEST
     assert found["accuracy"] == pytest.approx(float((logits.argmax(1) == target).double().mean()))
     assert found["nll"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits.double(), target)))
-    scaled = cal.posthoc.TemperatureScaling().fit(*VALIDATION)(logits)
+    scaled = cal.posthoc.TemperatureScaling(strict=True).fit(*VALIDATION)(logits)
     assert found["ece+temperature"] == pytest.approx(score("ece", Predicted(scaled, target)))
     assert found["ece+temperature"] < found["ece"]  # the network is over-confident
 

@@ -9,15 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from calibrant.metrics import coverage, mean_set_size
 from calibrant.posthoc import ConformalClassifier
-from calibrant.posthoc.conformal import _uniform
+from calibrant.posthoc.conformal_scores import uniform
 from tests.posthoc.data import overconfident
 from tests.quick import first_of
 
+# Most fits here are small; test_conformal_kinds.py tests the warnings.
+pytestmark = pytest.mark.filterwarnings("ignore::calibrant.posthoc.notices.FitWarning")
 SCORES: dict[str, dict[str, Any]] = {
     "lac": {"score": "lac"},
     "aps": {"score": "aps"},
     "aps, not randomised": {"score": "aps", "randomized": False},
+    "top-k": {"score": "top-k"},
     "raps": {"score": "raps", "penalty": 0.05, "rank": 2},
     "raps, tuned": {"score": "raps", "penalty": "tune", "rank": "tune"},
     "raps, rank tuned": {"score": "raps", "penalty": 0.05, "rank": "tune"},
@@ -30,7 +34,7 @@ def covered(conformal: ConformalClassifier, logits: Tensor, target: Tensor, seed
 
 
 @pytest.mark.parametrize("alpha", first_of([0.1, 0.3]))
-@pytest.mark.parametrize("name", first_of(SCORES, 5))
+@pytest.mark.parametrize("name", first_of(SCORES, 6))
 def test_marginal_coverage(name: str, alpha: float) -> None:
     rates = []
     for seed in range(200):
@@ -39,7 +43,7 @@ def test_marginal_coverage(name: str, alpha: float) -> None:
         rates.append(covered(conformal, logits[100:], target[100:], seed=1000 + seed))
     # Over data sets the mean lies in [1 - alpha, 1 - alpha + 1/(n+1)]; its standard error here is below 0.004.
     assert np.mean(rates) > 1 - alpha - 0.01
-    if name != "aps, not randomised":
+    if name not in ("aps, not randomised", "top-k"):
         assert np.mean(rates) < 1 - alpha + 1 / 71 + 0.01
 
 
@@ -51,13 +55,15 @@ def scores_by_definition(row: list[float], name: str, u: float) -> list[float]:
         above = [j for j in range(len(p)) if p[j] > p[k]]
         if name == "lac":
             found.append(1 - p[k])
+        elif name == "top-k":
+            found.append(len(above) + 1)
         else:
             penalty = 0.05 * max(0, len(above) + 1 - 2) if name == "raps" else 0.0
             found.append(sum(p[j] for j in above) + u * p[k] + penalty)
     return found
 
 
-@pytest.mark.parametrize("name", ["lac", "aps", "raps"])
+@pytest.mark.parametrize("name", ["lac", "aps", "raps", "top-k"])
 def test_sets_are_those_of_the_definition(name: str) -> None:
     logits, target = overconfident(99, 5, 2.0, seed=0)
     conformal = ConformalClassifier(name, 0.2, randomized=False, penalty=0.05, rank=2).fit(logits, target)  # type: ignore[arg-type]
@@ -121,7 +127,7 @@ def test_repeated_rows_are_covered_for_every_seed() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_hashed_numbers_are_uniform_and_unrelated(dtype: torch.dtype, classes: int) -> None:
     logits = torch.linspace(-3, 3, 5000, dtype=dtype).unsqueeze(1) * torch.arange(classes, dtype=dtype)  # in a line
-    one, other = (_uniform(logits, seed).squeeze(1).double() for seed in (3, 4))
+    one, other = (uniform(logits, seed).squeeze(1).double() for seed in (3, 4))
     even = (torch.arange(5000, dtype=torch.float64) + 0.5) / 5000
     assert (one.sort().values - even).abs().max() < 0.03
     for pair in (
@@ -130,7 +136,7 @@ def test_hashed_numbers_are_uniform_and_unrelated(dtype: torch.dtype, classes: i
         torch.stack((one, logits[:, 1].double())),
     ):
         assert torch.corrcoef(pair)[0, 1].abs() < 0.06
-    assert torch.equal(_uniform(torch.zeros(1, 2), 0), _uniform(-torch.zeros(1, 2), 0))
+    assert torch.equal(uniform(torch.zeros(1, 2), 0), uniform(-torch.zeros(1, 2), 0))
 
 
 @pytest.mark.parametrize("cast", [torch.float32, torch.float16, torch.bfloat16])
@@ -155,7 +161,7 @@ def test_a_device_without_float64_rounds_the_quantile_up(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("options", [
-    {"score": "aps"}, {"alpha": 0.2}, {"randomized": False},
+    {"score": "aps"}, {"alpha": 0.2}, {"randomized": False}, {"coverage": "class-conditional"},
 ])  # fmt: skip
 def test_state_of_other_options_is_refused(options: dict[str, Any]) -> None:
     saved = ConformalClassifier("lac", 0.1).fit(*overconfident(50, 3, 1.0, seed=0)).state_dict()
@@ -205,7 +211,9 @@ def test_state_and_binary_and_numpy() -> None:
 
 
 @pytest.mark.parametrize(("options", "error", "message"), [
-    ({"score": "thr"}, ValueError, "score must be one of 'lac', 'aps', 'raps'"),
+    ({"score": "thr"}, ValueError, "score must be one of 'lac', 'aps', 'raps', 'top-k'"),
+    ({"coverage": "mondrian"}, ValueError, "coverage must be one of 'marginal', 'class-conditional', 'group-cond"),
+    ({"tune_for": "speed"}, ValueError, "tune_for must be one of 'size', 'size-stratified coverage'"),
     ({"alpha": 0.0}, ValueError, "alpha must be above 0 and below 1"),
     ({"penalty": "auto"}, ValueError, "penalty must be one of 'tune', got 'auto'"),
     ({"rank": -1}, ValueError, "rank must be at least 0"),
@@ -220,3 +228,70 @@ def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], 
 def test_tuning_needs_two_samples() -> None:
     with pytest.raises(ValueError, match="tuning needs at least 2 samples, got 1"):
         ConformalClassifier("raps", penalty="tune").fit(torch.zeros(1, 3), torch.tensor([0]))
+
+
+def tuned_by_definition(logits: Tensor, target: Tensor, alpha: float, goal: str) -> tuple[float, int]:
+    """Penalty and rank from the 30 % of the samples that the seed 0 draws, with U = 1."""
+    order = torch.randperm(len(logits), generator=torch.Generator().manual_seed(0)).tolist()
+    drawn = order[: math.ceil(0.3 * len(logits))]
+    rows, labels = [logits[i].softmax(0).tolist() for i in drawn], [int(target[i]) for i in drawn]
+    place = math.ceil((len(drawn) + 1) * (1 - alpha))
+    rank = sorted(sum(p >= row[y] for p in row) for row, y in zip(rows, labels, strict=True))[place - 1]
+    costs: dict[float, float] = {}
+    for penalty in (0.001, 0.01, 0.1, 0.2, 0.5) if goal == "size" else (0, 1e-5, 1e-4, 8e-4, 9e-4, 1e-3, 1.5e-3, 2e-3):
+        scores = [
+            [sum(q for q in row if q >= p) + penalty * max(0, sum(q >= p for q in row) - rank) for p in row]
+            for row in rows
+        ]
+        limit = sorted(row[y] for row, y in zip(scores, labels, strict=True))[place - 1]
+        sizes = [sum(s <= limit for s in row) for row in scores]
+        if goal == "size":
+            costs[penalty] = sum(sizes)
+            continue
+        hits = [row[y] <= limit for row, y in zip(scores, labels, strict=True)]
+        gaps = []
+        for low, high in ((0, 1), (2, 3), (4, 6), (7, 10), (11, 100)):
+            here = [hit for hit, size in zip(hits, sizes, strict=True) if low <= size <= high]
+            gaps += [abs(sum(here) / len(here) - (1 - alpha))] if here else []
+        costs[penalty] = max(gaps)
+    return min(costs, key=lambda penalty: (costs[penalty], penalty)), rank
+
+
+@pytest.mark.parametrize("goal", ["size", "size-stratified coverage"])
+@pytest.mark.parametrize("seed", range(4))
+def test_tuned_parameters_are_those_of_the_definition(goal: Any, seed: int) -> None:
+    logits, target = overconfident(600, 30, 1.0, seed=seed, spread=1.0 + 0.5 * seed)
+    conformal = ConformalClassifier("raps", randomized=False, penalty="tune", rank="tune", tune_for=goal)
+    conformal.fit(logits, target)
+    assert (conformal.penalty_, conformal.rank_) == tuned_by_definition(logits, target, 0.1, goal)
+
+
+def test_tuned_sets_are_smaller_than_those_of_aps_and_cover_as_often() -> None:
+    logits, target = overconfident(20_000, 100, 0.5, seed=11, spread=4.0)
+    sizes, rates = [], []
+    for options in ({"score": "aps"}, {"score": "raps", "penalty": "tune", "rank": "tune"}):
+        conformal = ConformalClassifier(**options).fit(logits[:10_000], target[:10_000])  # type: ignore[arg-type]
+        sets = conformal.predict_set(logits[10_000:])
+        sizes.append(mean_set_size(sets))
+        rates.append(coverage(sets, target[10_000:]))
+    assert sizes[1] < 0.97 * sizes[0]
+    assert rates == pytest.approx([0.9, 0.9], abs=0.015)
+
+
+def test_ranks_are_those_of_the_logits_where_probabilities_underflow() -> None:
+    logits, target = torch.tensor([[900.0, 1.0, 0.0, 2.0]]).repeat(200, 1), torch.tensor([0, 3]).repeat(100)
+    conformal = ConformalClassifier("top-k").fit(logits, target)
+    assert conformal.quantile_ == 2
+    assert conformal.predict_set(logits[:1]).tolist() == [[True, False, False, True]]
+
+
+@pytest.mark.parametrize("score", ["lac", "aps", "raps", "top-k"])
+def test_a_row_in_another_order_has_the_same_set(score: Any) -> None:
+    # Sums of the same probabilities in another order differ by rounding, also at the threshold.
+    row = torch.tensor([0.3, 1.7, -0.4, 0.9, 2.2, 0.1, -1.3])
+    orders = torch.stack([torch.randperm(7, generator=torch.Generator().manual_seed(seed)) for seed in range(300)])
+    target = (orders == 3).int().argmax(1)
+    conformal = ConformalClassifier(score, randomized=False).fit(row[orders], target)
+    sets = conformal.predict_set(row[orders])
+    assert sets.gather(1, target.unsqueeze(1)).all()
+    assert torch.equal(sets, torch.isin(orders, torch.tensor([1, 3, 4])))

@@ -88,7 +88,7 @@ def test_cross_validation_mends_what_a_diagonal_cannot() -> None:
 @pytest.mark.parametrize("kind", [VectorScaling, MatrixScaling, DirichletCalibration])
 def test_separable_data_stays_finite(kind: type[VectorScaling] | type[MatrixScaling]) -> None:
     logits = torch.eye(3)[torch.arange(60) % 3] * 5
-    calibrator = (kind() if kind is VectorScaling else kind(0.01, 0.01)).fit(logits, torch.arange(60) % 3)  # type: ignore[call-arg]
+    calibrator = (kind() if kind is VectorScaling else kind(0.01, 0.01)).fit(logits, torch.arange(60) % 3)  # type: ignore[call-arg, arg-type]
     assert all(buffer.abs().max() < 100 for buffer in calibrator.buffers())
     assert calibrator.predict_proba(logits).isfinite().all()
 
@@ -97,7 +97,7 @@ def test_separable_data_stays_finite(kind: type[VectorScaling] | type[MatrixScal
 def test_logits_that_overflow_are_refused(kind: type[VectorScaling] | type[MatrixScaling]) -> None:
     logits, target = overconfident(50, 3, 1.0, seed=8)
     with pytest.raises(ValueError, match="overflows: scale the logits to a sensible range"):
-        (kind() if kind is VectorScaling else kind(1.0, 1.0)).fit(logits * 1e300, target)  # type: ignore[call-arg]
+        (kind() if kind is VectorScaling else kind(1.0, 1.0)).fit(logits * 1e300, target)  # type: ignore[call-arg, arg-type]
 
 
 def test_chosen_penalties_travel_with_the_state() -> None:
@@ -127,6 +127,6 @@ def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
 
 
 def test_too_few_samples_to_cross_validate_get_a_fixed_prior() -> None:
-    with pytest.warns(FitWarning, match="2 samples are too few to cross-validate: the penalties are those of a fixed"):
+    with pytest.warns(FitWarning, match="2 samples are too few to cross-validate: penalties are those of a fixed"):
         fitted = MatrixScaling().fit(torch.eye(2), torch.tensor([0, 0]))
     assert fitted.chosen_penalties_ == (2.0, 2.0)

@@ -72,8 +72,9 @@ def test_beta_never_falls(sign: int) -> None:
     assert fitted.predict_proba(logits)[:, 1].diff().min() >= -1e-12
 
 
-@pytest.mark.parametrize("calibrator", [PlattScaling(strict=True), BetaCalibration(strict=True)], ids=lambda c: type(c).__name__)
-def test_regressions_of_separable_scores_stay_finite(calibrator: PlattScaling | BetaCalibration) -> None:
+@pytest.mark.parametrize("kind", [PlattScaling, BetaCalibration])
+def test_regressions_of_separable_scores_stay_finite(kind: type[PlattScaling | BetaCalibration]) -> None:
+    calibrator = kind(strict=True)
     logits = torch.linspace(-4, 4, 200)
     calibrator.fit(logits, (logits > 0).long())
     assert all(buffer.abs().max() < 1000 for buffer in calibrator.buffers())
@@ -105,8 +106,8 @@ def test_equal_mass_bins_are_runs_of_sorted_samples() -> None:
 @pytest.mark.parametrize("samples", [1, 2, 3, 10])
 def test_more_bins_than_samples_are_no_trouble(samples: int) -> None:
     logits, target = binary(10, seed=4)
-    for calibrator in (HistogramBinning(strict=True), BayesianBinning(strict=True), IsotonicCalibration(strict=True), SplineCalibration(strict=True)):
-        rows = calibrator.fit(logits[:samples], target[:samples]).predict_proba(logits)
+    for kind in (HistogramBinning, BayesianBinning, IsotonicCalibration, SplineCalibration):
+        rows = kind(strict=True).fit(logits[:samples], target[:samples]).predict_proba(logits)
         assert rows.isfinite().all()
         assert (rows.sum(1) - 1).abs().max() < 1e-6
 
@@ -183,7 +184,9 @@ def test_spline_adds_the_slope_of_the_cumulated_gap() -> None:
     heights = optimize.lsq_linear(np.column_stack([column(t) for column in columns]), gap).x
     slope = interpolate.CubicSpline(knots, heights, bc_type="natural").derivative()
     expected = np.clip(z[order] + slope((np.arange(900) + 0.5) / 900), 0, 1)
-    found = SplineCalibration(view="class-wise", strict=True).fit(logits, target).predict_proba(logits)[:, 1].numpy()[order]
+    found = (
+        SplineCalibration(view="class-wise", strict=True).fit(logits, target).predict_proba(logits)[:, 1].numpy()[order]
+    )
     np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
@@ -198,7 +201,9 @@ def test_spline_does_not_depend_on_the_order_of_ties() -> None:
 def test_rows_in_which_all_is_zero_keep_their_probabilities() -> None:
     logits = torch.tensor([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]]).repeat(4, 1)
     # Low scores never hit, and a flat row has only low scores.
-    binning = HistogramBinning(bins=2, mode="equal-width", view="class-wise", strict=True).fit(logits, torch.arange(12) % 3)
+    binning = HistogramBinning(bins=2, mode="equal-width", view="class-wise", strict=True).fit(
+        logits, torch.arange(12) % 3
+    )
     assert binning.values[:, 0].max() == 0
     flat = torch.tensor([[0.2, 0.1, 0.0]])
     torch.testing.assert_close(binning.predict_proba(flat), flat.softmax(1))

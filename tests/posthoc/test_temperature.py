@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.posthoc import EnsembleTemperatureScaling, TemperatureScaling
 from calibrant.posthoc import temperature as solver
-from calibrant.posthoc.ensemble import mixture_weights
+from calibrant.posthoc.mixture import mixture_weights
 from tests.posthoc.data import LOGITS_FILE, ece, nll, overconfident
 
 
@@ -86,7 +86,9 @@ def test_no_finite_temperature_is_explained() -> None:
     with pytest.raises(ValueError, match="logits of every held-out sample are all equal, so no temperature"):
         TemperatureScaling(strict=True).fit(torch.arange(10.0).unsqueeze(1).expand(10, 3), torch.arange(10) % 3)
     with pytest.raises(ValueError, match=r"beyond exp\(80\)"):
-        TemperatureScaling(strict=True).fit(overconfident(200, 5, 1e200, seed=4)[0], overconfident(200, 5, 1.0, seed=4)[1])
+        TemperatureScaling(strict=True).fit(
+            overconfident(200, 5, 1e200, seed=4)[0], overconfident(200, 5, 1.0, seed=4)[1]
+        )
 
 
 def test_one_mistake_is_enough() -> None:

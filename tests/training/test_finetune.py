@@ -47,7 +47,7 @@ def test_temperature_is_that_of_temperature_scaling_and_is_folded_into_the_last_
     model, fresh = network().eval(), data(1000)
     with torch.no_grad():
         before = model(fresh[0])
-    scaling = TemperatureScaling().fit(before, fresh[1])
+    scaling = TemperatureScaling(strict=True).fit(before, fresh[1])
     result = calibrate(model, batches(fresh), method="temperature")
     assert result.temperature == pytest.approx(scaling.temperature_, rel=1e-6)
     torch.testing.assert_close(model(fresh[0]), scaling(before))
@@ -61,7 +61,7 @@ def test_vector_is_that_of_vector_scaling(bias: bool) -> None:
     model, fresh = network(bias=bias).eval(), data(1000)
     with torch.no_grad():
         before = model(fresh[0])
-    scaling = VectorScaling().fit(before, fresh[1])
+    scaling = VectorScaling(strict=True).fit(before, fresh[1])
     assert calibrate(model, batches(fresh), method="vector").method == "vector"
     torch.testing.assert_close(model(fresh[0]), scaling(before), rtol=1e-4, atol=1e-4)
 
@@ -88,10 +88,10 @@ def test_a_strong_penalty_of_the_head_is_temperature_scaling_and_a_weak_one_is_t
     with torch.no_grad():
         samples = Samples(layer(x), y, x)
     strong, weak = fit_heads(samples, layer, [1e6, 1e-3])
-    scaled = TemperatureScaling().fit(samples.logits, y)(samples.logits)
+    scaled = TemperatureScaling(strict=True).fit(samples.logits, y)(samples.logits)
     torch.testing.assert_close(logits_after(strong, samples).float(), scaled, rtol=1e-3, atol=1e-3)
     # An independent transcription of the objective, differentiated by autograd.
-    temperature = TemperatureScaling().fit(samples.logits, y).temperature_
+    temperature = TemperatureScaling(strict=True).fit(samples.logits, y).temperature_
     weight = weak.weight.clone().requires_grad_()
     sizes = x.double().square().mean(0).sqrt()
     away = (weight - layer.weight.detach().double() / temperature) * sizes
@@ -170,7 +170,7 @@ def cross_fitted_temperature(logits: Tensor, target: Tensor) -> float:
         rest = torch.ones(len(target)).bool()
         rest[fold] = False
         try:
-            temperature = TemperatureScaling().fit(logits[rest], target[rest]).temperature_
+            temperature = TemperatureScaling(strict=True).fit(logits[rest], target[rest]).temperature_
         except ValueError:
             temperature = 1.0
         total += float(F.cross_entropy(logits[fold].double() / temperature, target[fold], reduction="sum"))
@@ -192,7 +192,9 @@ def test_what_is_reported_is_what_the_model_does(seed: int, signal: float, metho
         assert torch.equal(new, logits)
         assert result.after == result.before
     elif result.method == "temperature":
-        assert result.temperature == pytest.approx(TemperatureScaling().fit(logits, y).temperature_, rel=1e-6)
+        assert result.temperature == pytest.approx(
+            TemperatureScaling(strict=True).fit(logits, y).temperature_, rel=1e-6
+        )
         torch.testing.assert_close(new, logits / result.temperature)
         assert result.after.log_loss == pytest.approx(cross_fitted_temperature(logits, y), rel=1e-5)
     else:

@@ -99,7 +99,7 @@ def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any) -> N
 
 def _temperature(model: nn.Module, data: Batch) -> float:
     with torch.no_grad():
-        return TemperatureScaling().fit(model(data[0]), data[1]).temperature_
+        return TemperatureScaling(strict=True).fit(model(data[0]), data[1]).temperature_
 
 
 def test_failure_4_weight_1000_collapses_accuracy() -> None:

@@ -70,7 +70,7 @@ class Own(lightning.LightningModule):
 def expected_score(module: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
     with torch.no_grad():
         logits = module.eval()(x)
-    scaling = TemperatureScaling().fit(logits, y)
+    scaling = TemperatureScaling(strict=True).fit(logits, y)
     return F.cross_entropy(scaling(logits).double(), y).item(), scaling.temperature_
 
 

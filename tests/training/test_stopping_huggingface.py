@@ -70,7 +70,7 @@ def score_of(model: nn.Module, state: dict[str, Tensor]) -> tuple[float, float]:
     x, y = (torch.stack([row[name] for row in rows(200, seed=1)]) for name in ("x", "labels"))
     with torch.no_grad():
         logits = model(x)["logits"]
-    scaling = TemperatureScaling().fit(logits, y)
+    scaling = TemperatureScaling(strict=True).fit(logits, y)
     return F.cross_entropy(scaling(logits).double(), y).item(), scaling.temperature_
 
 

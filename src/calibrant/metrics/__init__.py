@@ -1,6 +1,7 @@
 """Calibration metrics and tests of calibration, for NumPy arrays and torch tensors.
 
-Every function takes ``(confidence, correct)``, or ``logits=`` or ``probabilities=`` with ``target=``.
+Every function takes ``(confidence, correct)``, or ``logits=`` or ``probabilities=`` with ``target=``; those of sets of
+classes take ``(sets, target)``.
 """
 
 from typing import Any
@@ -45,6 +46,15 @@ from calibrant.metrics.proper import (
     mean_confidence,
     nll,
 )
+from calibrant.metrics.sets import (
+    Stratum,
+    class_coverage,
+    coverage,
+    coverage_by_size,
+    group_coverage,
+    mean_set_size,
+    size_stratified_coverage,
+)
 from calibrant.metrics.smooth import smooth_ece
 from calibrant.metrics.table import METRICS, Metric
 
@@ -64,17 +74,21 @@ __all__ = [
     "Predictions",
     "Score",
     "Scores",
+    "Stratum",
     "accuracy",
     "aurc",
     "brier",
     "brier_decomposition",
     "brier_top",
     "calibration_test",
+    "class_coverage",
     "classwise_ece",
     "classwise_errors",
     "compare",
     "confidence_interval",
     "corp_decomposition",
+    "coverage",
+    "coverage_by_size",
     "debiased_l2",
     "ece",
     "ece_guo",
@@ -85,12 +99,15 @@ __all__ = [
     "esd",
     "evaluate",
     "gap",
+    "group_coverage",
     "ks_error",
     "mce",
     "mean_confidence",
+    "mean_set_size",
     "mmce_unbiased",
     "nll",
     "predictions",
+    "size_stratified_coverage",
     "skce",
     "smooth_ece",
     "swept_bins",

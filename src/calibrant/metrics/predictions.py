@@ -217,6 +217,13 @@ def _from_logits(logits: Values, target: Values) -> Predictions:
     return Predictions(confidence, predicted == labels, probabilities, rows, labels)
 
 
+def checked_target(target: Values, samples: int, classes: int, like: str) -> IndexArray:
+    """Return class indices as an array, or raise an error if they do not match ``like``."""
+    labels = _labels(target)
+    _check_target(labels, torch.Size([samples]), classes, like)
+    return labels.numpy()
+
+
 def _labels(target: Values) -> Tensor:
     labels = as_tensor("target", target)
     if labels.dim() == 2 and labels.shape[1] == 1:

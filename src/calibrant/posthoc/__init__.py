@@ -4,20 +4,23 @@ from calibrant.posthoc.auto import AutoCalibration
 from calibrant.posthoc.base import Calibrator, logits_from_probabilities
 from calibrant.posthoc.bbq import BayesianBinning
 from calibrant.posthoc.beta import BetaCalibration
+from calibrant.posthoc.centred_isotonic import CentredIsotonicCalibration
 from calibrant.posthoc.conformal import ConformalClassifier
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.exported import to_onnx
 from calibrant.posthoc.histogram import HistogramBinning
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
-from calibrant.posthoc.platt import PlattScaling
 from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.platt import PlattScaling
+from calibrant.posthoc.quadratic import QuadraticScaling
 from calibrant.posthoc.saved import load, save
 from calibrant.posthoc.scores import ScoreCalibrator
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.vector import VectorScaling
+from calibrant.posthoc.venn_abers import VennAbers
 
 # Methods that the command line offers, by name. All their options have defaults.
 METHODS: dict[str, type[Calibrator]] = {
@@ -25,6 +28,7 @@ METHODS: dict[str, type[Calibrator]] = {
     "temperature": TemperatureScaling,
     "sms": StructuredMatrixScaling,
     "svs": StructuredVectorScaling,
+    "quadratic": QuadraticScaling,
     "vector": VectorScaling,
     "matrix": MatrixScaling,
     "dirichlet": DirichletCalibration,
@@ -34,6 +38,8 @@ METHODS: dict[str, type[Calibrator]] = {
     "spline": SplineCalibration,
     "histogram": HistogramBinning,
     "isotonic": IsotonicCalibration,
+    "centred-isotonic": CentredIsotonicCalibration,
+    "venn-abers": VennAbers,
     "bbq": BayesianBinning,
 }
 
@@ -43,6 +49,7 @@ __all__ = [
     "BayesianBinning",
     "BetaCalibration",
     "Calibrator",
+    "CentredIsotonicCalibration",
     "ConformalClassifier",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
@@ -51,12 +58,14 @@ __all__ = [
     "IsotonicCalibration",
     "MatrixScaling",
     "PlattScaling",
+    "QuadraticScaling",
     "ScoreCalibrator",
     "SplineCalibration",
     "StructuredMatrixScaling",
     "StructuredVectorScaling",
     "TemperatureScaling",
     "VectorScaling",
+    "VennAbers",
     "load",
     "logits_from_probabilities",
     "save",

@@ -11,7 +11,7 @@ from calibrant.posthoc.likelihood import CHUNK, nll_and_residual
 
 # Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.
 NEWTON_PRODUCTS = 4e8
-# Above this many elements, products are in single precision: rounding is below the tolerance, and they take half as long.
+# Above this many elements, products are in single precision: rounding stays below the tolerance, in half the time.
 SINGLE_PRECISION = 2**22
 # Pairs of steps and gradient changes that L-BFGS remembers.
 MEMORY = 10
@@ -42,7 +42,10 @@ class Penalty(NamedTuple):
 def fit_affine(
     features: Tensor, target: Tensor, weight: Tensor | None, penalty: Penalty, start: Affine, *, tolerance: float = 1e-8
 ) -> Affine:
-    r"""Minimise :math:`\mathrm{NLL}(x + D x + b) + \lambda_o \sum_{i \ne j} D_{ij}^2 + \lambda_d \sum_j D_{jj}^2 + \lambda_b \sum_j b_j^2`.
+    r"""Minimise the NLL of ``x + D x + b`` plus a penalty of squares.
+
+    .. math:: \mathrm{NLL}(x + D x + b) + \lambda_o \sum_{i \ne j} D_{ij}^2 + \lambda_d \sum_j D_{jj}^2
+        + \lambda_b \sum_j b_j^2
 
     The problem is convex. Small ones are solved by Newton's method, large ones by L-BFGS in variables in which the
     curvature at the start is nearly the identity.
@@ -72,7 +75,7 @@ def fit_affine(
 
 
 class _Problem:
-    """Value, gradient and curvature; the last row of a position is the shift, the rows above it the matrix, transposed."""
+    """Value, gradient and curvature at a position: the transposed matrix, or its diagonal, above the shift."""
 
     def __init__(
         self, features: Tensor, target: Tensor, weight: Tensor | None, penalty: Penalty, *, diagonal: bool

@@ -1,7 +1,7 @@
 """The default: a mixture of several methods, with the weights that fit held-out data best."""
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -26,15 +26,23 @@ LEAST_PER_CLASS = 5
 MOST_CLASSES = 50
 # Elements of the rows on which the weights are found; with more, only a share of the rows is used, and one fold.
 STACKED = 2**21
+# Members with less are dropped.
+LEAST_WEIGHT = 0.005
+
+
+# Prior of the weights, in samples that each member alone predicts: no weight is 0 by chance.
+PRIOR = 0.5
 
 
 class Unchanged(Calibrator):
-    """The predictions as they are, as a member of a mixture."""
+    """The predictions as they are, as a member of a mixture; mixed with the square of the usual share."""
 
     least_rows = 0
 
-    def __init__(self) -> None:
-        super().__init__(strict=True)
+    def solve(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Nothing to fit but the share of the uniform distribution."""
+        super().solve(rows, target, weight)
+        self.smoothing_ **= 2
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Nothing to fit."""
@@ -64,9 +72,10 @@ class AutoCalibration(Calibrator):
     Members are the unchanged predictions, temperature scaling, structured matrix scaling, and beta, isotonic and spline
     calibration; above 50 classes, structured vector scaling in place of the last three; with fewer than 50 samples, or
     fewer than 5 per class on average, only the first two. Every member predicts each sample from a fit without its
-    fold; the weights on the simplex minimise the log loss of the mixture of these predictions (Wolpert's stacking); then
-    members are fitted again on all samples, and those without weight are dropped. If the mixture does not lower the
-    log loss of the unchanged predictions in cross-validation, these are kept, with a notice.
+    fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's stacking), with a
+    Dirichlet prior worth half a sample per member; then members are fitted again on all samples, and those with less
+    than half a percent are dropped. The predictions are kept as they are, with a notice, if cross-validation shows
+    that the mixture is worse, or if there are fewer than 50 samples and no gain beyond one standard error.
 
     The result is deterministic and does not depend on the order of the samples.
 
@@ -132,18 +141,18 @@ class AutoCalibration(Calibrator):
         order = canonical_order(logits, target, weight)
         logits, target = logits[order], target[order]
         weight = None if weight is None else weight[order]
-        names, self.why_ = self._candidates(logits, target)
+        names, self.why_ = self._candidates(*logits.shape)
         found = self._stack(names, logits, target, weight)
-        kept = [index for index, value in enumerate(found) if value > 1e-3]
+        kept = [index for index, value in enumerate(found) if value > LEAST_WEIGHT]
         self.members_ = tuple(names[index] for index in kept)
         self.members = nn.ModuleDict()
         for name in self.members_:
-            self.members[name] = MEMBERS[name]()
-            self.members[name].solve(logits, target, weight)
+            member: Calibrator = MEMBERS[name]()
+            member.solve(logits, target, weight)
+            self.members[name] = member
         self.weights = logits.new_tensor(found[kept] / found[kept].sum())
 
-    def _candidates(self, logits: Tensor, target: Tensor) -> tuple[list[str], str]:
-        samples, classes = logits.shape
+    def _candidates(self, samples: int, classes: int) -> tuple[list[str], str]:
         simple = ["unchanged", "temperature"]
         if self.accuracy == "keep":
             return simple, "only members that keep the ranking of the classes were asked for"
@@ -165,13 +174,13 @@ class AutoCalibration(Calibrator):
             return np.eye(len(names))[0]
         predicted = [self._out_of_fold(name, rows, labels, shares, number, used) for name in names]
         out = number < len(used)
-        labels, number = labels[out].cpu(), number[out].cpu().numpy()
+        labels, folds = labels[out].cpu(), number[out].cpu().numpy()
         each = np.stack([part.cpu().numpy() for part in predicted])
         share = None if shares is None else shares[out].cpu().numpy()
         weights = self._best(each, labels.numpy(), share)
         # The gain is honest only with weights from other samples than those it is measured on.
         gains = np.zeros(len(labels))
-        groups = number if len(used) > 1 else np.arange(len(labels)) % 2
+        groups = folds if len(used) > 1 else np.arange(len(labels)) % 2
         for group in np.unique(groups):
             here, there = groups == group, groups != group
             others = weights
@@ -183,10 +192,13 @@ class AutoCalibration(Calibrator):
         mean = float(part @ gains)
         error = math.sqrt(float((part**2) @ (gains - mean) ** 2))
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
-        if mean <= 0:
+        # A few samples must show a gain beyond one standard error; many must not show a loss beyond chance.
+        if mean - error <= 0 if len(rows) < LEAST_ROWS else self.gain_[2] < 0:
+            score = self.metric.replace("_", " ")
             self.notice(
-                f"no member lowers the {self.metric.replace('_', ' ')} of the unchanged predictions in cross-validation on "
-                f"{len(labels)} samples: the predictions stay as they are"
+                f"in cross-validation on {len(labels)} samples the {score} falls by {mean:.4f}, 95 % "
+                f"interval {self.gain_[1]:.4f} to {self.gain_[2]:.4f}, which is no evidence of a gain: the predictions "
+                "stay as they are; use more data"
             )
             return np.eye(len(names))[0]
         return weights
@@ -206,8 +218,10 @@ class AutoCalibration(Calibrator):
     def _best(self, each: Any, target: Any, share: Any) -> Any:
         if self.metric == "brier":
             return brier_weights(each, target, share)
-        likelihood = each[:, np.arange(len(target)), target].T
-        return mixture_weights(np.maximum(likelihood, math.exp(FLOOR)), share)
+        likelihood = np.maximum(each[:, np.arange(len(target)), target].T, math.exp(FLOOR))
+        # A Dirichlet prior is as good as samples that only one member finds likely.
+        counts = np.concatenate((np.ones(len(target)) if share is None else share, np.full(len(each), PRIOR)))
+        return mixture_weights(np.vstack((likelihood, np.eye(len(each)))), counts)
 
     def _losses(self, predicted: Any, target: Any) -> Any:
         true = predicted[np.arange(len(target)), target]
@@ -217,7 +231,7 @@ class AutoCalibration(Calibrator):
 
     def mixed(self, rows: Tensor) -> Tensor:
         """Return the mixture of the members' probabilities."""
-        parts = [member.mixed(rows) for member in self.members.values()]
+        parts = [cast(Calibrator, member).mixed(rows) for member in self.members.values()]
         return torch.einsum("m,mnc->nc", self.weights.to(rows.dtype), torch.stack(parts))
 
     def probabilities(self, logits: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class Fitted(nn.Module, ABC):
     def classes_(self) -> Array:
         """Label of each class, in the order of the columns; 0, 1, ... unless the target had names."""
         self.require_fitted()
-        return np.arange(self.class_count_) if self._labels is None else np.asarray(self._labels)
+        return np.arange(self.class_count_ or 0) if self._labels is None else np.asarray(self._labels)
 
     def fit(
         self,
@@ -82,8 +82,8 @@ class Fitted(nn.Module, ABC):
         """Fit on predictions the model was not trained on, and return self.
 
         Args:
-            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1. Torch,
-                NumPy or a data frame.
+            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
+                Torch, NumPy or a data frame.
             target: Class indices, or names of classes, ``(N, ...)``: the shape of the logits without the classes.
             sample_weight: Non-negative weights, the shape of ``target``. A sample of weight 2 counts as two.
             ignore_index: Label of samples to ignore; None to ignore none.
@@ -103,8 +103,9 @@ class Fitted(nn.Module, ABC):
                 self.examine(rows, labels, weight)
             if device != rows.device:
                 self.to(device, torch.float32)
+        level = 2 if type(self).fit is Fitted.fit else 3  # the line that calls fit
         for notice in self._notices:
-            warnings.warn(f"{type(self).__name__}: {notice}", FitWarning, stacklevel=2)
+            warnings.warn(f"{type(self).__name__}: {notice}", FitWarning, stacklevel=level)
         return self
 
     def _checked(
@@ -154,7 +155,7 @@ class Fitted(nn.Module, ABC):
         """Record something doubtful about the fit; ``fit`` warns about it when it is done."""
         self._notices.append(text)
 
-    def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002 (methods use it)
         """Add notices about the data and what was fitted."""
         sample = rows[:: max(1, len(rows) // 1000)]
         if len(sample) >= 8 and bool((sample >= 0).all() & ((sample.sum(1) - 1).abs() < 1e-3).all()):
@@ -167,10 +168,11 @@ class Fitted(nn.Module, ABC):
                 "divide them by their mean"
             )
 
-    def rows(self, logits: Any) -> Tensor:
+    def rows(self, given: Any) -> Tensor:
         """Check logits to be calibrated and convert them to ``(N, C)``, at least float32."""
-        if not isinstance(logits, Tensor):
-            logits = as_tensor(logits).to(next((buffer.device for buffer in self.buffers()), None))
+        logits = as_tensor(given)
+        if not isinstance(given, Tensor):
+            logits = logits.to(next((buffer.device for buffer in self.buffers()), None))
         self.require_fitted()
         inputs.check_float("logits", logits)
         if logits.dim() == 0 or (logits.dim() > 1 and logits.shape[1] == 0):
@@ -351,7 +353,7 @@ class Calibrator(Fitted):
         needed = self.rows_needed(rows.shape[1])
         if len(rows) < needed:
             self.notice(
-                f"{len(rows)} samples are few for this method with {rows.shape[1]} classes, which needs about {needed}: "
+                f"{len(rows)} samples of {rows.shape[1]} classes are few for this method, which needs about {needed}: "
                 "use more data, or AutoCalibration, which falls back to fewer parameters"
             )
         self.absent_classes(target)
@@ -363,8 +365,9 @@ class Calibrator(Fitted):
         absent = sorted(set(range(self.class_count_ or 0)) - set(target.unique().tolist()))
         if absent:
             named = ", ".join(str(k if self._labels is None else self._labels[k]) for k in absent[:5])
+            named += ", ..." if len(absent) > 5 else ""
             self.notice(
-                f"{len(absent)} of {self.class_count_} classes have no samples ({named}{', ...' if len(absent) > 5 else ''}): "
+                f"{len(absent)} of {self.class_count_} classes have no samples ({named}): "
                 "their probabilities are not calibrated; use data with all classes"
             )
 
@@ -461,9 +464,7 @@ class Calibrator(Fitted):
         return self.calibrated_logits(logits).softmax(dim=1)
 
 
-def cross_fitted(
-    calibrator: Calibrator, rows: Tensor, target: Tensor, weight: Tensor | None, folds: int = 5
-) -> Tensor:
+def cross_fitted(calibrator: Calibrator, rows: Tensor, target: Tensor, weight: Tensor | None, folds: int = 5) -> Tensor:
     """Probabilities of each row by a fit without its fold, ``(N, C)``, float64 where the device has it.
 
     A fold whose fit fails keeps its own probabilities.

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from calibrant.posthoc.lookup import SortedHits, bin_middles, step_lookup
+from calibrant.posthoc.lookup import SortedHits, sort_rows, step_lookup
 from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
 # Weight of the prior of a binning, in samples (N' in the paper), and factor around the cube root of N to search.
@@ -59,55 +59,80 @@ class BayesianBinning(ScoreCalibrator):
         samples = hits.shape[1]
         root = (samples if weight is None else float(weight.sum())) ** (1 / 3)
         sizes = range(max(1, math.floor(root / SPREAD)), min(samples, math.ceil(root * SPREAD)) + 1)
-        evidence = torch.stack([_log_evidence(sample, bins) for bins in sizes], dim=1)
+        bins = _Bins(sample, torch.tensor(sizes, device=hits.device))
+        evidence = bins.log_evidence()
         share = (evidence - evidence.amax(1, keepdim=True)).exp()
         share = torch.where(share < LEAST_SHARE, 0.0, share)
-        return _average(sample, list(sizes), share / share.sum(1, keepdim=True))
+        return bins.average(share / share.sum(1, keepdim=True))
 
     def map_scores(self, scores: Scores) -> Mapped:
         """Look up the table."""
         return with_complement(step_lookup(self.edges, self.values, scores.probability))
 
 
-def _prior(edges: Tensor) -> Tensor:
-    """Prior samples of a hit in each bin; those of a miss are the rest of ``PRIOR_SAMPLES`` over bins."""
-    return bin_middles(edges).clamp(1e-12, 1 - 1e-12) * (PRIOR_SAMPLES / (edges.shape[1] + 1))
+class _Bins:
+    """The bins of binnings of several sizes, one binning after the other: ``(rows, sum of the sizes)``.
 
+    Args:
+        sample: The scores and hits.
+        sizes: Number of bins of each binning, ``(m,)``.
+    """
 
-def _log_evidence(sample: SortedHits, bins: int) -> Tensor:
-    """BDeu score of the binning for each row."""
-    edges = sample.equal_mass_edges(bins)
-    counts, hits = sample.count(edges)
-    whole = PRIOR_SAMPLES / bins
-    right = _prior(edges)
-    wrong = whole - right
-    score = torch.lgamma(hits + right) - torch.lgamma(right) + torch.lgamma(counts - hits + wrong) - torch.lgamma(wrong)
-    return (score + math.lgamma(whole) - torch.lgamma(counts + whole)).sum(1)
+    def __init__(self, sample: SortedHits, sizes: Tensor) -> None:
+        self.model = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
+        self.ends = sizes.cumsum(0) - 1
+        starts = self.ends - sizes + 1
+        whole = sizes[self.model]
+        cut = (torch.arange(len(whole), device=sizes.device) - starts[self.model] + 1) / whole
+        self.prior = PRIOR_SAMPLES / whole.double()
+        # The right end of each bin; that of the last of a binning is 1, and the left one of the first is 0.
+        self.edges, until = sample.quantiles(cut)
+        middles = self.edges.double()
+        middles[:, self.ends], until[:, self.ends] = 1.0, sample.ascending.shape[1]
+        mass = until.double() if sample.mass is None else sample.mass.gather(1, until)
+        self.counts, self.hits = (self._differences(part, starts) for part in (mass, sample.cumulated.gather(1, until)))
+        middles = middles - self._differences(middles, starts) / 2
+        self.right = middles.clamp_(1e-12, 1 - 1e-12).mul_(self.prior)
 
+    @staticmethod
+    def _differences(values: Tensor, starts: Tensor) -> Tensor:
+        """From bin to bin; the first of each binning has its own value."""
+        between = values.diff(dim=1, prepend=values.new_zeros(len(values), 1))
+        between[:, starts] = values[:, starts]
+        return between
 
-def _average(sample: SortedHits, sizes: list[int], share: Tensor) -> tuple[Tensor, Tensor]:
-    """One table of the weighted models: all their edges together, and between them the weighted mean."""
-    rows = len(share)
-    first = share.new_zeros(rows, 1)
-    edges, jumps = [sample.ascending.new_zeros(rows, 0)], [share.new_zeros(rows, 0)]
-    for bins, weight in zip(sizes, share.split(1, dim=1), strict=True):
-        if not bool(weight.any()):
-            continue
-        cuts = sample.equal_mass_edges(bins)
-        counts, hits = sample.count(cuts)
-        rates = (hits + _prior(cuts)) / (counts + PRIOR_SAMPLES / bins)
-        first += weight * rates[:, :1]
+    def log_evidence(self) -> Tensor:
+        """BDeu score of each binning, ``(rows, m)``."""
+        wrong = self.prior - self.right
+        score = torch.lgamma(self.counts - self.hits + wrong) - torch.lgamma(wrong)
+        score += torch.lgamma(self.prior) - torch.lgamma(self.counts + self.prior)
+        some = self.hits > 0  # the rest of the formula is 0 without hits, which are few if there are many classes
+        right = self.right[some]
+        score[some] += torch.lgamma(self.hits[some] + right) - torch.lgamma(right)
+        total = score.new_zeros(len(score), len(self.ends))
+        return total.index_add_(1, self.model, score)
+
+    def average(self, share: Tensor) -> tuple[Tensor, Tensor]:
+        """One table of the weighted models: all their edges together, and between them the weighted mean."""
+        inner = torch.ones_like(self.model, dtype=torch.bool)
+        inner[self.ends] = False
+        inner &= share.any(0)[self.model]
+        inner = inner.nonzero().squeeze(1)
+        weight = share[:, self.model[inner]]
+        rates = (self.hits + self.right) / (self.counts + self.prior)
+        starts = torch.nn.functional.pad(self.ends[:-1] + 1, (1, 0))
+        first = (share * rates[:, starts]).sum(1, keepdim=True)
         # A row does not use the edges of other rows' models: they move to the end, beyond every score.
-        edges.append(torch.where(weight > 0, cuts, torch.inf))
-        jumps.append(weight * rates.diff(dim=1))
-    # The mean follows from its first value and its jump at each edge.
-    all_edges, order = torch.cat(edges, dim=1).sort(1)
-    rises = torch.cat(jumps, dim=1).gather(1, order).cumsum(1)
-    values = torch.cat((first, first + rises), dim=1)
-    values = ((values / GRAIN).round() * GRAIN).clamp(GRAIN, 1 - GRAIN)
-    repeated = all_edges.diff(dim=1, prepend=all_edges.new_full((rows, 1), -1.0)) == 0
-    all_edges, values = _without(repeated | all_edges.isinf(), all_edges, values)
-    return _without(values.diff(dim=1) == 0, all_edges, values)
+        edges = self.edges[:, inner].masked_fill(weight == 0, torch.inf)
+        # The mean follows from its first value and its jump at each edge.
+        jumps = weight * (rates[:, inner + 1] - rates[:, inner])
+        edges, order = sort_rows(edges)
+        rises = jumps.gather(1, order).cumsum(1)
+        values = torch.cat((first, first + rises), dim=1)
+        values = ((values / GRAIN).round() * GRAIN).clamp(GRAIN, 1 - GRAIN)
+        repeated = edges.diff(dim=1, prepend=edges.new_full((len(edges), 1), -1.0)) == 0
+        edges, values = _without(repeated | edges.isinf(), edges, values)
+        return _without(values.diff(dim=1) == 0, edges, values)
 
 
 def _without(dropped: Tensor, edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

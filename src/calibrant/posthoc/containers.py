@@ -40,7 +40,7 @@ def as_tensor(value: Any, name: str = "logits") -> Tensor:
     return torch.from_numpy(np.require(native, requirements=["C", "W"]))
 
 
-def like(given: Any, result: Tensor, columns: Sequence[Any] | None = None) -> Any:
+def like(given: Any, result: Tensor, columns: Any = None) -> Any:
     """Convert a result to the kind of container that the logits came in.
 
     Args:

@@ -14,9 +14,10 @@ def check_layer(linear: nn.Linear, calibrator: Fitted) -> None:
             f"{name} folds into a torch.nn.Linear, got {type(linear).__name__}: pass the model's last layer"
         )
     calibrator.require_fitted()
-    if linear.out_features != calibrator.class_count_ and not (linear.out_features == 1 and calibrator.class_count_ == 2):
+    classes = calibrator.class_count_
+    if linear.out_features != classes and not (linear.out_features == 1 and classes == 2):
         raise ValueError(
-            f"{name} was fitted on {calibrator.class_count_} classes, got a layer with {linear.out_features} outputs: "
+            f"{name} was fitted on {classes} classes, got a layer with {linear.out_features} outputs: "
             "pass the layer that makes the logits"
         )
 

@@ -1,17 +1,17 @@
 """Isotonic regression: the best non-decreasing map."""
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from calibrant.posthoc.lookup import linear_lookup
+from calibrant.posthoc.pooling import pools, table
 from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
 
 class IsotonicCalibration(ScoreCalibrator):
     """Least squares fit among all non-decreasing maps of a probability.
 
-    The fit is scikit-learn's ``IsotonicRegression``, kept as a table of knots with straight lines between them.
+    The fit is that of scikit-learn's ``IsotonicRegression``, kept as a table of knots with straight lines between them.
     It assumes only monotonicity, and so needs more data than the others: a thousand samples or more. Values of 0
     and 1 occur; mixing with the uniform distribution (see :class:`Calibrator`) keeps the log loss finite.
 
@@ -40,21 +40,12 @@ class IsotonicCalibration(ScoreCalibrator):
         super().__init__(view, strict=strict)
 
     def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
-        """Fit one regression per row."""
-        from sklearn.isotonic import IsotonicRegression
-
-        position, happened = scores.probability.cpu().numpy(), hits.cpu().numpy()
-        each = None if weight is None else weight.cpu().numpy()
-        fits = [
-            IsotonicRegression(y_min=0.0, y_max=1.0).fit(*row, sample_weight=each)
-            for row in zip(position, happened, strict=True)
-        ]
-        width = max(2, *(len(fit.X_thresholds_) for fit in fits))
-        tables = []
-        for table in ([fit.X_thresholds_ for fit in fits], [fit.y_thresholds_ for fit in fits]):
-            rows = np.stack([np.pad(row, (0, width - len(row)), mode="edge") for row in table])
-            tables.append(torch.from_numpy(rows).to(scores.log_p))
-        return tuple(tables)
+        """Fit one regression per row; each block of equal values has a knot at both ends."""
+        found = pools(scores.probability, hits, weight)
+        firsts, lasts = found.firsts, found.lasts
+        row = found.row[firsts].repeat(2)
+        ends = found.position[np.stack((firsts, lasts), axis=1).ravel()]
+        return tuple(table(found.rows, row, part, scores.log_p) for part in (ends, found.levels.repeat(2)))
 
     def map_scores(self, scores: Scores) -> Mapped:
         """Interpolate between the knots."""

@@ -13,49 +13,84 @@ def logistic_regression(
         features: ``(rows, d, N)``, float64; a constant for the intercept is one of them.
         target: Probability of a hit, ``(rows, N)``, float64.
         centre: ``(d,)``: point that the coefficients start from and are pulled towards.
-        weight: ``(N,)`` weights of the samples, or None.
         pull: Strength of the pull; it bounds the coefficients if data is separable or a feature is constant.
+        weight: ``(N,)`` weights of the samples, or None.
 
     Returns:
         Coefficients, ``(rows, d)``.
     """
     rows, count, samples = features.shape
     share = features.new_full((samples,), 1 / samples) if weight is None else weight / weight.sum()
-
-    def log_odds(coefficients: Tensor) -> Tensor:
-        return (coefficients.unsqueeze(1) @ features).squeeze(1)
-
-    def objective(coefficients: Tensor, odds: Tensor) -> Tensor:
-        nll = (torch.nn.functional.softplus(odds) - target * odds) @ share
-        return nll + pull / 2 * (coefficients - centre).square().sum(1)
-
     coefficients = centre.expand(rows, count).clone()
-    odds = log_odds(coefficients)
-    value = objective(coefficients, odds)
+    problem = _Problem(features, target, centre, share, pull)
+    active = torch.arange(rows, device=features.device)
+    odds = problem.log_odds(coefficients)
+    value = problem.value(coefficients, odds)
     for _ in range(100):
-        probability = odds.sigmoid()
-        gradient = (features @ ((probability - target) * share).unsqueeze(2)).squeeze(2)
-        gradient += pull * (coefficients - centre)
-        spread = (probability * (1 - probability) * share).unsqueeze(1)
-        curvature = (features * spread) @ features.mT
-        curvature.diagonal(dim1=1, dim2=2).add_(pull)
+        gradient, curvature = problem.derivatives(coefficients[active], odds)
         direction = -torch.linalg.solve(curvature, gradient)
-        done = -(direction * gradient).sum(1) < 1e-12  # twice the gain that is left
-        if done.all():
+        going = -(direction * gradient).sum(1) >= 1e-12  # twice the gain that is left
+        if not going.all():
+            active, direction, odds, value = active[going], direction[going], odds[going], value[going]
+            problem = problem.of(going)
+        if len(active) == 0:
             break
-        direction = direction.masked_fill(done.unsqueeze(1), 0.0)
-        step = torch.ones_like(value)
-        for _ in range(40):
-            moved = coefficients + step.unsqueeze(1) * direction
-            odds = log_odds(moved)
-            reached = objective(moved, odds)
-            worse = (reached > value) & ~done
-            if not worse.any():
-                break
-            step = torch.where(worse, step / 2, step)
-        if bool((reached >= value).all()):  # only rounding is left
-            break
-        coefficients, value = torch.where(worse.unsqueeze(1), coefficients, moved), torch.where(worse, value, reached)
-        if worse.any():
-            odds = log_odds(coefficients)
+        better, moved, odds, value = _search(problem, coefficients[active], direction, odds, value)
+        coefficients[active] = moved
+        if not better.all():  # only rounding is left
+            active, odds, value = active[better], odds[better], value[better]
+            problem = problem.of(better)
     return coefficients
+
+
+class _Problem:
+    """Values and derivatives of the regressions of some rows."""
+
+    def __init__(self, features: Tensor, target: Tensor, centre: Tensor, share: Tensor, pull: float) -> None:
+        self.features, self.target = features, target
+        self.centre, self.share, self.pull = centre, share, pull
+        # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
+        self.moments = (features @ (target * share).unsqueeze(2)).squeeze(2)
+
+    def of(self, rows: Tensor) -> "_Problem":
+        """The problem of some of the rows."""
+        return _Problem(self.features[rows], self.target[rows], self.centre, self.share, self.pull)
+
+    def log_odds(self, coefficients: Tensor) -> Tensor:
+        return (coefficients.unsqueeze(1) @ self.features).squeeze(1)
+
+    def value(self, coefficients: Tensor, odds: Tensor) -> Tensor:
+        nll = torch.nn.functional.softplus(odds) @ self.share - (self.moments * coefficients).sum(1)
+        return nll + self.pull / 2 * (coefficients - self.centre).square().sum(1)
+
+    def derivatives(self, coefficients: Tensor, odds: Tensor) -> tuple[Tensor, Tensor]:
+        probability = odds.sigmoid()
+        weighted = probability * self.share
+        gradient = (self.features @ weighted.unsqueeze(2)).squeeze(2) - self.moments
+        gradient += self.pull * (coefficients - self.centre)
+        spread = weighted.mul_(probability.neg_().add_(1))
+        curvature = (self.features * spread.unsqueeze(1)) @ self.features.mT
+        curvature.diagonal(dim1=1, dim2=2).add_(self.pull)
+        return gradient, curvature
+
+
+def _search(
+    problem: _Problem, position: Tensor, direction: Tensor, odds: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Halve the steps of the rows that become worse; return which improved, and where all are then."""
+    moved = position + direction
+    there = problem.log_odds(moved)
+    reached = problem.value(moved, there)
+    worse = (~(reached <= value)).nonzero().squeeze(1)
+    step = 1.0
+    for _ in range(40):
+        if len(worse) == 0:
+            break
+        step /= 2
+        some = problem.of(worse)
+        shorter = position[worse] + step * direction[worse]
+        moved[worse], there[worse] = shorter, some.log_odds(shorter)
+        reached[worse] = some.value(shorter, there[worse])
+        worse = worse[~(reached[worse] <= value[worse])]
+    moved[worse], there[worse], reached[worse] = position[worse], odds[worse], value[worse]
+    return reached < value, moved, there, reached

@@ -1,5 +1,7 @@
 """Tables with one row per map: steps and straight lines between knots."""
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -70,6 +72,14 @@ def linear_lookup(knots: Tensor, values: Tensor, position: Tensor) -> Tensor:
     return torch.lerp(values.gather(1, right - 1), values.gather(1, right), share)
 
 
+def sort_rows(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row in ascending order, and the order; ties come in any."""
+    if values.device.type != "cpu":
+        return values.contiguous().sort(1)
+    order = torch.from_numpy(values.numpy().argsort(axis=1))  # several times as fast as torch's
+    return values.gather(1, order), order
+
+
 class SortedHits:
     """Scores in ascending order with cumulative hits, so that any binning is counted by a few look-ups.
 
@@ -80,30 +90,51 @@ class SortedHits:
     """
 
     def __init__(self, position: Tensor, hits: Tensor, weight: Tensor | None = None) -> None:
-        self.ascending, order = position.contiguous().sort(1)
+        self.ascending, order = sort_rows(position)
         self.hits = hits.gather(1, order)
         self.weight = None if weight is None else weight[order]
         self.cumulated = exclusive_cumsum(self.hits if self.weight is None else self.hits * self.weight)
         self.mass = None if self.weight is None else exclusive_cumsum(self.weight)
 
     def equal_mass_edges(self, bins: int) -> Tensor:
-        """Inner edges, ``(rows, bins - 1)``, half-way between the samples they separate; ties are never split."""
+        """Inner edges of bins of equal mass, ``(rows, bins - 1)``."""
+        return self.quantiles(torch.arange(1, bins, device=self.ascending.device) / bins)[0]
+
+    def quantiles(self, cut: Tensor) -> tuple[Tensor, Tensor]:
+        """Edges at given shares of the mass, half-way between the samples they separate; and samples up to them.
+
+        Both are ``(rows, m)``. Ties are never split.
+        """
         rows, samples = self.ascending.shape
-        cut = torch.arange(1, bins, device=self.ascending.device) / bins
         if self.mass is None:
             above = (cut * samples).round().long().clamp(0, samples - 1).expand(rows, -1)
             below = (above - 1).clamp_min(0)
         else:
-            # Weights count as copies of a sample, at least one copy each on average.
+            # Weights count as copies of a sample, at least one copy each on average; by the middles of the two copies
+            # next to an edge, rounding of the sums does not move it.
             copies = self.mass * max(1.0, samples / float(self.mass[0, -1]))
             place = (cut * copies[0, -1]).round().expand(rows, -1)
             ends = copies[:, 1:].contiguous()
             below, above = (
                 torch.searchsorted(ends, (place - step).contiguous(), right=True).clamp(0, samples - 1)
-                for step in (1, 0)
+                for step in (0.5, -0.5)
             )
         left, right = self.ascending.gather(1, below), self.ascending.gather(1, above)
-        return left + (right - left) / 2
+        edges = left + (right - left) / 2
+        # Half-way between neighbours, the lower one and its ties are the last below the edge, unless rounding lifts it.
+        until = self.after.gather(1, torch.where(edges < right, below, above))
+        beyond = torch.nn.functional.pad(self.ascending, (0, 1), value=torch.inf)
+        while bool((more := beyond.gather(1, until) <= edges).any()):
+            until = torch.where(more, self.after.gather(1, until.clamp_max(samples - 1)), until)
+        return edges, until
+
+    @cached_property
+    def after(self) -> Tensor:
+        """Number of samples up to each one and its ties, ``(rows, N)``."""
+        rows, samples = self.ascending.shape
+        ends = torch.arange(1, samples + 1, device=self.ascending.device).repeat(rows, 1)
+        ends[:, :-1].masked_fill_(self.ascending[:, 1:] == self.ascending[:, :-1], samples)
+        return ends.flip(1).cummin(1).values.flip(1)
 
     def count(self, edges: Tensor) -> tuple[Tensor, Tensor]:
         """Samples and hits in the right-closed bins between inner edges: each ``(rows, bins)``, float64."""

@@ -107,7 +107,7 @@ class MatrixScaling(Calibrator):
                 fixed if given == "cv" else given for given, fixed in zip((off_diagonal, bias), prior, strict=True)
             )
             if samples < self.folds:
-                self.notice(f"{samples} samples are too few to cross-validate: the penalties are those of a fixed prior")
+                self.notice(f"{samples} samples are too few to cross-validate: penalties are those of a fixed prior")
         if off_diagonal == "cv":
             grid = [(strength, 1.0 if bias == "cv" else bias) for strength in GRID]
             off_diagonal = self._cross_validated(features, target, weight, start, grid)[0]

@@ -69,7 +69,7 @@ def _line_search(likelihood: Matrix, weights: Matrix, direction: Matrix, share: 
     return weights
 
 
-def brier_weights(predictions: npt.NDArray[np.float64], target: npt.NDArray[np.int64], sample_weight: Matrix | None = None) -> Matrix:
+def brier_weights(predictions: Matrix, target: npt.NDArray[np.int64], sample_weight: Matrix | None = None) -> Matrix:
     """Weights on the simplex that minimise the Brier score of a mixture.
 
     The score is a quadratic function of the weights: an active set method solves it exactly in a few steps.

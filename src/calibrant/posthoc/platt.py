@@ -43,7 +43,7 @@ class PlattScaling(ScoreCalibrator):
 
     def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
         """Fit the regressions."""
-        odds = _log_odds(scores).double()
+        odds = scores.log_odds.double()
         features = torch.stack((odds, torch.ones_like(odds)), dim=1)
         each = torch.ones_like(hits[:1]) if weight is None else weight.unsqueeze(0)
         right = (hits * each).sum(1, keepdim=True)
@@ -54,11 +54,6 @@ class PlattScaling(ScoreCalibrator):
 
     def map_scores(self, scores: Scores) -> Mapped:
         """Apply the regressions."""
-        odds = _log_odds(scores)
+        odds = scores.log_odds
         slope, intercept = (part.to(odds.dtype).unsqueeze(1) for part in (self.slope, self.intercept))
         return from_log_odds(odds * slope + intercept)
-
-
-def _log_odds(scores: Scores) -> Tensor:
-    floored = scores.floored()
-    return floored.log_p - floored.log_not

@@ -13,8 +13,8 @@ from calibrant.numerics import accumulation_dtype
 from calibrant.posthoc.base import Calibrator
 
 View = Literal["class-wise", "top-label"]
-# Number of scores that are fitted at a time: a method needs tens of megabytes for them.
-BLOCK = 2**21
+# Number of scores that are fitted at a time: few enough for the cache, enough to keep the overhead small.
+BLOCK = 2**18
 # Log-odds beyond these would give a probability below float32's smallest normal number.
 FARTHEST_ODDS = 87.0
 
@@ -36,6 +36,12 @@ class Scores(NamedTuple):
     def probability(self) -> Tensor:
         """The probabilities themselves."""
         return _rounded(torch.exp, self.log_p)
+
+    @property
+    def log_odds(self) -> Tensor:
+        """Log-odds, of floored logarithms."""
+        floored = self.floored()
+        return floored.log_p - floored.log_not
 
     def floored(self) -> "Scores":
         """The same with logarithms not below that of float32's smallest normal number."""

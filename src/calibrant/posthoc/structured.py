@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.numerics import log_softmax
 from calibrant.posthoc.affine import Affine, Penalty, fit_affine
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
@@ -34,7 +33,8 @@ class StructuredMatrixScaling(Calibrator):
         >>> draw = torch.Generator().manual_seed(0)
         >>> logits = torch.randn(2000, 3, generator=draw)
         >>> target = (2 * logits).softmax(1).multinomial(1, generator=draw).squeeze(1)
-        >>> target[target == 2] = torch.randint(1, 3, ((target == 2).sum(),), generator=draw)  # half of class 2 is class 1
+        >>> two = target == 2  # half of these become class 1
+        >>> target[two] = torch.randint(1, 3, (two.sum(),), generator=draw)
         >>> scaling = StructuredMatrixScaling().fit(logits, target)
         >>> scaling.predict_proba(torch.tensor([[0.0, 0.0, 3.0]])).round(decimals=1)
         tensor([[0.0000, 0.5000, 0.5000]])
@@ -59,10 +59,7 @@ class StructuredMatrixScaling(Calibrator):
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Solve for the temperature, then for the correction."""
-        temperature, problem = bounded_temperature(logits, target, weight)
-        if problem:
-            self.notice(f"{problem}; T = {temperature:.3g} is used")
-        self.temperature = logits.new_tensor(temperature)
+        self.fit_temperature(logits, target, weight)
         classes = logits.shape[1]
         count = len(logits) if weight is None else float(weight.sum())
         own = classes / count
@@ -71,6 +68,13 @@ class StructuredMatrixScaling(Calibrator):
         penalty = Penalty(own * (classes - 1), own, own)
         found = fit_affine(self._features(logits.double()), target, weight, penalty, start, tolerance=1e-7)
         self.matrix, self.shift = found.matrix.to(logits.dtype), found.shift.to(logits.dtype)
+
+    def fit_temperature(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+        """Set the best temperature, or a bounded one."""
+        temperature, problem = bounded_temperature(logits, target, weight)
+        if problem:
+            self.notice(f"{problem}; T = {temperature:.3g} is used")
+        self.temperature = logits.new_tensor(temperature)
 
     def _features(self, logits: Tensor) -> Tensor:
         scaled = logits / self.temperature.to(logits.dtype)
@@ -113,8 +117,8 @@ class StructuredVectorScaling(StructuredMatrixScaling):
     .. math:: \hat p = \mathrm{softmax}(x + d \odot x + b), \qquad
         \min_{d, b}\ \mathrm{NLL} + \frac{C}{n} \sum_k b_k^2 + \frac{C}{n} \sum_k d_k^2
 
-    with the features x of :class:`StructuredMatrixScaling`. It needs less data than the full matrix, and is the better of
-    the two with a hundred classes or more.
+    with the features x of :class:`StructuredMatrixScaling`. It needs less data than the full matrix, and is
+    the better of the two with a hundred classes or more.
 
     References:
         Berta, Holzmüller, Jordan, Bach, "Structured Matrix Scaling for Multi-Class Calibration", 2025.

@@ -82,7 +82,7 @@ class TemperatureScaling(Calibrator):
         if len(rows) <= 1000:
             place = math.log(self.temperature_)
             spread = 1.96 * standard_error(rows, target, place, weight=weight)
-            if 0.5 < spread < math.inf:
+            if 0.5 < spread < 20:  # beyond, T is a bound, of which there is a notice already
                 self.notice(
                     f"T = {self.temperature_:.2f} from {len(rows)} samples is uncertain, 95 % interval "
                     f"{math.exp(place - spread):.2f} to {math.exp(place + spread):.2f}: use more data"

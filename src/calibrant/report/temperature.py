@@ -19,7 +19,7 @@ def cross_fitted(predictions: Predictions, seed: int) -> tuple[float, Prediction
     if predictions.probabilities is None or predictions.target is None:
         raise ValueError("a temperature needs logits or probabilities, but only confidences were given")
     given, target, correct = predictions.logits, predictions.target, predictions.correct
-    logits = logits_from_probabilities(predictions.probabilities).numpy() if given is None else given
+    logits = logits_from_probabilities(predictions.probabilities) if given is None else given
     try:
         temperature = _fitted(logits, target, correct)
     except ValueError as error:
@@ -46,7 +46,7 @@ def is_saturated(predictions: Predictions) -> bool:
 
 def _fitted(logits: Array, target: IndexArray, correct: Marks) -> float:
     try:
-        return TemperatureScaling().fit(logits, target).temperature_
+        return TemperatureScaling(strict=True).fit(logits, target).temperature_
     except ValueError as error:
         raise ValueError(_reason(logits, target, correct) or _clause(error)) from None
 

@@ -290,7 +290,7 @@ def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: flo
     if method == "temperature":
         return temperature_or_one(samples.logits, samples.target)
     if method == "vector":
-        return VectorScaling().fit(samples.logits, samples.target)
+        return VectorScaling(strict=True).fit(samples.logits, samples.target)
     assert layer is not None and penalty is not None  # noqa: S101, PT018 (a head needs both)
     return list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
 

@@ -34,10 +34,15 @@ def test_probabilities_are_averaged_each_network_scaled_by_its_own_validation_se
     target = networks[0][1].target.numpy()
     plain = np.mean([test.logits.double().softmax(1).numpy() for _, test in networks], axis=0)
     tempered = np.mean(
-        [TemperatureScaling().fit(*held).predict_proba(test.logits.double()).numpy() for held, test in networks], axis=0
+        [
+            TemperatureScaling(strict=True).fit(*held).predict_proba(test.logits.double()).numpy()
+            for held, test in networks
+        ],
+        axis=0,
     )
     vector = np.mean(
-        [VectorScaling().fit(*held).predict_proba(test.logits.double()).numpy() for held, test in networks], axis=0
+        [VectorScaling(strict=True).fit(*held).predict_proba(test.logits.double()).numpy() for held, test in networks],
+        axis=0,
     )
     assert found["accuracy"] == (plain.argmax(1) == target).mean()
     assert found["ece"] == pytest.approx(ece(plain, target), abs=1e-9)

@@ -54,7 +54,7 @@ def as_trained_and_scaled(plan: Plan, store: Store) -> dict[str, Predictions]:
     trial = store.trial(found[0].configuration)
     validation, test = trial.predicted("validation"), trial.predicted("test")
     try:
-        scaling = TemperatureScaling().fit(*validation)
+        scaling = TemperatureScaling(strict=True).fit(*validation)
     except ValueError as error:
         raise ValueError(f"Figure 4 needs a temperature fitted on the validation set: {error}") from error
     scaled = predictions(logits=scaling(test.logits).detach(), target=test.target)

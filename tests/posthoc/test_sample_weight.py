@@ -1,0 +1,123 @@
+"""Weights of samples: every method counts a weight of 2 as two samples, and one of 0 as none."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from calibrant.posthoc import (
+    METHODS,
+    BayesianBinning,
+    BetaCalibration,
+    Calibrator,
+    CentredIsotonicCalibration,
+    DirichletCalibration,
+    HistogramBinning,
+    IsotonicCalibration,
+    MatrixScaling,
+    PlattScaling,
+    SplineCalibration,
+    VennAbers,
+)
+from tests.posthoc.data import overconfident
+
+pytestmark = pytest.mark.filterwarnings("ignore::calibrant.posthoc.FitWarning")
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    **METHODS,
+    # With cross-validated penalties, copies of a sample are in one fold if it is weighted, and in several if repeated.
+    "matrix": lambda: MatrixScaling(0.1, 0.1),
+    "dirichlet": lambda: DirichletCalibration(0.1, 0.1),
+    "histogram class-wise": lambda: HistogramBinning(view="class-wise"),
+    "histogram equal-width": lambda: HistogramBinning(mode="equal-width"),
+    "spline class-wise": lambda: SplineCalibration(view="class-wise"),
+    "platt top-label": lambda: PlattScaling("top-label"),
+    "beta top-label": lambda: BetaCalibration("top-label"),
+    "isotonic top-label": lambda: IsotonicCalibration("top-label"),
+    "centred-isotonic top-label": lambda: CentredIsotonicCalibration("top-label"),
+    "venn-abers top-label": lambda: VennAbers("top-label"),
+    "bbq top-label": lambda: BayesianBinning("top-label"),
+}
+# A weighted sample is one point of the cumulative gap that the spline is fitted to, its copies are several, between
+# which the gap is a straight line; and its table has a thousand quantiles of the samples, not of their copies.
+APPROXIMATE = {"spline": 5e-3, "spline class-wise": 5e-3}
+# The sum of the weights counts as the number of samples in priors, soft labels and mixing: with a thousand times the
+# data these fade. Bayesian binning takes as many bins as it has samples then, and fits every one.
+DEPENDS_ON_THE_SUM = 0.02
+
+
+def data(classes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    logits, target = overconfident(400, classes, 2.0, seed=0)
+    weight = torch.randint(1, 4, (400,), generator=torch.Generator().manual_seed(1))
+    new, _ = overconfident(300, classes, 2.0, seed=2)
+    return logits, target, weight, new
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_whole_weights_are_repeated_samples(name: str, classes: int) -> None:
+    logits, target, weight, new = data(classes)
+    repeated = CALIBRATORS[name]().fit(logits.repeat_interleave(weight, 0), target.repeat_interleave(weight))
+    weighted = CALIBRATORS[name]().fit(logits, target, sample_weight=weight.double())
+    assert weighted.smoothing_ == pytest.approx(repeated.smoothing_)
+    torch.testing.assert_close(
+        weighted.predict_proba(new), repeated.predict_proba(new), rtol=0, atol=APPROXIMATE.get(name, 1e-6)
+    )
+    plain = CALIBRATORS[name]().fit(logits, target)
+    assert (plain.predict_proba(new) - repeated.predict_proba(new)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_tied_scores_may_have_different_weights(name: str) -> None:
+    logits, target, weight, new = data(3)
+    logits = logits.round()
+    repeated = CALIBRATORS[name]().fit(logits.repeat_interleave(weight, 0), target.repeat_interleave(weight))
+    weighted = CALIBRATORS[name]().fit(logits, target, sample_weight=weight.double())
+    torch.testing.assert_close(
+        weighted.predict_proba(new), repeated.predict_proba(new), rtol=0, atol=max(1e-6, 4 * APPROXIMATE.get(name, 0))
+    )
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_a_weight_of_zero_leaves_a_sample_out(name: str) -> None:
+    logits, target, _, new = data(4)
+    weight = torch.ones(400, dtype=torch.float64)
+    weight[::3] = 0
+    wrong = torch.where(weight == 0, (target + 1) % 4, target)
+    fitted = CALIBRATORS[name]().fit(logits, wrong, sample_weight=weight)
+    kept = CALIBRATORS[name]().fit(logits[weight > 0], target[weight > 0])
+    torch.testing.assert_close(fitted.predict_proba(new), kept.predict_proba(new), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_equal_weights_of_one_change_nothing(name: str) -> None:
+    logits, target, _, new = data(4)
+    plain = CALIBRATORS[name]().fit(logits, target)
+    weighted = CALIBRATORS[name]().fit(logits, target, sample_weight=torch.ones(400))
+    assert torch.equal(weighted.predict_proba(new), plain.predict_proba(new))
+    # Nearly the same, but by the code for weights.
+    weight = torch.ones(400, dtype=torch.float64)
+    weight[0] += 1e-9
+    nearly = CALIBRATORS[name]().fit(logits, target, sample_weight=weight)
+    torch.testing.assert_close(nearly.predict_proba(new), plain.predict_proba(new), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in CALIBRATORS if "bbq" not in name])
+def test_larger_weights_of_the_same_proportions_are_more_data(name: str) -> None:
+    logits, target, weight, new = data(4)
+    once, often = (
+        CALIBRATORS[name]().fit(logits, target, sample_weight=factor * weight.double()) for factor in (1, 1000)
+    )
+    if once.smoothing_ > 0:
+        assert often.smoothing_ < once.smoothing_ / 900
+    assert (often.predict_proba(new) - once.predict_proba(new)).abs().mean() < DEPENDS_ON_THE_SUM
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_the_order_of_weighted_samples_does_not_matter(name: str) -> None:
+    logits, target, weight, new = data(4)
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(3))
+    one, other = (
+        CALIBRATORS[name]().fit(logits[i], target[i], sample_weight=weight[i].double()).predict_proba(new)
+        for i in (torch.arange(400), order)
+    )
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
