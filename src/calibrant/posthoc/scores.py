@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -35,7 +35,7 @@ class Scores(NamedTuple):
     @property
     def probability(self) -> Tensor:
         """The probabilities themselves."""
-        return _rounded(torch.exp, self.log_p)
+        return self.log_p.to(accumulation_dtype(self.log_p)).exp().to(self.log_p.dtype)
 
     @property
     def log_odds(self) -> Tensor:
@@ -50,30 +50,28 @@ class Scores(NamedTuple):
 
 
 def class_scores(logits: Tensor) -> Scores:
-    """Score of every class, ``(N, C)``."""
-    log_p = _rounded(_log_softmax, logits)
+    """Score of every class, ``(N, C)``.
+
+    They are computed in float64 and rounded once: other libraries then find the same bits, and so the same step of a
+    step function.
+    """
+    wide = logits.to(accumulation_dtype(logits))
+    log_p = wide.log_softmax(1)
     if logits.shape[1] == 2:
-        return Scores(log_p, log_p.flip(1))
+        return Scores(log_p.to(logits.dtype), log_p.flip(1).to(logits.dtype))
     top = logits.argmax(1, keepdim=True)
     # All but the top are at most a half; at the top, which is replaced, an unbounded slope would be NaN times 0.
-    log_not = torch.log1p(-log_p.exp().clamp_max(0.5))
-    return Scores(log_p, log_not.scatter(1, top, _log_not_top(logits, log_p, top)))
+    log_not = torch.log1p(-log_p.exp().clamp_max(0.5)).scatter(1, top, _log_not_top(wide, log_p, top))
+    return Scores(log_p.to(logits.dtype), log_not.to(logits.dtype))
 
 
 def top_scores(logits: Tensor) -> tuple[Scores, Tensor]:
     """Score of the predicted class, ``(1, N)``, and that class, ``(N, 1)``."""
     top = logits.argmax(1, keepdim=True)
-    log_p = _rounded(_log_softmax, logits)
-    return Scores(log_p.gather(1, top).T, _log_not_top(logits, log_p, top).T), top
-
-
-def _rounded(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """A function in float64, rounded once: other libraries then find the same bits, and the same step or steep line."""
-    return function(values.to(accumulation_dtype(values))).to(values.dtype)
-
-
-def _log_softmax(logits: Tensor) -> Tensor:
-    return logits.log_softmax(1)
+    wide = logits.to(accumulation_dtype(logits))
+    log_p = wide.log_softmax(1)
+    log_not = _log_not_top(wide, log_p, top)
+    return Scores(log_p.gather(1, top).T.to(logits.dtype), log_not.T.to(logits.dtype)), top
 
 
 def _log_not_top(logits: Tensor, log_p: Tensor, top: Tensor) -> Tensor:
