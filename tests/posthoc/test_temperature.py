@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant.posthoc import FitWarning, EnsembleTemperatureScaling, TemperatureScaling
+from calibrant.posthoc import EnsembleTemperatureScaling, FitWarning, TemperatureScaling
 from calibrant.posthoc import temperature as solver
 from calibrant.posthoc.ensemble import mixture_weights
 from tests.posthoc.data import LOGITS_FILE, ece, nll, overconfident
