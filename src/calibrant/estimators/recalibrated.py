@@ -47,8 +47,8 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
             ``TemperatureScaling(strict=True)``; it is copied, not changed.
         cv: Number of stratified folds, a splitter, or an iterable of splits; None means 5. A number is reduced, with a
             notice, if no class has that many samples.
-        ensemble: Whether to average over the folds, which is more accurate, rather than to keep one classifier, which
-            is smaller and faster.
+        ensemble: Whether to average over the folds, which usually lowers the log loss, rather than to keep one
+            classifier, which is smaller and faster.
         n_jobs: Number of folds to train at the same time, as in scikit-learn.
 
     Attributes:
