@@ -26,7 +26,8 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "objectives": {"numerics", "arrays", "hints", "inputs", "multi_label", "distributed"},
         "functional": {"objectives"},
         "metrics": {"numerics", "arrays", "inputs", "hints"},
-        "posthoc": {"numerics", "hints", "inputs"},
+        "posthoc": {"numerics", "inputs", "hints"},
+        "estimators": {"posthoc"},
         "files": {"metrics"},
         "report": {"files", "arrays", "metrics", "posthoc"},
         "training": {

@@ -23,7 +23,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 TORCH = "torch==2.13.0"  # the only release that these tests are run with
 # Where wheels stand locally torch is one of them, and no other build of it is fetched.
 LINKS = os.environ.get("UV_FIND_LINKS", os.environ.get("PIP_FIND_LINKS", "").replace(" ", ","))
-TESTS = ("tests/objectives", "tests/metrics", "tests/training")
+TESTS = ("tests/objectives", "tests/metrics", "tests/training", "tests/estimators")
 # What other packages deprecate in each other is not what this is about.
 IGNORED = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
 

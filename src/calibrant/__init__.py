@@ -19,7 +19,7 @@ from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
 from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
 
 if TYPE_CHECKING:
-    from calibrant import metrics, posthoc, report, training
+    from calibrant import estimators, metrics, posthoc, report, training
 
 __version__ = "0.2.0"
 
@@ -43,6 +43,7 @@ __all__ = [
     "SoftAvUCLoss",
     "SoftBinnedECELoss",
     "WeightedMMCELoss",
+    "estimators",
     "functional",
     "metrics",
     "posthoc",
@@ -53,7 +54,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Subpackages that training does not need are imported when first used.
-    if name in ("metrics", "posthoc", "report", "training"):
+    if name in ("estimators", "metrics", "posthoc", "report", "training"):
         import importlib
 
         return importlib.import_module(f"calibrant.{name}")

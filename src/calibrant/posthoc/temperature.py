@@ -85,7 +85,7 @@ class TemperatureScaling(Calibrator):
             if 0.5 < spread < 20:  # beyond, T is a bound, of which there is a notice already
                 self.notice(
                     f"T = {self.temperature_:.2f} from {len(rows)} samples is uncertain, 95 % interval "
-                    f"{math.exp(place - spread):.2f} to {math.exp(place + spread):.2f}: use more data"
+                    f"{math.exp(place - spread):.2f} to {math.exp(min(place + spread, 700.0)):.3g}: use more data"
                 )
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:

@@ -1,0 +1,158 @@
+"""An estimator whose features are a model's logits or probabilities."""
+
+import math
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from calibrant.estimators.checks import (
+    DEFAULT_METHOD,
+    Array,
+    checked_labels,
+    checked_weights,
+    fit_calibrator,
+    new_calibrator,
+)
+from calibrant.estimators.scores import stand_in
+from calibrant.posthoc import Calibrator, logits_from_probabilities
+
+
+class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Calibrate predictions of any model: the columns of X are its logits or probabilities, one for each class.
+
+    A calibrator of :mod:`calibrant.posthoc` with the interface of scikit-learn: it can be cloned, searched over and put
+    into a ``Pipeline`` as the last step or, by ``transform``, as one before it. Fit it on predictions for samples that
+    the model was not trained on.
+
+    Args:
+        method: A name in ``calibrant.posthoc.METHODS``, or a calibrator with options such as
+            ``TemperatureScaling(strict=True)``; it is copied, not changed.
+        inputs: What X holds: ``"logits"`` or ``"probabilities"``. Probabilities of 0 count as half the smallest
+            positive one, at most :math:`1 / (n + 1) C` for n samples and C classes.
+        classes: Label of each column. By default the names of a data frame's columns if they are the labels, else the
+            sorted labels if there are as many as columns, else 0, 1, ... A single column belongs to the second of two
+            classes.
+
+    Attributes:
+        classes_: Label of each class, in the order of the probabilities.
+        calibrator_: The fitted calibrator, an ``nn.Module``.
+        n_features_in_: Number of columns.
+        feature_names_in_: Names of the columns, if X was a data frame with names.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant.estimators import PredictionCalibrator
+        >>> logits = np.array([3.0, -3.0] * 500).reshape(-1, 1)  # binary: the logit of class "yes"
+        >>> labels = np.array(["yes", "no", "yes", "no", "yes", "no", "no", "yes"] * 125)  # right in three of four
+        >>> calibrator = PredictionCalibrator(method="temperature").fit(logits, labels)
+        >>> calibrator.classes_
+        array(['no', 'yes'], dtype='<U3')
+        >>> calibrator.predict_proba([[3.0]]).round(2)
+        array([[0.25, 0.75]])
+    """
+
+    def __init__(
+        self,
+        method: str | Calibrator = DEFAULT_METHOD,
+        *,
+        inputs: Literal["logits", "probabilities"] = "logits",
+        classes: Any = None,
+    ) -> None:
+        self.method = method
+        self.inputs = inputs
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit on predictions for samples that the model was not trained on, and return self.
+
+        Args:
+            X: Logits or probabilities, ``(N, C)``; or ``(N, 1)``, those of the second of two classes.
+            y: Labels, ``(N,)``.
+            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two.
+        """
+        if self.inputs not in ("logits", "probabilities"):
+            raise ValueError(f"inputs must be 'logits' or 'probabilities', got {self.inputs!r}")
+        calibrator = new_calibrator(self.method)
+        values = validate_data(self, X, dtype=np.float64)
+        labels = checked_labels(y)
+        if len(labels) != len(values):
+            raise ValueError(f"X and y must have the same number of samples, got {len(values)} and {len(labels)}")
+        weights = checked_weights(sample_weight, len(labels))
+        self.classes_ = self._column_labels(labels, values.shape[1])
+        if self.inputs == "probabilities":
+            both = _both(values)
+            self.zero_ = stand_in(both[both > 0].min(initial=1.0), len(both), len(self.classes_))
+        self.calibrator_ = fit_calibrator(calibrator, self._logits(values), labels, weights, self.classes_)
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``.
+
+        Args:
+            X: Logits or probabilities, with the columns of those in ``fit``.
+        """
+        check_is_fitted(self)
+        return self.calibrator_.predict_proba(self._logits(validate_data(self, X, dtype=np.float64, reset=False)))
+
+    def predict(self, X: Any) -> Array:
+        """Return the label of the most likely class of each sample, ``(N,)``.
+
+        Args:
+            X: Logits or probabilities, with the columns of those in ``fit``.
+        """
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def transform(self, X: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``, in the container that ``set_output`` asks for.
+
+        Args:
+            X: Logits or probabilities, with the columns of those in ``fit``.
+        """
+        return self.predict_proba(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:  # noqa: ARG002 (the interface of transformers)
+        """Return the labels of the classes as strings: the columns of what ``transform`` returns.
+
+        Args:
+            input_features: Not used.
+        """
+        check_is_fitted(self)
+        return np.array([str(label) for label in self.classes_], dtype=object)
+
+    def _logits(self, values: Array) -> Array:
+        if self.inputs == "logits":
+            return values
+        both = _both(values)
+        return np.where(both > 0, logits_from_probabilities(both), math.log(self.zero_))
+
+    def _column_labels(self, labels: Array, columns: int) -> Array:
+        count = max(2, columns)
+        present = np.unique(labels)
+        if self.classes is not None:
+            found = np.asarray(self.classes)
+            unknown = set(present.tolist()) - set(found.tolist())
+            if len(found) != count or unknown:
+                raise ValueError(
+                    f"classes must be the labels of {count} classes and include those in y, got {list(found)}"
+                    + (f" without {sorted(unknown)}" if unknown else "")
+                )
+            return found
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and columns > 1 and set(present.tolist()) <= set(names.tolist()):
+            return np.asarray(names.tolist())
+        if len(present) == count:
+            return present
+        if present.dtype.kind in "iuf" and present.min() >= 0 and present.max() < count:
+            return np.arange(count).astype(present.dtype)
+        raise ValueError(
+            f"y has {len(present)} classes, but X has {columns} columns, for {count} classes: pass one column of "
+            "predictions for each class, and classes= with the label of each if y lacks some"
+        )
+
+
+def _both(probabilities: Array) -> Array:
+    """Return a column for each of two classes if there is only that of the second."""
+    return np.hstack((1 - probabilities, probabilities)) if probabilities.shape[1] == 1 else probabilities

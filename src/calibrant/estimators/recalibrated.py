@@ -1,0 +1,270 @@
+"""A classifier with calibrated probabilities, fitted in folds."""
+
+import numbers
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.utils import get_tags, indexable
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+
+from calibrant.estimators.checks import (
+    DEFAULT_METHOD,
+    Array,
+    checked_labels,
+    checked_weights,
+    fit_calibrator,
+    new_calibrator,
+)
+from calibrant.estimators.scores import CalibratedModel, Scorer, rows_of, span_of
+from calibrant.posthoc import Calibrator, FitWarning
+
+
+class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """A scikit-learn classifier with calibrated probabilities, by any method of :mod:`calibrant.posthoc`.
+
+    Like scikit-learn's ``CalibratedClassifierCV``: the calibrator is fitted on predictions for samples that the
+    classifier was not trained on. With ``ensemble=True`` each fold has a classifier, trained on the other folds, and a
+    calibrator, fitted on this fold; probabilities are averaged. With ``ensemble=False`` one calibrator is fitted on the
+    predictions of all folds, and one classifier is trained on all samples. A fitted classifier in a
+    ``FrozenEstimator`` is not trained again: all samples are used for the calibrator, and ``cv`` and ``ensemble`` have
+    no effect.
+
+    Predictions come from ``predict_proba``, or from ``decision_function`` if there is no other, as logits. Where
+    probabilities round to 0 or 1, decision values replace them if both say the same. Other probabilities of 0, as
+    forests and nearest neighbours return them, count as half the smallest positive one, at most
+    :math:`1 / (n + 1) C` for n training samples and C classes.
+
+    Args:
+        estimator: The classifier.
+        method: A name in ``calibrant.posthoc.METHODS``, or a calibrator with options such as
+            ``TemperatureScaling(strict=True)``; it is copied, not changed.
+        cv: Number of stratified folds, a splitter, or an iterable of splits; None means 5. A number is reduced, with a
+            notice, if no class has that many samples.
+        ensemble: Whether to average over the folds, which usually lowers the log loss, rather than to keep one
+            classifier, which is smaller and faster.
+        n_jobs: Number of folds to train at the same time, as in scikit-learn.
+
+    Attributes:
+        classes_: Sorted labels of the classes.
+        calibrated_classifiers_: One for each fold, or one, each with ``estimator`` and ``calibrator``.
+        n_features_in_: Number of features, if the classifier knows it.
+        feature_names_in_: Names of the features, if the classifier knows them.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> from sklearn.metrics import log_loss
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> from calibrant.estimators import RecalibratedClassifierCV
+        >>> X, y = load_digits(return_X_y=True)
+        >>> plain = GaussianNB().fit(X[:1000], y[:1000])
+        >>> better = RecalibratedClassifierCV(GaussianNB(), method="temperature").fit(X[:1000], y[:1000])
+        >>> [round(log_loss(y[1000:], model.predict_proba(X[1000:])), 1) for model in (plain, better)]
+        [4.7, 0.7]
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        method: str | Calibrator = DEFAULT_METHOD,
+        cv: Any = None,
+        ensemble: bool = True,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.ensemble = ensemble
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Self:
+        """Fit classifiers and calibrators, and return self.
+
+        Args:
+            X: Samples, as the classifier takes them.
+            y: Labels, ``(N,)``.
+            sample_weight: Non-negative weights, ``(N,)``, for the calibrator, and for the classifier if it takes them.
+            fit_params: Passed to the classifier's ``fit``, or routed if metadata routing is enabled. Of those with an
+                entry for each sample, each fold gets its part.
+        """
+        if self.ensemble not in (True, False):
+            raise ValueError(f"ensemble must be True or False, got {self.ensemble!r}")
+        new_calibrator(self.method)  # a wrong method is reported before anything is trained
+        X, y = indexable(X, y)
+        labels = checked_labels(y)
+        weights = checked_weights(sample_weight, len(labels))
+        frozen = isinstance(self.estimator, FrozenEstimator)
+        self.classes_ = _all_classes(labels, self.estimator.classes_ if frozen else None)
+        if frozen:
+            scorer = Scorer(self.estimator, self.classes_, len(labels))
+            self.calibrated_classifiers_ = [self._calibrated(scorer, [(scorer, scorer.scores(X))], labels, weights)]
+        else:
+            self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, fit_params)
+        self._report()
+        first = self.calibrated_classifiers_[0].estimator
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(first, name):
+                setattr(self, name, getattr(first, name))
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``.
+
+        Args:
+            X: Samples, as the classifier takes them.
+        """
+        check_is_fitted(self)
+        probabilities: Array = np.mean([model.predict_proba(X) for model in self.calibrated_classifiers_], axis=0)
+        return probabilities
+
+    def predict(self, X: Any) -> Array:
+        """Return the label of the most likely class of each sample, ``(N,)``.
+
+        Args:
+            X: Samples, as the classifier takes them.
+        """
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def get_metadata_routing(self) -> Any:
+        """Return which metadata go to the classifier and to the splitter."""
+        from_fit = MethodMapping().add(caller="fit", callee="fit")
+        to_split = MethodMapping().add(caller="fit", callee="split")
+        router = MetadataRouter(owner=self).add_self_request(self)
+        return router.add(estimator=self.estimator, method_mapping=from_fit).add(
+            splitter=self.cv, method_mapping=to_split
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags, of_estimator = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.input_tags.sparse = of_estimator.input_tags.sparse
+        tags.input_tags.allow_nan = of_estimator.input_tags.allow_nan
+        return tags
+
+    def _fit_folds(
+        self, X: Any, labels: Array, weights: Array | None, fit_params: dict[str, Any]
+    ) -> list[CalibratedModel]:
+        to_estimator, to_splitter = self._routed(weights, fit_params)
+        splits = self._splits(X, labels, to_splitter)
+        folds = Parallel(n_jobs=self.n_jobs)(
+            delayed(_fold)(clone(self.estimator), X, labels, train, test, to_estimator, self.classes_)
+            for train, test in splits
+        )
+        tests = [test for _, test in splits]
+        if self.ensemble:
+            return [
+                self._calibrated(fold[0], [fold], labels[test], None if weights is None else weights[test])
+                for fold, test in zip(folds, tests, strict=True)
+            ]
+        order = np.concatenate(tests)
+        if not np.array_equal(np.sort(order), np.arange(len(labels))):
+            raise ValueError(
+                "ensemble=False needs folds that hold every sample exactly once: use such a cv, as KFold is, or "
+                "ensemble=True"
+            )
+        final = _fitted(clone(self.estimator), X, labels, to_estimator, self.classes_)
+        return [self._calibrated(final, folds, labels[order], None if weights is None else weights[order])]
+
+    def _calibrated(
+        self, scorer: Scorer, parts: list[tuple[Scorer, Array]], labels: Array, weights: Array | None
+    ) -> CalibratedModel:
+        """Fit a calibrator for one classifier on scores of it, or of others that were trained like it."""
+        span = span_of([of for of, _ in parts], [scores for _, scores in parts])
+        logits = np.concatenate([of.logits(scores, span) for of, scores in parts])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # those of all folds are reported together
+            calibrator = fit_calibrator(new_calibrator(self.method), logits, labels, weights, self.classes_)
+        return CalibratedModel(scorer, calibrator, span)
+
+    def _report(self) -> None:
+        models = self.calibrated_classifiers_
+        noticed = [model.calibrator._notices for model in models if model.calibrator._notices]
+        if noticed:
+            where = "" if len(models) == 1 else f" ({len(noticed)} of {len(models)} folds have such notices)"
+            warnings.warn(
+                f"{type(self).__name__}: {type(models[0].calibrator).__name__}: {'; '.join(noticed[0])}{where}",
+                FitWarning,
+                stacklevel=3,
+            )
+
+    def _routed(self, weights: Array | None, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metadata for the classifier's ``fit`` and for the splitter."""
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", sample_weight=weights, **fit_params)
+            return dict(routed.estimator.fit), dict(routed.splitter.split)
+        if weights is None:
+            return fit_params, {}
+        if has_fit_parameter(self.estimator, "sample_weight"):
+            return {**fit_params, "sample_weight": weights}, {}
+        warnings.warn(
+            f"{type(self.estimator).__name__}.fit takes no sample_weight: the weights only reach the calibrator: "
+            "enable metadata routing, or use a classifier that takes them",
+            UserWarning,
+            stacklevel=4,
+        )
+        return fit_params, {}
+
+    def _splits(self, X: Any, labels: Array, metadata: dict[str, Any]) -> list[tuple[Array, Array]]:
+        cv = 5 if self.cv is None else self.cv
+        if not isinstance(cv, numbers.Integral):
+            splits = list(check_cv(cv, labels, classifier=True).split(X, labels, **metadata))
+            return [(np.asarray(train), np.asarray(test)) for train, test in splits]
+        wanted, most = int(cv), int(np.unique(labels, return_counts=True)[1].max())
+        if most < 2:
+            raise ValueError(f"each of the {len(labels)} classes has 1 sample: use more data, at least 2 of some class")
+        if most < wanted:
+            warnings.warn(
+                f"{type(self).__name__}: {most} folds instead of cv={wanted}, since no class has more samples: "
+                "use more data",
+                FitWarning,
+                stacklevel=4,
+            )
+        with warnings.catch_warnings():
+            # A rare class is absent from some folds; the calibrators of these folds have a notice of it.
+            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+            return list(StratifiedKFold(min(wanted, most)).split(X, labels))
+
+
+def _fold(
+    estimator: Any, X: Any, labels: Array, train: Array, test: Array, metadata: dict[str, Any], classes: Array
+) -> tuple[Scorer, Array]:
+    """Train a classifier without a fold, and score the fold."""
+    part = {
+        name: rows_of(value, train) if _samples_in(value) == len(labels) else value for name, value in metadata.items()
+    }
+    scorer = _fitted(estimator, rows_of(X, train), labels[train], part, classes)
+    return scorer, scorer.scores(rows_of(X, test))
+
+
+def _fitted(estimator: Any, X: Any, labels: Array, metadata: dict[str, Any], classes: Array) -> Scorer:
+    return Scorer(estimator.fit(X, labels, **metadata), classes, len(labels))
+
+
+def _samples_in(value: Any) -> int | None:
+    if isinstance(value, str | dict):
+        return None
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    return len(value) if hasattr(value, "__len__") else None
+
+
+def _all_classes(labels: Array, known: Array | None) -> Array:
+    """Sorted labels of the samples, and of the classifier if it is fitted already."""
+    classes = np.unique(labels)
+    if known is not None:
+        known = np.asarray(known)
+        if (known.dtype.kind in "OU") != (classes.dtype.kind in "OU"):
+            raise ValueError(
+                f"y holds labels such as {classes[0]!r}, but the frozen estimator has classes such as {known[0]!r}: "
+                "pass the labels that it was trained on"
+            )
+        classes = np.union1d(classes, known)
+    return classes
