@@ -1,13 +1,14 @@
 """The arena: our post-hoc methods against probmetrics, netcal, scikit-learn and venn-abers, scored by the same code.
 
-    python -m benchmarks.arena [--data FOLDER ...] [--methods NAME ...] [--pairs development|held-out|all]
-                               [--out results/arena] [--runs runs/arena.jsonl]
+    python -m benchmarks.arena [--data FOLDER ...] [--methods NAME ...] [--groups NAME ...]
+                               [--pairs development|held-out|all] [--out results/arena] [--runs runs/arena.jsonl]
     python -m benchmarks.arena table      # tables and figure from results on file; runs nothing
     python -m benchmarks.arena speed      # times of ours against its peers, writes OUT/speed.md
 
 ``--data`` takes folders of ``.npz`` files and ``.h5`` files of CalArena (`benchmarks/arena_data.py` has the layouts).
 Every result is kept in the file of ``--runs`` and not computed again; an interrupted command goes on where it was.
-``--methods`` are parts of names: ``calibrant`` or ``temperature``. The peers: ``pip install 'calibrant[peers]'``.
+``--methods`` and ``--groups`` are parts of names: ``calibrant`` or ``temperature``, ``networks`` or ``binary``. The
+extra ``peers`` installs what is compared.
 """
 
 import argparse
@@ -32,16 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", nargs="?", choices=["run", "table", "speed"], default="run")
     parser.add_argument("--data", nargs="+", type=Path, default=[SHARED / "arena", SHARED / "logits"])
     parser.add_argument("--methods", nargs="+", default=[], help="parts of names; all by default")
+    parser.add_argument("--groups", nargs="+", default=[], help="parts of names of groups; all by default")
     parser.add_argument("--pairs", choices=["development", "held-out", "all"], default="all")
     parser.add_argument("--out", type=Path, default=RESULTS / "arena")
     parser.add_argument("--runs", type=Path, default=RESULTS.parent / "runs" / "arena.jsonl")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    chosen = [m for m in methods() if m.name == NOTHING or _named(m, options.methods)]
+    chosen = [m for m in methods() if m.name == NOTHING or _named(m.name, options.methods)]
+    mine = [case for case in cases(options.data, options.pairs) if _named(case.group, options.groups)]
     if options.what == "speed":
-        arena_speed.measure(cases(options.data, options.pairs), chosen, options.out / "speed.md")
+        arena_speed.measure(mine, chosen, options.out / "speed.md")
         return
-    mine = cases(options.data, options.pairs)
     results = Results(options.runs)
     found = run(mine, chosen, results) if options.what == "run" else on_file(mine, chosen, results)
     if not any(result["method"] == NOTHING for result in found):
@@ -49,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     publish(mine, found, options.out)
 
 
-def _named(method: Method, parts: Sequence[str]) -> bool:
-    return not parts or any(part.lower() in method.name.lower() for part in parts)
+def _named(name: str, parts: Sequence[str]) -> bool:
+    return not parts or any(part.lower() in name.lower() for part in parts)
 
 
 def on_file(mine: Sequence[Case], chosen: Sequence[Method], results: Results) -> list[Result]:

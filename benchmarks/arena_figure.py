@@ -39,14 +39,15 @@ def draw(groups: Sequence[Standing], title: str, path: Path) -> None:
         Line2D([], [], marker="o", color=BLUE, label="Calibrant"),
         Line2D([], [], marker="s", color=ORANGE, label="peers"),
         Line2D([], [], marker="D", color=GREY, label="nothing"),
+        Line2D([], [], marker="o", color="none", markersize=8, markeredgecolor="black", label="first of its group"),
         Patch(color="#E6E6E6", label="within the critical difference of the first (Nemenyi, 5 %)"),
     ]
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
-    figure.legend(handles=handles, loc="lower center", ncols=4, frameon=False)
+    figure.legend(handles=handles, loc="lower center", ncols=5, frameon=False)
     figure.supxlabel(
-        "mean rank in log loss (1 is best); bars: 95 % interval", y=0.5 / figure.get_figheight(), fontsize=10
+        "mean rank in log loss (1 is best), with its 95 % interval", y=0.42 / figure.get_figheight(), fontsize=10
     )
-    figure.tight_layout(rect=(0, 0.55 / figure.get_figheight(), 1, 1))
+    figure.tight_layout(rect=(0, 0.3 / figure.get_figheight(), 1, 1))
     metadata = {"Date": None} if path.suffix == ".svg" else None
     figure.savefig(path, metadata=metadata, dpi=110)
     plt.close(figure)
@@ -56,7 +57,8 @@ def _panel(axis, standing: Standing, order: list[str]) -> None:  # type: ignore[
     intervals = standing.intervals("rank")
     best = min(three.mean for three in intervals)
     limit = critical_difference(len(standing.methods), len(standing.pairs))
-    axis.axvspan(best, min(best + limit, len(standing.methods)), color="#E6E6E6", linewidth=0, zorder=0)
+    if len(standing.pairs) > 1:
+        axis.axvspan(best, min(best + limit, len(standing.methods)), color="#E6E6E6", linewidth=0, zorder=0)
     for method, three in zip(standing.methods, intervals, strict=True):
         y = order.index(method)
         colour, marker = (BLUE, "o") if method.startswith(OURS) else (GREY, "D") if method == NOTHING else (ORANGE, "s")
@@ -66,7 +68,9 @@ def _panel(axis, standing: Standing, order: list[str]) -> None:  # type: ignore[
         axis.plot(three.mean, y, marker, color=colour, markersize=8 if leads else 5,
                   markeredgecolor="black" if leads else colour)  # fmt: skip
     axis.set_xlim(0.3, len(standing.methods) + 0.7)
-    axis.set_title(f"{standing.group}\n{len(standing.pairs)} pairs", fontsize=10)
+    axis.set_xticks([1, *range(5, len(standing.methods) + 1, 5)])
+    count = len(standing.pairs)
+    axis.set_title(f"{standing.group}\n{count} pair{'s' if count > 1 else ''}", fontsize=10)
     axis.grid(axis="y", color="#EEEEEE", linewidth=0.8, zorder=0)
     axis.set_axisbelow(True)
     axis.tick_params(axis="y", length=0)

@@ -25,7 +25,7 @@ from benchmarks.tables import status
 
 Result = dict[str, Any]
 Key = tuple[str, str, str, str]
-# Seconds that a fit with its prediction may take; one that takes longer counts as failed.
+# Seconds of the processor that a fit with its prediction may take; one that takes longer counts as failed.
 LIMIT = 60.0
 
 
@@ -94,7 +94,7 @@ def run(cases: Sequence[Case], methods: Sequence[Method], results: Results, limi
 def attempt(method: Method, calibration: Part, test: Part, limit: float = LIMIT) -> Result:
     """Fit, predict and score; or the reason why there is no score. Times are of the processor."""
     try:
-        with _at_most(limit):
+        with at_most(limit):
             start = time.process_time()
             predict = method.fit(calibration.p, calibration.y)
             fitted = time.process_time()
@@ -116,17 +116,19 @@ def _warm_up(method: Method, binary: bool) -> None:
 
 
 @contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise ``TimeoutError`` after some seconds of processor time."""
+
     def stop(*_: object) -> None:
         raise TimeoutError(f"longer than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def filled(results: Sequence[Result]) -> dict[tuple[str, str], Result]:

@@ -151,9 +151,8 @@ def detail(standing: Standing) -> str:
     ]  # fmt: skip
     blocks = len(set(standing.blocks))
     what = "networks" if standing.group.startswith("networks") else "data sets"
-    text = f"{len(standing.pairs)} pairs, {standing.cases} fits a method, {blocks} {what}."
-    if blocks == 1:
-        text += " One network: no interval."
+    text = f"Pairs: {len(standing.pairs)}. Fits of each method: {standing.cases}. Different {what}: {blocks}"
+    text += ", so there is no interval." if blocks == 1 else "."
     if standing.left_out:
         text += " Left out: " + "; ".join(f"{name} ({why})" for name, why in standing.left_out.items()) + "."
     return f"{text}\n\n{markdown(heading, rows)}"
