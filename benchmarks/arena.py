@@ -20,7 +20,7 @@ from benchmarks import arena_figure, arena_speed
 from benchmarks.arena_data import GROUPS, Case, cases
 from benchmarks.arena_methods import NOTHING, Method, absent, methods
 from benchmarks.arena_runs import LIMIT, Result, Results, digest, run
-from benchmarks.arena_table import best_against_peers, detail, standings, summary, write_json
+from benchmarks.arena_table import best_against_peers, detail, standings, summary, twins, write_json
 from benchmarks.measure import machine
 from benchmarks.tables import RESULTS, markdown
 
@@ -83,7 +83,13 @@ def publish(mine: Sequence[Case], results: Sequence[Result], out: Path) -> None:
     figure_of = sections[0]
     for name in sections:
         groups = standings(parts[name], results)
-        text += [f"## {TITLES[name]}", summary(groups), best_against_peers(groups)]
+        text += [
+            f"## {TITLES[name]}", summary(groups),
+            "Our best (`auto`, where there is one) against the peer with the lowest log loss and the one with the "
+            "highest win rate; the interval is that of the difference in log loss:", best_against_peers(groups),
+            "The same method by us and by a peer; differences in log loss over pairs, milliseconds to fit and predict:",
+            twins(groups),
+        ]  # fmt: skip
         if name == figure_of:
             title = f"Post-hoc calibration, {TITLES[name][0].lower()}{TITLES[name][1:]}: mean ranks"
             arena_figure.draw(groups, title, out / "arena.svg")

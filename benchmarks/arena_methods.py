@@ -207,7 +207,7 @@ class Given(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, x: Array) -> Array:
         """The most probable class."""
-        return np.asarray(x).argmax(axis=1)
+        return np.asarray(np.argmax(x, axis=1))
 
     def predict_proba(self, x: Array) -> Array:
         """The probabilities themselves."""

@@ -35,21 +35,22 @@ class Results:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.kept: dict[Key, Result] = {}
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    result = json.loads(line)
-                except json.JSONDecodeError:  # a process was killed while it wrote
-                    continue
-                self.kept[_key(result)] = result
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        self.start = "" if text.endswith("\n") or not text else "\n"  # after a line that was not finished
+        for line in text.splitlines():
+            try:
+                result = json.loads(line)
+            except json.JSONDecodeError:  # a process was killed while it wrote
+                continue
+            self.kept[_key(result)] = result
 
     def add(self, result: Result) -> None:
         """Keep a result in memory and at the end of the file."""
         self.kept[_key(result)] = result
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size > 0
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(("\n" if torn else "") + json.dumps(result) + "\n")
+            file.write(self.start + json.dumps(result) + "\n")
+        self.start = ""
 
 
 def _key(result: Result) -> Key:

@@ -138,7 +138,7 @@ def _group(ours: Method, theirs: Method, cases: Sequence[Case]) -> list[str]:
     for case in cases:
         (p, y), (q, z) = case.read()
         try:
-            jobs = [lambda method=method: method.fit(p, y) for method in (ours, theirs)]  # type: ignore[misc] # noqa: B023
+            jobs = [lambda method=method: method.fit(p, y) for method in (ours, theirs)]  # noqa: B023
             timing = take_turns(jobs, seconds=0.0, turn=0.0, clock=time.process_time)
             losses.append([score(method.fit(p, y)(q), z)["log_loss"] for method in (ours, theirs)])
         except (ValueError, RuntimeError):  # no finite temperature: counted in the arena

@@ -187,6 +187,36 @@ def best_against_peers(groups: Sequence[Standing]) -> str:
     return markdown(heading, rows)
 
 
+# The same method twice: ours, and the peer's.
+TWINS = {
+    f"{OURS}sms": "probmetrics: SMS",
+    f"{OURS}svs": "probmetrics: SVS",
+    f"{OURS}quadratic": "probmetrics: quadratic",
+    f"{OURS}temperature": "scikit-learn: temperature",
+    f"{OURS}venn-abers": "venn-abers",
+}
+
+
+def twins(groups: Sequence[Standing]) -> str:
+    """The same method by us and by a peer: by how much log losses differ, and times of a fit with its prediction."""
+    rows = []
+    for ours, peer in TWINS.items():
+        for standing in groups:
+            if ours not in standing.methods or peer not in standing.methods:
+                continue
+            k, j = standing.methods.index(ours), standing.methods.index(peer)
+            difference = standing.values["log_loss"][:, k] - standing.values["log_loss"][:, j]
+            times = [
+                fit + predict for fit, predict in zip(*map(standing.milliseconds, ("fit", "predict")), strict=True)
+            ]
+            rows.append([
+                ours, peer, standing.group, f"{difference.mean():+.1e}", f"{np.abs(difference).max():.1e}",
+                _ms(times[k]), _ms(times[j]),
+            ])  # fmt: skip
+    heading = ["ours", "peer", "group", "mean difference", "largest difference", "our ms", "their ms"]
+    return markdown(heading, rows)
+
+
 def write_json(path: Path, cases: Sequence[Case], results: Sequence[Result]) -> None:
     """Every number, in columns: one list for each method, in the order of the cases; null where it was not run."""
     table = {(result["case"], result["method"]): result for result in results}

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def losses(seed: int, rows: int = 6, columns: int = 5) -> Array:
     """Log losses with ties: some equal, some within the tolerance, some just outside."""
     generator = np.random.default_rng(seed)
     values = generator.integers(0, 4, size=(rows, columns)) / 10
-    return values + generator.choice([0.0, 4e-7, 3e-6], size=values.shape)
+    return np.asarray(values + generator.choice([0.0, 4e-7, 3e-6], size=values.shape))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -235,12 +236,12 @@ def test_the_version_of_a_method_depends_on_its_code() -> None:
 
 
 def save(folder: Path, name: str, classes: int, splits: int = 1) -> None:
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for split in range(splits):
         (p, y), (q, z) = part(split, classes), part(10 + split, classes)
         arrays |= {f"forest-{split}/cal": p, f"forest-{split}/cal_y": y}
         arrays |= {f"forest-{split}/test": q, f"forest-{split}/test_y": z}
-    np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(folder / f"{name}.npz", **arrays)
 
 
 def test_a_folder_of_predictions_is_read_and_split_by_data_set(tmp_path: Path) -> None:
