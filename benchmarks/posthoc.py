@@ -143,7 +143,8 @@ def vector_rows() -> tuple[list[list[str]], list[str]]:
         status(f"vector, {size}")
         logits, target = data(samples, classes)
         timing = take_turns(
-            [lambda: VectorScaling(strict=True).fit(logits, target), lambda: torch_lbfgs(logits, target)], seconds=5.0, turn=0.0  # noqa: B023
+            [lambda: VectorScaling(strict=True).fit(logits, target), lambda: torch_lbfgs(logits, target)],  # noqa: B023
+            seconds=5.0, turn=0.0,
         )  # fmt: skip
         fitted = VectorScaling(strict=True).fit(logits, target)
         best, reached = (

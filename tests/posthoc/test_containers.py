@@ -1,4 +1,4 @@
-"""What people hold predictions in goes in, and the same comes out: tensors, arrays, data frames, dense logits, names."""
+"""What people hold predictions in goes in, and the same comes out: tensors, arrays, data frames, dense logits."""
 
 from typing import Any
 

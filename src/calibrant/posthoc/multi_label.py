@@ -20,7 +20,7 @@ class MultiLabelCalibration(nn.Module):
     .. math:: \hat p_k = c_k(\sigma(l_k))
 
     Args:
-        method: The calibrator to fit for each label: a class such as :class:`BetaCalibration`, or a function that returns
+        method: The calibrator to fit for each label: a class such as :class:`BetaCalibration`, or a function that makes
             an unfitted calibrator.
 
     Attributes:

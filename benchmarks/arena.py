@@ -1,0 +1,143 @@
+"""The arena: our post-hoc methods against probmetrics, netcal, scikit-learn and venn-abers, scored by the same code.
+
+    python -m benchmarks.arena [--data FOLDER ...] [--methods NAME ...] [--groups NAME ...]
+                               [--pairs development|held-out|all] [--out results/arena] [--runs runs/arena.jsonl]
+    python -m benchmarks.arena table      # tables and figure from results on file; runs nothing
+    python -m benchmarks.arena speed      # times of ours against its peers, writes OUT/speed.md
+
+``--data`` takes folders of ``.npz`` files and ``.h5`` files of CalArena (`benchmarks/arena_data.py` has the layouts).
+Every result is kept in the file of ``--runs`` and not computed again; an interrupted command goes on where it was.
+``--methods`` and ``--groups`` are parts of names: ``calibrant`` or ``temperature``, ``networks`` or ``binary``. The
+extra ``peers`` installs what is compared.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import arena_figure, arena_speed
+from benchmarks.arena_data import GROUPS, Case, cases
+from benchmarks.arena_methods import NOTHING, Method, absent, methods
+from benchmarks.arena_runs import LIMIT, Result, Results, digest, run
+from benchmarks.arena_table import best_against_peers, detail, standings, summary, twins, write_json
+from benchmarks.measure import machine
+from benchmarks.tables import RESULTS, markdown
+
+SHARED = RESULTS.parent.parent / "shared" / "data"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the arena, or one of its parts."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.arena", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip # noqa: E501
+    parser.add_argument("what", nargs="?", choices=["run", "table", "speed"], default="run")
+    parser.add_argument("--data", nargs="+", type=Path, default=[SHARED / "arena", SHARED / "logits"])
+    parser.add_argument("--methods", nargs="+", default=[], help="parts of names; all by default")
+    parser.add_argument("--groups", nargs="+", default=[], help="parts of names of groups; all by default")
+    parser.add_argument("--pairs", choices=["development", "held-out", "all"], default="all")
+    parser.add_argument("--out", type=Path, default=RESULTS / "arena")
+    parser.add_argument("--runs", type=Path, default=RESULTS.parent / "runs" / "arena.jsonl")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    chosen = [m for m in methods() if m.name == NOTHING or _named(m.name, options.methods)]
+    mine = [case for case in cases(options.data, options.pairs) if _named(case.group, options.groups)]
+    if options.what == "speed":
+        arena_speed.measure(mine, chosen, options.out / "speed.md")
+        return
+    results = Results(options.runs)
+    found = run(mine, chosen, results) if options.what == "run" else on_file(mine, chosen, results)
+    if not any(result["method"] == NOTHING for result in found):
+        sys.exit(f"{options.runs} has no results of these pairs: run the arena first")
+    publish(mine, found, options.out)
+
+
+def _named(name: str, parts: Sequence[str]) -> bool:
+    return not parts or any(part.lower() in name.lower() for part in parts)
+
+
+def on_file(mine: Sequence[Case], chosen: Sequence[Method], results: Results) -> list[Result]:
+    """Results of these versions of the methods that are on file."""
+    versions = {method.name: method.version for method in chosen}
+    data = {case.key: digest(*case.read()) for case in mine}
+    return [
+        result
+        for result in results.kept.values()
+        if data.get(result["case"]) == result["data"] and versions.get(result["method"]) == result["version"]
+    ]
+
+
+def publish(mine: Sequence[Case], results: Sequence[Result], out: Path) -> None:
+    """Write arena.md, arena.json and arena.svg."""
+    parts = {
+        "held-out": [case for case in mine if not case.development],
+        "development": [case for case in mine if case.development],
+        "all": list(mine),
+    }
+    # Held-out pairs first, then all; one part alone if there is only one.
+    sections = ["held-out", "all"] if parts["held-out"] and parts["development"] else [
+        name for name in ("held-out", "development") if parts[name]
+    ]  # fmt: skip
+    text = [HEAD.format(limit=f"{LIMIT:g}", machine=machine())]
+    if absent():
+        text.append(f"Not installed, so not compared: {', '.join(absent())}.")
+    figure_of = sections[0]
+    for name in sections:
+        groups = standings(parts[name], results)
+        text += [
+            f"## {TITLES[name]}", summary(groups),
+            "Ours against the peer with the lowest log loss and the one with the highest win rate; the interval is "
+            "that of the difference in log loss. Peers are picked on these very pairs, and so is ours if there is no "
+            "`auto`:", best_against_peers(groups),
+            "The same method by us and by a peer; differences in log loss over pairs, milliseconds to fit and predict:",
+            twins(groups),
+        ]  # fmt: skip
+        if name == figure_of:
+            title = f"Post-hoc calibration, {TITLES[name][0].lower()}{TITLES[name][1:]}: mean ranks"
+            arena_figure.draw(groups, title, out / "arena.svg")
+            text.append(f"![Mean rank of every method in each group, {TITLES[name].lower()}](arena.svg)")
+            text += [block for group in groups for block in (f"### {group.group}: {name}", detail(group))]
+    text += ["## Which pairs are which", split_table(mine)]
+    (out / "arena.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
+    write_json(out / "arena.json", mine, results)
+    print(f"{out}/arena.md, arena.json, arena.svg")
+
+
+def split_table(mine: Sequence[Case]) -> str:
+    """Data sets or networks of each group, for development and held out."""
+    rows = []
+    for group in GROUPS:
+        halves = [[c for c in mine if c.group == group and c.development == half] for half in (True, False)]
+        blocks = [sorted({case.block for case in half}, key=str.lower) for half in halves]
+        if any(blocks):
+            rows.append([group, *(", ".join(names) or "-" for names in blocks)])
+    return markdown(["group", "development", "held-out"], rows)
+
+
+TITLES = {"held-out": "Held-out pairs", "development": "Development pairs", "all": "All pairs"}
+HEAD = """# The arena of post-hoc calibration
+
+Measured by `python -m benchmarks.arena` on {machine}; one thread for every method. A pair is a data set with a
+model; pairs weigh equally, and the splits of a pair are averaged first. Every method gets the same float32
+probabilities of the calibration part and is scored on the test part by the same code.
+
+- **Win rate**: share of the other methods of the group with a higher log loss. A difference of at most 1e-6 is a tie
+  and counts half. **Mean rank**: the same, as a rank.
+- **Log loss** after a floor of 1.2e-38 (the smallest normal float32) for every method and renormalising. **Infinite**:
+  share of fits with an infinite log loss before that floor.
+- **Worse than nothing**: share of fits whose log loss is more than 1e-6 above that of the uncalibrated probabilities.
+- **Failed fits** (an error, no probabilities, or longer than {limit} s) score as nothing, and are counted.
+- **Brier** is the sum over classes; **ECE** of the top label in 15 bins of equal width. Times are processor time, the
+  median over pairs.
+- **Intervals**: 95 %, from 2,000 bootstrap draws of whole data sets (tabular) or networks. The critical difference in
+  the figure takes pairs as independent, as is usual, and so it is the more optimistic of the two.
+
+Development pairs are for choices, held-out pairs to judge them. `benchmarks/arena_data.py` has the two halves: of the
+tabular sets of each kind in alphabetical order, every second one; networks were chosen by hand, by family and depth,
+before a test score was looked at. Two limits: networks of both halves share test rows, and an earlier comparison,
+whose table guided the choice of methods, included these data sets. Binary tasks of networks are derived: on CIFAR-10,
+animal or machine, and cat or dog; on ANLI, entailment or not. There is one network with 100 classes, which is held
+out; on development pairs its place is taken by CIFAR-10 networks that name the classes of two images at once."""
+
+
+if __name__ == "__main__":
+    main()
