@@ -40,7 +40,7 @@ def run_demo(
     executor = LocalExecutor(store.folder, None, workers=workers, accelerator="cpu")
     total = seeds * (1 + len(sweep.methods))
     with LiveView(store, Console(stderr=True), total=total) as view:
-        trials = {(one.method, one.seed): one for one in run(sweep, store, executor, view).needed}
+        trials = {(one.method, one.seed): one for one in run(sweep, store, executor, view.show).needed}
     if any(store.result(one) is None for one in trials.values()):
         raise ValueError("the demo needs all its networks, and some failed: see the errors above")
     columns = [column(key) for key in sweep.columns]

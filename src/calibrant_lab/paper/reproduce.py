@@ -105,7 +105,7 @@ def _run_missing(request: Request, store: Store, running: Running) -> None:
         del prepared
         gc.collect()
         with LiveView(store, Console(stderr=True), total=len(rehearse(sweep).needed)) as view:
-            run(sweep, store, executor, view)
+            run(sweep, store, executor, view.show)
 
 
 def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
