@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 import calibrant_lab
 from calibrant_lab import Data, DatasetSamples, Method, Recipe, Settings
-from calibrant_lab.data import Pairs, PairSamples, TokenisedPairs, load_image_folder
+from calibrant_lab.data.imagefolder import load_image_folder
+from calibrant_lab.data.text import Pairs, TokenisedPairs
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.run import run_trial
@@ -74,10 +75,7 @@ def test_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def load(folder: Path) -> Data:
         found = load_image_folder(folder, size=16)
-        return Data(
-            DatasetSamples(found.train_unaugmented, augmented=found.train, labels=found.labels),
-            found.test,
-        )
+        return Data(DatasetSamples(found.train_unaugmented, augmented=found.train), found.test)
 
     recipe = Recipe(load, lambda data: nn.Sequential(nn.Flatten(), nn.Linear(768, data.classes)), **SHORT)
     trial = train_one(recipe, tmp_path, monkeypatch, folder=tmp_path)
@@ -101,7 +99,7 @@ def test_pairs_of_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     def load() -> Data:
         pairs = Pairs(texts, texts[::-1], torch.arange(40) % 3)
-        samples = PairSamples(TokenisedPairs(pairs, tokenizer, max_length=16))
+        samples = TokenisedPairs(pairs, tokenizer, max_length=16)
         return Data(samples, samples)
 
     trial = train_one(Recipe(load, Bag, **SHORT), tmp_path, monkeypatch)

@@ -30,7 +30,6 @@ class ImageFolderData(NamedTuple):
     train: Pictures
     train_unaugmented: Pictures  # the same images in the same order, for the validation part
     test: Pictures
-    labels: Tensor  # int64, of the training images
     classes: int
 
 
@@ -65,7 +64,7 @@ def load_image_folder(
     pictures = partial(Pictures, size=size, mean=mean, std=std, flip=flip)
     return ImageFolderData(
         pictures(train, labels, augment=True), pictures(train, labels, augment=False),
-        pictures(test, test_labels, augment=False), labels, number,
+        pictures(test, test_labels, augment=False), number,
     )  # fmt: skip
 
 

@@ -55,24 +55,15 @@ class TensorSamples:
         if len(self.x) != len(self.labels):
             raise ValueError(f"every sample needs a label, got {len(self.x)} samples and {len(self.labels)} labels")
 
-    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "TensorBatches":
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> Batches:
         """Batches of the rows, shuffled for training."""
-        return TensorBatches(self, size, rows, shuffle=training)
+        return Batches(
+            len(self.labels), size, lambda chosen: (self.x[chosen], self.labels[chosen]), indices=rows, shuffle=training
+        )
 
     def content(self) -> Iterable[Tensor]:
         """Inputs and labels."""
         return self.x, self.labels
-
-
-class TensorBatches(Batches):
-    """A loader of samples in memory."""
-
-    def __init__(self, samples: TensorSamples, size: int, rows: Tensor | None, *, shuffle: bool) -> None:
-        super().__init__(len(samples.labels), size, indices=rows, shuffle=shuffle)
-        self._samples = samples
-
-    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self._samples.x[rows], self._samples.labels[rows]
 
 
 class DatasetSamples:

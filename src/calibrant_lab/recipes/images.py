@@ -7,10 +7,14 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from calibrant_lab.data import ImageData, ImageSamples, load_cifar10, load_cifar100, load_digits, load_mnist
+from calibrant_lab.data.cifar import load_cifar10, load_cifar100
+from calibrant_lab.data.digits import load_digits
 from calibrant_lab.data.imagefolder import MEAN, STD, load_image_folder
+from calibrant_lab.data.images import ImageData, ImageSamples
+from calibrant_lab.data.mnist import load_mnist
 from calibrant_lab.data.samples import Data, DatasetSamples
-from calibrant_lab.models import build_image_model, load_weights
+from calibrant_lab.models import build_image_model
+from calibrant_lab.models.weights import load_weights
 from calibrant_lab.recipes.base import Recipe
 from calibrant_lab.settings import FilePath, Settings
 
@@ -70,9 +74,7 @@ def _folder(settings: FolderSettings, folder: Path | None) -> Data:
     found = load_image_folder(
         folder, size=settings.image_size, mean=settings.mean, std=settings.std, flip=settings.flip, classes=classes
     )
-    train = DatasetSamples(
-        found.train_unaugmented, augmented=found.train, labels=found.labels, workers=settings.workers
-    )
+    train = DatasetSamples(found.train_unaugmented, augmented=found.train, workers=settings.workers)
     return Data(train, DatasetSamples(found.test, workers=settings.workers), classes=found.classes)
 
 

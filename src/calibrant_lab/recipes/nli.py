@@ -5,9 +5,10 @@ from typing import Any
 from pydantic import Field
 from torch import nn
 
-from calibrant_lab.data import PairSamples, TextData, TokenisedPairs, load_anli, load_snli
+from calibrant_lab.data.nli import load_anli, load_snli
 from calibrant_lab.data.samples import Data
-from calibrant_lab.models import TextClassifier, check_fits, tokenizer_for
+from calibrant_lab.data.text import TextData, TokenisedPairs
+from calibrant_lab.models.text import TextClassifier, check_fits, tokenizer_for
 from calibrant_lab.recipes.base import Recipe
 from calibrant_lab.settings import Settings
 
@@ -22,7 +23,7 @@ class PairSettings(Settings):
 def _tokenised(found: TextData, settings: PairSettings) -> Data:
     tokenizer = tokenizer_for(settings.model)
     train, validation, test = (
-        PairSamples(TokenisedPairs(pairs, tokenizer, max_length=settings.max_length))
+        TokenisedPairs(pairs, tokenizer, max_length=settings.max_length)
         for pairs in (found.train, found.validation, found.test)
     )
     return Data(train, test, validation, classes=found.classes)

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from calibrant.files import FileError
-from calibrant_lab.data import load_image_folder
+from calibrant_lab.data.imagefolder import load_image_folder
 from calibrant_lab.data.pictures import PictureError, Pictures, centre, random_box, random_part
 from tests.lab.data.sets import real
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def test_pictures_labels_and_views(folder: Path) -> None:
     data = load_image_folder(folder, size=32)
     assert data.classes == 3
-    assert data.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 5
+    assert data.train.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 5
     assert data.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
     image, label = data.train_unaugmented[5]
     assert label == 1
@@ -138,7 +138,7 @@ def test_a_list_chooses_classes(folder: Path, tmp_path: Path) -> None:
     chosen.write_text("cat\tFelis catus\n\nant\n")
     data = load_image_folder(folder, classes=chosen)
     assert data.classes == 2
-    assert data.labels.tolist() == [0] * 3 + [1] * 5
+    assert data.train.labels.tolist() == [0] * 3 + [1] * 5
     for text, message in (
         ("cat\ndog\n", f"chosen.txt: names dog, which is not in both {folder}/train and {folder}/val"),
         ("cat\ncat\n", "without duplicates"),
@@ -208,7 +208,7 @@ def test_the_real_tiny_imagenet(tmp_path: Path) -> None:
         archive.extractall(tmp_path, members)
         archive.extract("classes.txt", tmp_path)
     data = load_image_folder(tmp_path, size=64)
-    assert data.labels.bincount().tolist() == [100, 100]
+    assert data.train.labels.bincount().tolist() == [100, 100]
     assert data.test.labels.bincount().tolist() == [50, 50]
     x, y = default_collate([data.train[k] for k in range(0, 200, 20)])
     assert (x.shape, y.tolist()) == ((10, 3, 64, 64), [0] * 5 + [1] * 5)
