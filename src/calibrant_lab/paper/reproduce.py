@@ -11,12 +11,12 @@ from rich.console import Console
 
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant_lab import plugins
-from calibrant_lab.paper.figures import DRAWN, write_figure
+from calibrant_lab.paper.figures import DRAWN, FORMATS, write_figure
 from calibrant_lab.paper.figures.numbers import numbers_of, shift_csv
 from calibrant_lab.paper.figures.shift import figure6
 from calibrant_lab.paper.request import Request
 from calibrant_lab.paper.tables.build import Tabulated, tabulate
-from calibrant_lab.paper.tables.formats import Format, render, significance_csv
+from calibrant_lab.paper.tables.formats import Format, for_terminal, render, significance_csv
 from calibrant_lab.shift.evaluation import shift_of
 from calibrant_lab.sweeps.dry_run import estimate, list_trials
 from calibrant_lab.sweeps.live import LiveView
@@ -126,9 +126,9 @@ def _show(request: Request, store: Store, format: Format, out: Path | None, cons
             table = _print_table(current, store, format, console)
             if out is not None:
                 _write_table(out, table)
-    for line in told(found for one in plans[0][0].needed if (found := store.result(one)) is not None):
-        Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in warned(store.trial(one) for one in plans[0][0].needed):
+    needed = plans[0][0].needed
+    changes = told(found for one in needed if (found := store.result(one)) is not None)
+    for line in (*changes, *warned(store.trial(one) for one in needed)):
         Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
     for figure in request.figures:
         try:
@@ -153,7 +153,7 @@ def _ended(sweep: Sweep, store: Store) -> tuple[Plan, bool]:
 def _print_table(current: Plan, store: Store, format: Format, console: Console) -> Tabulated:  # noqa: A002
     table = tabulate(current, store)
     if format == "table":
-        print_whole(console, render(table, "table"))
+        print_whole(console, for_terminal(table))
     else:
         console.out(render(table, format), highlight=False)
     return table
@@ -198,7 +198,7 @@ def _write_figure(name: str, current: Plan, request: Request, store: Store, fold
     else:
         figure, numbers = DRAWN[name](current, store), numbers_of(name, current, store)
     path = folder / f"{sweep.model_copy(update={'name': name}).file_name}{_suffix(folder, sweep)}.svg"
-    for ending in (".svg", ".png", ".pdf"):
+    for ending in FORMATS:
         write_figure(path.with_suffix(ending), figure)
     with whole_or_not_at_all(path.with_suffix(".csv")) as temporary:
         temporary.write_text(numbers, encoding="utf-8")
