@@ -53,10 +53,6 @@ class Settings(BaseModel):
             kind = UnknownNameError if error.errors()[0]["type"] == "extra_forbidden" else ValueError
             raise kind(one_line(error, cls.model_fields)) from error
 
-    def replaced(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with some values changed and checked."""
-        return self.checked(self.model_dump() | {name.replace("-", "_"): value for name, value in changes.items()})
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return self.model_dump(mode="json")

@@ -42,14 +42,6 @@ def test_texts_of_the_command_line_become_values() -> None:
     assert (found.epochs, found.flip, found.mean, found.learning_rate) == (3, True, (0.1, 0.2), 1e-4)
 
 
-def test_changes_are_checked_and_leave_the_original_alone() -> None:
-    first = MNIST()
-    second = first.replaced({"batch-size": "64"})
-    assert (first.batch_size, second.batch_size, second.epochs) == (512, 64, first.epochs)
-    with pytest.raises(ValueError, match="batch-size should be greater"):
-        first.replaced({"batch-size": 0})
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_setting_is_described(name: str) -> None:
     for setting, field in RECIPES[name].settings.model_fields.items():

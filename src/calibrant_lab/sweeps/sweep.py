@@ -12,7 +12,7 @@ from calibrant.files import naming, whole_or_not_at_all
 from calibrant_lab import plugins
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
-from calibrant_lab.scores import check_column, check_metric
+from calibrant_lab.scores import check_column, metric_of
 from calibrant_lab.settings import one_line
 from calibrant_lab.trials.configuration import Configuration, configure, read_settings
 
@@ -66,7 +66,7 @@ class Sweep(BaseModel):
     def _columns(cls, given: Any) -> Any:
         """Check columns before anything is trained."""
         if isinstance(given, str):
-            check_metric(given)
+            metric_of(given)
         else:
             for one in given:
                 check_column(one)
