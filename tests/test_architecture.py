@@ -40,7 +40,6 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
     },
     "calibrant_lab": {
         "plugins": set(),
-        "packages": set(),
         "progress": set(),
         "settings": {"plugins"},
         "methods": {"plugins"},
@@ -58,7 +57,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "paper": {"columns", "methods", "plugins", "recipes", "scores", "shift", "sweeps", "table", "trials"},
         "train": {"columns", "paper", "plugins", "progress", "scores", "table", "trials"},
         "demo": {"columns", "paper", "recipes", "scores", "sweeps", "table", "trials"},
-        "cli": {"catalogue", "demo", "packages", "paper", "train", "trials"},
+        "cli": {"catalogue", "demo", "paper", "train", "trials"},
     },
 }  # fmt: skip
 MODULES = {

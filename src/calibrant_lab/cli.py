@@ -1,14 +1,13 @@
 """The commands of the laboratory, which join the command line of the library through entry points."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
-
-from calibrant_lab.packages import require_training_packages
 
 if TYPE_CHECKING:
     from calibrant_lab.trials.store import Store
@@ -20,8 +19,15 @@ Settings = Annotated[str, Parameter(help="Settings of the recipe and options of 
 Runs = Annotated[Path, Parameter(name="--runs", help="Folder of trials.")]
 
 
+def _require_packages() -> None:
+    """Raise an error that names missing packages, before any work is done."""
+    needed = ("lightning", "tensorboard", "matplotlib", "jinja2", "pydantic", "filelock")
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise ImportError(f"the laboratory needs {', '.join(missing)}: pip install 'calibrant[lab]'")
+
+
 def _store(folder: Path) -> "Store":
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.trials.store import Store
 
     return Store(folder)
@@ -37,7 +43,7 @@ def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")
         epochs: Passes over the training rows.
         out: Folder for the trials, the report and the predictions of the first seed, to try other commands on.
     """
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.demo import run_demo
 
     run_demo(out, Console(), {"epochs": epochs}, seeds=seeds)
@@ -49,7 +55,7 @@ def recipes(name: str | None = None) -> None:
     Args:
         name: Name or import path of a recipe.
     """
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.catalogue import list_recipes, show_recipe
 
     list_recipes(Console()) if name is None else show_recipe(name, Console())
@@ -85,7 +91,7 @@ def train(
         accelerator: cpu, gpu, mps or auto.
         settings: Settings of the recipe and options of the method, such as --epochs 5 --weight 2.
     """
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.train import resolve
     from calibrant_lab.train import train as run
 
@@ -247,7 +253,7 @@ def convert(path: Path) -> None:
     Args:
         path: Folder of trials, or a file written by calibrant runs export.
     """
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.trials.convert import convert
 
     convert(path, Console())

@@ -112,7 +112,7 @@ def _means(search: Search, store: Store, score: Callable[[Result], float]) -> di
 def _ticks(axes: Axes, values: list[float]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(values))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(parts.plain_numbers())
+    axes.xaxis.set_major_formatter("{x:g}")
 
 
 def _draw_weights(axes: Axes, row: Row, store: Store, look: parts.Look, width: float) -> None:
