@@ -27,6 +27,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def complete(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trials of all tables, and the scores of Figure 6: Tables 2 and 3 train networks of their own."""
+    folder = tmp_path_factory.mktemp("complete") / "runs"
+    shutil.copytree(runs, folder)
+    call("reproduce", "all", *SMALL, "--runs", folder, "--shift-images", "40")
+    return folder
+
+
 def call(*arguments: str | Path, code: int = 0) -> None:
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
@@ -115,10 +124,9 @@ def test_tables_and_figures_of_other_settings_are_not_overwritten(
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.slow  # Tables 2 and 3 train networks of their own; Figure 6 is in tests/lab/shift too
-def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(runs, tmp_path / "runs")
-    call("reproduce", "all", *SMALL, "--runs", tmp_path / "runs", "--out", tmp_path, "--shift-images", "40")
+@pytest.mark.slow  # Figure 6 is in tests/lab/shift too
+def test_all_is_all_that_can_be_shown(complete: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("reproduce", "all", *SMALL, "--runs", complete, "--out", tmp_path, "--shift-images", "40")
     shown = capsys.readouterr().out
     for name in ("Table 1", "Table 2", "Table 3", "+ ESD (b16)", "+ ECE (b32)", "figure2: not drawn: "):
         assert name in shown
@@ -264,10 +272,10 @@ def test_a_recipe_without_its_data_does_not_stop_those_after_it(
 
 @pytest.mark.slow
 def test_figure6_of_all_without_networks_leaves_the_others(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    complete: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "runs"
-    shutil.copytree(runs, store)
+    shutil.copytree(complete, store)
     call("runs", "prune", "--weights", "--apply", "--runs", store)
     call("reproduce", "all", *SMALL, "--runs", store, "--out", tmp_path)
     assert "figure6: not drawn: " in capsys.readouterr().out
