@@ -42,7 +42,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "plugins": set(),
         "progress": set(),
         "settings": {"plugins"},
-        "methods": {"plugins"},
+        "methods": {"plugins", "settings"},
         "data": set(),
         "models": set(),
         "recipes": {"data", "models", "plugins", "settings"},
