@@ -122,6 +122,28 @@ def test_any_dataset_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert trial.predicted("test").target.tolist() == [0, 1] * 30
 
 
+class Mixed(Squares):
+    """Inputs of several tensors, some of them in a mapping."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, label = super().__getitem__(index)
+        return (x, {"more": x[:1]}), label
+
+
+class OfSeveral(nn.Linear):
+    def forward(self, inputs: Any) -> Tensor:
+        first, others = inputs
+        return super().forward(torch.cat([first, others["more"]], 1))
+
+
+def test_inputs_of_several_tensors_reach_the_network_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe(lambda: Data(Mixed(), Mixed()), lambda: OfSeveral(3, 2), **SHORT)
+    trial = train_one(recipe, tmp_path, monkeypatch)
+    assert trial.predicted("test").logits.shape == (60, 2)
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [

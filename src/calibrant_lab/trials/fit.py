@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from lightning import Trainer
+from lightning.fabric.utilities import move_data_to_device
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
+from calibrant.torch_private import BatchNorm
 from calibrant.training import CalibrationWarning, InterleavedLoader, interleave
+from calibrant.training.forward import logits_of
 from calibrant.training.ignored import minimum_samples
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
 from calibrant.training.randomness import random_state, set_random_state
@@ -148,15 +151,11 @@ def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) 
     device = next(model.parameters()).device
     model.train(dropout)  # the whole model, since attention applies dropout without a Dropout layer
     for layer in model.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if isinstance(layer, BatchNorm):
             layer.eval()
     logits, target = [], []
     for inputs, labels in batches:
-        if isinstance(inputs, dict):
-            output = model(**{name: value.to(device) for name, value in inputs.items()})
-        else:
-            output = model(inputs.to(device))
-        logits.append(output.cpu())
+        logits.append(logits_of(model, move_data_to_device(inputs, device)).cpu())
         target.append(labels)
     return Predicted(torch.cat(logits), torch.cat(target))
 
