@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 Flag = Annotated[bool, Parameter(negative="")]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
-Settings = Annotated[str, Parameter(help="Settings of the recipe and options of the method, see calibrant recipes.")]
 Runs = Annotated[Path, Parameter(name="--runs", help="Folder of trials.")]
 
 
@@ -71,7 +70,7 @@ def train(
     config: Path | None = None,
     wandb: str | None = None,
     accelerator: str = "auto",
-    **settings: Settings,
+    **settings: str,
 ) -> None:
     """Train one network with a recipe and a method, and store it as a trial.
 
@@ -89,7 +88,8 @@ def train(
             Options of the command line override it.
         wandb: Weights & Biases project to log to, in addition to TensorBoard.
         accelerator: cpu, gpu, mps or auto.
-        settings: Settings of the recipe and options of the method, such as --epochs 5 --weight 2.
+        settings: Settings of the recipe and options of the method, such as --epochs 5 --weight 2; calibrant recipes
+            lists them.
     """
     _require_packages()
     from calibrant_lab.train import resolve
@@ -119,11 +119,11 @@ def reproduce(
     parallel: Positive | None = None,
     ray_address: str | None = None,
     gpus_per_trial: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
-    cpus_per_trial: Positive = 1,
+    cpus_per_trial: Positive | None = None,
     accelerator: str = "auto",
     corrupted_dir: Path | None = None,
     shift_images: Positive | None = None,
-    **settings: Settings,
+    **settings: str,
 ) -> None:
     """Run a sweep, and show its tables and figures, with the paper's numbers beside ours.
 
@@ -154,12 +154,12 @@ def reproduce(
         parallel: Number of trials at a time on this machine; by default one per GPU or core.
         ray_address: Address of the Ray cluster, such as auto; by default Ray is started on this machine.
         gpus_per_trial: GPUs per trial on the cluster; may be a fraction.
-        cpus_per_trial: CPUs and threads per trial on the cluster.
+        cpus_per_trial: CPUs and threads per trial on the cluster; by default 1.
         accelerator: cpu, gpu, mps or auto.
         corrupted_dir: Folder with the official CIFAR-10-C or CIFAR-100-C, for figure6; by default corruptions are
             generated.
         shift_images: Number of test images to use for figure6; by default all.
-        settings: Settings of the recipe for all trials, such as --epochs 5.
+        settings: Settings of the recipe for all trials, such as --epochs 5; calibrant recipes lists them.
     """
     store = _store(runs)
     from calibrant_lab.paper import reproduce as paper

@@ -96,7 +96,7 @@ def train(
         compared = [(first.name, one.name, cal.metrics.compare(first.predictions, one.predictions)) for one in others]
         write_report(trial.folder / "report.html", audits, compared)
     _show(trial, configuration, name, audits)
-    for change in changes_since(trial.result()):
+    for change in changes_since(dataclasses.replace(trial.result(), configuration=configuration)):
         Console(stderr=True).print(f"[yellow]changed[/] {escape(change)}", highlight=False)
     return trial
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from calibrant_lab.paper.tables.formats import Format, for_terminal, render, sig
 from calibrant_lab.shift.evaluation import shift_of
 from calibrant_lab.sweeps.dry_run import estimate, list_trials
 from calibrant_lab.sweeps.live import LiveView
-from calibrant_lab.sweeps.protocol import Plan, plan, rehearse
+from calibrant_lab.sweeps.protocol import Plan, Validated, plan, rehearse
 from calibrant_lab.sweeps.run import record, run, validated
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import print_whole
@@ -40,8 +40,16 @@ class Running:
     parallel: int | None = None
     ray_address: str | None = None
     gpus_per_trial: float = 0.0
-    cpus_per_trial: int = 1
+    cpus_per_trial: int | None = None
     accelerator: str = "auto"
+
+    def __post_init__(self) -> None:
+        of_cluster = self.ray_address, self.gpus_per_trial or None, self.cpus_per_trial
+        if self.executor == "local" and of_cluster != (None, None, None):
+            needs = "--ray-address, --gpus-per-trial and --cpus-per-trial need --executor ray"
+            raise ValueError(f"{needs}: add it, or leave them out")
+        if self.executor == "ray" and self.parallel is not None:
+            raise ValueError("--parallel is for --executor local: a cluster runs as many trials as its resources allow")
 
 
 def reproduce(
@@ -81,9 +89,9 @@ def dry_run(request: Request, store: Store, running: Running, console: Console) 
     """List the trials of every sweep, and estimate their cost from a few steps on this machine."""
     measure = cache(partial(estimate, data=request.data, accelerator=running.accelerator))
     for sweep in request.sweeps:
-        results = validated(store, sweep)
+        known, results = _planned(sweep, store)
         console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
-        known, gpus = plan(sweep, results), running.gpus_per_trial or 1.0
+        gpus = running.gpus_per_trial or 1.0
         list_trials(rehearse(sweep), known, results, console, estimate=measure, gpus=gpus)
         console.print()
 
@@ -91,8 +99,7 @@ def dry_run(request: Request, store: Store, running: Running, console: Console) 
 def _run_missing(request: Request, store: Store, running: Running) -> None:
     """Run missing trials."""
     for sweep in request.sweeps:
-        results = validated(store, sweep)
-        current = plan(sweep, results)
+        current, results = _planned(sweep, store)
         if not current.missing(results.keys()):
             record(sweep, store)
             continue
@@ -106,6 +113,16 @@ def _run_missing(request: Request, store: Store, running: Running) -> None:
         gc.collect()
         with LiveView(store, Console(stderr=True), total=len(rehearse(sweep).needed)) as view:
             run(sweep, store, executor, view.show)
+
+
+def _planned(sweep: Sweep, store: Store) -> tuple[Plan, dict[Configuration, Validated]]:
+    """The plan and the scores it is based on; raises ``FileError`` if these are of other files of the same name."""
+    results = validated(store, sweep)
+    current = plan(sweep, results)
+    for one in current.needed:
+        if one in results:
+            store.trial(one).found_again(one)
+    return current, results
 
 
 def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
@@ -127,7 +144,7 @@ def _show(request: Request, store: Store, format: Format, out: Path | None, cons
             if out is not None:
                 _write_table(out, table)
     needed = plans[0][0].needed
-    changes = told(found for one in needed if (found := store.result(one)) is not None)
+    changes = told(replace(found, configuration=one) for one in needed if (found := store.result(one)) is not None)
     for line in (*changes, *warned(store.trial(one) for one in needed)):
         Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
     for figure in request.figures:
@@ -206,15 +223,11 @@ def _write_figure(name: str, current: Plan, request: Request, store: Store, fold
 
 
 def _executor(request: Request, store: Store, running: Running) -> Executor:
-    if running.executor == "local" and (running.ray_address is not None or running.gpus_per_trial):
-        raise ValueError("--ray-address and --gpus-per-trial need --executor ray: add it, or leave them out")
-    if running.executor == "ray" and running.parallel is not None:
-        raise ValueError("--parallel is for --executor local: a cluster runs as many trials as its resources allow")
     if running.executor == "local":
         return LocalExecutor(store.folder, request.data, workers=running.parallel, accelerator=running.accelerator)
     from calibrant_lab.trials.ray_executor import RayExecutor
 
     return RayExecutor(
         store.folder, request.data, address=running.ray_address, gpus_per_trial=running.gpus_per_trial,
-        cpus_per_trial=running.cpus_per_trial, accelerator=running.accelerator,
+        cpus_per_trial=running.cpus_per_trial or 1, accelerator=running.accelerator,
     )  # fmt: skip

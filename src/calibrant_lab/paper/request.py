@@ -65,6 +65,8 @@ def requested(
         made.append(Request(sweeps, figures, target not in FIGURES, folder, corrupted, limit))
         if "figure6" in figures:  # fail now rather than after days of training if it cannot be drawn
             shifted_images(made[-1].base, folder, corrupted)
+    if (corrupted, limit) != (None, None) and not any("figure6" in one.figures for one in made):
+        raise ValueError("--corrupted-dir and --shift-images are for figure6, which is not drawn: leave them out")
     return made
 
 

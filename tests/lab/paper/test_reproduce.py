@@ -192,6 +192,11 @@ def test_ctrl_c_says_how_to_go_on(
         (["reproduce", "table1", "--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--ray-address", "auto"], "--executor ray"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--parallel", "2"], "--executor local"),
+        (["reproduce", "table1", *SMALL, "--cpus-per-trial", "2"], "need --executor ray"),
+        (["reproduce", "table1", *SMALL, "--gpus-per-trial", "1", "--dry-run"], "need --executor ray"),
+        (["reproduce", "table1", *SMALL, "--shift-images", "20"], "are for figure6, which is not drawn"),
+        (["reproduce", "figure1", *SMALL, "--corrupted-dir", "nowhere"], "are for figure6, which is not drawn"),
+        (["reproduce", "table1", *SMALL, "--bandwidth", "0.2"], "unknown setting 'bandwidth'"),
         (["runs", "show", "zzzz"], "zzzz"),
     ],
 )
@@ -312,7 +317,11 @@ def test_what_is_damaged_costs_its_own_line_only(
 
 def test_every_option_of_the_help_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call("reproduce", "--help")
-    listed = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out.partition("Parameters")[2]))
+    shown = capsys.readouterr().out
+    listed = set(re.findall(r"│ \*? +(?:[A-Z]+ )?(--[a-z][a-z-]+)", shown))
+    assert {"--target", "--shift-images", "--gpus-per-trial", "--dry-run"} <= listed
+    keyword = " ".join(shown.partition("--[KEYWORD] STR")[2].replace("│", " ").split())
+    assert keyword.startswith("Settings of the recipe for all trials, such as --epochs 5;")
     given = {
         "--recipe": "digits", "--profile": "quick", "--methods": "esd", "--weights": "2", "--seeds": "2",
         "--search-seeds": "2", "--select": "nll", "--columns": "accuracy", "--data-dir": str(tmp_path),
@@ -321,9 +330,9 @@ def test_every_option_of_the_help_is_taken(tmp_path: Path, capsys: pytest.Captur
         "--shift-images": "20", "--epochs": "1",
     }  # fmt: skip
     # Refused beside those of the cluster, and for data without published corruptions.
-    others = {"--parallel", "--corrupted-dir", "--dry-run", "--target", "--executor"}
-    assert listed - others <= given.keys()
-    call("reproduce", "table1", *(text for pair in given.items() for text in pair), "--dry-run")
+    others = {"--parallel", "--corrupted-dir", "--dry-run", "--target"}
+    assert listed - others | {"--epochs"} == given.keys()
+    call("reproduce", "all", *(text for pair in given.items() for text in pair), "--dry-run")
     assert not (tmp_path / "runs").exists()
 
 
