@@ -35,7 +35,7 @@ def _store(folder: Path) -> "Store":
 def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")) -> None:
     """Train small networks on synthetic data with NLL, ESD and CalibratedLoss, and compare them with the known truth.
 
-    Needs no data and no download; takes one to two minutes on two cores.
+    Needs no data and no download; takes about a minute on two cores.
 
     Args:
         seeds: Number of networks to train with each method.
