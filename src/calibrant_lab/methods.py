@@ -61,9 +61,7 @@ class Method:
     @cached_property
     def _model(self) -> type[BaseModel]:
         built_in = any(self is one for one in METHODS.values())
-        fields: dict[str, Any] = {
-            name: (_type(name, default, built_in=built_in), default) for name, default in self.defaults.items()
-        }
+        fields: dict[str, Any] = {name: (_type(name, one, built_in), one) for name, one in self.defaults.items()}
         return create_model("Options", __config__=ConfigDict(allow_inf_nan=False), **fields)
 
     def checked(self, options: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -102,7 +100,7 @@ class Losses(NamedTuple):
     objective: nn.Module | None
 
 
-def _type(option: str, default: Any, *, built_in: bool) -> Any:
+def _type(option: str, default: Any, built_in: bool) -> Any:
     """The type of an option, from its default; None is for any value, read as a number if possible."""
     if option == "weight":
         return Annotated[float, Field(ge=0)]

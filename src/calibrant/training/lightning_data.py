@@ -87,7 +87,10 @@ class InterleavedDataModule(lightning.LightningDataModule):
         self.calibration_part: Dataset[Any] | None = None
         if calibration_fraction != 0:
             self.train_part, self.calibration_part = interleaved_split(
-                train, calibration_fraction, seed, stratify=stratify,
+                train,
+                calibration_fraction,
+                seed,
+                stratify=stratify,
                 minimum_samples=1 if minimum_samples is None else minimum_samples,  # the loader checks it later
             )
 

@@ -46,8 +46,7 @@ class Running:
     def __post_init__(self) -> None:
         of_cluster = self.ray_address, self.gpus_per_trial or None, self.cpus_per_trial
         if self.executor == "local" and of_cluster != (None, None, None):
-            needs = "--ray-address, --gpus-per-trial and --cpus-per-trial need --executor ray"
-            raise ValueError(f"{needs}: add it, or leave them out")
+            raise ValueError("--ray-address, --gpus-per-trial and --cpus-per-trial need --executor ray: add it")
         if self.executor == "ray" and self.parallel is not None:
             raise ValueError("--parallel is for --executor local: a cluster runs as many trials as its resources allow")
 
@@ -91,8 +90,7 @@ def dry_run(request: Request, store: Store, running: Running, console: Console) 
     for sweep in request.sweeps:
         known, results = _planned(sweep, store)
         console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
-        gpus = running.gpus_per_trial or 1.0
-        list_trials(rehearse(sweep), known, results, console, estimate=measure, gpus=gpus)
+        list_trials(rehearse(sweep), known, results, console, estimate=measure, gpus=running.gpus_per_trial or 1.0)
         console.print()
 
 
@@ -107,9 +105,7 @@ def _run_missing(request: Request, store: Store, running: Running) -> None:
         # Check once now what would otherwise make every trial fail.
         if running.executor == "local":
             check_accelerator(running.accelerator)
-        prepared = prepare(request.base.replaced({"method": "esd"}), request.data)
-        _check_data(prepared.loaders.description["fingerprint"], current.needed, store)
-        del prepared
+        _check_data(request, current.needed, store)
         gc.collect()
         with LiveView(store, Console(stderr=True), total=len(rehearse(sweep).needed)) as view:
             run(sweep, store, executor, view.show)
@@ -125,8 +121,10 @@ def _planned(sweep: Sweep, store: Store) -> tuple[Plan, dict[Configuration, Vali
     return current, results
 
 
-def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
+def _check_data(request: Request, trials: Iterable[Configuration], store: Store) -> None:
     """Raise ``FileError`` if stored trials used different data: rows of a table must be comparable."""
+    prepared = prepare(request.base.replaced({"reduced_split": True}), request.data)
+    fingerprint = prepared.loaders.description["fingerprint"]
     for trial in (one for one in trials if one.seed == 0):  # data may depend on the seed
         path = store.trial(trial).folder / DATA
         found = read_json(path) if path.exists() else None

@@ -1,4 +1,4 @@
-"""SNLI with BERT and ANLI with RoBERTa, as in the ESD paper."""
+"""Sentence pairs, with a network of Hugging Face: SNLI with BERT and ANLI with RoBERTa, as in the ESD paper."""
 
 from typing import Any
 
@@ -20,7 +20,8 @@ class PairSettings(Settings):
     max_length: int = Field(128, ge=8, description="Tokens per sentence pair; longer pairs are truncated.")
 
 
-def _tokenised(found: TextData, settings: PairSettings) -> Data:
+def text_pairs(found: TextData, settings: PairSettings) -> Data:
+    """Tokenise pairs of texts for the network of the settings."""
     tokenizer = tokenizer_for(settings.model)
     train, validation, test = (
         TokenisedPairs(pairs, tokenizer, max_length=settings.max_length)
@@ -29,7 +30,8 @@ def _tokenised(found: TextData, settings: PairSettings) -> Data:
     return Data(train, test, validation, classes=found.classes)
 
 
-def _classifier(data: Data, settings: PairSettings) -> nn.Module:
+def text_classifier(data: Data, settings: PairSettings) -> nn.Module:
+    """The network of the settings, with a new classification head."""
     network = TextClassifier.from_pretrained(settings.model, classes=data.classes)
     check_fits(network, tokenizer_for(settings.model), settings.max_length)
     return network
@@ -37,8 +39,8 @@ def _classifier(data: Data, settings: PairSettings) -> nn.Module:
 
 _COMMON: dict[str, Any] = {"settings": PairSettings, "epochs": 15, "learning_rate": 1e-5}  # as published
 snli = Recipe(
-    lambda settings, folder: _tokenised(load_snli(folder), settings), _classifier, max_length=158, **_COMMON
+    lambda settings, folder: text_pairs(load_snli(folder), settings), text_classifier, max_length=158, **_COMMON
 )  # fmt: skip
 anli = Recipe(
-    lambda settings, folder: _tokenised(load_anli(folder), settings), _classifier, model="roberta-base", **_COMMON
+    lambda settings, folder: text_pairs(load_anli(folder), settings), text_classifier, model="roberta-base", **_COMMON
 )

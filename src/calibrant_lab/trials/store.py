@@ -145,8 +145,9 @@ class Trial:
             if ours != given:
                 digest = self.result().environment.get("sources", {}).get(plugins.short(given))
                 if digest != plugins.source_digest(given):
-                    reason = f"was run with {ours}, and {given} is different: rename it, or give another --runs"
-                    raise FileError(self.folder, reason)
+                    raise FileError(
+                        self.folder, f"was run with {ours}, and {given} is different: rename it, or give another --runs"
+                    )
 
     @property
     def status(self) -> Status:

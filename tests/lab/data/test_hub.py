@@ -78,8 +78,8 @@ def test_imagenet_is_decoded_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == ["clane9/imagenet-100"]
     assert found.classes == 3
     assert found.train.labels.tolist() == [0, 1, 2, 0, 1]
-    assert [len(part) for part in (found.train, found.train_unaugmented, found.test)] == [5, 5, 4]
-    image, label = found.test[3]
+    assert [len(part) for part in (found.train.augmented, found.train.dataset, found.test.dataset)] == [5, 5, 4]
+    image, label = found.test.dataset[3]
     assert (image.shape, label) == ((3, 32, 32), 0)
     assert found.train[0][0].shape == (3, 32, 32)
 

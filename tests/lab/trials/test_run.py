@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from contextlib import ExitStack
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,10 +167,16 @@ def test_a_glance_at_a_trial_does_not_keep_it_from_being_run(store: Store, monke
     trial = store.trial(TINY)
     trial.folder.mkdir(parents=True)
     monkeypatch.setattr(running, "_run", lambda *_: None)
-    with ExitStack() as glance:
-        assert glance.enter_context(trial.claimed())
-        threading.Timer(0.2, glance.pop_all().close).start()
-        assert run_trial(store, TINY, None, "cpu") == "done"
+    held = threading.Event()
+
+    def glance() -> None:
+        with trial.claimed():  # released by its own thread, as older versions of filelock require
+            held.set()
+            time.sleep(0.2)
+
+    threading.Thread(target=glance).start()
+    assert held.wait(5)
+    assert run_trial(store, TINY, None, "cpu") == "done"
 
 
 def test_a_failure_is_kept_with_the_trial_and_cleared_by_success(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

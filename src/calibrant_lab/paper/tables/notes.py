@@ -120,7 +120,7 @@ def _meaning(sweep: Sweep, option: str) -> str:
 
 def _not_searched(sweep: Sweep, options: Iterable[str]) -> Iterator[str]:
     """Values that the paper searched and this sweep does not."""
-    paper = profile("paper").grids
+    paper = profile("paper")["grids"]
     for option in options:
         ours = {value for name in sweep.methods for value in sweep.grid(name, option)}
         if missing := [f"{value:g}" for value in paper.get(option, ()) if value not in ours]:
