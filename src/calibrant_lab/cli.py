@@ -188,7 +188,7 @@ runs = App(name="runs", help="Inspect and clean up a folder of trials.")
 def list_trials(*, folder: Runs = Path("runs")) -> None:
     """List all trials: settings, status, scores, cost."""
     store = _store(folder)
-    from calibrant_lab.trials.runs import list_runs
+    from calibrant_lab.trials.listing import list_runs
 
     list_runs(store, Console())
 
@@ -202,7 +202,7 @@ def show(trial: str, *, folder: Runs = Path("runs")) -> None:
         folder: Folder of trials.
     """
     store = _store(folder)
-    from calibrant_lab.trials.runs import show_run
+    from calibrant_lab.trials.listing import show_run
 
     show_run(store, trial, Console())
 
@@ -226,7 +226,7 @@ def prune(
         apply: Remove instead of only listing.
     """
     store = _store(folder)
-    from calibrant_lab.trials.runs import prune
+    from calibrant_lab.trials.listing import prune
 
     prune(store, failed=failed, unfinished=unfinished, weights=weights, apply=apply, console=Console())
 

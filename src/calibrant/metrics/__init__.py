@@ -45,7 +45,7 @@ from calibrant.metrics.proper import (
     mean_confidence,
     nll,
 )
-from calibrant.metrics.smooth import smooth_ece
+from calibrant.metrics.smooth_ece import smooth_ece
 from calibrant.metrics.table import METRICS, Metric
 
 STREAMING = ("StreamingClasswiseECE", "StreamingECE", "StreamingESD", "StreamingGap", "StreamingKS", "StreamingMCE")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.files import FileError
 from calibrant_lab.data import hub
-from calibrant_lab.data.pictures import PictureFiles, Pictures, PictureSource
+from calibrant_lab.data.decoding import PictureFiles, Pictures, PictureSource
 from calibrant_lab.data.samples import Data, DatasetSamples
 from calibrant_lab.data.sources import Source
 

@@ -24,8 +24,8 @@ from calibrant_lab.sweeps.protocol import Plan, plan
 from calibrant_lab.sweeps.run import recorded, validated
 from calibrant_lab.sweeps.sweep import FOLDER
 from calibrant_lab.trials.configuration import Configuration, changes_of, shown
+from calibrant_lab.trials.listing import COLOURS, Run, look, order
 from calibrant_lab.trials.quantities import duration
-from calibrant_lab.trials.runs import COLOURS, Run, look, order
 from calibrant_lab.trials.store import Store
 
 _WORDS = {"done": "finished", "unfinished": "interrupted"}

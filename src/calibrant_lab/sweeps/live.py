@@ -16,8 +16,8 @@ from rich.table import Column, Table
 
 from calibrant_lab.sweeps.protocol import Plan, Results, best_of, mean_scores
 from calibrant_lab.trials.configuration import Configuration, label
+from calibrant_lab.trials.listing import DIGITS
 from calibrant_lab.trials.quantities import duration, percent
-from calibrant_lab.trials.runs import DIGITS
 from calibrant_lab.trials.store import Progress, Store
 
 SECONDS_BETWEEN_LOOKS = 1.0

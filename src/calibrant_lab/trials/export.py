@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant_lab import plugins
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.runs import look, order
+from calibrant_lab.trials.listing import look, order
 from calibrant_lab.trials.store import DATA, Result, Store, Trial
 
 

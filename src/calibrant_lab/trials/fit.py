@@ -26,7 +26,7 @@ from calibrant.training.randomness import random_state, set_random_state
 from calibrant_lab.data.samples import Data
 from calibrant_lab.scores import Predicted
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.parts import Loaders, make_loaders
+from calibrant_lab.trials.split import Loaders, make_loaders
 
 
 class Prepared(NamedTuple):

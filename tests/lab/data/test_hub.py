@@ -81,7 +81,7 @@ def test_imagenet_is_decoded_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(part) for part in (found.train.augmented, found.train.dataset, found.test.dataset)] == [5, 5, 4]
     image, label = found.test.dataset[3]
     assert (image.shape, label) == ((3, 32, 32), 0)
-    assert found.train[0][0].shape == (3, 32, 32)
+    assert found.train.augmented[0][0].shape == (3, 32, 32)
 
 
 def test_snli_drops_pairs_without_an_agreed_label(monkeypatch: pytest.MonkeyPatch) -> None:

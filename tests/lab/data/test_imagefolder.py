@@ -11,8 +11,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from calibrant.files import FileError
+from calibrant_lab.data.decoding import PictureError, Pictures, centre, random_box, random_part
 from calibrant_lab.data.imagefolder import load_image_folder
-from calibrant_lab.data.pictures import PictureError, Pictures, centre, random_box, random_part
 from tests.lab.data.sets import real
 
 
