@@ -23,6 +23,7 @@ from calibrant.training.forward import logits_of
 from calibrant.training.ignored import minimum_samples
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
 from calibrant.training.randomness import random_state, set_random_state
+from calibrant_lab import plugins
 from calibrant_lab.data.samples import Data
 from calibrant_lab.scores import Predicted
 from calibrant_lab.trials.configuration import Configuration
@@ -52,7 +53,12 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
     method, settings = configuration.of_method, configuration.settings
     loss, objective = method.build(dict(configuration.options))
     weight = configuration.option("weight")
-    data = configuration.of_recipe.load(settings, folder, configuration.seed)
+    try:
+        data = configuration.of_recipe.load(settings, folder, configuration.seed)
+    except ValueError as error:
+        if ":" not in configuration.recipe:
+            raise
+        raise ValueError(f"{plugins.short(configuration.recipe)}: {error}") from error
     fewest = minimum_samples(objective)
     loaders = make_loaders(configuration, data, minimum_samples=fewest)
     classifier = CalibratedClassifier(
