@@ -26,7 +26,7 @@ from calibrant_lab.scores import KEPT
 from calibrant_lab.table import NOTE, print_whole, score_table
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
 from calibrant_lab.trials.fit import check_accelerator
-from calibrant_lab.trials.provenance import changes_since
+from calibrant_lab.trials.provenance import changes_since, other_data
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import CHECKPOINT, FULL, Store, Trial, is_full
 from calibrant_lab.trials.watching import Bar
@@ -61,7 +61,7 @@ def train(
     name = label(configuration)
     if trial.status == "done":
         trial.found_again(configuration)
-        for text in trial.warnings().values():
+        for text in (*trial.warnings().values(), *other_data(trial, data)):
             _warn(Console(stderr=True), text)
     else:
         try:

@@ -397,3 +397,11 @@ def test_a_run_with_the_temperature_in_the_loop_is_calibrated_at_its_end() -> No
     assert trained.history[-1]["train_temperature"] == 1  # three epochs do not over-fit
     assert prepared.classifier.finished is not None
     assert prepared.classifier.finished.temperature != 1
+
+
+def test_a_finished_trial_says_that_its_data_are_of_another_folder(
+    finished: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(TINY, tmp_path, finished.folder.parent, accelerator="cpu")
+    line = "warning: trained without --data-dir; use another --runs for other data"
+    assert capsys.readouterr().err.splitlines()[0] == line

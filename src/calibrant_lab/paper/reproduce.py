@@ -28,7 +28,7 @@ from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import check_accelerator, prepare
 from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
-from calibrant_lab.trials.provenance import told, warned
+from calibrant_lab.trials.provenance import other_data, told, warned
 from calibrant_lab.trials.store import DATA, Store
 
 
@@ -142,7 +142,9 @@ def _show(request: Request, store: Store, format: Format, out: Path | None, cons
             if out is not None:
                 _write_table(out, table)
     needed = plans[0][0].needed
-    changes = told(replace(found, configuration=one) for one in needed if (found := store.result(one)) is not None)
+    others = (line for one in needed for line in other_data(store.trial(one), request.data))
+    results = [replace(found, configuration=one) for one in needed if (found := store.result(one)) is not None]
+    changes = told(results, others)
     for line in (*changes, *warned(store.trial(one) for one in needed)):
         Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
     for figure in request.figures:
