@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 import calibrant as cal
-from calibrant.metrics.table import Metric, find_metric
+from calibrant.metrics.table import METRICS, Metric, find_metric
 from calibrant_lab import plugins
 
 BINS = 20  # of ECE, as in the paper
@@ -63,7 +63,7 @@ def check_column(column: str) -> None:
 
 def metric_of(name: str) -> Metric:
     """Return a metric by its name, or a function by its import path; raise ``ValueError`` for an unknown one."""
-    found = plugins.find(name, "metric", {}) if ":" in name else ALIASES.get(name, name)
+    found = plugins.find(name, "metric", {key: key for key in METRICS} | ALIASES)
     if not isinstance(found, str) and not callable(found):
         raise ValueError(f"{name} must be a function of Predictions, got {type(found).__name__}")
     return find_metric(found, BINS)

@@ -67,9 +67,12 @@ def no_such_setting(name: str, known: Iterable[str]) -> str:
 def one_line(error: ValidationError, known: Iterable[str] = ()) -> str:
     """The first problem of a failed validation, as one line for the command line."""
     problem = error.errors()[0]
-    name = str(problem["loc"][0]).replace("_", "-") if problem["loc"] else "the value"
+    name = ".".join(part for part in problem["loc"] if isinstance(part, str)).replace("_", "-")
     if problem["type"] == "extra_forbidden":
         return no_such_setting(name, known)
-    message = problem["msg"].removeprefix("Value error, ")
-    message = message.replace("Input", name) if message.startswith("Input") else f"{name}: {message}"
+    if problem["type"] == "missing":
+        return f"{name} is required"
+    message = problem["msg"].removeprefix("Value error, ").partition(" after validation")[0]
+    message = message.replace("a valid tuple", "a list").replace("Tuple", "Input")
+    message = message.replace("Input", name) if message.startswith("Input") else f"{name}: {message}".removeprefix(": ")
     return f"{message}, got {problem['input']!r}" if problem["type"] != "value_error" else message

@@ -153,7 +153,10 @@ def test_a_method_that_is_none_is_refused(reference: str, message: str, plugin: 
 
 def test_a_metric_that_is_none_is_refused(plugin: str) -> None:
     columns = {
-        "smooth_ecee": "smooth_ecee", f"{plugin}.py:none": "has no metric 'none'", "ece+platt": "unknown post-hoc",
+        "smooth_ecee": "unknown metric 'smooth_ecee', did you mean smooth_ece: choose from .*, nll, .*, log_loss",
+        f"{plugin}.py:none": "has no metric 'none'", f"{plugin}.py:torhc": "has no metric 'torhc': define",
+        f"{plugin}.py:Dat": "has no metric 'Dat': define", f"{plugin}.py:Gapp": "did you mean Gap:",
+        "ece+platt": "unknown post-hoc",
         f"{plugin}.py:number": "must be a function of Predictions, got int",
     }  # fmt: skip
     for column, message in columns.items():

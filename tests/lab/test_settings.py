@@ -24,7 +24,7 @@ MNIST = RECIPES["mnist"].settings
         ({"calibration_batch_size": 0}, "calibration-batch-size should be greater than or equal to 1"),
         ({"flip": "perhaps"}, "flip should be a valid boolean"),
         ({"std": [0.0]}, "std should be greater than 0, got 0.0"),
-        ({"mean": "grey"}, "mean should be a valid tuple"),
+        ({"mean": "grey"}, "mean should be a list, got 'grey'"),
         ({"batchnorm": "thaw"}, "batchnorm should be 'update' or 'freeze', got 'thaw'"),
         ({"precision": "8"}, "precision should be '32', 'bf16-mixed' or '16-mixed', got '8'"),
         ({"epoch": 3}, "unknown setting 'epoch', did you mean epochs: choose from epochs, max-steps"),
