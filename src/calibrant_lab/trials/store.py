@@ -322,7 +322,8 @@ def _row(identity: str, result: Result) -> dict[str, Any]:
         "seed": configuration.seed, **configuration.settings.to_dict(), **dict(configuration.options),
         **{f"validation_{name}": value for name, value in result.validation.items()},
         **{f"test_{name}": value for name, value in result.test.items()},
-        **asdict(result.cost), "trial": identity,
+        **{"samples" if name == "images" else name: value for name, value in asdict(result.cost).items()},
+        "trial": identity,
     }  # fmt: skip
 
 

@@ -182,3 +182,17 @@ def test_an_empty_table_can_be_rendered_in_every_format(tmp_path: Path) -> None:
 def test_an_unknown_format_is_refused(table: Tabulated) -> None:
     with pytest.raises(ValueError, match="unknown format 'html': choose from markdown, latex, csv"):
         render(table, "html")  # type: ignore[arg-type]
+
+
+def test_csv_shortens_the_names_of_ones_own_metrics(tmp_path: Path) -> None:
+    own = f"{tmp_path / 'mine.py'}:worst"
+    (tmp_path / "mine.py").write_text("def worst(predictions):\n    return 0.5\n")
+    changes = {"select": own, "columns": ["ece", own], "methods": ["esd"], "seeds": 2}
+    plan = rehearse(paper_sweep("table1", "digits", "quick", changes))
+    store = Store(tmp_path / "runs")
+    for seed, trial in ((trial.seed, trial) for row in plan.rows for trial in row.trials):
+        keep_predictions(finish(store, trial, outcome(0, seed)), seed)
+    table = tabulate(plan, store)
+    (first, *_) = csv.DictReader(io.StringIO(render(table, "csv")))
+    assert (first["select"], first["mine.py:worst_mean"]) == ("mine.py:worst", "0.5")
+    assert {row["measure"] for row in csv.DictReader(io.StringIO(significance_csv(table)))} == {"ece", "mine.py:worst"}

@@ -330,3 +330,13 @@ def test_a_search_that_has_begun_is_not_called_not_run(tmp_path: Path) -> None:
     assert named(table, "+ ESD").problem == "search not ended"
     assert named(table, "+ MMCE").problem == "not run here"
     assert "Without numbers" not in text_of(footnotes(table))
+
+
+def test_a_dash_is_explained_with_the_number_of_seeds(tmp_path: Path) -> None:
+    def unscaled(place: int, seed: int) -> dict[str, float]:
+        return outcome(place, seed) | ({"ece+temperature": math.nan} if (place, seed) in ((0, 1), (0, 3)) else {})
+
+    plan = finished_plan("table1", "mnist")
+    table = tabulate(plan, finish_all(Store(tmp_path), plan, unscaled))
+    assert "A dash: no temperature could be fitted for NLL (2 of 5 seeds)." in footnotes(table)
+    assert not any(note.startswith("A dash") for note in footnotes(table1(tmp_path / "other")))

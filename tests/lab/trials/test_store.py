@@ -171,7 +171,7 @@ def test_a_store_is_a_frame_of_its_finished_trials(store: Store) -> None:
     esd = frame.set_index("method").loc["esd"]
     assert (esd["recipe"], esd["seed"], esd["epochs"], esd["weight"], esd["seconds"]) == ("digits", 0, 12, 2.0, 3.5)
     assert (esd["validation_accuracy"], esd["test_accuracy"], esd["test_ece+temperature"]) == (0.9, 0.89, 0.02)
-    assert esd["trial"] == of("esd", weight=2.0).identity
+    assert (esd["trial"], esd["samples"]) == (of("esd", weight=2.0).identity, 12000)
     assert math.isnan(frame["weight"][1])
 
 

@@ -138,7 +138,7 @@ def _latex_text(text: str) -> str:
 
 def _common(sweep: Sweep) -> dict[str, object]:
     return {"table": sweep.name} | subject_of(sweep) | {
-        "profile": sweep.profile, "search_seeds": sweep.search_seeds, "select": sweep.select,
+        "profile": sweep.profile, "search_seeds": sweep.search_seeds, "select": plugins.short(sweep.select),
     }  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def _csv_row(row: TableRow, table: Tabulated, options: Sequence[str]) -> dict[st
     }  # fmt: skip
     for one in table.columns:
         cell = row.cells[one.key]
-        name = one.key.replace("+", "_") + ("_percent" if one.factor == 100 else "")
+        name = plugins.short(one.key).replace("+", "_") + ("_percent" if one.factor == 100 else "")
         found |= {f"{name}_mean": _number(cell.mean), f"{name}_std": _number(cell.std)}
         if table.in_paper:
             paper = cell.paper
@@ -172,9 +172,10 @@ def significance_csv(table: Tabulated) -> str:
     return csv_of(
         {
             **_common(table.sweep), "row": _csv_name(one.method), "against": _csv_name(one.against),
-            "measure": one.measure, "seeds": one.paired.pairs, "difference": _number(one.paired.difference),
-            "low": _number(one.paired.low), "high": _number(one.paired.high), "p_t": one.paired.p_t,
-            "p_t_holm": one.p_holm, "p_permutation": one.paired.p_permutation, "verdict": one.verdict,
+            "measure": plugins.short(one.measure), "seeds": one.paired.pairs,
+            "difference": _number(one.paired.difference), "low": _number(one.paired.low),
+            "high": _number(one.paired.high), "p_t": one.paired.p_t, "p_t_holm": one.p_holm,
+            "p_permutation": one.paired.p_permutation, "verdict": one.verdict,
         }
         for one in table.comparisons
     )  # fmt: skip
