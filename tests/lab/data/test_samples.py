@@ -41,7 +41,9 @@ def test_one_class_is_refused_unless_the_number_is_given() -> None:
 
 @pytest.mark.parametrize("y", [list("abcabc"), np.array(list("abcabc")), pd.Series(list("abcabc"))])
 def test_labels_that_are_strings_are_refused(y: Any) -> None:
-    with pytest.raises(ValueError, match=r"\Atrain: labels must be class indices, got strings or other objects: number"):
+    with pytest.raises(
+        ValueError, match=r"\Atrain: labels must be class indices, got strings or other objects: number"
+    ):
         Data((X, y), (X, Y))
     with pytest.raises(ValueError, match="labels must be class indices, got strings"):
         Data(list(zip(X, y, strict=True)), (X, Y))
