@@ -67,7 +67,8 @@ def no_such_setting(name: str, known: Iterable[str]) -> str:
 def one_line(error: ValidationError, known: Iterable[str] = ()) -> str:
     """The first problem of a failed validation, as one line for the command line."""
     problem = error.errors()[0]
-    name = ".".join(part for part in problem["loc"] if isinstance(part, str)).replace("_", "-")
+    place = problem["loc"][: 2 if "grids" in problem["loc"] else 1]  # the name of a field, or of a grid
+    name = ".".join(map(str, place)).replace("_", "-")
     if problem["type"] == "extra_forbidden":
         return no_such_setting(name, known)
     if problem["type"] == "missing":
