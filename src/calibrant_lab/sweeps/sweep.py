@@ -45,8 +45,7 @@ class Sweep(BaseModel):
         0.015, gt=0, le=1, description="Validation accuracy that a candidate may lose relative to the NLL, as a share."
     )
     columns: tuple[str, ...] = Field(
-        COLUMNS,
-        description="Test scores; +temperature and +vector: after scaling fitted on the validation set.",
+        COLUMNS, description="Test scores; +temperature and +vector: after scaling fitted on the validation set."
     )
     reduced_split: bool = Field(True, description="Add a row for the NLL trained without the held-out share.")
     batch_divisors: tuple[int, ...] = Field(
