@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant_lab import data as readers
+from calibrant_lab.data.cifar import load_cifar10
+from calibrant_lab.data.mnist import load_mnist
 from calibrant_lab.models.lenet import LeNet5
 from calibrant_lab.models.resnet_he import NarrowResNet
 from calibrant_lab.recipes.made import draw_rows
@@ -62,7 +63,7 @@ class Setting:
 
 def _mnist(images: int | None, seed: int, folder: Path, cache: Path) -> Pool:
     del cache
-    found = readers.load_mnist(folder / "mnist", 32)
+    found = load_mnist(folder / "mnist", 32)
     x, y = found.train.pixels.float() / 255, found.train.labels
     if images is not None:
         chosen = torch.randperm(len(y), generator=torch.Generator().manual_seed(1000 + seed))[:images]
@@ -79,7 +80,7 @@ def _made(seed: int, folder: Path, cache: Path) -> Pool:
 
 def _cifar10(images: int, seed: int, folder: Path, cache: Path) -> Pool:
     del cache
-    found = readers.load_cifar10(folder / "cifar10")
+    found = load_cifar10(folder / "cifar10")
 
     def small(pixels: Tensor) -> Tensor:
         return F.avg_pool2d(pixels.float() / 127.5 - 1, 2)

@@ -63,7 +63,7 @@ def main() -> None:
     )  # fmt: skip
     base, store = sweep.base, Store(arguments.runs)
     with LiveView(store, Console(stderr=True), total=2 * arguments.seeds) as view:
-        plan = run(sweep, store, LocalExecutor(arguments.runs, arguments.data_dir), view)
+        plan = run(sweep, store, LocalExecutor(arguments.runs, arguments.data_dir), view.show)
     if missing := plan.missing(store.results().keys()):
         sys.exit(f"{len(missing)} of {len(plan.needed)} trials have no result: run the same command again")
     networks = {"as downloaded": [_as_downloaded(base, arguments.data_dir)]}

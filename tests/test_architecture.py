@@ -41,11 +41,9 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
     },
     "calibrant_lab": {
         "plugins": set(),
-        "packages": set(),
         "progress": set(),
-        "curves": set(),
         "settings": {"plugins"},
-        "methods": {"plugins"},
+        "methods": {"plugins", "settings"},
         "data": set(),
         "models": set(),
         "recipes": {"data", "models", "plugins", "settings"},
@@ -56,11 +54,11 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "table": {"columns", "scores"},
         "trials": {"columns", "data", "methods", "plugins", "recipes", "scores", "settings", "table"},
         "sweeps": {"methods", "plugins", "recipes", "scores", "settings", "table", "trials"},
-        "shift": {"data", "models", "plugins", "scores", "sweeps", "trials"},
+        "shift": {"data", "models", "plugins", "progress", "scores", "sweeps", "trials"},
         "paper": {"columns", "methods", "plugins", "recipes", "scores", "shift", "sweeps", "table", "trials"},
-        "train": {"columns", "curves", "plugins", "progress", "scores", "table", "trials"},
+        "train": {"columns", "paper", "plugins", "progress", "scores", "table", "trials"},
         "demo": {"columns", "paper", "recipes", "scores", "sweeps", "table", "trials"},
-        "cli": {"catalogue", "demo", "packages", "paper", "train", "trials"},
+        "cli": {"catalogue", "demo", "paper", "train", "trials"},
     },
 }  # fmt: skip
 MODULES = {

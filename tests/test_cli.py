@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import calibrant
-from calibrant.cli import app, main
+from calibrant.cli import SUMMARIES, app, main
 
 # Command -> options that its help explains.
 COMMANDS = {
@@ -61,6 +61,26 @@ def test_the_help_of_all_names_every_command(capsys: pytest.CaptureFixture[str])
     _, shown, _ = run(["--help"], capsys)
     for name in COMMANDS:
         assert f" {name.split()[0]} " in shown
+
+
+def test_the_list_of_commands_describes_all_and_imports_no_laboratory() -> None:
+    code = (
+        "import sys; from calibrant.cli import app; app(['--help'], result_action='return_value')\n"
+        "sys.exit('calibrant_lab' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    for name in SUMMARIES.keys() | {"evaluate", "recalibrate"}:
+        (line,) = (line for line in result.stdout.splitlines() if line.startswith(f"│ {name} "))
+        assert SUMMARIES.get(name, "").startswith(" ".join(line.split()[2:5])) or name not in SUMMARIES
+        assert len(line.split()) > 4
+    assert SUMMARIES.keys() == {command.name for command in entry_points(group="calibrant.commands")}
+
+
+def test_a_summary_does_not_replace_the_description_of_a_command() -> None:
+    command = [sys.executable, "-m", "calibrant", "train", "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "A trial holds weights, predictions, curves" in result.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -8,13 +8,14 @@ from calibrant.objectives.avuc import AvUCLoss, SoftAvUCLoss
 from calibrant.objectives.brier import BrierLoss
 from calibrant.objectives.bsce_gra import BSCEGRALoss
 from calibrant.objectives.cals import CALSLoss
-from calibrant.objectives.confidence_gap import DCALoss, MDCALoss
+from calibrant.objectives.dca import DCALoss
 from calibrant.objectives.ece import ECELoss
 from calibrant.objectives.ece_kde import ECEKDELoss
 from calibrant.objectives.esd import ESDLoss
 from calibrant.objectives.focal import DualFocalLoss, FocalLoss
 from calibrant.objectives.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
 from calibrant.objectives.logit_norm import LogitNormLoss
+from calibrant.objectives.mdca import MDCALoss
 from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
 from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
 

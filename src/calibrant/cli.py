@@ -20,8 +20,18 @@ app = App(
     version=__version__,
 )
 # Commands of other packages, such as the laboratory's, are imported when they are called.
+SUMMARIES = {
+    "demo": "Train small networks on synthetic data, and compare methods with the known truth.",
+    "recipes": "List recipes and methods, or the settings of one recipe.",
+    "report": "Write an HTML page about a folder of trials.",
+    "reproduce": "Run a sweep, your own or one of the ESD paper's, and show its tables and figures.",
+    "runs": "Inspect and clean up a folder of trials.",
+    "train": "Train one network with a recipe and a method, and store it as a trial.",
+}
+LISTED = sys.argv[1:2] in ([], ["--help"], ["-h"])
 for command in entry_points(group="calibrant.commands"):
-    app.command(command.value, name=command.name)
+    # A summary replaces the whole description of the command, so it is given only for the list of commands.
+    app.command(command.value, name=command.name, help=SUMMARIES.get(command.name) if LISTED else None)
 
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 NotNegativeInteger = Annotated[int, Parameter(validator=Number(gte=0))]

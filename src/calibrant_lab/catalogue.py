@@ -3,7 +3,7 @@
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from calibrant_lab.methods import METHODS
 from calibrant_lab.recipes import RECIPES, recipe
@@ -46,8 +46,5 @@ def show_recipe(reference: str, console: Console) -> None:
     console.print(table)
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for place, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=place == 0)
-    return table
+def _table(first: str, *others: str) -> Table:
+    return Table(Column(first, no_wrap=True), *others, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))

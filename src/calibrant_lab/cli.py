@@ -1,6 +1,7 @@
 """The commands of the laboratory, which join the command line of the library through entry points."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -8,20 +9,24 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from calibrant_lab.packages import require_training_packages
-
 if TYPE_CHECKING:
     from calibrant_lab.trials.store import Store
 
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 Flag = Annotated[bool, Parameter(negative="")]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
-Settings = Annotated[str, Parameter(help="Settings of the recipe and options of the method, see calibrant recipes.")]
 Runs = Annotated[Path, Parameter(name="--runs", help="Folder of trials.")]
 
 
+def _require_packages() -> None:
+    """Raise an error that names missing packages, before any work is done."""
+    needed = ("lightning", "tensorboard", "matplotlib", "jinja2", "pydantic", "filelock")
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise ImportError(f"the laboratory needs {', '.join(missing)}: pip install 'calibrant[lab]'")
+
+
 def _store(folder: Path) -> "Store":
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.trials.store import Store
 
     return Store(folder)
@@ -30,14 +35,14 @@ def _store(folder: Path) -> "Store":
 def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")) -> None:
     """Train small networks on synthetic data with NLL, ESD and CalibratedLoss, and compare them with the known truth.
 
-    Needs no data and no download; takes two to three minutes on two cores.
+    Needs no data and no download; takes about a minute on two cores.
 
     Args:
         seeds: Number of networks to train with each method.
         epochs: Passes over the training rows.
         out: Folder for the trials, the report and the predictions of the first seed, to try other commands on.
     """
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.demo import run_demo
 
     run_demo(out, Console(), {"epochs": epochs}, seeds=seeds)
@@ -49,7 +54,7 @@ def recipes(name: str | None = None) -> None:
     Args:
         name: Name or import path of a recipe.
     """
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.catalogue import list_recipes, show_recipe
 
     list_recipes(Console()) if name is None else show_recipe(name, Console())
@@ -65,7 +70,7 @@ def train(
     config: Path | None = None,
     wandb: str | None = None,
     accelerator: str = "auto",
-    **settings: Settings,
+    **settings: str,
 ) -> None:
     """Train one network with a recipe and a method, and store it as a trial.
 
@@ -83,9 +88,10 @@ def train(
             Options of the command line override it.
         wandb: Weights & Biases project to log to, in addition to TensorBoard.
         accelerator: cpu, gpu, mps or auto.
-        settings: Settings of the recipe and options of the method, such as --epochs 5 --weight 2.
+        settings: Settings of the recipe and options of the method, such as --epochs 5 --weight 2; calibrant recipes
+            lists them.
     """
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.train import resolve
     from calibrant_lab.train import train as run
 
@@ -113,11 +119,11 @@ def reproduce(
     parallel: Positive | None = None,
     ray_address: str | None = None,
     gpus_per_trial: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
-    cpus_per_trial: Positive = 1,
+    cpus_per_trial: Positive | None = None,
     accelerator: str = "auto",
     corrupted_dir: Path | None = None,
     shift_images: Positive | None = None,
-    **settings: Settings,
+    **settings: str,
 ) -> None:
     """Run a sweep, and show its tables and figures, with the paper's numbers beside ours.
 
@@ -148,12 +154,12 @@ def reproduce(
         parallel: Number of trials at a time on this machine; by default one per GPU or core.
         ray_address: Address of the Ray cluster, such as auto; by default Ray is started on this machine.
         gpus_per_trial: GPUs per trial on the cluster; may be a fraction.
-        cpus_per_trial: CPUs and threads per trial on the cluster.
+        cpus_per_trial: CPUs and threads per trial on the cluster; by default 1.
         accelerator: cpu, gpu, mps or auto.
         corrupted_dir: Folder with the official CIFAR-10-C or CIFAR-100-C, for figure6; by default corruptions are
             generated.
         shift_images: Number of test images to use for figure6; by default all.
-        settings: Settings of the recipe for all trials, such as --epochs 5.
+        settings: Settings of the recipe for all trials, such as --epochs 5; calibrant recipes lists them.
     """
     store = _store(runs)
     from calibrant_lab.paper import reproduce as paper
@@ -182,7 +188,7 @@ runs = App(name="runs", help="Inspect and clean up a folder of trials.")
 def list_trials(*, folder: Runs = Path("runs")) -> None:
     """List all trials: settings, status, scores, cost."""
     store = _store(folder)
-    from calibrant_lab.trials.runs import list_runs
+    from calibrant_lab.trials.listing import list_runs
 
     list_runs(store, Console())
 
@@ -196,7 +202,7 @@ def show(trial: str, *, folder: Runs = Path("runs")) -> None:
         folder: Folder of trials.
     """
     store = _store(folder)
-    from calibrant_lab.trials.runs import show_run
+    from calibrant_lab.trials.listing import show_run
 
     show_run(store, trial, Console())
 
@@ -220,7 +226,7 @@ def prune(
         apply: Remove instead of only listing.
     """
     store = _store(folder)
-    from calibrant_lab.trials.runs import prune
+    from calibrant_lab.trials.listing import prune
 
     prune(store, failed=failed, unfinished=unfinished, weights=weights, apply=apply, console=Console())
 
@@ -247,7 +253,7 @@ def convert(path: Path) -> None:
     Args:
         path: Folder of trials, or a file written by calibrant runs export.
     """
-    require_training_packages()
+    _require_packages()
     from calibrant_lab.trials.convert import convert
 
     convert(path, Console())

@@ -25,6 +25,7 @@ SWEEP = Path(__file__).with_name("demo.toml")
 LOOP, TRUTH = "CalibratedLoss", "the true probabilities"
 # Name of a row -> method, and post-hoc scaling applied afterwards.
 ROWS = {"NLL": ("nll", ""), "NLL + temperature": ("nll", "+temperature"), "NLL + ESD": ("esd", ""), LOOP: ("loop", "")}
+OTHERS = ("NLL + temperature", "NLL + ESD", "NLL")  # what CalibratedLoss is tested against
 ABOUT = "Synthetic data with known true probabilities. The models below are those of the first seed."
 COMPARED = ("accuracy", "ece", "log_loss")
 Scores = dict[str, list[dict[str, float]]]
@@ -40,12 +41,12 @@ def run_demo(
     executor = LocalExecutor(store.folder, None, workers=workers, accelerator="cpu")
     total = seeds * (1 + len(sweep.methods))
     with LiveView(store, Console(stderr=True), total=total) as view:
-        trials = {(one.method, one.seed): one for one in run(sweep, store, executor, view).needed}
+        trials = {(one.method, one.seed): one for one in run(sweep, store, executor, view.show).needed}
     if any(store.result(one) is None for one in trials.values()):
         raise ValueError("the demo needs all its networks, and some failed: see the errors above")
     columns = [column(key) for key in sweep.columns]
     scores = _scores(store, trials, columns)
-    sentences = list(differences(scores, [one for one in columns if one.key in COMPARED], LOOP, list(ROWS)[1::-1]))
+    sentences = list(differences(scores, [one for one in columns if one.key in COMPARED], LOOP, OTHERS))
     _write(out, store, trials, sentences)
     _show(console, sweep, scores, columns, sentences, out)
     return scores

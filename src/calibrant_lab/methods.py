@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from torch import nn
 
 import calibrant as cal
 from calibrant_lab import plugins
+from calibrant_lab.settings import one_line
 
 SYMBOLS = {"weight": "λ", "bandwidth": "φ", "softness": "T"}
 
@@ -56,14 +58,23 @@ class Method:
         weight = {"weight": 1.0} if self.objective is not None or self.training == "head" else {}
         return weight | dict(self.options)
 
+    @cached_property
+    def _model(self) -> type[BaseModel]:
+        built_in = any(self is one for one in METHODS.values())
+        fields: dict[str, Any] = {name: (_type(name, one, built_in), one) for name, one in self.defaults.items()}
+        return create_model("Options", __config__=ConfigDict(allow_inf_nan=False), **fields)
+
     def checked(self, options: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Check options, parse numbers and fill in defaults; ``name`` of the method is for error messages."""
+        """Check options by the types of their defaults, and fill those in; ``name`` is for error messages."""
         defaults = self.defaults
         for option in options:
             if option not in defaults:
                 there = ", ".join(defaults) or "none"
                 raise plugins.UnknownNameError(f"{option} is not an option of {name}, which has {there}: leave it out")
-        return defaults | {option: _as(defaults[option], value, option) for option, value in options.items()}
+        try:
+            return self._model.model_validate(dict(options)).model_dump()
+        except ValidationError as error:
+            raise ValueError(one_line(error)) from error
 
     def build(self, options: Mapping[str, Any]) -> "Losses":
         """Build the loss and the objective from the options."""
@@ -89,21 +100,15 @@ class Losses(NamedTuple):
     objective: nn.Module | None
 
 
-def _as(default: Any, value: Any, option: str) -> Any:
-    """Convert a value from the command line to the type of the option."""
-    if isinstance(default, bool):
-        if str(value).lower() not in ("true", "false"):
-            raise ValueError(f"{option} must be true or false, got {value!r}")
-        return str(value).lower() == "true"
-    if option == "loss" or (value is None and default is None):
-        return value
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{option} must be a number, got {value!r}") from error
-    if not 0 <= number < float("inf"):
-        raise ValueError(f"{option} must be finite and at least 0, got {value!r}")
-    return number
+def _type(option: str, default: Any, built_in: bool) -> Any:
+    """The type of an option, from its default; None is for any value, read as a number if possible."""
+    if option == "weight":
+        return Annotated[float, Field(ge=0)]
+    if default is None and built_in and option != "loss":
+        return Annotated[float | None, Field(ge=0)]
+    if default is None:
+        return Annotated[int | float | Any, Field(union_mode="left_to_right")]
+    return Annotated[int | float, Field(union_mode="left_to_right")] if type(default) is int else type(default)
 
 
 _KERNEL: dict[str, Any] = {"options": {"root": True, "bandwidth": None}, "searched": {"bandwidth": 0.4}}

@@ -29,7 +29,9 @@ def find(reference: str, kind: str, built_in: Mapping[str, Any]) -> Any:
         )
     module = _module(place, kind, reference)
     if not hasattr(module, name):
-        near = meant(name, vars(module))
+        # Do not offer imported modules, functions and classes; other objects have no __name__.
+        homes = {key: getattr(one, "__module__", "") for key, one in vars(module).items() if hasattr(one, "__name__")}
+        near = meant(name, [key for key in vars(module) if homes.get(key, module.__name__) == module.__name__])
         raise UnknownNameError(f"{place} has no {kind} {name!r}{near}: define it at the top level of that file")
     return getattr(module, name)
 

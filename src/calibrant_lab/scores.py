@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 import calibrant as cal
-from calibrant.metrics.table import find_metric
+from calibrant.metrics.table import METRICS, Metric, find_metric
 from calibrant_lab import plugins
 
 BINS = 20  # of ECE, as in the paper
@@ -42,9 +42,7 @@ def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = K
 
 def score(metric: str, predicted: Predicted) -> float:
     """One metric of predictions; ECE in the paper's 20 right-closed bins."""
-    chosen: Any = plugins.find(metric, "metric", {}) if ":" in metric else ALIASES.get(metric, metric)
-    data = cal.metrics.predictions(logits=predicted.logits, target=predicted.target)
-    return find_metric(chosen, BINS).value(data)
+    return metric_of(metric).value(cal.metrics.predictions(logits=predicted.logits, target=predicted.target))
 
 
 def best_temperature(validation: Predicted) -> float:
@@ -60,17 +58,15 @@ def check_column(column: str) -> None:
     metric, plus, repair = column.partition("+")
     if plus and repair not in REPAIRS:
         raise ValueError(f"unknown post-hoc method {repair!r} in {column!r}: choose from {', '.join(REPAIRS)}")
-    check_metric(metric)
+    metric_of(metric)
 
 
-def check_metric(metric: str) -> None:
-    """Raise ``ValueError`` for an unknown metric."""
-    if ":" in metric:
-        found = plugins.find(metric, "metric", {})
-        if not callable(found):
-            raise ValueError(f"{metric} must be a function of Predictions, got {type(found).__name__}")
-    else:
-        find_metric(ALIASES.get(metric, metric))
+def metric_of(name: str) -> Metric:
+    """Return a metric by its name, or a function by its import path; raise ``ValueError`` for an unknown one."""
+    found = plugins.find(name, "metric", {key: key for key in METRICS} | ALIASES)
+    if not isinstance(found, str) and not callable(found):
+        raise ValueError(f"{name} must be a function of Predictions, got {type(found).__name__}")
+    return find_metric(found, BINS)
 
 
 def repaired(repair: str, validation: Predicted, test: Predicted) -> Tensor | None:

@@ -53,10 +53,6 @@ class Settings(BaseModel):
             kind = UnknownNameError if error.errors()[0]["type"] == "extra_forbidden" else ValueError
             raise kind(one_line(error, cls.model_fields)) from error
 
-    def replaced(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with some values changed and checked."""
-        return self.checked(self.model_dump() | {name.replace("-", "_"): value for name, value in changes.items()})
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return self.model_dump(mode="json")
@@ -71,9 +67,13 @@ def no_such_setting(name: str, known: Iterable[str]) -> str:
 def one_line(error: ValidationError, known: Iterable[str] = ()) -> str:
     """The first problem of a failed validation, as one line for the command line."""
     problem = error.errors()[0]
-    name = str(problem["loc"][0]).replace("_", "-") if problem["loc"] else "the value"
+    place = problem["loc"][: 2 if "grids" in problem["loc"] else 1]  # the name of a field, or of a grid
+    name = ".".join(map(str, place)).replace("_", "-")
     if problem["type"] == "extra_forbidden":
         return no_such_setting(name, known)
-    message = problem["msg"].removeprefix("Value error, ")
-    message = message.replace("Input", name) if message.startswith("Input") else f"{name}: {message}"
+    if problem["type"] == "missing":
+        return f"{name} is required"
+    message = problem["msg"].removeprefix("Value error, ").partition(" after validation")[0]
+    message = message.replace("a valid tuple", "a list").replace("Tuple", "Input")
+    message = message.replace("Input", name) if message.startswith("Input") else f"{name}: {message}".removeprefix(": ")
     return f"{message}, got {problem['input']!r}" if problem["type"] != "value_error" else message

@@ -19,13 +19,14 @@ from calibrant.metrics.predictions import Predictions
 from calibrant.report import Audit, audit, verdict, write_report
 from calibrant_lab import plugins
 from calibrant_lab.columns import column
-from calibrant_lab.curves import write_curves
-from calibrant_lab.progress import training_progress
+from calibrant_lab.paper.figures import write_figure
+from calibrant_lab.paper.figures.training import training_curves
+from calibrant_lab.progress import progress_bar
 from calibrant_lab.scores import KEPT
 from calibrant_lab.table import NOTE, print_whole, score_table
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
 from calibrant_lab.trials.fit import check_accelerator
-from calibrant_lab.trials.provenance import changes_since
+from calibrant_lab.trials.provenance import changes_since, other_data
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import CHECKPOINT, FULL, Store, Trial, is_full
 from calibrant_lab.trials.watching import Bar
@@ -60,7 +61,7 @@ def train(
     name = label(configuration)
     if trial.status == "done":
         trial.found_again(configuration)
-        for text in trial.warnings().values():
+        for text in (*trial.warnings().values(), *other_data(trial, data)):
             _warn(Console(stderr=True), text)
     else:
         try:
@@ -70,7 +71,7 @@ def train(
         loggers: list[Logger] = [TensorBoardLogger(trial.folder, name="", version="tensorboard")]
         if wandb is not None:
             loggers.append(_weights_and_biases(wandb, trial.folder, name, configuration))
-        with training_progress(Console(stderr=True)) as progress, _warnings_on(progress.console):
+        with progress_bar(Console(stderr=True), "{task.fields[scores]}") as progress, _warnings_on(progress.console):
             task = progress.add_task(f"{name}: reading data", total=None, scores="")
             try:
                 ending = run_trial(
@@ -90,12 +91,12 @@ def train(
             raise FileError(trial.folder, "is being trained by another process: wait for it, or give another --runs")
     audits = _audits(trial, name)
     if not (trial.folder / "report.html").exists():
-        write_curves(trial.folder / "curves.png", trial.history(), title=name)
+        write_figure(trial.folder / "curves.png", training_curves({"": [trial.history()]}, "validation", name))
         first, *others = audits
         compared = [(first.name, one.name, cal.metrics.compare(first.predictions, one.predictions)) for one in others]
         write_report(trial.folder / "report.html", audits, compared)
     _show(trial, configuration, name, audits)
-    for change in changes_since(trial.result()):
+    for change in changes_since(dataclasses.replace(trial.result(), configuration=configuration)):
         Console(stderr=True).print(f"[yellow]changed[/] {escape(change)}", highlight=False)
     return trial
 

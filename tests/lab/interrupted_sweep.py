@@ -10,15 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from calibrant_lab.sweeps.protocol import Plan, Results
+from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.sweeps.run import run
 from calibrant_lab.sweeps.sweep import Sweep
-from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
 from calibrant_lab.trials.store import Store, Trial
 
@@ -29,13 +28,8 @@ TRIALS = 6  # two networks for each of NLL, NLL on the reduced split, and ESD
 PATIENCE = 600.0  # seconds, on a busy machine
 
 
-class Unseen:
-    def show(self, plan: Plan, results: Results, failed: Set[Configuration]) -> None:
-        pass
-
-
 def sweep(folder: Path, executor: Executor) -> Plan:
-    return run(SWEEP, Store(folder), executor, Unseen())
+    return run(SWEEP, Store(folder), executor, lambda *_: None)
 
 
 def collect(executor: Executor, number: int = 1) -> list[Ended]:

@@ -1,5 +1,6 @@
 """Every method makes its modules, with its own options and no others."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 import calibrant as cal
 from calibrant_lab.methods import METHODS, Losses, Method, method
-from calibrant_lab.trials.configuration import configure
+from calibrant_lab.trials.configuration import configure, from_dict
 
 
 def made(name: str, **options: Any) -> Losses:
@@ -48,10 +49,11 @@ def test_options_reach_the_module() -> None:
         ("esd", {"bandwidth": 0.3}, "bandwidth is not an option of esd, which has weight"),
         ("nll", {"weight": 1.0}, "weight is not an option of nll, which has none: leave it out"),
         ("mmce", {"softness": 0.1}, "softness is not an option of mmce, which has weight, root, bandwidth"),
-        ("esd", {"weight": "much"}, "weight must be a number, got 'much'"),
-        ("esd", {"weight": -1}, "weight must be finite and at least 0, got -1"),
-        ("esd", {"weight": float("nan")}, "weight must be finite and at least 0, got nan"),
-        ("mmce", {"root": "maybe"}, "root must be true or false, got 'maybe'"),
+        ("esd", {"weight": "much"}, "weight should be a valid number, .*, got 'much'"),
+        ("esd", {"weight": -1}, "weight should be greater than or equal to 0, got -1"),
+        ("esd", {"weight": float("nan")}, "weight should be a finite number, got nan"),
+        ("mmce", {"root": "maybe"}, "root should be a valid boolean, .*, got 'maybe'"),
+        ("mmce", {"bandwidth": "-0.1"}, "bandwidth should be greater than or equal to 0, got '-0.1'"),
         ("loop", {"loss": "esd"}, "esd does not replace the NLL"),
         ("loop", {"loss": "focall"}, "unknown method 'focall', did you mean focal"),
     ],
@@ -81,3 +83,27 @@ def test_a_method_of_ones_own_has_options_of_its_own() -> None:
     assert made(f"{__name__}:own", exponent=3).objective.power == 3.0  # type: ignore[union-attr]
     assert made(f"{__name__}:own").objective.power == 2.0  # type: ignore[union-attr]
     assert method(f"{__name__}:Squared").build({"weight": 1.0}).objective.power == 2.0  # type: ignore[union-attr]
+
+
+class Kinded(nn.Module):
+    """An objective with options of several types."""
+
+    def __init__(self, kind: str, margin: float, count: int, scale: object = None) -> None:
+        super().__init__()
+        self.given = (kind, margin, count, scale)
+
+
+kinded = Method("kinded", Kinded, options={"kind": "squared", "margin": -1.0, "count": 10, "scale": None})
+
+
+def test_options_have_the_types_of_their_defaults() -> None:
+    name = f"{__name__}:kinded"
+    assert made(name).objective.given == ("squared", -1.0, 10, None)  # type: ignore[union-attr]
+    options = {"kind": "absolute", "margin": "-0.5", "count": "12", "scale": "2"}
+    chosen = configure("digits", name, options=options)
+    assert chosen.of_method.build(dict(chosen.options)).objective.given == ("absolute", -0.5, 12, 2)  # type: ignore[union-attr]
+    assert from_dict(json.loads(json.dumps(chosen.to_dict()))) == chosen
+    assert configure("digits", name, options={"count": 12.0}).option("count") == 12  # as from a grid
+    for option, value in {"margin": "wide", "count": "many", "weight": -1, "kind": 3}.items():
+        with pytest.raises(ValueError, match=f"^{option} should be .*got {value!r}"):
+            configure("digits", name, options={option: value})

@@ -116,6 +116,32 @@ def test_what_cannot_be_loaded_is_one_line(
     assert not Path("runs").exists()
 
 
+def test_another_file_of_the_same_name_is_not_shown_the_old_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = SOURCE.replace("from {beside} import network", "network = lambda classes: nn.Linear(4, classes)")
+    for folder, more in (("a", ""), ("b", "x = 2 * x\n")):
+        Path(folder).mkdir()
+        Path(folder, "own.py").write_text(source + more)
+        Path(folder, "own.toml").write_text('recipe = "./own.py:rows"\nmethods = ["./own.py:Gap"]\nseeds = 1\n')
+
+    def said(*arguments: str, code: int) -> str:
+        with pytest.raises(SystemExit) as exit_:
+            main([*arguments, "--runs", "runs", "--accelerator", "cpu"])
+        assert exit_.value.code == code
+        return capsys.readouterr().err
+
+    assert "changed" not in said("train", "--recipe", "a/own.py:rows", code=0)
+    for command in ("train --recipe b/own.py:rows", "reproduce b/own.toml", "reproduce b/own.toml --dry-run"):
+        error = said(*command.split(), code=2)
+        assert "a/own.py:rows, and " in error
+        assert "b/own.py:rows is different: rename it, or give another --runs" in error
+        assert error.count("\n") == 1
+    Path("b/own.py").write_text(source)
+    assert "changed" not in said("train", "--recipe", "b/own.py:rows", code=0)
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [("{plugin}.py:number", "must be a Method, or build an objective, got int"), ("esdd", "did you mean esd")],
@@ -127,7 +153,10 @@ def test_a_method_that_is_none_is_refused(reference: str, message: str, plugin: 
 
 def test_a_metric_that_is_none_is_refused(plugin: str) -> None:
     columns = {
-        "smooth_ecee": "smooth_ecee", f"{plugin}.py:none": "has no metric 'none'", "ece+platt": "unknown post-hoc",
+        "smooth_ecee": "unknown metric 'smooth_ecee', did you mean smooth_ece: choose from .*, nll, .*, log_loss",
+        f"{plugin}.py:none": "has no metric 'none'", f"{plugin}.py:torhc": "has no metric 'torhc': define",
+        f"{plugin}.py:Dat": "has no metric 'Dat': define", f"{plugin}.py:Gapp": "did you mean Gap:",
+        "ece+platt": "unknown post-hoc",
         f"{plugin}.py:number": "must be a function of Predictions, got int",
     }  # fmt: skip
     for column, message in columns.items():

@@ -24,7 +24,7 @@ MNIST = RECIPES["mnist"].settings
         ({"calibration_batch_size": 0}, "calibration-batch-size should be greater than or equal to 1"),
         ({"flip": "perhaps"}, "flip should be a valid boolean"),
         ({"std": [0.0]}, "std should be greater than 0, got 0.0"),
-        ({"mean": "grey"}, "mean should be a valid tuple"),
+        ({"mean": "grey"}, "mean should be a list, got 'grey'"),
         ({"batchnorm": "thaw"}, "batchnorm should be 'update' or 'freeze', got 'thaw'"),
         ({"precision": "8"}, "precision should be '32', 'bf16-mixed' or '16-mixed', got '8'"),
         ({"epoch": 3}, "unknown setting 'epoch', did you mean epochs: choose from epochs, max-steps"),
@@ -40,14 +40,6 @@ def test_a_wrong_name_type_or_value_is_one_line(settings: dict[str, Any], messag
 def test_texts_of_the_command_line_become_values() -> None:
     found: Any = MNIST.checked({"epochs": "3", "flip": "true", "mean": ["0.1", "0.2"], "learning_rate": "1e-4"})
     assert (found.epochs, found.flip, found.mean, found.learning_rate) == (3, True, (0.1, 0.2), 1e-4)
-
-
-def test_changes_are_checked_and_leave_the_original_alone() -> None:
-    first = MNIST()
-    second = first.replaced({"batch-size": "64"})
-    assert (first.batch_size, second.batch_size, second.epochs) == (512, 64, first.epochs)
-    with pytest.raises(ValueError, match="batch-size should be greater"):
-        first.replaced({"batch-size": 0})
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -23,7 +23,7 @@ import calibrant as cal
 from calibrant.cli import main
 from calibrant.files import FileError, read_predictions
 from calibrant_lab import train as training
-from calibrant_lab.progress import training_progress
+from calibrant_lab.progress import progress_bar
 from calibrant_lab.train import resolve, train
 from calibrant_lab.trials import run
 from calibrant_lab.trials.configuration import Configuration, configure, label
@@ -200,7 +200,7 @@ def test_a_loss_updated_from_validation_data_is_resumed_too(
 
 @pytest.mark.parametrize(
     ("module", "writer"),
-    first_of([(training, "write_report"), (training, "write_curves"), (run, "_write_predictions")]),
+    first_of([(training, "write_report"), (training, "write_figure"), (run, "_write_predictions")]),
 )
 def test_a_trial_stopped_while_it_writes_is_completed(
     finished: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, writer: str
@@ -368,7 +368,7 @@ def test_a_missing_accelerator_is_named(tmp_path: Path) -> None:
 
 def test_the_bar_shows_running_scores_and_those_of_the_last_validation() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
-    with training_progress(console) as progress:
+    with progress_bar(console, "{task.fields[scores]}") as progress:
         task = progress.add_task("reading", total=None, scores="")
         configuration = TINY.replaced({"epochs": 2, "calibration_every": 1})
         trained = fit(prepare(configuration), callbacks=[Bar(progress, task, label="ESD")], accelerator="cpu")
@@ -397,3 +397,11 @@ def test_a_run_with_the_temperature_in_the_loop_is_calibrated_at_its_end() -> No
     assert trained.history[-1]["train_temperature"] == 1  # three epochs do not over-fit
     assert prepared.classifier.finished is not None
     assert prepared.classifier.finished.temperature != 1
+
+
+def test_a_finished_trial_says_that_its_data_are_of_another_folder(
+    finished: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(TINY, tmp_path, finished.folder.parent, accelerator="cpu")
+    line = "warning: trained without --data-dir; use another --runs for other data"
+    assert capsys.readouterr().err.splitlines()[0] == line

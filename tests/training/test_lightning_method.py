@@ -257,3 +257,18 @@ def test_validation_within_training_sees_calibrated_logits(tmp_path: Path) -> No
     target = noisy(300, 1).tensors[1]
     nll = nn.functional.cross_entropy(seen.logits[-1] / temperature, target)
     assert module.history[-1]["validation_nll"] == pytest.approx(nll.item(), rel=1e-5)
+
+
+def test_the_fewest_held_out_samples_are_asked_of_the_objective(tmp_path: Path) -> None:
+    held_out, loader = {"calibration_batch_size": 2}, interleave([noisy(20, 0)[:]], [noisy(2, 1)[:]])
+    for objective in (cal.BrierLoss(), cal.MMCELoss(unbiased=True)):
+        for given in ({"datamodule": noisy_data(**held_out)}, {"train_dataloaders": loader}):
+            module = over_fitting(method=None, objective=objective, guard=False)
+            trainer(tmp_path, max_epochs=1).fit(module, **given)
+            assert "train_objective" in module.history[0]
+    for given in ({"datamodule": noisy_data(**held_out)}, {"train_dataloaders": loader}):
+        with pytest.raises(ValueError, match="no batch of at least 3 samples, which the objective needs"):
+            trainer(tmp_path, max_epochs=1).fit(over_fitting(method=None, objective=cal.ESDLoss()), **given)
+    strict = noisy_data(**held_out, minimum_samples=4)
+    with pytest.raises(ValueError, match="no batch of at least 4 samples"):
+        trainer(tmp_path, max_epochs=1).fit(over_fitting(method=None, objective=cal.BrierLoss()), datamodule=strict)

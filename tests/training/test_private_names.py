@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 import calibrant
+import calibrant_lab
 
-PACKAGE = Path(calibrant.__file__).parent
+PACKAGE, LAB = Path(calibrant.__file__).parent, Path(calibrant_lab.__file__).parent
 HOMES = {"torch_private.py", "lightning_private.py", "transformers_private.py"}
 # Objects whose private names are our own, or part of a documented protocol.
 OWN = {"self", "cls", "loaded"}
-PROTOCOL = {"_replace", "_getframe", "_apply", "_load_from_state_dict"}
-FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name not in HOMES]
+PROTOCOL = {"_replace", "_asdict", "_exit", "_getframe", "_apply", "_load_from_state_dict"}
+FILES = [path for package in (PACKAGE, LAB) for path in sorted(package.rglob("*.py")) if path.name not in HOMES]
 
 
 def private_names(path: Path) -> set[str]:
@@ -26,7 +27,7 @@ def private_names(path: Path) -> set[str]:
     return {name for name in found if name.startswith("_") and not name.startswith("__")} - PROTOCOL
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
 def test_private_names_stay_in_their_file(path: Path) -> None:
     assert not private_names(path)
 

@@ -55,7 +55,7 @@ from calibrant.metrics.sets import (
     mean_set_size,
     size_stratified_coverage,
 )
-from calibrant.metrics.smooth import smooth_ece
+from calibrant.metrics.smooth_ece import smooth_ece
 from calibrant.metrics.table import METRICS, Metric
 
 STREAMING = ("StreamingClasswiseECE", "StreamingECE", "StreamingESD", "StreamingGap", "StreamingKS", "StreamingMCE")

@@ -13,11 +13,12 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant import inputs
-from calibrant.metrics import binned, classwise, cumulative, jackknife, kernel, proper, rows, smooth
+from calibrant.metrics import binned, classwise, cumulative, jackknife, kernel, proper, rows
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.jackknife import Jackknife
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.rows import RowStatistic
+from calibrant.metrics.smooth_ece import smooth_ece
 
 # A metric by its key, or a function of the user.
 Chosen = str | Callable[[Predictions], Any]
@@ -168,7 +169,7 @@ def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
         "Equal-mass ECE with the most bins for which accuracy still rises from bin to bin.", remark=number_swept,
     )  # fmt: skip
     yield Metric(
-        "smooth_ece", smooth.smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
+        "smooth_ece", smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
         "ECE without bins: gaps are averaged by a kernel that is as wide as the value itself.",
     )  # fmt: skip
     yield Metric(

@@ -1,5 +1,6 @@
 """Training batches and calibration batches, side by side."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -13,6 +14,7 @@ from torch.utils.data import IterableDataset
 
 from calibrant import inputs
 from calibrant.distributed import is_distributed
+from calibrant.training.ignored import ENOUGH, minimum_samples
 from calibrant.training.randomness import RandomState, kept_random_state, random_state, set_random_state
 from calibrant.training.warning import warn_of_loaders
 
@@ -28,7 +30,7 @@ class InterleavedBatch(NamedTuple):
 
 def interleave(
     train_loader: Iterable[Any], calibration_loader: Iterable[Any] | None, *, calibration_every: int = 1,
-    minimum_samples: int = 3, same_samples_on_every_rank: bool = False,
+    minimum_samples: int | None = None, same_samples_on_every_rank: bool = False,
 ) -> "InterleavedLoader":  # fmt: skip
     """Pair every training batch with a calibration batch.
 
@@ -41,7 +43,8 @@ def interleave(
         calibration_loader: Batches for the calibration objective, of any size; None gives a plain loader that can be
             resumed.
         calibration_every: Give a calibration batch every k-th step only, and None at the others.
-        minimum_samples: Skip calibration batches with fewer samples, such as the last of a pass; 3 for ESD.
+        minimum_samples: Skip calibration batches with fewer samples, such as the last of a pass. By default
+            :class:`CalibratedClassifier` asks its objective; elsewhere 3, which is enough for every objective.
         same_samples_on_every_rank: With several processes, a ``DataLoader`` without a distributed sampler, or with one
             for another rank or number of ranks, gives several processes the same samples, which raises an error. Set
             it to True to allow that, for example for model parallelism. Other loaders, and those of an
@@ -77,7 +80,7 @@ class InterleavedLoader:
 
     def __init__(
         self, train_loader: Iterable[Any], calibration_loader: Iterable[Any] | None, calibration_every: int,
-        minimum_samples: int, same_samples_on_every_rank: bool = False,
+        minimum_samples: int | None = None, same_samples_on_every_rank: bool = False,
     ) -> None:  # fmt: skip
         inputs.check_count("calibration_every", calibration_every)
         for name, loader in (("train", train_loader), ("calibration", calibration_loader)):
@@ -92,12 +95,18 @@ class InterleavedLoader:
         self.calibration_loader = calibration_loader
         self.calibration_every = calibration_every
         self.minimum_samples = minimum_samples
+        self._fewest = ENOUGH if minimum_samples is None else minimum_samples
         self.same_samples_on_every_rank = same_samples_on_every_rank
         self._train = _Place(train_loader)
         self._calibration = _Place(() if calibration_loader is None else calibration_loader)
         self._steps = 0
         self._calibration_batches: Iterator[Any] | None = None
         self._resumes_from: RandomState | None = None
+
+    def ask(self, objective: object, processes: int = 1) -> None:
+        """Skip batches that are too small for an objective of all processes, unless ``minimum_samples`` was given."""
+        if self.minimum_samples is None:
+            self._fewest = math.ceil(minimum_samples(objective) / processes)
 
     def __len__(self) -> int:
         """Number of steps in a pass, that of the train loader."""
@@ -131,10 +140,10 @@ class InterleavedLoader:
                 batches = self._calibration_batches = self._calibration.begin()
             for batch in batches:
                 self._calibration.batches += 1
-                if is_large_enough(batch, self.minimum_samples):
+                if is_large_enough(batch, self._fewest):
                     return batch
         raise ValueError(
-            f"the calibration loader gave no batch of at least {self.minimum_samples} samples, which the objective "
+            f"the calibration loader gave no batch of at least {self._fewest} samples, which the objective "
             "needs: raise its batch size or hold out more data"
         )
 

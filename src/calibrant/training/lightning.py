@@ -135,6 +135,7 @@ class CalibratedClassifier(RecordedModule):
         """Check that there are held-out data for the method, then continue from a checkpoint, if there is one."""
         loader = self.trainer.train_dataloader
         if isinstance(loader, InterleavedLoader):
+            loader.ask(self.objective, self.trainer.world_size)
             if self.calibrated_loss is not None and loader.calibration_loader is None:
                 what = "the method" if self.objective is None else "the objective"
                 has = f"a method, {self.method!r}," if self.objective is None else "an objective"

@@ -31,7 +31,8 @@ class InterleavedDataModule(lightning.LightningDataModule):
         calibration_every: Give a calibration batch every k-th step only.
         seed: Seed of the split and of the order.
         stratify: Label of every sample of ``train``, to hold out the same share of every class.
-        minimum_samples: Fewest samples, in all processes together, that the objective is defined for: 3 for ESD.
+        minimum_samples: Fewest samples, in all processes together, that the objective is defined for. By default
+            :class:`CalibratedClassifier` asks its objective; with another module 3, enough for every objective.
         drop_last: Drop the last training batch if it is not full; BatchNorm, for example, cannot take a single sample.
         num_workers: As in ``DataLoader``.
         persistent_workers: As in ``DataLoader``.
@@ -60,7 +61,7 @@ class InterleavedDataModule(lightning.LightningDataModule):
         calibration_every: int = 1,
         seed: int = 0,
         stratify: Labels | None = None,
-        minimum_samples: int = 3,
+        minimum_samples: int | None = None,
         drop_last: bool = False,
         num_workers: int = 0,
         persistent_workers: bool = False,
@@ -86,7 +87,11 @@ class InterleavedDataModule(lightning.LightningDataModule):
         self.calibration_part: Dataset[Any] | None = None
         if calibration_fraction != 0:
             self.train_part, self.calibration_part = interleaved_split(
-                train, calibration_fraction, seed, stratify=stratify, minimum_samples=minimum_samples
+                train,
+                calibration_fraction,
+                seed,
+                stratify=stratify,
+                minimum_samples=1 if minimum_samples is None else minimum_samples,  # the loader checks it later
             )
 
     def train_dataloader(self) -> InterleavedLoader:
@@ -98,7 +103,8 @@ class InterleavedDataModule(lightning.LightningDataModule):
             self._shuffled(self.train_part, self.batch_size, drop_last=self.drop_last),
             None if calibration is None else self._shuffled(calibration, self.calibration_batch_size),
             calibration_every=self.calibration_every,
-            minimum_samples=math.ceil(self.minimum_samples / processes),  # the objective sees all processes
+            # The objective sees all processes.
+            minimum_samples=None if self.minimum_samples is None else math.ceil(self.minimum_samples / processes),
         )
         return self._loader
 

@@ -7,26 +7,28 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
+from calibrant.training.ignored import ENOUGH
+
 Labels = Tensor | Sequence[int]
 
 
 @overload
 def interleaved_split(
     data: int, calibration_fraction: float = 0.1, seed: int = 0, *,
-    stratify: Labels | None = None, minimum_samples: int = 3,
+    stratify: Labels | None = None, minimum_samples: int | None = None,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
 @overload
 def interleaved_split(
     data: Dataset[Any], calibration_fraction: float = 0.1, seed: int = 0, *,
-    stratify: Labels | None = None, minimum_samples: int = 3,
+    stratify: Labels | None = None, minimum_samples: int | None = None,
 ) -> tuple[Subset[Any], Subset[Any]]: ...  # fmt: skip
 
 
 def interleaved_split(
     data: Dataset[Any] | int, calibration_fraction: float = 0.1, seed: int = 0, *,
-    stratify: Labels | None = None, minimum_samples: int = 3,
+    stratify: Labels | None = None, minimum_samples: int | None = None,
 ) -> tuple[Tensor, Tensor] | tuple[Subset[Any], Subset[Any]]:  # fmt: skip
     """Split training data into the part the NLL sees and the part the calibration objective sees.
 
@@ -38,7 +40,7 @@ def interleaved_split(
         calibration_fraction: Share of the samples to hold out; the paper's is 0.1.
         seed: Seed of the split.
         stratify: Label of every sample, to hold out the same share of every class, to within one sample.
-        minimum_samples: Fewest samples the objective is defined for: 3 for ESD.
+        minimum_samples: Fewest samples the objective is defined for; by default 3, enough for every objective.
 
     Returns:
         ``(train, calibration)``: two ``Subset`` of the dataset, or for a length two tensors of ascending indices.
@@ -60,6 +62,7 @@ def interleaved_split(
     if not isinstance(calibration_fraction, float | int) or not 0 < calibration_fraction < 1:
         raise ValueError(f"calibration_fraction must be a number between 0 and 1, got {calibration_fraction!r}")
     held_out = round(calibration_fraction * length)
+    minimum_samples = ENOUGH if minimum_samples is None else minimum_samples
     if held_out < minimum_samples:
         raise ValueError(
             f"a fraction of {calibration_fraction:g} holds out {held_out} of {length} samples, and the objective needs "

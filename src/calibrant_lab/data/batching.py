@@ -1,8 +1,7 @@
 """Batches of a pass over the data, and the random generator of a pass."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,17 +17,26 @@ def generator_of_pass() -> torch.Generator:
     return torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
 
 
-class Batches(ABC):
+class Batches:
     """A loader of all samples, or of those at ``indices``, in order; with ``shuffle`` in a new order each pass.
 
-    Without shuffling, torch's global generator is not used.
+    ``batch`` returns inputs and labels of some rows. Without shuffling, torch's global generator is not used.
     """
 
-    def __init__(self, samples: int, batch_size: int, *, indices: Tensor | None = None, shuffle: bool = False) -> None:
+    def __init__(
+        self,
+        samples: int,
+        batch_size: int,
+        batch: Callable[[Tensor], tuple[Any, Tensor]],
+        *,
+        indices: Tensor | None = None,
+        shuffle: bool = False,
+    ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self._indices = torch.arange(samples) if indices is None else _checked(indices, samples)
         self._batch_size = batch_size
+        self._batch = batch
         self._shuffle = shuffle
         if not len(self._indices):
             raise ValueError("there are no samples to batch: give at least one")
@@ -39,10 +47,6 @@ class Batches(ABC):
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         order = self._order(generator_of_pass() if self._shuffle else None)
         return map(self._batch, order.split(self._batch_size))
-
-    @abstractmethod
-    def _batch(self, rows: Tensor) -> tuple[Any, Tensor]:
-        """Inputs and labels of some rows."""
 
     def _order(self, generator: torch.Generator | None) -> Tensor:
         if not self._shuffle:

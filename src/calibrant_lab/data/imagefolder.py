@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from calibrant.files import FileError
 from calibrant_lab.data import hub
-from calibrant_lab.data.pictures import PictureFiles, Pictures, PictureSource
+from calibrant_lab.data.decoding import PictureFiles, Pictures, PictureSource
+from calibrant_lab.data.samples import Data, DatasetSamples
 from calibrant_lab.data.sources import Source
 
 SUFFIXES = {".jpeg", ".jpg", ".png"}
@@ -24,16 +24,6 @@ SOURCE = Source(
 )
 
 
-class ImageFolderData(NamedTuple):
-    """A data set of images on disk."""
-
-    train: Pictures
-    train_unaugmented: Pictures  # the same images in the same order, for the validation part
-    test: Pictures
-    labels: Tensor  # int64, of the training images
-    classes: int
-
-
 def load_image_folder(
     folder: Path | None,
     *,
@@ -42,7 +32,8 @@ def load_image_folder(
     std: Sequence[float] = STD,
     flip: bool = True,
     classes: Path | None = None,
-) -> ImageFolderData:
+    workers: int = 0,
+) -> Data:
     """Training images (a random crop of each) and test images (the centre), see :class:`Pictures`.
 
     Labels number the class folders in alphabetical order. ``classes`` is a text file of class folders to use, one at
@@ -63,10 +54,9 @@ def load_image_folder(
         test, test_labels = _files(folder / "val", names)
         number = len(names)
     pictures = partial(Pictures, size=size, mean=mean, std=std, flip=flip)
-    return ImageFolderData(
-        pictures(train, labels, augment=True), pictures(train, labels, augment=False),
-        pictures(test, test_labels, augment=False), labels, number,
-    )  # fmt: skip
+    plain, augmented = (pictures(train, labels, augment=augment) for augment in (False, True))
+    tested = DatasetSamples(pictures(test, test_labels, augment=False), workers=workers)
+    return Data(DatasetSamples(plain, augmented=augmented, workers=workers), tested, classes=number)
 
 
 def _class_names(folder: Path, classes: Path | None) -> list[str]:

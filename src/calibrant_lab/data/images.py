@@ -87,7 +87,7 @@ class ImageBatches(Batches):
             )
         if crop_padding < 0:
             raise ValueError(f"crop_padding must be 0 or more, got {crop_padding}")
-        super().__init__(len(pixels), batch_size, indices=indices, shuffle=shuffle)
+        super().__init__(len(pixels), batch_size, self._augmented, indices=indices, shuffle=shuffle)
         self.crop_padding = crop_padding
         self.flip = flip
         # (N, H, W, C)
@@ -104,9 +104,9 @@ class ImageBatches(Batches):
         corners = torch.randint(places, (len(order), 2), generator=generator) if self.crop_padding else None
         flipped = torch.randint(2, (len(order),), generator=generator).bool() if self.flip else None
         choices = (repeat(None) if one is None else one.split(self._batch_size) for one in (corners, flipped))
-        return map(self._batch, order.split(self._batch_size), *choices)
+        return map(self._augmented, order.split(self._batch_size), *choices)
 
-    def _batch(
+    def _augmented(
         self, rows: Tensor, corners: Tensor | None = None, flipped: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         pixels = self._pixels.index_select(0, rows)

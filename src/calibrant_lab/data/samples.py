@@ -54,25 +54,18 @@ class TensorSamples:
         self.labels = _labels(y)
         if len(self.x) != len(self.labels):
             raise ValueError(f"every sample needs a label, got {len(self.x)} samples and {len(self.labels)} labels")
+        if len(wrong := (~self.x.isfinite()).nonzero()):
+            raise ValueError(f"row {int(wrong[0, 0])} has a NaN or infinite input: remove or replace such values")
 
-    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "TensorBatches":
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> Batches:
         """Batches of the rows, shuffled for training."""
-        return TensorBatches(self, size, rows, shuffle=training)
+        return Batches(
+            len(self.labels), size, lambda chosen: (self.x[chosen], self.labels[chosen]), indices=rows, shuffle=training
+        )
 
     def content(self) -> Iterable[Tensor]:
         """Inputs and labels."""
         return self.x, self.labels
-
-
-class TensorBatches(Batches):
-    """A loader of samples in memory."""
-
-    def __init__(self, samples: TensorSamples, size: int, rows: Tensor | None, *, shuffle: bool) -> None:
-        super().__init__(len(samples.labels), size, indices=rows, shuffle=shuffle)
-        self._samples = samples
-
-    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self._samples.x[rows], self._samples.labels[rows]
 
 
 class DatasetSamples:
@@ -142,6 +135,8 @@ class Data:
         labels = torch.cat([part.labels for part in (self.train, self.test, self.validation) if part is not None])
         smallest, largest = int(labels.min()), int(labels.max())
         if not self.classes:
+            if smallest == largest:
+                raise ValueError(f"all labels are {largest}: give data of at least 2 classes, or classes=")
             object.__setattr__(self, "classes", largest + 1)
         if smallest < 0 or largest >= self.classes:
             wrong = smallest if smallest < 0 else largest
@@ -152,7 +147,10 @@ def _samples(given: Any, part: str) -> Samples:
     if isinstance(given, Samples):
         return given
     if isinstance(given, tuple | list) and len(given) == 2:
-        return TensorSamples(*given)
+        try:
+            return TensorSamples(*given)
+        except ValueError as error:
+            raise ValueError(f"{part}: {error}") from error
     if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
         return DatasetSamples(given)
     raise TypeError(
@@ -161,7 +159,10 @@ def _samples(given: Any, part: str) -> Samples:
 
 
 def _labels(y: Any) -> Tensor:
-    labels = torch.as_tensor(np.asarray(y) if isinstance(y, Sequence) else y)
+    labels = y if isinstance(y, Tensor) else np.array(y)
+    if str(labels.dtype)[:2] in ("<U", "|S", "ob"):
+        raise ValueError("labels must be class indices, got strings or other objects: number the classes from 0")
+    labels = torch.as_tensor(labels)
     if labels.dim() != 1 or labels.is_floating_point() or not len(labels):
         raise ValueError(
             f"labels must be whole numbers of shape (N,), got {labels.dtype} of shape {tuple(labels.shape)}"

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,15 +38,15 @@ def find_files(
 ) -> list[Path]:
     """The files of these names, in the folder or its subfolder."""
     places = (folder, folder / below)
-    found = []
-    for name in names:
-        there = (place / f"{name}{suffix}" for place in places for suffix in suffixes)
-        found.append(next((path for path in there if path.is_file()), None))
-    missing = [name for name, path in zip(names, found, strict=True) if path is None]
-    if missing:
+    found: dict[str, Path] = {}
+    for name, place, suffix in product(names, places, suffixes):
+        path = place / f"{name}{suffix}"
+        if name not in found and path.is_file():
+            found[name] = path
+    if missing := [name for name in names if name not in found]:
         or_packed = " (or .gz)" if len(suffixes) > 1 else ""
         raise source.lacking(folder, f"has no {', '.join(missing)}{or_packed}, looked in {', '.join(map(str, places))}")
-    return [path for path in found if path is not None]
+    return list(found.values())
 
 
 def unpacked(path: Path, content: bytes, source: Source) -> bytes:

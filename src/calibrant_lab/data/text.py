@@ -30,7 +30,7 @@ class TextData(NamedTuple):
 
 
 class TokenisedPairs:
-    """Token ids of all pairs, concatenated without padding; shared by any number of :class:`TextBatches`."""
+    """Pairs as a recipe's :class:`~calibrant_lab.data.samples.Samples`: token ids, concatenated without padding."""
 
     def __init__(self, pairs: Pairs, tokenizer: Any, *, max_length: int) -> None:
         premises, hypotheses, self.labels = pairs
@@ -59,8 +59,16 @@ class TokenisedPairs:
         self.flat = {name: torch.from_numpy(np.concatenate(found)) for name, found in sorted(parts.items())}
         self.starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> Batches:
+        """Batches of the rows, each padded to its longest pair; shuffled for training."""
+        return Batches(
+            len(self.labels), size, lambda chosen: (self.padded(chosen), self.labels[chosen]), indices=rows,
+            shuffle=training,
+        )  # fmt: skip
+
+    def content(self) -> Iterable[Tensor]:
+        """Labels and tokens."""
+        return self.labels, *self.flat.values()
 
     def padded(self, chosen: Tensor) -> dict[str, Tensor]:
         """Model inputs for some pairs, padded to the longest of them."""
@@ -77,32 +85,3 @@ class TokenisedPairs:
             batch[name] = torch.full(mask.shape, self.padding[name])
             batch[name][mask] = flat.index_select(0, tokens).long()
         return batch
-
-
-class PairSamples:
-    """Tokenised pairs as a recipe's :class:`~calibrant_lab.data.samples.Samples`."""
-
-    def __init__(self, pairs: TokenisedPairs) -> None:
-        self.pairs = pairs
-        self.labels = pairs.labels
-
-    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "TextBatches":
-        """Batches of the rows, shuffled for training."""
-        return TextBatches(self.pairs, size, indices=rows, shuffle=training)
-
-    def content(self) -> Iterable[Tensor]:
-        """Labels and tokens."""
-        return self.labels, *self.pairs.flat.values()
-
-
-class TextBatches(Batches):
-    """A loader of tokenised pairs that yields model inputs, padded to the longest pair of the batch, and labels."""
-
-    def __init__(
-        self, pairs: TokenisedPairs, batch_size: int, *, indices: Tensor | None = None, shuffle: bool = False
-    ) -> None:
-        super().__init__(len(pairs), batch_size, indices=indices, shuffle=shuffle)
-        self.pairs = pairs
-
-    def _batch(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        return self.pairs.padded(rows), self.pairs.labels.index_select(0, rows)

@@ -8,10 +8,6 @@ from torch import nn
 from calibrant_lab.models.lenet import LeNet5
 from calibrant_lab.models.resnet import resnet18, resnet18_cifar, resnet34_cifar, resnet50_cifar
 from calibrant_lab.models.resnet_he import NarrowResNet
-from calibrant_lab.models.text import TextClassifier, check_fits, tokenizer_for
-from calibrant_lab.models.weights import load_weights
-
-__all__ = ["IMAGE_MODELS", "TextClassifier", "build_image_model", "check_fits", "load_weights", "tokenizer_for"]
 
 # Each is called with ``classes`` and ``channels``. All are for 32 x 32 images, except resnet18, which is for ImageNet.
 IMAGE_MODELS: dict[str, Callable[..., nn.Module]] = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 # Names that transformers uses for learned position embeddings.
 POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
@@ -33,8 +33,7 @@ class TextClassifier(nn.Module):
         Code that comes with the weights is not run, and pickled weights are read by torch's restricted unpickler. A
         head for another number of classes is refused.
         """
-        transformers = _transformers()
-        with _quiet(transformers), _explained(name_or_folder):
+        with _quiet() as transformers, _explained(name_or_folder):
             network, info = transformers.AutoModelForSequenceClassification.from_pretrained(
                 str(name_or_folder),
                 num_labels=classes,
@@ -47,12 +46,6 @@ class TextClassifier(nn.Module):
         # transformers keeps the dtype of saved weights, and returns networks in evaluation mode.
         return cls(network.float()).train()
 
-    @classmethod
-    def from_config(cls, config: PreTrainedConfig) -> Self:
-        """Build a network with random weights from a configuration of transformers."""
-        transformers = _transformers()
-        return cls(transformers.AutoModelForSequenceClassification.from_config(config, trust_remote_code=False))
-
     def forward(self, **inputs: Tensor) -> Tensor:
         """Logits ``(N, classes)`` of a tokenized batch: ``model(**tokenizer(texts, return_tensors="pt"))``."""
         logits: Tensor = self.network(**inputs).logits
@@ -61,8 +54,7 @@ class TextClassifier(nn.Module):
 
 def tokenizer_for(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a network, by the same name or from the same folder."""
-    transformers = _transformers()
-    with _quiet(transformers), _explained(name_or_folder):
+    with _quiet() as transformers, _explained(name_or_folder):
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
             str(name_or_folder), trust_remote_code=False
         )
@@ -97,14 +89,6 @@ def check_fits(model: TextClassifier, tokenizer: PreTrainedTokenizerBase, max_le
                 )
 
 
-def _transformers() -> ModuleType:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError("text classifiers need transformers: pip install 'calibrant[hf]'") from error
-    return transformers
-
-
 def _check_weights(network: Any, classes: int, info: dict[str, Any]) -> None:
     """Only the head and the pooler below it may have random initial weights."""
     encoder = f"{network.base_model_prefix}."
@@ -117,11 +101,15 @@ def _check_weights(network: Any, classes: int, info: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _quiet(transformers: ModuleType) -> Iterator[None]:
-    """Silence the warning about a new head and the loading bar; download bars stay."""
+def _quiet() -> Iterator[ModuleType]:
+    """Import transformers, without its warning about a new head and its loading bar; download bars stay."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("text classifiers need transformers: pip install 'calibrant[hf]'") from error
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    logging = transformers.utils.logging
+    logging: Any = transformers.utils.logging
     verbosity, bars, download_bars = (
         logging.get_verbosity(), logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
     )  # fmt: skip
@@ -130,7 +118,7 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
     if download_bars:
         enable_progress_bars()
     try:
-        yield
+        yield transformers
     finally:
         logging.set_verbosity(verbosity)
         if bars:

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
@@ -11,16 +11,16 @@ from rich.console import Console
 
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant_lab import plugins
-from calibrant_lab.paper.figures import DRAWN, write_figure
+from calibrant_lab.paper.figures import DRAWN, FORMATS, write_figure
 from calibrant_lab.paper.figures.numbers import numbers_of, shift_csv
 from calibrant_lab.paper.figures.shift import figure6
 from calibrant_lab.paper.request import Request
 from calibrant_lab.paper.tables.build import Tabulated, tabulate
-from calibrant_lab.paper.tables.formats import Format, render, significance_csv
+from calibrant_lab.paper.tables.formats import Format, for_terminal, render, significance_csv
 from calibrant_lab.shift.evaluation import shift_of
 from calibrant_lab.sweeps.dry_run import estimate, list_trials
 from calibrant_lab.sweeps.live import LiveView
-from calibrant_lab.sweeps.protocol import Plan, plan, rehearse
+from calibrant_lab.sweeps.protocol import Plan, Validated, plan, rehearse
 from calibrant_lab.sweeps.run import record, run, validated
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import print_whole
@@ -28,7 +28,7 @@ from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import check_accelerator, prepare
 from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
-from calibrant_lab.trials.provenance import told, warned
+from calibrant_lab.trials.provenance import other_data, told, warned
 from calibrant_lab.trials.store import DATA, Store
 
 
@@ -40,8 +40,15 @@ class Running:
     parallel: int | None = None
     ray_address: str | None = None
     gpus_per_trial: float = 0.0
-    cpus_per_trial: int = 1
+    cpus_per_trial: int | None = None
     accelerator: str = "auto"
+
+    def __post_init__(self) -> None:
+        of_cluster = self.ray_address, self.gpus_per_trial or None, self.cpus_per_trial
+        if self.executor == "local" and of_cluster != (None, None, None):
+            raise ValueError("--ray-address, --gpus-per-trial and --cpus-per-trial need --executor ray: add it")
+        if self.executor == "ray" and self.parallel is not None:
+            raise ValueError("--parallel is for --executor local: a cluster runs as many trials as its resources allow")
 
 
 def reproduce(
@@ -81,18 +88,16 @@ def dry_run(request: Request, store: Store, running: Running, console: Console) 
     """List the trials of every sweep, and estimate their cost from a few steps on this machine."""
     measure = cache(partial(estimate, data=request.data, accelerator=running.accelerator))
     for sweep in request.sweeps:
-        results = validated(store, sweep)
+        known, results = _planned(sweep, store)
         console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
-        known, gpus = plan(sweep, results), running.gpus_per_trial or 1.0
-        list_trials(rehearse(sweep), known, results, console, estimate=measure, gpus=gpus)
+        list_trials(rehearse(sweep), known, results, console, estimate=measure, gpus=running.gpus_per_trial or 1.0)
         console.print()
 
 
 def _run_missing(request: Request, store: Store, running: Running) -> None:
     """Run missing trials."""
     for sweep in request.sweeps:
-        results = validated(store, sweep)
-        current = plan(sweep, results)
+        current, results = _planned(sweep, store)
         if not current.missing(results.keys()):
             record(sweep, store)
             continue
@@ -100,16 +105,26 @@ def _run_missing(request: Request, store: Store, running: Running) -> None:
         # Check once now what would otherwise make every trial fail.
         if running.executor == "local":
             check_accelerator(running.accelerator)
-        prepared = prepare(request.base.replaced({"method": "esd"}), request.data)
-        _check_data(prepared.loaders.description["fingerprint"], current.needed, store)
-        del prepared
+        _check_data(request, current.needed, store)
         gc.collect()
         with LiveView(store, Console(stderr=True), total=len(rehearse(sweep).needed)) as view:
-            run(sweep, store, executor, view)
+            run(sweep, store, executor, view.show)
 
 
-def _check_data(fingerprint: str, trials: Iterable[Configuration], store: Store) -> None:
+def _planned(sweep: Sweep, store: Store) -> tuple[Plan, dict[Configuration, Validated]]:
+    """The plan and the scores it is based on; raises ``FileError`` if these are of other files of the same name."""
+    results = validated(store, sweep)
+    current = plan(sweep, results)
+    for one in current.needed:
+        if one in results:
+            store.trial(one).found_again(one)
+    return current, results
+
+
+def _check_data(request: Request, trials: Iterable[Configuration], store: Store) -> None:
     """Raise ``FileError`` if stored trials used different data: rows of a table must be comparable."""
+    prepared = prepare(request.base.replaced({"reduced_split": True}), request.data)
+    fingerprint = prepared.loaders.description["fingerprint"]
     for trial in (one for one in trials if one.seed == 0):  # data may depend on the seed
         path = store.trial(trial).folder / DATA
         found = read_json(path) if path.exists() else None
@@ -126,9 +141,11 @@ def _show(request: Request, store: Store, format: Format, out: Path | None, cons
             table = _print_table(current, store, format, console)
             if out is not None:
                 _write_table(out, table)
-    for line in told(found for one in plans[0][0].needed if (found := store.result(one)) is not None):
-        Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in warned(store.trial(one) for one in plans[0][0].needed):
+    needed = plans[0][0].needed
+    others = (line for one in needed for line in other_data(store.trial(one), request.data))
+    results = [replace(found, configuration=one) for one in needed if (found := store.result(one)) is not None]
+    changes = told(results, others)
+    for line in (*changes, *warned(store.trial(one) for one in needed)):
         Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
     for figure in request.figures:
         try:
@@ -153,7 +170,7 @@ def _ended(sweep: Sweep, store: Store) -> tuple[Plan, bool]:
 def _print_table(current: Plan, store: Store, format: Format, console: Console) -> Tabulated:  # noqa: A002
     table = tabulate(current, store)
     if format == "table":
-        print_whole(console, render(table, "table"))
+        print_whole(console, for_terminal(table))
     else:
         console.out(render(table, format), highlight=False)
     return table
@@ -198,7 +215,7 @@ def _write_figure(name: str, current: Plan, request: Request, store: Store, fold
     else:
         figure, numbers = DRAWN[name](current, store), numbers_of(name, current, store)
     path = folder / f"{sweep.model_copy(update={'name': name}).file_name}{_suffix(folder, sweep)}.svg"
-    for ending in (".svg", ".png", ".pdf"):
+    for ending in FORMATS:
         write_figure(path.with_suffix(ending), figure)
     with whole_or_not_at_all(path.with_suffix(".csv")) as temporary:
         temporary.write_text(numbers, encoding="utf-8")
@@ -206,15 +223,11 @@ def _write_figure(name: str, current: Plan, request: Request, store: Store, fold
 
 
 def _executor(request: Request, store: Store, running: Running) -> Executor:
-    if running.executor == "local" and (running.ray_address is not None or running.gpus_per_trial):
-        raise ValueError("--ray-address and --gpus-per-trial need --executor ray: add it, or leave them out")
-    if running.executor == "ray" and running.parallel is not None:
-        raise ValueError("--parallel is for --executor local: a cluster runs as many trials as its resources allow")
     if running.executor == "local":
         return LocalExecutor(store.folder, request.data, workers=running.parallel, accelerator=running.accelerator)
     from calibrant_lab.trials.ray_executor import RayExecutor
 
     return RayExecutor(
         store.folder, request.data, address=running.ray_address, gpus_per_trial=running.gpus_per_trial,
-        cpus_per_trial=running.cpus_per_trial, accelerator=running.accelerator,
+        cpus_per_trial=running.cpus_per_trial or 1, accelerator=running.accelerator,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from calibrant_lab import plugins
 from calibrant_lab.paper.profiles import FIGURES, RECIPES, TABLES, paper_sweep
 from calibrant_lab.recipes import recipe
 from calibrant_lab.shift.sources import shifted_images
-from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.sweeps.sweep import Sweep, searched
 from calibrant_lab.trials.configuration import Configuration
 
 
@@ -65,6 +65,8 @@ def requested(
         made.append(Request(sweeps, figures, target not in FIGURES, folder, corrupted, limit))
         if "figure6" in figures:  # fail now rather than after days of training if it cannot be drawn
             shifted_images(made[-1].base, folder, corrupted)
+    if (corrupted, limit) != (None, None) and not any("figure6" in one.figures for one in made):
+        raise ValueError("--corrupted-dir and --shift-images are for figure6, which is not drawn: leave them out")
     return made
 
 
@@ -79,7 +81,8 @@ def _paper_sweeps(target: str, name: str, profile: str, changes: dict[str, Any])
 
 def _changed(sweep: Sweep, name: str, changes: dict[str, Any]) -> Sweep:
     """A sweep from a file, with changes from the command line."""
-    grids = dict(sweep.grids)
+    known = searched(changes.get("methods", sweep.methods))
+    grids = {key: values for key, values in sweep.grids.items() if key in known}
     if "grids" in changes:  # weights for all methods
         grids = {key: values for key, values in grids.items() if not key.endswith(".weight")} | changes["grids"]
     settings = sweep.settings | changes["settings"]

@@ -15,7 +15,6 @@ from calibrant.report.content import percent
 from calibrant.report.names import clean
 from calibrant.report.svg import inline_svg
 from calibrant_lab import plugins
-from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.paper.figures import DRAWN, caption
 from calibrant_lab.paper.figures.cost import figure3
 from calibrant_lab.paper.figures.parts import NotRunError
@@ -24,9 +23,9 @@ from calibrant_lab.paper.tables.lines import parts
 from calibrant_lab.sweeps.protocol import Plan, plan
 from calibrant_lab.sweeps.run import recorded, validated
 from calibrant_lab.sweeps.sweep import FOLDER
-from calibrant_lab.trials.configuration import Configuration, changes_of
+from calibrant_lab.trials.configuration import Configuration, changes_of, shown
+from calibrant_lab.trials.listing import COLOURS, Run, look, order
 from calibrant_lab.trials.quantities import duration
-from calibrant_lab.trials.runs import COLOURS, Run, look, order
 from calibrant_lab.trials.store import Store
 
 _WORDS = {"done": "finished", "unfinished": "interrupted"}
@@ -179,11 +178,7 @@ def _settings(one: Configuration) -> str:
     defaults = one.of_method.defaults
     changed = {name: value for name, value in one.options if name != "weight" and value != defaults[name]}
     changed |= {name: value for name, value in changes_of(one).items() if name not in ("epochs", "reduced_split")}
-    parts = [f"{one.settings.epochs} epochs"]
-    for key, value in changed.items():
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
-        parts.append(f"{SYMBOLS.get(key, key.replace('_', ' '))} {shown}")
-    return clean(", ".join(parts))
+    return clean(", ".join([f"{one.settings.epochs} epochs", *(shown(*pair) for pair in changed.items())]))
 
 
 def _large(count: int) -> str:

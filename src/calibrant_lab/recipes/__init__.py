@@ -2,8 +2,11 @@
 
 from calibrant_lab import plugins
 from calibrant_lab.recipes.base import Recipe
-from calibrant_lab.recipes.images import cifar10, cifar100, digits, imagenet100, mnist
+from calibrant_lab.recipes.cifar import cifar10, cifar100
+from calibrant_lab.recipes.digits import digits
+from calibrant_lab.recipes.imagenet100 import imagenet100
 from calibrant_lab.recipes.made import made
+from calibrant_lab.recipes.mnist import mnist
 from calibrant_lab.recipes.nli import anli, snli
 
 RECIPES: dict[str, Recipe] = {

@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import torch
 from pydantic import BeforeValidator, Field, TypeAdapter
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import nn
 
 import calibrant as cal
 from calibrant.files import FileError
-from calibrant_lab.data import Images, ImageSamples
+from calibrant_lab.data.images import Images, ImageSamples
 from calibrant_lab.models import build_image_model
 from calibrant_lab.models.weights import load_weights
+from calibrant_lab.progress import progress_bar
 from calibrant_lab.scores import BINS, Predicted
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.sources import ShiftedImages, SourceName, shifted_images
@@ -130,7 +130,8 @@ def evaluate_shifts(
     temperatures = temperatures or [trial.result().validation["temperature"] for trial in trials]
     results = [_begun(trial, source, limit, own) for trial, own in zip(trials, temperatures, strict=True)]
     lacking = [[name for name in source.corruptions if name not in result.corrupted] for result in results]
-    with _progress(console, sum(map(len, lacking))) as advance:
+    with progress_bar(console, "{task.completed} of {task.total}") as progress:
+        task = progress.add_task("distribution shift", total=sum(map(len, lacking)))
         for name in source.corruptions:
             todo = [place for place, names in enumerate(lacking) if name in names]
             most = max((results[place].images for place in todo), default=0)
@@ -145,7 +146,7 @@ def evaluate_shifts(
                 )
                 results[place] = replace(result, corrupted={**result.corrupted, name: scores})
                 _keep(trial, results[place])
-                advance(name)
+                progress.update(task, advance=1, description=f"distribution shift: {name.replace('_', ' ')}")
     return results
 
 
@@ -216,16 +217,3 @@ def _kept(trial: Trial) -> list[ShiftResult]:
         with suppress(KeyError, TypeError, ValueError):
             return RESULTS.validate_python(read_json(path)["results"])
     return []
-
-
-@contextmanager
-def _progress(console: Console | None, total: int) -> Iterator[Any]:
-    """A progress bar, if there is a console; yields a function that advances it."""
-    shown = console is not None and console.is_terminal and total > 0
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        task = progress.add_task("distribution shift", total=total)
-        yield lambda name: progress.update(task, advance=1, description=f"distribution shift: {name.replace('_', ' ')}")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant.files import FileError
 from calibrant_lab import plugins
-from calibrant_lab.data import Images
+from calibrant_lab.data.images import Images
 from calibrant_lab.shift.corruptions import CORRUPTIONS, NOT_GENERATED, SEVERITIES, corrupt
 from calibrant_lab.trials.configuration import Configuration
 

@@ -11,7 +11,7 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import Callback
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from torch import nn
 
 from calibrant_lab.methods import SYMBOLS
@@ -83,10 +83,8 @@ def list_trials(
     ``rehearsed`` is the complete plan with placeholders for values that the search chooses, ``known`` the plan as far
     as results exist. One missing trial of each method and batch size is timed.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column(justify="right")
-    for heading in ("row", "step", "settings", "seed", ""):
-        table.add_column(heading, no_wrap=True)
+    columns = (Column(heading, no_wrap=True) for heading in ("row", "step", "settings", "seed", ""))
+    table = Table(Column(justify="right"), *columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     listed: set[Configuration] = set()
     to_do: list[Configuration] = []
     for row, so_far in zip(rehearsed.rows, known.rows, strict=True):
@@ -121,11 +119,11 @@ def _steps(row: Row, so_far: Row) -> list[tuple[str, Configuration, frozenset[st
 
 def _settings(trial: Configuration, row: Row, unknown: frozenset[str]) -> str:
     options = dict(trial.options)
-    shown = [name for name in options if name in SYMBOLS or any(name == search.option for search in row.searches)]
+    names = dict.fromkeys([*SYMBOLS, *(search.option for search in row.searches)])
     return ", ".join(
         f"{SYMBOLS.get(name, name)} {'chosen' if name in unknown else format(options[name], 'g')}"
-        for name in sorted(shown, key=list(SYMBOLS).index)
-        if options[name] is not None
+        for name in names
+        if options.get(name) is not None
     )
 
 

@@ -12,12 +12,12 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 
 from calibrant_lab.sweeps.protocol import Plan, Results, best_of, mean_scores
 from calibrant_lab.trials.configuration import Configuration, label
+from calibrant_lab.trials.listing import DIGITS
 from calibrant_lab.trials.quantities import duration, percent
-from calibrant_lab.trials.runs import DIGITS
 from calibrant_lab.trials.store import Progress, Store
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -131,8 +131,5 @@ def _best(plan: Plan, results: Results) -> Table | None:
 
 
 def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+    numbers = (Column(name, justify="right", no_wrap=True) for name in others)
+    return Table(Column(first, no_wrap=True), *numbers, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))

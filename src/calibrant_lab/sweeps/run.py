@@ -4,9 +4,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
-from typing import Protocol
 
 from calibrant.files import FileError
 from calibrant_lab import plugins
@@ -20,18 +19,13 @@ SECONDS_TO_WAIT = 1.0
 SECONDS_BETWEEN_VISITS = 5.0  # to a trial that another command runs
 
 
-class Observer(Protocol):
-    """Observer of a running sweep."""
-
-    def show(self, plan: Plan, results: Results, failed: Set[Configuration]) -> None:
-        """Called with the state of the sweep about once a second."""
-
-
-def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> Plan:
+def run(
+    sweep: Sweep, store: Store, executor: Executor, show: Callable[[Plan, Results, Set[Configuration]], None]
+) -> Plan:
     """Run the missing trials; every result updates the plan, since later trials depend on earlier ones.
 
     The sweep is recorded in the store before its first trial. Trials that failed in an earlier command are run again.
-    The executor is always stopped at the end.
+    ``show`` is called with the state of the sweep about once a second. The executor is always stopped at the end.
     """
     record(sweep, store)
     results = validated(store, sweep)
@@ -52,7 +46,7 @@ def run(sweep: Sweep, store: Store, executor: Executor, observer: Observer) -> P
                 if trial not in submitted and elsewhere.get(trial, 0.0) <= time.monotonic():
                     executor.submit(trial)
                     submitted.add(trial)
-            observer.show(current, results, failed)
+            show(current, results, failed)
             if not missing:
                 return current
             for trial, ending in executor.wait(SECONDS_TO_WAIT):

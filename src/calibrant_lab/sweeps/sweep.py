@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -12,7 +13,7 @@ from calibrant.files import naming, whole_or_not_at_all
 from calibrant_lab import plugins
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
-from calibrant_lab.scores import check_column, check_metric
+from calibrant_lab.scores import check_column, metric_of
 from calibrant_lab.settings import one_line
 from calibrant_lab.trials.configuration import Configuration, configure, read_settings
 
@@ -34,7 +35,7 @@ class Sweep(BaseModel):
     methods: tuple[str, ...] = Field(
         ("mmce", "sb-ece", "esd"), description="Names or import paths of the methods to compare with the NLL."
     )
-    grids: dict[str, tuple[float, ...]] = Field(
+    grids: dict[str, Annotated[tuple[float, ...], Field(min_length=1)]] = Field(
         {"weight": (1.0,)}, description="Values to search, by option, or by method.option for a single method."
     )
     seeds: int = Field(5, ge=1, description="Networks per row.")
@@ -44,8 +45,7 @@ class Sweep(BaseModel):
         0.015, gt=0, le=1, description="Validation accuracy that a candidate may lose relative to the NLL, as a share."
     )
     columns: tuple[str, ...] = Field(
-        COLUMNS,
-        description="Test scores; +temperature and +vector: after scaling fitted on the validation set.",
+        COLUMNS, description="Test scores; +temperature and +vector: after scaling fitted on the validation set."
     )
     reduced_split: bool = Field(True, description="Add a row for the NLL trained without the held-out share.")
     batch_divisors: tuple[int, ...] = Field(
@@ -66,7 +66,9 @@ class Sweep(BaseModel):
     def _columns(cls, given: Any) -> Any:
         """Check columns before anything is trained."""
         if isinstance(given, str):
-            check_metric(given)
+            metric = metric_of(given)
+            if metric.more_is_better or metric.signed or given in ("mean_confidence", "brier_uncertainty"):
+                raise ValueError(f"a lower {given} is not better: choose a score such as ece, log_loss or brier")
         else:
             for one in given:
                 check_column(one)
@@ -83,7 +85,14 @@ class Sweep(BaseModel):
         if self.search_seeds > self.seeds:
             most = f"{self.seeds}, the number of seeds per row"
             raise ValueError(f"search-seeds must be from 1 to {most}, got {self.search_seeds}")
-        _ = self.base  # checks the settings
+        with naming(Path("settings")):
+            _ = self.base
+        known = searched(self.methods)
+        wrong = next((key for key in self.grids if key not in known), None)
+        # Grids of a profile, and the default, may name options that only other methods search.
+        if wrong and self.profile is None and self.grids != type(self).model_fields["grids"].default:
+            near, names = plugins.meant(wrong, known), ", ".join(known) or "none"
+            raise ValueError(f"grids: no method searches {wrong!r}{near}: choose from {names}")
         return self
 
     @property
@@ -116,8 +125,9 @@ class Sweep(BaseModel):
             raise ValueError(one_line(error, cls.model_fields)) from error
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path | str) -> Self:
         """Read a sweep from a TOML file; paths in it are relative to its folder."""
+        path = Path(path)
         with naming(path):
             found = read_settings(path)
             for key in ("recipe", "methods", "select", "columns"):
@@ -158,3 +168,10 @@ class Sweep(BaseModel):
     def record_name(self) -> str:
         """Name of the sweep's own file in a store."""
         return f"{self.file_name}-{self.identity}.toml"
+
+
+def searched(methods: Iterable[str]) -> list[str]:
+    """Names of grids: the options that methods search, for all of them or for one."""
+    found = {plugins.short(name): one for name in methods if (one := method(name)).objective is not None}
+    pairs = [(option, f"{name}.{option}") for name, one in found.items() for option in ("weight", *one.searched)]
+    return list(dict.fromkeys(chain(*pairs)))

@@ -68,7 +68,7 @@ class Configuration:
         options |= {option: given.pop(option) for option in list(given) if option in known or option in of_others}
         if unknown := next((one for one in given if one not in fields), None):
             raise plugins.UnknownNameError(no_such_setting(unknown, [*known, *fields]))
-        settings = self.settings.replaced(given).model_dump()
+        settings = self.settings.model_dump() | given
         files = {one: digest for one, digest in self.files if one not in given}
         return configure(self.recipe, name, options=options, settings=settings, seed=seed, files=files)
 
@@ -197,8 +197,8 @@ def label(configuration: Configuration) -> str:
     options = {name: value for name, value in configuration.options if name == "weight" or value != defaults[name]}
     ordered = {name: options.pop(name) for name in SYMBOLS if name in options} | options
     settings = {name: value for name, value in changes_of(configuration).items() if name not in ("model", "epochs")}
-    shown = [_shown(name, value) for name, value in (ordered | settings).items()]
-    return " ".join([configuration.of_method.label, *shown])
+    changed = [shown(name, value) for name, value in (ordered | settings).items()]
+    return " ".join([configuration.of_method.label, *changed])
 
 
 def changes_of(configuration: Configuration) -> dict[str, Any]:
@@ -207,7 +207,8 @@ def changes_of(configuration: Configuration) -> dict[str, Any]:
     return {name: value for name, value in configuration.settings.to_dict().items() if value != recipes[name]}
 
 
-def _shown(name: str, value: Any) -> str:
+def shown(name: str, value: Any) -> str:
+    """An option or a setting with its value, as text."""
     written = SYMBOLS.get(name) or {"batch_size": "batch"}.get(name, name.replace("_", " "))
     if isinstance(value, bool):
         return written if value else f"no {written}"

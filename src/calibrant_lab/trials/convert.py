@@ -9,15 +9,10 @@ from rich.console import Console
 from calibrant.files import FileError
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
-from calibrant_lab.scores import score
+from calibrant_lab.scores import KEPT, score
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.store import CONFIGURATION, RESULT, Store, Trial
-
-COLUMNS = {
-    "accuracy": "accuracy", "ece": "ece", "nll": "nll", "ece_temperature": "ece+temperature",
-    "accuracy_vector": "accuracy+vector", "ece_vector": "ece+vector",
-}  # fmt: skip
 
 
 def convert(path: Path, console: Console) -> int:
@@ -92,5 +87,5 @@ def _result(found: dict[str, Any], outcome: dict[str, Any], folder: Path | None 
         validation["nll"] = math.nan
         if folder is not None and (folder / "validation.npz").exists():
             validation["nll"] = score("nll", Trial(folder).predicted("validation"))
-    test = {new: outcome[old] for old, new in COLUMNS.items()}
+    test = {column: outcome[column.replace("+", "_")] for column in KEPT}
     return found | {"validation": validation, "test": test, "environment": found["environment"] | {"sources": {}}}

@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant_lab import plugins
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.runs import look, order
+from calibrant_lab.trials.listing import look, order
 from calibrant_lab.trials.store import DATA, Result, Store, Trial
 
 
@@ -42,11 +42,12 @@ def _exported(trial: Trial, result: Result) -> dict[str, Any]:
     for name in (*configuration["files"], "model"):
         if isinstance(settings.get(name), str) and Path(settings[name]).is_absolute():
             settings[name] = Path(settings[name]).name
-    data = trial.folder / DATA
+    path = trial.folder / DATA
+    data = read_json(path) if path.exists() else {}
+    data.pop("folder", None)
     return {
         "trial": trial.identity, "configuration": configuration, "validation": result.validation, "test": result.test,
-        "cost": asdict(result.cost), "environment": result.environment,
-        "data": read_json(data) if data.exists() else None,
+        "cost": asdict(result.cost), "environment": result.environment, "data": data or None,
     }  # fmt: skip
 
 

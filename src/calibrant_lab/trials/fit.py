@@ -11,19 +11,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from lightning import Trainer
+from lightning.fabric.utilities import move_data_to_device
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
+from calibrant.torch_private import BatchNorm
 from calibrant.training import CalibrationWarning, InterleavedLoader, interleave
+from calibrant.training.forward import logits_of
 from calibrant.training.ignored import minimum_samples
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
 from calibrant.training.randomness import random_state, set_random_state
+from calibrant_lab import plugins
 from calibrant_lab.data.samples import Data
 from calibrant_lab.scores import Predicted
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.parts import Loaders, make_loaders
+from calibrant_lab.trials.split import Loaders, make_loaders
 
 
 class Prepared(NamedTuple):
@@ -49,7 +53,12 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
     method, settings = configuration.of_method, configuration.settings
     loss, objective = method.build(dict(configuration.options))
     weight = configuration.option("weight")
-    data = configuration.of_recipe.load(settings, folder, configuration.seed)
+    try:
+        data = configuration.of_recipe.load(settings, folder, configuration.seed)
+    except ValueError as error:
+        if ":" not in configuration.recipe:
+            raise
+        raise ValueError(f"{plugins.short(configuration.recipe)}: {error}") from error
     fewest = minimum_samples(objective)
     loaders = make_loaders(configuration, data, minimum_samples=fewest)
     classifier = CalibratedClassifier(
@@ -148,15 +157,11 @@ def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) 
     device = next(model.parameters()).device
     model.train(dropout)  # the whole model, since attention applies dropout without a Dropout layer
     for layer in model.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if isinstance(layer, BatchNorm):
             layer.eval()
     logits, target = [], []
     for inputs, labels in batches:
-        if isinstance(inputs, dict):
-            output = model(**{name: value.to(device) for name, value in inputs.items()})
-        else:
-            output = model(inputs.to(device))
-        logits.append(output.cpu())
+        logits.append(logits_of(model, move_data_to_device(inputs, device)).cpu())
         target.append(labels)
     return Predicted(torch.cat(logits), torch.cat(target))
 

@@ -70,7 +70,8 @@ class Losses:
         """How a trial whose process was lost has ended, or None if it should run again."""
         if self.store.result(trial) is not None:  # only its message was lost
             return Ended(trial, "done")
-        checkpoint = _modified(self.store.trial(trial).folder / CHECKPOINT)
+        path = self.store.trial(trial).folder / CHECKPOINT
+        checkpoint = path.stat().st_mtime_ns if path.exists() else 0
         times, earlier = self._seen.get(trial, (0, checkpoint))
         times = times + 1 if earlier == checkpoint else 1
         self._seen[trial] = (times, checkpoint)
@@ -209,10 +210,3 @@ def _gpus() -> list[str]:
     count = torch.cuda.device_count()
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return named[:count] or [str(number) for number in range(count)]
-
-
-def _modified(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0

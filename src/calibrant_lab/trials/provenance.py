@@ -4,6 +4,7 @@ import os
 import platform
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import calibrant as cal
 from calibrant.files import FileError
 from calibrant_lab import plugins
 from calibrant_lab.trials.configuration import Configuration, label
-from calibrant_lab.trials.store import Result, Trial
+from calibrant_lab.trials.json_files import read_json
+from calibrant_lab.trials.store import DATA, Result, Trial
 
 
 def made_with(configuration: Configuration) -> dict[str, Any]:
@@ -32,13 +34,22 @@ def changes_since(result: Result) -> list[str]:
     if then.get("calibrant") != now["calibrant"]:
         found.append(f"run with Calibrant {then.get('calibrant')}, this is {now['calibrant']}")
     sources = then.get("sources", {})
-    found += [f"{name} has changed since" for name, digest in now["sources"].items() if sources.get(name) != digest]
+    changed = [name.rpartition(":")[0] for name, digest in now["sources"].items() if sources.get(name) != digest]
+    found += [f"{name} has changed since" for name in dict.fromkeys(changed)]
     return found + [f"{name} has changed since" for name in _changed_files(result.configuration)]
 
 
-def told(results: Iterable[Result]) -> list[str]:
-    """Lines about what has changed since trials were run, each with the number of trials concerned."""
-    counted = Counter(change for result in results for change in changes_since(result))
+def other_data(trial: Trial, folder: Path | None) -> list[str]:
+    """A line if a trial was run with the data of another folder than the given one."""
+    path, given = trial.folder / DATA, folder and str(folder.resolve())
+    used = read_json(path).get("folder", given) if given and path.exists() else given
+    place = f"on the data in {used}" if used else "without --data-dir"
+    return [] if used == given else [f"trained {place}; use another --runs for other data"]
+
+
+def told(results: Iterable[Result], more: Iterable[str] = ()) -> list[str]:
+    """Lines about what has changed since trials were run, and more, each with the number of trials concerned."""
+    counted = Counter(chain((change for result in results for change in changes_since(result)), more))
     return [f"{count} trial{'s' if count > 1 else ''}: {change}" for change, count in counted.items()]
 
 

@@ -68,6 +68,9 @@ def run_trial(
             if is_full(error):
                 raise
             write_json(trial.folder / kept.FAILURE, {"traceback": traceback.format_exc()})
+            if raises and ":" in configuration.recipe and isinstance(error, ValueError):
+                command = f"calibrant runs show {configuration.identity[:8]} --runs {store.folder}"
+                raise ValueError(f"{error}; for the traceback: {command}") from error
             if raises:
                 raise
             return "failed"
@@ -97,7 +100,7 @@ def _run(
     check_files(configuration)
     prepared = prepare(configuration, data)
     earlier = checkpoint if checkpoint.exists() else None
-    _check_data(folder, prepared, resumes=earlier is not None)
+    _check_data(folder, prepared, data, resumes=earlier is not None)
     meter = Meter(prepared, folder / kept.PROGRESS)
     watching = [meter, KeepLast(checkpoint), *callbacks]
     trained = fit(prepared, loggers=loggers, callbacks=watching, resume_from=earlier, accelerator=accelerator)
@@ -146,17 +149,17 @@ def write_weights(path: Path, model: nn.Module) -> None:
         temporary.write_bytes(content.getvalue())
 
 
-def _check_data(folder: Path, prepared: Prepared, *, resumes: bool) -> None:
-    """Refuse to continue a trial with different data, another version or changed source."""
+def _check_data(folder: Path, prepared: Prepared, data: Path | None, *, resumes: bool) -> None:
+    """Refuse to continue a trial with different data, another version or changed source; record these."""
     found, path = prepared.loaders.description | made_with(prepared.configuration), folder / kept.DATA
-    if resumes and path.exists() and (earlier := read_json(path)) != found:
-        differs = [name for name in earlier | found if earlier.get(name) != found.get(name)]
+    earlier = read_json(path) if resumes and path.exists() else found
+    if differs := [name for name in earlier | found if earlier.get(name) != found.get(name) and name != "folder"]:
         what, remedy = "different data", "give the --data-dir it was started with, or another --runs"
         if {"calibrant", "sources"} & set(differs):
             what, remedy = "a different version", f"restore it, or delete {kept.CHECKPOINT} to start again"
         shown = (json.dumps({name: one.get(name) for name in differs}) for one in (earlier, found))
         raise FileError(folder, f"was started with {what} ({', now '.join(shown)}): {remedy}")
-    write_json(path, found)
+    write_json(path, found | {"folder": data and str(data.resolve())})
 
 
 def _write_predictions(folder: Path, prepared: Prepared, trained: Trained) -> None:

@@ -123,18 +123,31 @@ class Trial:
         with _explained(path) as found:
             try:
                 configuration = from_dict(found)
+                if configuration.identity != self.identity:
+                    raise ValueError("its settings do not match the name of its folder")
             except plugins.UnknownNameError as error:
                 raise UnknownTrialError(path, str(error)) from error
-            if configuration.identity != self.identity:
-                raise ValueError("its settings do not match the name of its folder")
+            except ValueError as error:
+                own = next((one for key in ("recipe", "method") if ":" in (one := str(found.get(key)))), None)
+                if own is None:
+                    raise
+                raise UnknownTrialError(path, f"{own} has other settings now ({error})") from error
             return configuration
 
     def found_again(self, configuration: Configuration) -> None:
-        """Update the paths of files named in the configuration, if they have moved since it was written."""
+        """Update paths of a user's files that have moved; refuse a different file that has the same name."""
         try:
-            _ = self.configuration
+            run = self.configuration
         except UnknownTrialError:
             write_json(self.folder / CONFIGURATION, configuration.to_dict())
+            return
+        for ours, given in ((run.recipe, configuration.recipe), (run.method, configuration.method)):
+            if ours != given:
+                digest = self.result().environment.get("sources", {}).get(plugins.short(given))
+                if digest != plugins.source_digest(given):
+                    raise FileError(
+                        self.folder, f"was run with {ours}, and {given} is different: rename it, or give another --runs"
+                    )
 
     @property
     def status(self) -> Status:
@@ -309,7 +322,8 @@ def _row(identity: str, result: Result) -> dict[str, Any]:
         "seed": configuration.seed, **configuration.settings.to_dict(), **dict(configuration.options),
         **{f"validation_{name}": value for name, value in result.validation.items()},
         **{f"test_{name}": value for name, value in result.test.items()},
-        **asdict(result.cost), "trial": identity,
+        **{"samples" if name == "images" else name: value for name, value in asdict(result.cost).items()},
+        "trial": identity,
     }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant_lab.data import Images
+from calibrant_lab.data.images import Images
 
 SHARED = Path(__file__).parents[3] / "../shared/data"
 

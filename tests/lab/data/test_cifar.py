@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from calibrant.files import FileError
-from calibrant_lab.data import cifar, load_cifar10, load_cifar100
+from calibrant_lab.data import cifar
+from calibrant_lab.data.cifar import load_cifar10, load_cifar100
 from calibrant_lab.data.sources import md5
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from calibrant.files import FileError
-from calibrant_lab.data import load_digits, load_mnist, mnist
+from calibrant_lab.data import mnist
+from calibrant_lab.data.digits import load_digits
+from calibrant_lab.data.mnist import load_mnist
 from calibrant_lab.data.sources import md5
 from tests.lab.data.sets import real
 

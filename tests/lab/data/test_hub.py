@@ -10,7 +10,11 @@ import torch
 from PIL import Image
 
 from calibrant.files import FileError
-from calibrant_lab import data
+from calibrant_lab.data.cifar import load_cifar10, load_cifar100
+from calibrant_lab.data.imagefolder import load_image_folder
+from calibrant_lab.data.images import ImageBatches
+from calibrant_lab.data.mnist import load_mnist
+from calibrant_lab.data.nli import load_anli, load_snli
 
 datasets = pytest.importorskip("datasets")
 
@@ -45,9 +49,9 @@ def play(monkeypatch: pytest.MonkeyPatch, splits: Fetched) -> list[str]:
 
 
 IMAGES: dict[str, tuple[Any, str, tuple[int, ...], str, str, int]] = {
-    "mnist": (lambda: data.load_mnist(None, size=28), "ylecun/mnist", (28, 28), "image", "label", 10),
-    "cifar10": (lambda: data.load_cifar10(None), "uoft-cs/cifar10", (32, 32, 3), "img", "label", 10),
-    "cifar100": (lambda: data.load_cifar100(None), "uoft-cs/cifar100", (32, 32, 3), "img", "fine_label", 100),
+    "mnist": (lambda: load_mnist(None, size=28), "ylecun/mnist", (28, 28), "image", "label", 10),
+    "cifar10": (lambda: load_cifar10(None), "uoft-cs/cifar10", (32, 32, 3), "img", "label", 10),
+    "cifar100": (lambda: load_cifar100(None), "uoft-cs/cifar100", (32, 32, 3), "img", "fine_label", 100),
 }
 
 
@@ -64,26 +68,26 @@ def test_small_images_are_decoded_into_memory(name: str, monkeypatch: pytest.Mon
         assert np.array_equal(images.pixels.permute(0, 2, 3, 1).numpy(), expected)
         assert images.pixels.dtype == torch.uint8
         assert images.labels.tolist() == list(splits[part][label])
-    assert len(list(data.ImageBatches(found.train, 4, crop_padding=4))) == 2
+    assert len(list(ImageBatches(found.train, 4, crop_padding=4))) == 2
 
 
 def test_imagenet_is_decoded_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     train = pictures(5, (50, 40), "image", "label", 3)  # greyscale, as some of ImageNet's are
     asked = play(monkeypatch, {"train": train, "validation": pictures(4, (40, 60, 3), "image", "label", 3)})
-    found = data.load_image_folder(None, size=32)
+    found = load_image_folder(None, size=32)
     assert asked == ["clane9/imagenet-100"]
     assert found.classes == 3
-    assert found.labels.tolist() == [0, 1, 2, 0, 1]
-    assert [len(part) for part in (found.train, found.train_unaugmented, found.test)] == [5, 5, 4]
-    image, label = found.test[3]
+    assert found.train.labels.tolist() == [0, 1, 2, 0, 1]
+    assert [len(part) for part in (found.train.augmented, found.train.dataset, found.test.dataset)] == [5, 5, 4]
+    image, label = found.test.dataset[3]
     assert (image.shape, label) == ((3, 32, 32), 0)
-    assert found.train[0][0].shape == (3, 32, 32)
+    assert found.train.augmented[0][0].shape == (3, 32, 32)
 
 
 def test_snli_drops_pairs_without_an_agreed_label(monkeypatch: pytest.MonkeyPatch) -> None:
     splits = {"train": sentences("a", [0, -1, 2]), "validation": sentences("b", [1]), "test": sentences("c", [-1, 1])}
     asked = play(monkeypatch, splits)
-    found = data.load_snli(None)
+    found = load_snli(None)
     assert asked == ["stanfordnlp/snli"]
     assert found.train.premises == ["a 0", "a 2"]
     assert found.train.labels.tolist() == [0, 2]
@@ -93,19 +97,19 @@ def test_snli_drops_pairs_without_an_agreed_label(monkeypatch: pytest.MonkeyPatc
 def test_anli_joins_its_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     splits = {f"{part}_r{k}": sentences(f"{part} {k}", [k - 1]) for part in ("train", "dev", "test") for k in (1, 2, 3)}
     asked = play(monkeypatch, splits)
-    found = data.load_anli(None)
+    found = load_anli(None)
     assert asked == ["facebook/anli"]
     assert found.validation.premises == ["dev 1 0", "dev 2 0", "dev 3 0"]
     assert found.test.labels.tolist() == [0, 1, 2]
 
 
 LOADERS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "mnist": (data.load_mnist, ("train-images-idx3-ubyte.gz", "yann.lecun.com", "ylecun/mnist")),
-    "cifar10": (data.load_cifar10, ("cifar-10-batches-py", "cs.toronto.edu", "uoft-cs/cifar10")),
-    "cifar100": (data.load_cifar100, ("cifar-100-python", "cs.toronto.edu", "uoft-cs/cifar100")),
-    "imagenet": (data.load_image_folder, ("val/<class>/*.JPEG", "image-net.org", "clane9/imagenet-100")),
-    "snli": (data.load_snli, ("snli_1.0_train.jsonl", "nlp.stanford.edu/projects/snli", "stanfordnlp/snli")),
-    "anli": (data.load_anli, ("train.jsonl", "github.com/facebookresearch/anli", "facebook/anli")),
+    "mnist": (load_mnist, ("train-images-idx3-ubyte.gz", "yann.lecun.com", "ylecun/mnist")),
+    "cifar10": (load_cifar10, ("cifar-10-batches-py", "cs.toronto.edu", "uoft-cs/cifar10")),
+    "cifar100": (load_cifar100, ("cifar-100-python", "cs.toronto.edu", "uoft-cs/cifar100")),
+    "imagenet": (load_image_folder, ("val/<class>/*.JPEG", "image-net.org", "clane9/imagenet-100")),
+    "snli": (load_snli, ("snli_1.0_train.jsonl", "nlp.stanford.edu/projects/snli", "stanfordnlp/snli")),
+    "anli": (load_anli, ("train.jsonl", "github.com/facebookresearch/anli", "facebook/anli")),
 }
 
 
@@ -141,7 +145,7 @@ def test_a_lack_of_memory_is_not_blamed_on_the_hub(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(MemoryError):
-        data.load_snli(None)
+        load_snli(None)
 
 
 @pytest.mark.parametrize("name", LOADERS)

@@ -11,8 +11,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from calibrant.files import FileError
-from calibrant_lab.data import load_image_folder
-from calibrant_lab.data.pictures import PictureError, Pictures, centre, random_box, random_part
+from calibrant_lab.data.decoding import PictureError, Pictures, centre, random_box, random_part
+from calibrant_lab.data.imagefolder import load_image_folder
 from tests.lab.data.sets import real
 
 
@@ -39,17 +39,17 @@ def folder(tmp_path: Path) -> Path:
 def test_pictures_labels_and_views(folder: Path) -> None:
     data = load_image_folder(folder, size=32)
     assert data.classes == 3
-    assert data.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 5
+    assert data.train.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 5
     assert data.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
-    image, label = data.train_unaugmented[5]
+    image, label = data.train.dataset[5]
     assert label == 1
     path = folder / "train/bee/2.png"
     expected = np.array(centre(Image.open(path).convert("RGB"), 32)).transpose(2, 0, 1) / 255
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     assert np.allclose(image, (expected - mean[:, None, None]) / std[:, None, None], atol=1e-6)
-    assert torch.equal(image, data.train_unaugmented[5][0])
-    assert not torch.equal(data.train[5][0], data.train[5][0])
-    grey = data.test[1][0] * torch.tensor(std).view(3, 1, 1) + torch.tensor(mean).view(3, 1, 1)
+    assert torch.equal(image, data.train.dataset[5][0])
+    assert not torch.equal(data.train.augmented[5][0], data.train.augmented[5][0])
+    grey = data.test.dataset[1][0] * torch.tensor(std).view(3, 1, 1) + torch.tensor(mean).view(3, 1, 1)
     assert torch.allclose(grey[0], grey[2], atol=1e-6)
 
 
@@ -111,7 +111,7 @@ def test_parts_are_mirrored_only_if_wanted_and_the_centre_never(folder: Path, fl
     Image.fromarray(np.tile(np.arange(60, dtype=np.uint8), (50, 1))).save(folder / "train/ant/0.JPEG")
     data = load_image_folder(folder, size=16, flip=flip)
     torch.manual_seed(0)
-    for pictures, wanted in ((data.train, flip), (data.train_unaugmented, False)):
+    for pictures, wanted in ((data.train.augmented, flip), (data.train.dataset, False)):
         images = [pictures[0][0] for _ in range(20)]
         mirrored = [bool(image[:, :, 0].mean() > image[:, :, -1].mean()) for image in images]
         assert any(mirrored) == wanted
@@ -121,7 +121,7 @@ def test_parts_are_mirrored_only_if_wanted_and_the_centre_never(folder: Path, fl
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataloader_repeats_itself_with_its_seed(folder: Path, workers: int) -> None:
     data = load_image_folder(folder, size=16)
-    loader = DataLoader(data.train, batch_size=5, num_workers=workers)
+    loader = DataLoader(data.train.augmented, batch_size=5, num_workers=workers)
 
     def passed(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
@@ -138,7 +138,7 @@ def test_a_list_chooses_classes(folder: Path, tmp_path: Path) -> None:
     chosen.write_text("cat\tFelis catus\n\nant\n")
     data = load_image_folder(folder, classes=chosen)
     assert data.classes == 2
-    assert data.labels.tolist() == [0] * 3 + [1] * 5
+    assert data.train.labels.tolist() == [0] * 3 + [1] * 5
     for text, message in (
         ("cat\ndog\n", f"chosen.txt: names dog, which is not in both {folder}/train and {folder}/val"),
         ("cat\ncat\n", "without duplicates"),
@@ -175,14 +175,14 @@ def test_a_damaged_picture_is_named(folder: Path, content: bytes | None) -> None
     path = folder / "train/ant/0.JPEG"
     path.write_bytes(path.read_bytes()[:300] if content is None else content)
     with pytest.raises(ValueError, match=f"{path}: cannot be decoded as an image"):
-        load_image_folder(folder).train_unaugmented[0]
+        load_image_folder(folder).train.dataset[0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_damaged_picture_is_one_sentence_even_from_within_a_worker(folder: Path, workers: int) -> None:
     path = folder / "train/ant/a  name\nof two lines.jpg"
     path.write_bytes(b"")
-    loader = DataLoader(Subset(load_image_folder(folder, size=16).train, [0, 3]), num_workers=workers)
+    loader = DataLoader(Subset(load_image_folder(folder, size=16).train.augmented, [0, 3]), num_workers=workers)
     with pytest.raises(PictureError) as caught:
         list(loader)
     name = str(path).replace("\n", " ")
@@ -208,9 +208,9 @@ def test_the_real_tiny_imagenet(tmp_path: Path) -> None:
         archive.extractall(tmp_path, members)
         archive.extract("classes.txt", tmp_path)
     data = load_image_folder(tmp_path, size=64)
-    assert data.labels.bincount().tolist() == [100, 100]
+    assert data.train.labels.bincount().tolist() == [100, 100]
     assert data.test.labels.bincount().tolist() == [50, 50]
-    x, y = default_collate([data.train[k] for k in range(0, 200, 20)])
+    x, y = default_collate([data.train.augmented[k] for k in range(0, 200, 20)])
     assert (x.shape, y.tolist()) == ((10, 3, 64, 64), [0] * 5 + [1] * 5)
     with pytest.raises(FileError, match=r"classes.txt: names .* and 93 more, which is not in both"):
         load_image_folder(tmp_path, classes=tmp_path / "classes.txt")

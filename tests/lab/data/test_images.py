@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from calibrant_lab.data import ImageBatches, Images
 from calibrant_lab.data.batching import generator_of_pass
+from calibrant_lab.data.images import ImageBatches, Images
 from tests.lab.data.sets import images
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
@@ -171,7 +171,7 @@ def test_bad_settings_are_refused(name: str) -> None:
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     code = (
-        "import sys, torch; before = set(sys.modules); import calibrant_lab.data; "
+        "import sys, torch; before = set(sys.modules); import calibrant_lab.recipes; "
         "print(*{'PIL', 'datasets', 'transformers', 'sklearn', 'lightning'} & (set(sys.modules) - before))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

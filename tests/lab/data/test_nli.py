@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.files import FileError
-from calibrant_lab.data import load_anli, load_snli
+from calibrant_lab.data.nli import load_anli, load_snli
 from tests.lab.data.sets import real
 
 SNLI_PARTS = {"train": 6, "dev": 5, "test": 4}

@@ -1,11 +1,12 @@
-"""TextBatches against the tokenizer's own padding."""
+"""Batches of pairs against the tokenizer's own padding."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from calibrant_lab.data import Pairs, TextBatches, TokenisedPairs
+from calibrant_lab.data.batching import Batches
+from calibrant_lab.data.text import Pairs, TokenisedPairs
 
 WORDS = ["a", "man", "cat", "dog", "sits", "runs", "sleeps", "outside", "in", "the", "sun", "quickly", "and"]
 UNKNOWN = "[UNK]"
@@ -57,7 +58,7 @@ def test_batches_equal_the_tokenizers_own(name: str, at_once: int, monkeypatch: 
     monkeypatch.setattr("calibrant_lab.data.text.TOKENISED_AT_ONCE", at_once)
     tokenizer, data = make_tokenizer(**SETTINGS[name]), pairs(50)
     indices = torch.arange(49, 0, -2)
-    loader = TextBatches(TokenisedPairs(data, tokenizer, max_length=14), 8, indices=indices)
+    loader = TokenisedPairs(data, tokenizer, max_length=14).batches(8, indices)
     widths = set()
     for (batch, labels), chosen in zip(loader, indices.split(8), strict=True):
         expected = tokenizer(
@@ -73,14 +74,13 @@ def test_batches_equal_the_tokenizers_own(name: str, at_once: int, monkeypatch: 
     assert max(widths) == 14
 
 
-def test_views_share_the_tokens_and_keep_the_promise_about_randomness(tokenizer: Any) -> None:
+def test_batches_keep_the_promise_about_randomness(tokenizer: Any) -> None:
     tokenised = TokenisedPairs(pairs(30), tokenizer, max_length=20)
-    train = TextBatches(tokenised, 4, indices=torch.arange(20), shuffle=True)
-    held_out = TextBatches(tokenised, 4, indices=torch.arange(20, 30))
-    assert train.pairs is held_out.pairs
+    train = tokenised.batches(4, torch.arange(20), training=True)
+    held_out = tokenised.batches(4, torch.arange(20, 30))
     assert (len(train), len(held_out)) == (5, 3)
 
-    def ids(loader: TextBatches) -> list[list[int]]:
+    def ids(loader: Batches) -> list[list[int]]:
         return [row for batch, _ in loader for row in batch["input_ids"].tolist()]
 
     before = torch.get_rng_state()

@@ -24,6 +24,10 @@ def bert(**settings: Any) -> Any:
     return transformers.BertConfig(**SMALL | {"vocab_size": len(WORDS)} | settings)
 
 
+def from_config(config: Any) -> TextClassifier:
+    return TextClassifier(transformers.AutoModelForSequenceClassification.from_config(config))
+
+
 @pytest.fixture
 def encoder(tmp_path: Path) -> Path:
     """A folder with an encoder that has no head yet, and its vocabulary."""
@@ -65,7 +69,7 @@ def test_a_trained_classifier_comes_back_as_it_was_saved(encoder: Path, tmp_path
 def test_transformers_is_imported_late_loads_silently_and_keeps_its_settings(encoder: Path) -> None:
     code = (
         "import sys\n"
-        "from calibrant_lab.models import TextClassifier, tokenizer_for\n"
+        "from calibrant_lab.models.text import TextClassifier, tokenizer_for\n"
         "assert 'transformers' not in sys.modules\n"
         "import transformers\n"
         "settings = transformers.utils.logging\n"
@@ -144,14 +148,14 @@ def test_a_folder_without_a_vocabulary_has_no_tokenizer(encoder: Path) -> None:
 
 @pytest.mark.parametrize("rows", [len(WORDS), len(WORDS) + 5])
 def test_a_tokenizer_fits_a_model_that_embeds_all_its_tokens(encoder: Path, rows: int) -> None:
-    check_fits(TextClassifier.from_config(bert(vocab_size=rows)), tokenizer_for(encoder), 128)
+    check_fits(from_config(bert(vocab_size=rows)), tokenizer_for(encoder), 128)
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(encoder: Path) -> None:
-    model, tokenizer = TextClassifier.from_config(bert(vocab_size=10)), tokenizer_for(encoder)
+    model, tokenizer = from_config(bert(vocab_size=10)), tokenizer_for(encoder)
     with pytest.raises(ValueError, match=r"^the tokenizer has token ids 0\.\.10, but the model embeds only 0\.\.9"):
         check_fits(model, tokenizer, 128)
-    model = TextClassifier.from_config(bert())
+    model = from_config(bert())
     check_fits(model, tokenizer, 128)
     tokenizer.add_tokens(["zebra"])
     with pytest.raises(ValueError, match=r"0\.\.11, but the model embeds only 0\.\.10: use the tokenizer of"):
@@ -178,7 +182,7 @@ LIMITS: dict[str, tuple[str, dict[str, Any], int]] = {
 def test_the_longest_text_is_the_longest_the_network_takes(encoder: Path, name: str) -> None:
     kind, settings, limit = LIMITS[name]
     config = getattr(transformers, kind)(vocab_size=len(WORDS), num_labels=2, **settings)
-    model, tokenizer = TextClassifier.from_config(config).eval(), tokenizer_for(encoder)
+    model, tokenizer = from_config(config).eval(), tokenizer_for(encoder)
     # BART looks for the end of the text, which is token 2.
     text = torch.full((1, limit + 1), 5)
     text[:, -1] = 2
@@ -196,4 +200,4 @@ def test_a_network_without_a_table_of_positions_takes_texts_of_any_length(encode
     config = transformers.DebertaV2Config(
         vocab_size=len(WORDS), **SMALL, max_position_embeddings=16, position_biased_input=False
     )
-    check_fits(TextClassifier.from_config(config), tokenizer_for(encoder), 1000)
+    check_fits(from_config(config), tokenizer_for(encoder), 1000)

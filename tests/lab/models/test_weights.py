@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant_lab.models import load_weights
+from calibrant_lab.models.weights import load_weights
 
 
 def network() -> nn.Sequential:

@@ -1,17 +1,15 @@
 """Ensembles and dropout: against averages taken by hand."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from calibrant.posthoc import TemperatureScaling, VectorScaling
-from calibrant_lab.paper.tables.ensembles import ensemble, ensemble_of, has_predictions, with_dropout
+from calibrant_lab.paper.tables.ensembles import ensemble
 from calibrant_lab.scores import KEPT, Predicted, scores_of
-from calibrant_lab.trials.store import Trial
-from tests.lab.synthetic import keep_predictions, noisy
+from tests.lab.synthetic import noisy
 
 
 def ece(probabilities: np.ndarray, target: np.ndarray) -> float:
@@ -76,21 +74,6 @@ def test_other_targets_and_too_few_networks_are_refused() -> None:
     for few in ([], [(held, test)]):
         with pytest.raises(ValueError, match=f"at least two networks, got {len(few)}"):
             ensemble(few, KEPT)
-
-
-def test_predictions_come_from_the_trials_folders(tmp_path: Path) -> None:
-    trials = [Trial(tmp_path / f"digits-nll-{seed}") for seed in range(2)]
-    assert not has_predictions(trials[0])
-    for seed, trial in enumerate(trials):
-        trial.folder.mkdir()
-        keep_predictions(trial.folder, seed)
-        keep_predictions(trial.folder, seed + 10, suffix="-dropout")
-    assert has_predictions(trials[0])
-    expected = ensemble([(trial.predicted("validation"), trial.predicted("test")) for trial in trials], KEPT)
-    assert ensemble_of(trials, KEPT) == pytest.approx(expected)
-    sampled = scores_of(trials[0].predicted("validation", sampled=True), trials[0].predicted("test", sampled=True))
-    assert with_dropout(trials[0], KEPT) == sampled
-    assert sampled != scores_of(trials[0].predicted("validation"), trials[0].predicted("test"))
 
 
 def test_columns_of_ones_own_are_scored_too() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.paper.tables.build import Tabulated, tabulate
-from calibrant_lab.paper.tables.formats import render, significance_csv
+from calibrant_lab.paper.tables.formats import for_terminal, render, significance_csv
 from calibrant_lab.sweeps.protocol import rehearse
 from calibrant_lab.trials.store import Store
 from tests.lab.synthetic import finish, finish_all, finished_plan, keep_predictions, scores
@@ -36,7 +36,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Tabulated:
 
 def printed(table: Tabulated, width: int = 80) -> str:
     screen = io.StringIO()
-    Console(file=screen, width=width, color_system=None).print(render(table, "table"))
+    Console(file=screen, width=width, color_system=None).print(for_terminal(table))
     return screen.getvalue()
 
 
@@ -69,7 +69,7 @@ def test_the_terminal_needs_eighty_columns_even_at_its_widest(tmp_path: Path) ->
 
 def test_bold_is_bold_and_the_paper_is_dim(table: Tabulated) -> None:
     screen = io.StringIO()
-    Console(file=screen, width=100, force_terminal=True, color_system="standard").print(render(table, "table"))
+    Console(file=screen, width=100, force_terminal=True, color_system="standard").print(for_terminal(table))
     shown = screen.getvalue()
     assert "\x1b[1m98.02±0.02†\x1b[0m" in shown
     assert re.search(r"\x1b\[2m\s*98\.8±0\.034", shown)
@@ -180,5 +180,19 @@ def test_an_empty_table_can_be_rendered_in_every_format(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_is_refused(table: Tabulated) -> None:
-    with pytest.raises(ValueError, match="unknown format 'html': choose from table, markdown, latex, csv"):
-        render(table, "html")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="unknown format 'html': choose from markdown, latex, csv"):
+        render(table, "html")  # type: ignore[arg-type]
+
+
+def test_csv_shortens_the_names_of_ones_own_metrics(tmp_path: Path) -> None:
+    own = f"{tmp_path / 'mine.py'}:worst"
+    (tmp_path / "mine.py").write_text("def worst(predictions):\n    return 0.5\n")
+    changes = {"select": own, "columns": ["ece", own], "methods": ["esd"], "seeds": 2}
+    plan = rehearse(paper_sweep("table1", "digits", "quick", changes))
+    store = Store(tmp_path / "runs")
+    for seed, trial in ((trial.seed, trial) for row in plan.rows for trial in row.trials):
+        keep_predictions(finish(store, trial, outcome(0, seed)), seed)
+    table = tabulate(plan, store)
+    (first, *_) = csv.DictReader(io.StringIO(render(table, "csv")))
+    assert (first["select"], first["mine.py:worst_mean"]) == ("mine.py:worst", "0.5")
+    assert {row["measure"] for row in csv.DictReader(io.StringIO(significance_csv(table)))} == {"ece", "mine.py:worst"}

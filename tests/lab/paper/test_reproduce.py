@@ -27,6 +27,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def complete(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trials of all tables, and the scores of Figure 6: Tables 2 and 3 train networks of their own."""
+    folder = tmp_path_factory.mktemp("complete") / "runs"
+    shutil.copytree(runs, folder)
+    call("reproduce", "all", *SMALL, "--runs", folder, "--shift-images", "40")
+    return folder
+
+
 def call(*arguments: str | Path, code: int = 0) -> None:
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
@@ -115,10 +124,9 @@ def test_tables_and_figures_of_other_settings_are_not_overwritten(
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.slow  # Tables 2 and 3 train networks of their own; Figure 6 is in tests/lab/shift too
-def test_all_is_all_that_can_be_shown(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(runs, tmp_path / "runs")
-    call("reproduce", "all", *SMALL, "--runs", tmp_path / "runs", "--out", tmp_path, "--shift-images", "40")
+@pytest.mark.slow  # Figure 6 is in tests/lab/shift too
+def test_all_is_all_that_can_be_shown(complete: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("reproduce", "all", *SMALL, "--runs", complete, "--out", tmp_path, "--shift-images", "40")
     shown = capsys.readouterr().out
     for name in ("Table 1", "Table 2", "Table 3", "+ ESD (b16)", "+ ECE (b32)", "figure2: not drawn: "):
         assert name in shown
@@ -184,6 +192,11 @@ def test_ctrl_c_says_how_to_go_on(
         (["reproduce", "table1", "--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--ray-address", "auto"], "--executor ray"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--parallel", "2"], "--executor local"),
+        (["reproduce", "table1", *SMALL, "--cpus-per-trial", "2"], "need --executor ray"),
+        (["reproduce", "table1", *SMALL, "--gpus-per-trial", "1", "--dry-run"], "need --executor ray"),
+        (["reproduce", "table1", *SMALL, "--shift-images", "20"], "are for figure6, which is not drawn"),
+        (["reproduce", "figure1", *SMALL, "--corrupted-dir", "nowhere"], "are for figure6, which is not drawn"),
+        (["reproduce", "table1", *SMALL, "--bandwidth", "0.2"], "unknown setting 'bandwidth'"),
         (["runs", "show", "zzzz"], "zzzz"),
     ],
 )
@@ -243,6 +256,15 @@ def test_other_data_are_not_mixed_into_a_table(runs: Path, tmp_path: Path, capsy
     assert not last.folder.exists()
 
 
+def test_a_table_of_other_data_than_those_given_says_so(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("reproduce", "table1", *SMALL, "--runs", runs, "--data-dir", tmp_path)
+    assert "trained without --data-dir; use another --runs for other data" in capsys.readouterr().err
+    call("reproduce", "table1", *SMALL, "--runs", runs)
+    assert "--data-dir" not in capsys.readouterr().err
+
+
 def test_settings_of_the_objectives_hold_for_all_trials(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call(
         "reproduce", "table1", *SMALL, "--runs", runs, "--dry-run", "--batchnorm", "freeze",
@@ -264,10 +286,10 @@ def test_a_recipe_without_its_data_does_not_stop_those_after_it(
 
 @pytest.mark.slow
 def test_figure6_of_all_without_networks_leaves_the_others(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    complete: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "runs"
-    shutil.copytree(runs, store)
+    shutil.copytree(complete, store)
     call("runs", "prune", "--weights", "--apply", "--runs", store)
     call("reproduce", "all", *SMALL, "--runs", store, "--out", tmp_path)
     assert "figure6: not drawn: " in capsys.readouterr().out
@@ -304,7 +326,11 @@ def test_what_is_damaged_costs_its_own_line_only(
 
 def test_every_option_of_the_help_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call("reproduce", "--help")
-    listed = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out.partition("Parameters")[2]))
+    shown = capsys.readouterr().out
+    listed = set(re.findall(r"│ \*? +(?:[A-Z]+ )?(--[a-z][a-z-]+)", shown))
+    assert {"--target", "--shift-images", "--gpus-per-trial", "--dry-run"} <= listed
+    keyword = " ".join(shown.partition("--[KEYWORD] STR")[2].replace("│", " ").split())
+    assert keyword.startswith("Settings of the recipe for all trials, such as --epochs 5;")
     given = {
         "--recipe": "digits", "--profile": "quick", "--methods": "esd", "--weights": "2", "--seeds": "2",
         "--search-seeds": "2", "--select": "nll", "--columns": "accuracy", "--data-dir": str(tmp_path),
@@ -313,9 +339,9 @@ def test_every_option_of_the_help_is_taken(tmp_path: Path, capsys: pytest.Captur
         "--shift-images": "20", "--epochs": "1",
     }  # fmt: skip
     # Refused beside those of the cluster, and for data without published corruptions.
-    others = {"--parallel", "--corrupted-dir", "--dry-run", "--target", "--executor"}
-    assert listed - others <= given.keys()
-    call("reproduce", "table1", *(text for pair in given.items() for text in pair), "--dry-run")
+    others = {"--parallel", "--corrupted-dir", "--dry-run", "--target"}
+    assert listed - others | {"--epochs"} == given.keys()
+    call("reproduce", "all", *(text for pair in given.items() for text in pair), "--dry-run")
     assert not (tmp_path / "runs").exists()
 
 
@@ -331,7 +357,7 @@ def test_a_sweep_from_a_file_takes_what_the_command_line_says_instead(tmp_path: 
     [request] = requested(str(path), changes=changes, settings={"epochs": "1"})
     [sweep] = request.sweeps
     assert (sweep.name, sweep.methods, sweep.seeds) == ("mine", ("esd",), 3)
-    assert (sweep.grid("esd", "weight"), sweep.grid("mmce", "bandwidth")) == ((2.0, 8.0), (0.4,))
+    assert sweep.grids == {"weight": (2.0, 8.0)}  # without the grid that only mmce searches
     assert sweep.settings == {"epochs": 1, "noise": 0.1}
     with pytest.raises(ValueError, match="leave out --profile"):
         requested(str(path), profile="quick")

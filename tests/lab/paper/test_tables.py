@@ -11,7 +11,9 @@ import pytest
 from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.paper.published import Printed
 from calibrant_lab.paper.tables.build import Cell, TableRow, Tabulated, tabulate
+from calibrant_lab.paper.tables.ensembles import ensemble
 from calibrant_lab.paper.tables.notes import footnotes, footnotes_on_significance, title
+from calibrant_lab.scores import scores_of
 from calibrant_lab.sweeps.protocol import Validated, plan, rehearse
 from calibrant_lab.trials.store import Store
 from tests.lab.synthetic import fail, finish, finish_all, finished_plan, keep_predictions, scores
@@ -287,10 +289,15 @@ def test_ensembles_and_dropout_come_from_stored_predictions(tmp_path: Path) -> N
     ]  # fmt: skip
     assert table.unkept == ("+ SB-ECE",)
     assert not any(cell.best for row in table.rows if row.kind != "network" for cell in row.cells.values())
-    assert math.isnan(named(table, "NLL", "ensemble").cells["ece"].std)
+    voted = named(table, "NLL", "ensemble").cells["ece"]
+    assert math.isnan(voted.std)
+    networks = [store.trial(trial) for trial in plan.rows[0].trials]
+    members = [(one.predicted("validation"), one.predicted("test")) for one in networks]
+    assert voted.mean == pytest.approx(100 * ensemble(members, ["ece"])["ece"])
+    sampled = store.trial(plan.rows[1].trials[0])
+    expected = scores_of(sampled.predicted("validation", sampled=True), sampled.predicted("test", sampled=True))
+    assert named(table, "NLL, reduced split", "dropout").cells["ece"].mean == 100 * expected["ece"]
     assert "No ensemble of + SB-ECE" in text_of(footnotes(table))
-    alone = tabulate(plan, store, ensembles=False)
-    assert [row.kind for row in alone.rows] == ["network"] * 5
 
 
 def test_an_ensemble_shows_what_was_chosen_and_no_accuracy_that_was_not_compared(tmp_path: Path) -> None:
@@ -323,3 +330,13 @@ def test_a_search_that_has_begun_is_not_called_not_run(tmp_path: Path) -> None:
     assert named(table, "+ ESD").problem == "search not ended"
     assert named(table, "+ MMCE").problem == "not run here"
     assert "Without numbers" not in text_of(footnotes(table))
+
+
+def test_a_dash_is_explained_with_the_number_of_seeds(tmp_path: Path) -> None:
+    def unscaled(place: int, seed: int) -> dict[str, float]:
+        return outcome(place, seed) | ({"ece+temperature": math.nan} if (place, seed) in ((0, 1), (0, 3)) else {})
+
+    plan = finished_plan("table1", "mnist")
+    table = tabulate(plan, finish_all(Store(tmp_path), plan, unscaled))
+    assert "A dash: no temperature could be fitted for NLL (2 of 5 seeds)." in footnotes(table)
+    assert not any(note.startswith("A dash") for note in footnotes(table1(tmp_path / "other")))

@@ -13,7 +13,8 @@ from rich.console import Console
 
 import calibrant as cal
 from calibrant.files import FileError, write_predictions
-from calibrant_lab.data import ImageBatches, Images, load_digits
+from calibrant_lab.data.digits import load_digits
+from calibrant_lab.data.images import ImageBatches, Images
 from calibrant_lab.models import build_image_model
 from calibrant_lab.paper.figures.parts import NotRunError
 from calibrant_lab.paper.figures.shift import figure6

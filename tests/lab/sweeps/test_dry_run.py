@@ -40,11 +40,11 @@ class Asked:
         return Estimate(1800.0 if trial.method == "nll" else 3600.0, 10**6, 3 * 10**6, self.on_gpu)
 
 
-def listed(store: Store, asked: Asked, gpus: float = 1.0) -> list[str]:
+def listed(store: Store, asked: Asked, gpus: float = 1.0, sweep: Sweep = SWEEP) -> list[str]:
     console = Console(record=True, width=200, file=io.StringIO())
-    results = validated(store, SWEEP)
+    results = validated(store, sweep)
     known = {one: found for one in results if (found := store.result(one)) is not None}
-    list_trials(rehearse(SWEEP), plan(SWEEP, results), known, console, estimate=asked, gpus=gpus)
+    list_trials(rehearse(sweep), plan(sweep, results), known, console, estimate=asked, gpus=gpus)
     return [" ".join(line.split()) for line in console.export_text().splitlines()]
 
 
@@ -55,6 +55,19 @@ def test_every_trial_is_listed_and_those_that_wait_say_for_what(store: Store) ->
     assert "8 + MMCE seeds λ chosen, φ chosen 1 waits" in lines
     assert any(line.startswith(f"{TRIALS} trials, 0 done, {TRIALS} to do.") for line in lines)
     assert "Waiting trials depend on the values that the search chooses; their number does not." in lines
+
+
+def test_a_searched_option_of_a_users_method_is_listed(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from calibrant import ESDLoss\n"
+        "from calibrant_lab import Method\n"
+        "mine = Method('mine', lambda depth=1.0: ESDLoss(), options={'depth': 1.0}, searched={'depth': 1.0})\n"
+    )
+    grids = {"weight": (0.5,), "depth": (1.0, 2.0)}
+    sweep = Sweep(recipe="digits", methods=(f"{tmp_path / 'mine.py'}:mine",), seeds=2, grids=grids)
+    lines = listed(store, Asked(), sweep=sweep)
+    assert "5 + mine search λ λ 0.5, depth 1 0 to do" in lines
+    assert "6 + mine search depth λ chosen, depth 2 0 waits" in lines
 
 
 def test_time_gpu_hours_and_disk_are_those_of_the_trials_that_are_to_do(store: Store) -> None:

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant_lab.methods import METHODS as KNOWN
-from calibrant_lab.paper.profiles import paper_sweep, profile
+from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.sweeps.protocol import Plan, Results, Row, Validated, plan, rehearse, row_name
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration, configure
 
 MNIST = configure("mnist", settings={"epochs": 12})
-PAPER = profile("paper")
+PAPER = paper_sweep("table1", "mnist", "paper")
 METHODS = ("mmce", "sb-ece", "esd", "esd-raw", "weighted-mmce", "s-avuc", "ece", "focal")
 ADDED = [name for name, method in KNOWN.items() if method.objective is not None]
 OTHERS = [name for name, method in KNOWN.items() if method.objective is None and name != "nll"]
@@ -60,8 +60,8 @@ def values(trials: tuple[Configuration, ...], *names: str) -> list[Any]:
 def test_the_grids_are_those_of_the_paper() -> None:
     assert PAPER.grids["weight"] == (0.2, 0.4, 0.6, 0.8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
     assert (PAPER.grids["bandwidth"], PAPER.grids["softness"]) == ((0.2, 0.4, 0.6, 0.8), (0.0001, 0.001, 0.01, 0.1))
-    cpu = profile("cpu")
-    assert (cpu.grids["weight"], cpu.seeds, cpu.most_epochs) == ((0.2, 0.6, 1, 2, 4, 8), 5, 50)
+    cpu = paper_sweep("table1", "mnist", "cpu")
+    assert (cpu.grids["weight"], cpu.seeds, cpu.settings) == ((0.2, 0.6, 1, 2, 4, 8), 5, {"epochs": 50})
     assert (cpu.grids["bandwidth"], cpu.grids["softness"]) == (PAPER.grids["bandwidth"], PAPER.grids["softness"])
     epochs = [
         paper_sweep("table1", recipe, name).base.settings.epochs

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import pytest
 
 from calibrant.files import FileError
 from calibrant_lab.sweeps import run as running
-from calibrant_lab.sweeps.protocol import Plan, Results, plan
+from calibrant_lab.sweeps.protocol import Plan, plan
 from calibrant_lab.sweeps.run import recorded, validated
 from calibrant_lab.sweeps.run import run as run_sweep
 from calibrant_lab.sweeps.sweep import FOLDER, Sweep
@@ -22,7 +22,7 @@ from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
 from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, Cost, Result, Store, write_result
-from tests.lab.interrupted_sweep import SWEEP, TRIALS, Unseen
+from tests.lab.interrupted_sweep import SWEEP, TRIALS
 
 if TYPE_CHECKING:
     from calibrant_lab.trials.store import Ending
@@ -41,8 +41,8 @@ def finish(store: Store, trial: Configuration) -> "Ending":
     return "done"
 
 
-def run(store: Store, executor: Executor, observer: running.Observer | None = None, sweep: Sweep = SWEEP) -> Plan:
-    return run_sweep(sweep, store, executor, observer or Unseen())
+def run(store: Store, executor: Executor, show: Callable[..., None] = lambda *_: None, sweep: Sweep = SWEEP) -> Plan:
+    return run_sweep(sweep, store, executor, show)
 
 
 class Fake:
@@ -118,13 +118,9 @@ def test_a_failed_trial_stops_no_other_and_is_tried_again_by_the_next_command(st
 
 def test_a_trial_said_to_be_done_that_left_nothing_has_failed(store: Store) -> None:
     shown: list[int] = []
-
-    class View(Unseen):
-        def show(self, plan: Plan, results: Results, failed: Set[Configuration]) -> None:
-            shown.append(len(failed))
-
     gone = plan(SWEEP, {}).rows[1].trials[0]
-    run(store, Fake(store, lambda trial: "done" if trial == gone else finish(store, trial)), View())
+    executor = Fake(store, lambda trial: "done" if trial == gone else finish(store, trial))
+    run(store, executor, lambda _, __, failed: shown.append(len(failed)))
     assert shown[-1] == 1
 
 

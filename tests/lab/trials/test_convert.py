@@ -17,7 +17,7 @@ from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.convert import convert
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.runs import look
+from calibrant_lab.trials.listing import look
 from calibrant_lab.trials.store import Store
 
 RESULTS = Path(__file__).parents[3] / "results"

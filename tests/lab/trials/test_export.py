@@ -35,7 +35,8 @@ def test_the_finished_trials_are_exported_without_paths(store: Store, tmp_path: 
     weights.write_bytes(b"1")
     (tmp_path / "mine.py").write_text("from calibrant_lab.recipes import cifar10 as mine\n")
     changes: dict[str, Any] = {"initial_weights": str(weights), "model": str(tmp_path / "bert")}
-    finished(store, configure(f"{tmp_path / 'mine.py'}:mine", settings=changes))
+    trial = finished(store, configure(f"{tmp_path / 'mine.py'}:mine", settings=changes))
+    write_json(trial.folder / kept.DATA, {"train": 80, "folder": str(tmp_path)})
     assert export(store, tmp_path / "results" / "runs.json") == 3
     text = (tmp_path / "results" / "runs.json").read_text()
     nll, esd, mine = json.loads(text)["trials"]

@@ -1,8 +1,9 @@
 """A trial in a store: stopped anywhere, it ends the same; what goes wrong stays with it."""
 
 import errno
+import re
 import threading
-from contextlib import ExitStack
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from calibrant_lab.trials import run as running
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.provenance import changes_since, told
+from calibrant_lab.trials.provenance import changes_since, other_data, told
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Result, Store, Trial
 from calibrant_lab.trials.watching import KeepLast
@@ -167,10 +168,16 @@ def test_a_glance_at_a_trial_does_not_keep_it_from_being_run(store: Store, monke
     trial = store.trial(TINY)
     trial.folder.mkdir(parents=True)
     monkeypatch.setattr(running, "_run", lambda *_: None)
-    with ExitStack() as glance:
-        assert glance.enter_context(trial.claimed())
-        threading.Timer(0.2, glance.pop_all().close).start()
-        assert run_trial(store, TINY, None, "cpu") == "done"
+    held = threading.Event()
+
+    def glance() -> None:
+        with trial.claimed():  # released by its own thread, as older versions of filelock require
+            held.set()
+            time.sleep(0.2)
+
+    threading.Thread(target=glance).start()
+    assert held.wait(5)
+    assert run_trial(store, TINY, None, "cpu") == "done"
 
 
 def test_a_failure_is_kept_with_the_trial_and_cleared_by_success(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,11 +375,51 @@ def test_the_source_and_the_version_belong_to_a_trial_and_a_change_is_told(
     assert changes_since(result) == []
     assert list(result.environment["sources"]) == ["mine.py:mine"]
     mine.write_text(RECIPE + "# changed")
-    assert changes_since(result) == ["mine.py:mine has changed since"]
+    assert changes_since(result) == ["mine.py has changed since"]
     monkeypatch.setattr(cal, "__version__", "9.9.9")
     version = f"run with Calibrant {result.environment['calibrant']}, this is 9.9.9"
-    assert changes_since(result) == [version, "mine.py:mine has changed since"]
-    assert told([result, result]) == [f"2 trials: {version}", "2 trials: mine.py:mine has changed since"]
+    assert changes_since(result) == [version, "mine.py has changed since"]
+    assert told([result, result]) == [f"2 trials: {version}", "2 trials: mine.py has changed since"]
+
+
+def test_a_file_with_recipe_and_method_is_told_once(mine: Path, store: Store) -> None:
+    mine.write_text(f"{RECIPE}from calibrant import ESDLoss as own\n")
+    configuration = configure(f"{mine}:mine", f"{mine}:own")
+    assert run_trial(store, configuration, None, "cpu") == "done"
+    mine.write_text(RECIPE)
+    assert changes_since(store.trial(configuration).result()) == ["mine.py has changed since"]
+
+
+def test_another_folder_of_data_is_told(mine: Path, store: Store, tmp_path: Path) -> None:
+    configuration = configure(f"{mine}:mine")
+    trial = store.trial(configuration)
+    assert run_trial(store, configuration, tmp_path / "one", "cpu") == "done"
+    assert other_data(trial, tmp_path / "one") == other_data(trial, None) == []
+    line = f"trained on the data in {tmp_path / 'one'}; use another --runs for other data"
+    assert other_data(trial, tmp_path / "two") == [line]
+    assert told([], [line, line]) == [f"2 trials: {line}"]
+    write_json(trial.folder / kept.DATA, {"fingerprint": "of an older version"})
+    assert other_data(trial, tmp_path / "two") == []
+    write_json(trial.folder / kept.DATA, {"folder": None})
+    assert other_data(trial, tmp_path / "two") == ["trained without --data-dir; use another --runs for other data"]
+
+
+def test_a_moved_folder_of_data_does_not_stop_a_trial_from_being_continued(mine: Path, store: Store) -> None:
+    short = configure(f"{mine}:mine")
+    assert run_trial(store, short, Path("one"), "cpu", keeps_checkpoint=True) == "done"
+    longer = short.replaced({"epochs": 3})
+    assert run_trial(store, longer, Path("two"), "cpu") == "done", store.trial(longer).failure()
+    assert read_json(store.trial(longer).folder / kept.DATA)["folder"] == str(Path("two").resolve())
+
+
+def test_an_error_in_load_names_the_recipe_and_where_its_traceback_is(mine: Path, store: Store) -> None:
+    mine.write_text(RECIPE + "def load():\n    raise ValueError('my own problem')\nmine = Recipe(load, nn.Linear)\n")
+    configuration = configure(f"{mine}:mine")
+    shown = f"calibrant runs show {configuration.identity[:8]} --runs {store.folder}"
+    message = f"mine.py:mine: my own problem; for the traceback: {shown}"
+    with pytest.raises(ValueError, match=rf"\A{re.escape(message)}\Z"):
+        run_trial(store, configuration, None, "cpu", raises=True)
+    assert "line 9, in load" in (store.trial(configuration).failure() or "")
 
 
 def test_a_trial_is_not_continued_with_other_source(mine: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.files import FileError
+from calibrant_lab import plugins
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.settings import Settings
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import configure, from_dict
 from calibrant_lab.trials.json_files import read_json, write_json
-from calibrant_lab.trials.store import Progress, Store, Trial, UnknownTrialError
+from calibrant_lab.trials.provenance import made_with
+from calibrant_lab.trials.store import Progress, Store, Trial, UnknownTrialError, write_result
 from tests.lab.made_trials import failed, finished, halfway, held_by_another_process, of
 
 # Taken once: trials that are stored must be found again by later versions.
@@ -129,6 +131,32 @@ def test_a_trial_is_found_again_where_the_file_of_its_recipe_has_moved(store: St
     assert list(Store(store.folder).results()) == [after]
 
 
+def test_a_different_file_of_the_same_name_is_refused(store: Store, tmp_path: Path) -> None:
+    for folder, more in (("a", ""), ("b", "# another"), ("copy", "")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(f"from calibrant_lab.recipes import digits as mine\n{more}")
+    a, b, copy = (configure(f"{tmp_path / folder / 'mine.py'}:mine") for folder in ("a", "b", "copy"))
+    trial = finished(store, a)
+    result = trial.result()
+    write_result(trial.folder, dataclasses.replace(result, environment=result.environment | made_with(a)))
+    store.trial(copy).found_again(copy)
+    with pytest.raises(FileError, match=r"was run with .*/a/mine.py:mine, and .*/b/mine.py:mine is different: rename"):
+        store.trial(b).found_again(b)
+
+
+def test_a_setting_added_to_a_users_recipe_makes_its_old_trials_unknown(store: Store, tmp_path: Path) -> None:
+    source, path = "from calibrant_lab.recipes import digits\nfrom calibrant_lab import Recipe\n", tmp_path / "mine.py"
+    made = "mine = Recipe(digits.load, digits.build, settings=digits.settings{})\n"
+    path.write_text(source + made.format(", width=3"))
+    trial = finished(store, configure(f"{path}:mine"))
+    for more in (", width=3, depth=2", ", width='wide'"):
+        path.write_text(source + made.format(more))
+        plugins._from_file.cache_clear()
+        with pytest.raises(UnknownTrialError, match=r"mine\.py:mine has other settings now") as raised:
+            _ = Trial(trial.folder).configuration
+        assert "delete" not in str(raised.value)
+
+
 def test_a_store_is_named_by_a_text_too(store: Store) -> None:
     finished(store, of("esd"))
     assert Store(str(store.folder)).results() == store.results()
@@ -143,7 +171,7 @@ def test_a_store_is_a_frame_of_its_finished_trials(store: Store) -> None:
     esd = frame.set_index("method").loc["esd"]
     assert (esd["recipe"], esd["seed"], esd["epochs"], esd["weight"], esd["seconds"]) == ("digits", 0, 12, 2.0, 3.5)
     assert (esd["validation_accuracy"], esd["test_accuracy"], esd["test_ece+temperature"]) == (0.9, 0.89, 0.02)
-    assert esd["trial"] == of("esd", weight=2.0).identity
+    assert (esd["trial"], esd["samples"]) == (of("esd", weight=2.0).identity, 12000)
     assert math.isnan(frame["weight"][1])
 
 
@@ -266,7 +294,7 @@ def rewritten(**changes: Any) -> Any:
         (kept.RESULT, rewritten(validation={"accuracy": True, "ece": 0}), "accuracy must be a number, got True"),
         (kept.CONFIGURATION, lambda text: "{", "is not valid JSON"),
         (kept.CONFIGURATION, lambda text: "{}", "missing 'recipe'"),
-        (kept.CONFIGURATION, rewritten(options={"weight": "much"}), "weight must be a number, got 'much'"),
+        (kept.CONFIGURATION, rewritten(options={"weight": "much"}), "weight should be a valid number"),
         (kept.CONFIGURATION, rewritten(settings={"epochs": "many"}), "epochs should be a valid integer"),
         (kept.CONFIGURATION, rewritten(options={"weight": 7.0}), "do not match the name of its folder"),
         (kept.CONFIGURATION, rewritten(objective="esd"), "is from Calibrant 0.1: convert its folder"),

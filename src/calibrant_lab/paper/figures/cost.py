@@ -139,7 +139,7 @@ def _lines(costs: dict[str, list[RowCost]]) -> Figure:
             # Costs differ by powers of ten between digits and language models.
             if shown.min() > 0 and shown.max() / shown.min() > 30:
                 axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(parts.plain_numbers())
+                axes.yaxis.set_major_formatter("{x:g}")
             else:
                 axes.set_ylim(0, 1.08 * shown.max() / scale)
             axes.set(title=title, ylabel=f"processor time, {unit}")

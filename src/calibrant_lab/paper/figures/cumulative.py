@@ -84,5 +84,6 @@ def _power(value: float) -> str:
         >>> _power(-0.000123)
         '−1.23 × 10⁻⁴'
     """
-    number, exponent = f"{value:.2e}".replace("-", "\N{MINUS SIGN}", value < 0).split("e")
-    return f"{number} × 10{str(int(exponent.replace(chr(0x2212), '-'))).translate(_SUPERSCRIPTS)}"  # noqa: RUF001
+    number, exponent = f"{value:.2e}".split("e")
+    number = number.replace("-", "\N{MINUS SIGN}")
+    return f"{number} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"  # noqa: RUF001

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from calibrant.report.figures import ACCENT, GAP, MUTED, PAPER, house_style, percent_ticks
 from calibrant_lab import plugins
@@ -90,11 +90,6 @@ def percent_axis(axes: Axes, *, from_zero: bool = False) -> None:
     step = 100 * float(np.diff(ticks).min()) if len(ticks) > 1 else 1.0
     exact = (digits for digits in range(4) if abs(step * 10**digits - round(step * 10**digits)) < 1e-6)
     axes.yaxis.set_major_formatter(percent_ticks(next(exact, 4)))
-
-
-def plain_numbers() -> FuncFormatter:
-    """Plain numbers, also on a logarithmic axis."""
-    return FuncFormatter(lambda value, _: f"{value:g}")
 
 
 def mean_and_deviation(values: Array | Sequence[Sequence[float]] | Sequence[float]) -> tuple[Array, Array]:

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from statistics import fmean
-from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,11 +11,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from calibrant.report.figures import ACCENT, INK, legend_above
+from calibrant_lab.methods import METHODS
 from calibrant_lab.paper.figures import parts
 from calibrant_lab.sweeps.protocol import Plan, Row, Search
 from calibrant_lab.trials.store import Result, Store
 
-_INNER: dict[Literal["mmce", "sb-ece"], str] = {"mmce": "bandwidth φ", "sb-ece": "temperature T"}
+_INNER = {"mmce": "bandwidth φ", "sb-ece": "temperature T"}
 
 
 def figure2(plan: Plan, store: Store) -> Figure:
@@ -33,7 +33,7 @@ def figure2(plan: Plan, store: Store) -> Figure:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (method, row) in zip(panels, rows.items(), strict=True):
             if row is None:
-                parts.empty_panel(axes, "SB-ECE" if method == "sb-ece" else "MMCE")
+                parts.empty_panel(axes, METHODS[method].label)
                 continue
             _draw_inner(axes, row, store, parts.look_of(plan.rows, row))
             axes.set_xlabel(_INNER[method])
@@ -112,7 +112,7 @@ def _means(search: Search, store: Store, score: Callable[[Result], float]) -> di
 def _ticks(axes: Axes, values: list[float]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(values))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(parts.plain_numbers())
+    axes.xaxis.set_major_formatter("{x:g}")
 
 
 def _draw_weights(axes: Axes, row: Row, store: Store, look: parts.Look, width: float) -> None:

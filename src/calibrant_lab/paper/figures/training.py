@@ -1,4 +1,6 @@
-"""Accuracy and ECE during training, train against test: the paper's Figure 1."""
+"""Accuracy and ECE during training: the paper's Figure 1, and the curves of a single trial."""
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +15,6 @@ from calibrant_lab.scores import BINS
 from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.store import Store
 
-_PARTS = (("train", GAP, (4.0, 2.0)), ("test", ACCENT, ()))  # name, colour, dashes
 _SCORES = (("accuracy", "accuracy"), ("ece", f"ECE in {BINS} bins"))
 
 
@@ -22,30 +23,40 @@ def figure1(plan: Plan, store: Store) -> Figure:
 
     Training scores are computed during training, over the batches of an epoch; test scores at its end.
     """
-    shown = [row for row in (parts.row_of(plan, "nll"), parts.row_of(plan, "esd")) if row]
-    done = [(row, found) for row in shown if (found := parts.finished(row.trials, store))]
-    rows = [(row, [store.trial(one.configuration).history() for one in found]) for row, found in done]
-    if not rows or rows[0][0].name != "NLL":
+    rows = {}
+    for row in (parts.row_of(plan, "nll"), parts.row_of(plan, "esd")):
+        if row and (found := parts.finished(row.trials, store)):
+            name = row.name if row.name == "NLL" else f"NLL {row.name}"
+            rows[name] = [store.trial(one.configuration).history() for one in found]
+    if "NLL" not in rows:
         raise parts.not_run("Figure 1", "a finished trial of the NLL", plan)
+    return training_curves(rows, "test", plan.sweep.subject)
+
+
+def training_curves(rows: Mapping[str, Sequence[list[dict[str, float]]]], against: str, title: str) -> Figure:
+    """Accuracy and ECE by epoch, on the training data and ``against`` another part: the test or the validation set.
+
+    Each row of panels has a name, which may be empty, and the history of every seed.
+    """
+    lines = (("train", GAP, (4.0, 2.0)), (against, ACCENT, ()))  # part, colour, dashes
     with parts.wide_figure(parts.HEIGHT * (1 if len(rows) == 1 else 1.65)) as figure:
         grid = figure.subplots(len(rows), 2, squeeze=False, sharex=True, sharey="col")
-        for (row, histories), line in zip(rows, grid, strict=True):
-            trained_with = row.name if row.name == "NLL" else f"NLL {row.name}"
-            for axes, (score, name) in zip(line, _SCORES, strict=True):
-                for part, colour, dashes in _PARTS:
+        for (row, histories), panels in zip(rows.items(), grid, strict=True):
+            for axes, (score, name) in zip(panels, _SCORES, strict=True):
+                for part, colour, dashes in lines:
                     values = [[one.get(f"{part}_{score}", np.nan) for one in history] for history in histories]
                     _draw(axes, values, colour, dashes)
-                axes.set_title(f"{trained_with}: {name}")
+                axes.set_title(f"{row}: {name}" if row else name)
         for axes in grid[-1]:
             axes.set_xlabel("epoch")
             axes.set_xlim(left=0.5)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.margins(y=0.03)  # a line at 0 or 100 % is not clipped
             parts.percent_axis(axes)
-        keys = [Line2D([], [], color=colour, dashes=line, linewidth=1.6, label=part) for part, colour, line in _PARTS]
-        seeds = max(len(histories) for _, histories in rows)
+        keys = [Line2D([], [], color=colour, dashes=dash, linewidth=1.6, label=part) for part, colour, dash in lines]
+        seeds = max(map(len, rows.values()))
         band = Patch(color=ACCENT, alpha=parts.BAND, linewidth=0, label=f"± standard deviation of {seeds} seeds")
-        legend_above(figure, plan.sweep.subject, *keys, *([band] if seeds > 1 else []))
+        legend_above(figure, title, *keys, *([band] if seeds > 1 else []))
     return figure
 
 

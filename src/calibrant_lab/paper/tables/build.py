@@ -12,8 +12,9 @@ from typing import Literal
 from calibrant_lab.columns import Column, column
 from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.paper.published import Printed, published
-from calibrant_lab.paper.tables.ensembles import ensemble_of, has_predictions, with_dropout
+from calibrant_lab.paper.tables.ensembles import ensemble
 from calibrant_lab.paper.tables.significance import Comparison, compare
+from calibrant_lab.scores import scores_of
 from calibrant_lab.sweeps.protocol import Plan, Row
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration
@@ -78,10 +79,10 @@ class Tabulated:
         return any(cell.paper is not None for row in self.rows for cell in row.cells.values())
 
 
-def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabulated:
+def tabulate(plan: Plan, store: Store) -> Tabulated:
     """Fill a table from a store; missing rows are "not run here".
 
-    By default, ensembles of seeds and MC dropout (if the network has dropout) are added as rows if all rows have the
+    Ensembles of seeds and MC dropout (if the network has dropout) are added as rows if all rows have the
     same batch size.
     """
     columns = tuple(column(key) for key in plan.sweep.columns)
@@ -90,7 +91,7 @@ def tabulate(plan: Plan, store: Store, *, ensembles: bool | None = None) -> Tabu
     networks = [_networks(row, store, columns, paper.get(row.name), planned) for row in plan.rows]
     rows = _with_best(networks, columns)
     unkept: list[str] = []
-    if ensembles or (ensembles is None and plan.sweep.batch_divisors == (1,)):
+    if plan.sweep.batch_divisors == (1,):
         rows += [found for row in plan.rows if (found := _ensemble(row, store, columns, unkept))]
         rows += [found for row in plan.rows if (found := _dropout(row, store, columns))]
     named: dict[Configuration, tuple[str, str]] = {}
@@ -165,22 +166,23 @@ def _ensemble(row: Row, store: Store, columns: Sequence[Column], unkept: list[st
     trials = _done(row, store)
     if len(trials) < 2:
         return None
+    members = ((trial.predicted("validation"), trial.predicted("test")) for trial in trials.values())
     try:
-        if not all(map(has_predictions, trials.values())):
-            raise ValueError("predictions were not kept")
-        cells = _cells([ensemble_of(trials.values(), [one.key for one in columns])], columns)
-    except ValueError:  # a damaged file or different test data does not affect other rows
+        cells = _cells([ensemble(members, [one.key for one in columns])], columns)
+    except ValueError:  # predictions that were removed or damaged, or other test data, do not affect other rows
         unkept.append(row.name)
         return None
     return TableRow(row.name, "ensemble", cells, tuple(trials), len(row.trials), _chosen(row))
 
 
 def _dropout(row: Row, store: Store, columns: Sequence[Column]) -> TableRow | None:
+    """Networks with probabilities averaged over passes with dropout (Gal and Ghahramani, ICML 2016)."""
     found = {}
     for seed, trial in _done(row, store).items():
         with suppress(ValueError):  # a damaged file does not affect other rows
             if trial.has_dropout():
-                found[seed] = with_dropout(trial, [one.key for one in columns])
+                validation, test = (trial.predicted(part, sampled=True) for part in ("validation", "test"))
+                found[seed] = scores_of(validation, test, [one.key for one in columns])
     if not found:
         return None
     return TableRow(row.name, "dropout", _cells(found.values(), columns), tuple(found), len(row.trials), _chosen(row))

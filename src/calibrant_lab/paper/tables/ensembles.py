@@ -1,12 +1,11 @@
-"""Deep ensembles and MC dropout, from stored predictions."""
+"""Deep ensembles, from stored predictions."""
 
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from calibrant_lab.scores import Predicted, repaired, score, scores_of
-from calibrant_lab.trials.store import Trial
+from calibrant_lab.scores import Predicted, repaired, score
 
 
 def ensemble(members: Iterable[tuple[Predicted, Predicted]], columns: Sequence[str]) -> dict[str, float]:
@@ -39,19 +38,3 @@ def ensemble(members: Iterable[tuple[Predicted, Predicted]], columns: Sequence[s
         total = totals[repair]
         found[column] = float("nan") if total is None else score(metric, Predicted((total / count).log(), target))
     return found
-
-
-def ensemble_of(trials: Iterable[Trial], columns: Sequence[str]) -> dict[str, float]:
-    """The ensemble of finished trials."""
-    return ensemble(((trial.predicted("validation"), trial.predicted("test")) for trial in trials), columns)
-
-
-def has_predictions(trial: Trial) -> bool:
-    """Whether predictions of a trial are stored: they may have been removed to save space."""
-    return all((trial.folder / f"{part}.npz").exists() for part in ("validation", "test"))
-
-
-def with_dropout(trial: Trial, columns: Sequence[str]) -> dict[str, float]:
-    """Score one network with probabilities averaged over passes with dropout (Gal and Ghahramani, ICML 2016)."""
-    validation, test = (trial.predicted(part, sampled=True) for part in ("validation", "test"))
-    return scores_of(validation, test, columns)

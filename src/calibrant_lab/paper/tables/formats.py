@@ -5,7 +5,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, get_args, overload
+from typing import Literal, get_args
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -19,17 +19,12 @@ from calibrant_lab.paper.tables.lines import Line, Part, Styled, parts
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import Whole
 
-Format = Literal["table", "markdown", "latex", "csv"]
+FileFormat = Literal["markdown", "latex", "csv"]
+Format = Literal["table", FileFormat]
 
 
-@overload
-def render(tabulated: Tabulated, format: Literal["table"]) -> RenderableType: ...
-@overload
-def render(tabulated: Tabulated, format: Literal["markdown", "latex", "csv"]) -> str: ...
-def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A002
-    """A table with notes and (except CSV) the comparisons over seeds; 80 columns wide in terminals."""
-    if format == "table":
-        return _terminal(tabulated)
+def render(tabulated: Tabulated, format: FileFormat) -> str:  # noqa: A002
+    """A table with notes and (except CSV) the comparisons over seeds, as text."""
     if format == "markdown":
         return "\n\n".join(map(_markdown, parts(tabulated))) + "\n"
     if format == "latex":
@@ -37,10 +32,11 @@ def render(tabulated: Tabulated, format: Format) -> RenderableType:  # noqa: A00
     if format == "csv":
         options = list(dict.fromkeys(option for row in tabulated.rows for option in row.chosen))
         return csv_of(_common(tabulated.sweep) | _csv_row(row, tabulated, options) for row in tabulated.rows)
-    raise ValueError(f"unknown format {format!r}: choose from {', '.join(get_args(Format))}")
+    raise ValueError(f"unknown format {format!r}: choose from {', '.join(get_args(FileFormat))}")
 
 
-def _terminal(table: Tabulated) -> RenderableType:
+def for_terminal(table: Tabulated) -> RenderableType:
+    """A table with notes and the comparisons over seeds, 80 columns wide."""
     whole, *compared = parts(table)
     narrow = whole._replace(columns=whole.columns[:-2], lines=tuple(_narrow(whole)), alignment=whole.alignment[:-2])
     if not compared or any(one.verdict in ("better", "worse") for one in table.comparisons):
@@ -142,7 +138,7 @@ def _latex_text(text: str) -> str:
 
 def _common(sweep: Sweep) -> dict[str, object]:
     return {"table": sweep.name} | subject_of(sweep) | {
-        "profile": sweep.profile, "search_seeds": sweep.search_seeds, "select": sweep.select,
+        "profile": sweep.profile, "search_seeds": sweep.search_seeds, "select": plugins.short(sweep.select),
     }  # fmt: skip
 
 
@@ -163,7 +159,7 @@ def _csv_row(row: TableRow, table: Tabulated, options: Sequence[str]) -> dict[st
     }  # fmt: skip
     for one in table.columns:
         cell = row.cells[one.key]
-        name = one.key.replace("+", "_") + ("_percent" if one.factor == 100 else "")
+        name = plugins.short(one.key).replace("+", "_") + ("_percent" if one.factor == 100 else "")
         found |= {f"{name}_mean": _number(cell.mean), f"{name}_std": _number(cell.std)}
         if table.in_paper:
             paper = cell.paper
@@ -176,9 +172,10 @@ def significance_csv(table: Tabulated) -> str:
     return csv_of(
         {
             **_common(table.sweep), "row": _csv_name(one.method), "against": _csv_name(one.against),
-            "measure": one.measure, "seeds": one.paired.pairs, "difference": _number(one.paired.difference),
-            "low": _number(one.paired.low), "high": _number(one.paired.high), "p_t": one.paired.p_t,
-            "p_t_holm": one.p_holm, "p_permutation": one.paired.p_permutation, "verdict": one.verdict,
+            "measure": plugins.short(one.measure), "seeds": one.paired.pairs,
+            "difference": _number(one.paired.difference), "low": _number(one.paired.low),
+            "high": _number(one.paired.high), "p_t": one.paired.p_t, "p_t_holm": one.p_holm,
+            "p_permutation": one.paired.p_permutation, "verdict": one.verdict,
         }
         for one in table.comparisons
     )  # fmt: skip

@@ -120,7 +120,7 @@ def _meaning(sweep: Sweep, option: str) -> str:
 
 def _not_searched(sweep: Sweep, options: Iterable[str]) -> Iterator[str]:
     """Values that the paper searched and this sweep does not."""
-    paper = profile("paper").grids
+    paper = profile("paper")["grids"]
     for option in options:
         ours = {value for name in sweep.methods for value in sweep.grid(name, option)}
         if missing := [f"{value:g}" for value in paper.get(option, ()) if value not in ours]:
@@ -134,6 +134,10 @@ def _gaps(table: Tabulated) -> Iterator[str]:
         yield f"Missing seeds: {', '.join(fewer)}."
     if broken := [f"{row.name} ({row.problem})" for row in single if row.problem not in (None, NOT_RUN, SEARCHING)]:
         yield f"Without numbers: {', '.join(broken)}."
+    scaled = [(row, [cell.values for key, cell in row.cells.items() if "+" in key]) for row in single]
+    lost = [(row, max((sum(map(math.isnan, one)) for one in values), default=0)) for row, values in scaled]
+    if dashes := [f"{row.name} ({count} of {len(row.seeds)} seeds)" for row, count in lost if count]:
+        yield f"A dash: no temperature could be fitted for {', '.join(dashes)}."
     if table.failed:
         yield f"Failed trials: {'; '.join(f'{name}, {which}' for name, which in table.failed)}."
 

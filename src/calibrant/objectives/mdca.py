@@ -1,4 +1,4 @@
-"""Objectives on batch means: DCA (mean confidence against accuracy) and MDCA (the same for every class)."""
+"""MDCA, the difference between mean probability and frequency of every class; DCA is that of the prediction."""
 
 import torch
 from torch import Tensor
@@ -7,33 +7,6 @@ from calibrant import distributed, inputs
 from calibrant.inputs import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, safe_divide
 from calibrant.objectives.base import SyncedObjective
-from calibrant.objectives.pairs import PairObjective
-
-
-def dca(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    r"""Difference between confidence and accuracy (DCA): :math:`\big|\tfrac1N \sum_i (z_i - c_i)\big|`.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
-        correct: 1 or True where the prediction is right, same shape.
-        mask: Boolean, same shape: True where a sample counts.
-
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
-
-    References:
-        Liang, Zhang, Wang, Jacobs, "Improved Trainable Calibration Method for Neural Networks on Medical
-        Imaging Classification", BMVC 2020.
-
-    Example:
-        >>> import torch
-        >>> import calibrant as cal
-        >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
-        >>> round(cal.functional.dca(confidence, correct).item(), 4)
-        0.3
-    """
-    pairs = inputs.pairs(confidence, correct, mask, name="DCA")
-    return _dca(pairs).to(pairs.confidence.dtype)
 
 
 def mdca(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_index: int | None = -100) -> Tensor:
@@ -61,11 +34,6 @@ def mdca(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_i
     return _mdca(*_mdca_sums(data)).to(data.logits.dtype)
 
 
-def _dca(pairs: Pairs) -> Tensor:
-    _, _, residual, _, samples = inputs.residuals(pairs)
-    return safe_divide(residual.sum(-1).abs(), samples)
-
-
 def _mdca_sums(data: Classification) -> tuple[Tensor, Tensor]:
     """Sum of the excess of each class's probability over its indicator, and the number of samples, ``(1,)``."""
     wide = accumulation_dtype(data.logits)
@@ -76,30 +44,6 @@ def _mdca_sums(data: Classification) -> tuple[Tensor, Tensor]:
 
 def _mdca(sums: Tensor, count: Tensor) -> Tensor:
     return safe_divide(sums.abs(), count).mean()
-
-
-class DCALoss(PairObjective):
-    """Difference between confidence and accuracy (DCA) of a batch, to be added to the NLL.
-
-    Args:
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    See :func:`calibrant.functional.dca` for formula and paper; its authors use a weight of 10.
-
-    Example:
-        >>> import torch
-        >>> import calibrant as cal
-        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
-        >>> round(cal.DCALoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
-        0.5467
-    """
-
-    name = "DCA"
-
-    def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """Return the difference of the means."""
-        return _dca(pairs)
 
 
 class MDCALoss(SyncedObjective):

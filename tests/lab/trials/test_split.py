@@ -5,7 +5,7 @@ import torch
 
 from calibrant_lab.data.samples import Data
 from calibrant_lab.trials.configuration import Configuration, configure
-from calibrant_lab.trials.parts import make_loaders, split
+from calibrant_lab.trials.split import make_loaders, split
 
 NLL, ESD = configure("digits"), configure("digits", "esd")
 

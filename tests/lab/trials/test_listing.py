@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import calibrant as cal
-from calibrant_lab.trials import runs
+from calibrant_lab.trials import listing
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure, label
 from calibrant_lab.trials.json_files import read_json, write_json
@@ -53,7 +53,7 @@ def line_of(trial: Trial, lines: list[str]) -> list[str]:
 
 def test_the_list_tells_what_there_is(store: Store, console: Console) -> None:
     with held_by_another_process(store.trial(RUNNING)):
-        runs.list_runs(store, console)
+        listing.list_runs(store, console)
     lines = shown(console)
     assert lines[0].strip() == "digits, lenet5, 12 epochs"
     first = line_of(store.trial(ESD), lines)
@@ -70,7 +70,7 @@ def test_the_list_tells_what_there_is(store: Store, console: Console) -> None:
 
 def test_recipes_are_listed_apart(store: Store, console: Console) -> None:
     finished(store, LARGE)
-    runs.list_runs(store, console)
+    listing.list_runs(store, console)
     titles = [line.strip() for line in shown(console) if "epochs" in line]
     assert titles == ["cifar10, resnet50-cifar, 250 epochs", "digits, lenet5, 12 epochs"]
 
@@ -79,50 +79,50 @@ def test_recipes_are_listed_apart(store: Store, console: Console) -> None:
 def test_a_damaged_trial_is_listed_as_such(name: str, store: Store, console: Console) -> None:
     path = store.trial(ESD).folder / name
     path.write_text("{")
-    runs.list_runs(store, console)
+    listing.list_runs(store, console)
     lines = shown(console)
     assert [line for line in lines if line.startswith(f"damaged {path}: ")]
     assert line_of(store.trial(NLL), lines)
     assert "5 trials: 1 done, 1 failed, 2 unfinished, 1 damaged" in lines[-1]
-    runs.show_run(store, store.trial(ESD).identity, console)
+    listing.show_run(store, store.trial(ESD).identity, console)
     assert str(path) in console.export_text()
 
 
 def test_a_trial_of_something_unknown_is_listed_as_such_and_left_alone(store: Store, console: Console) -> None:
     path = store.trial(FOCAL).folder / kept.CONFIGURATION
     write_json(path, read_json(path) | {"recipe": "/somewhere/else.py:mine"})
-    runs.list_runs(store, console)
+    listing.list_runs(store, console)
     lines = shown(console)
     assert [line for line in lines if line.startswith(f"unknown {path}: recipe '/somewhere/else.py:mine' cannot be")]
     assert "5 trials: 2 done, 2 unfinished, 1 unknown" in lines[-1]
     assert not [line for line in lines if "damaged" in line or "delete" in line]
-    runs.show_run(store, store.trial(FOCAL).identity, console)
+    listing.show_run(store, store.trial(FOCAL).identity, console)
     assert console.export_text().startswith(f"unknown {path}")
-    runs.prune(store, failed=True, unfinished=False, weights=False, apply=True, console=console)
+    listing.prune(store, failed=True, unfinished=False, weights=False, apply=True, console=console)
     assert path.exists()
 
 
 def test_what_has_changed_since_is_told(store: Store, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cal, "__version__", "9.9.9")
-    runs.list_runs(store, console)
+    listing.list_runs(store, console)
     assert f"changed 2 trials: run with Calibrant {ENVIRONMENT['calibrant']}, this is 9.9.9" in shown(console)
-    runs.show_run(store, store.trial(ESD).identity, console)
+    listing.show_run(store, store.trial(ESD).identity, console)
     assert f"changed run with Calibrant {ENVIRONMENT['calibrant']}, this is 9.9.9" in shown(console)
 
 
 def test_an_empty_store_is_no_error(tmp_path: Path, console: Console) -> None:
-    runs.list_runs(Store(tmp_path), console)
+    listing.list_runs(Store(tmp_path), console)
     assert shown(console) == ["0 trials; 0 B."]
 
 
 def test_a_narrow_terminal_loses_no_number(store: Store) -> None:
     narrow = Console(record=True, width=70, file=io.StringIO())
-    runs.list_runs(store, narrow)
+    listing.list_runs(store, narrow)
     assert {"89.00", "6.00", "94.00", "9.00"} <= set(narrow.export_text().split())
 
 
 def test_one_trial_is_shown_with_all_that_is_known(store: Store, console: Console) -> None:
-    runs.show_run(store, store.trial(ESD).identity[:6], console)
+    listing.show_run(store, store.trial(ESD).identity[:6], console)
     text = console.export_text()
     assert text.startswith("ESD λ 2 on digits, seed 0: done")
     for part in (
@@ -138,7 +138,7 @@ def test_one_trial_is_shown_with_all_that_is_known(store: Store, console: Consol
 
 
 def test_a_failed_trial_is_shown_with_its_traceback(store: Store, console: Console) -> None:
-    runs.show_run(store, store.trial(FOCAL).folder.name, console)
+    listing.show_run(store, store.trial(FOCAL).folder.name, console)
     text = console.export_text()
     assert text.startswith("focal on digits, seed 3: failed")
     assert TRACEBACK in text
@@ -146,9 +146,9 @@ def test_a_failed_trial_is_shown_with_its_traceback(store: Store, console: Conso
 
 def test_a_trial_is_found_by_enough_digits(store: Store, console: Console) -> None:
     with pytest.raises(ValueError, match=r"no trial in .*runs starts with 'xyz': calibrant runs list shows"):
-        runs.find(store, "xyz")
+        listing.find(store, "xyz")
     with pytest.raises(ValueError, match="starts with ''"):
-        runs.find(store, "")
+        listing.find(store, "")
     firsts = [trial.identity[0] for trial in store.trials()]
     for seed in range(1, 20):  # until two begin alike
         trial = finished(store, of("nll", seed=seed))
@@ -156,8 +156,8 @@ def test_a_trial_is_found_by_enough_digits(store: Store, console: Console) -> No
             break
         firsts.append(trial.identity[0])
     with pytest.raises(ValueError, match=rf"2 trials in .*{trial.identity}.*: give more digits"):
-        runs.find(store, trial.identity[0])
-    assert runs.find(store, trial.identity.upper()[:8]) == trial
+        listing.find(store, trial.identity[0])
+    assert listing.find(store, trial.identity.upper()[:8]) == trial
 
 
 CHOICES = {"failed": {FOCAL}, "unfinished": {MMCE}, "weights": set[Configuration]()}
@@ -170,7 +170,7 @@ def test_only_what_was_asked_for_is_removed(choice: str, apply: bool, store: Sto
     before = {trial.folder.name: files_of(trial.folder) for trial in store.trials()}
     sizes = sum(trial.size() for trial in store.trials())
     with held_by_another_process(store.trial(RUNNING)):
-        freed = runs.prune(store, **options, apply=apply, console=console)
+        freed = listing.prune(store, **options, apply=apply, console=console)
     after = {trial.folder.name: files_of(trial.folder) for trial in store.trials()}
     text = console.export_text()
     expected = dict(before)
@@ -193,12 +193,12 @@ def test_only_what_was_asked_for_is_removed(choice: str, apply: bool, store: Sto
 def test_a_trial_that_someone_takes_up_meanwhile_is_left_to_them(
     store: Store, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = [runs.look(trial) for trial in store.trials()]
+    seen = [listing.look(trial) for trial in store.trials()]
     found = {run.trial: run for run in seen}
-    monkeypatch.setattr(runs, "look", found.__getitem__)
+    monkeypatch.setattr(listing, "look", found.__getitem__)
     finished(store, FOCAL)  # between the look and the removal
     with held_by_another_process(store.trial(MMCE)):
-        runs.prune(store, failed=True, unfinished=True, weights=False, apply=True, console=console)
+        listing.prune(store, failed=True, unfinished=True, weights=False, apply=True, console=console)
     assert store.trial(FOCAL).status == "done"
     assert store.trial(MMCE).folder.exists()
     assert not store.trial(RUNNING).folder.exists()
@@ -206,17 +206,17 @@ def test_a_trial_that_someone_takes_up_meanwhile_is_left_to_them(
 
 def test_a_damaged_trial_is_not_removed(store: Store, console: Console) -> None:
     (store.trial(FOCAL).folder / kept.CONFIGURATION).write_text("{")
-    runs.prune(store, failed=True, unfinished=False, weights=False, apply=True, console=console)
+    listing.prune(store, failed=True, unfinished=False, weights=False, apply=True, console=console)
     assert store.trial(FOCAL).folder.exists()
     assert console.export_text() == "Nothing to remove.\n"
 
 
 def test_what_a_trial_could_be_prolonged_from_goes_with_its_weights(store: Store, console: Console) -> None:
     (store.trial(ESD).folder / kept.FINAL).write_bytes(b"c" * 300)
-    assert runs.prune(store, failed=False, unfinished=False, weights=True, apply=True, console=console) == 4300
+    assert listing.prune(store, failed=False, unfinished=False, weights=True, apply=True, console=console) == 4300
     assert "removed model.pt and final.ckpt" in console.export_text()
 
 
 def test_to_remove_nothing_is_a_mistake(store: Store, console: Console) -> None:
     with pytest.raises(ValueError, match="choose what to remove: --failed, --unfinished or --weights"):
-        runs.prune(store, failed=False, unfinished=False, weights=False, apply=True, console=console)
+        listing.prune(store, failed=False, unfinished=False, weights=False, apply=True, console=console)
