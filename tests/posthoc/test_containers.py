@@ -48,7 +48,7 @@ def test_columns_of_a_data_frame_name_the_classes_and_come_back() -> None:
     np.testing.assert_allclose(fitted.predict_proba(frame)[NAMES.tolist()].to_numpy(), expected, atol=1e-9)
     probabilities = pandas.DataFrame(LOGITS.softmax(1).numpy(), columns=NAMES)
     assert logits_from_probabilities(probabilities).columns.tolist() == NAMES.tolist()
-    column = fitted_binary().predict_proba(pandas.Series(LOGITS[:, 1].numpy(), index=frame.index))
+    column: Any = fitted_binary().predict_proba(pandas.Series(LOGITS[:, 1].numpy(), index=frame.index))
     assert column.shape == (400, 2)
     assert column.index.tolist() == frame.index.tolist()
     with pytest.raises(TypeError, match="logits must hold numbers, got DataFrame with values such as 'x': pass the"):
