@@ -20,7 +20,7 @@ class StructuredMatrixScaling(Calibrator):
         + \frac{C (C - 1)}{n} \sum_{k \ne j} D_{kj}^2
 
     The penalties are those of a Gaussian prior around temperature scaling, with variances :math:`1/2C` and
-    :math:`1/2C(C-1)`. There is nothing to tune: with few samples the fit stays at temperature scaling, with many it
+    :math:`1/2C(C-1)`. There is nothing to tune: with few samples the fit stays near temperature scaling, with many it
     corrects classes that are mistaken for one another. The problem is convex, and solved to within :math:`10^{-6}`. It
     can change the predicted class.
 
