@@ -1,5 +1,6 @@
 """What people hold predictions in goes in, and the same comes out: tensors, arrays, data frames, dense logits."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from calibrant.posthoc import (
     PlattScaling,
     TemperatureScaling,
     VectorScaling,
+    load,
     logits_from_probabilities,
+    save,
 )
 from tests.posthoc.data import overconfident
 
@@ -107,10 +110,10 @@ def test_sets_of_a_data_frame_are_a_data_frame() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_multi_label_is_one_binary_calibrator_per_label(name: str) -> None:
+def test_multi_label_is_one_binary_calibrator_per_label(name: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     target = (torch.rand(400, 3, generator=generator, dtype=torch.float64) < (LOGITS / 2).sigmoid()).long()
-    fitted = MultiLabelCalibration(METHODS[name]).fit(LOGITS, target)
+    fitted = MultiLabelCalibration(name).fit(LOGITS, target)
     found = fitted.predict_proba(LOGITS)
     for k in range(3):
         own = METHODS[name]().fit(LOGITS[:, k], target[:, k]).predict_proba(LOGITS[:, k])[:, 1]
@@ -118,6 +121,8 @@ def test_multi_label_is_one_binary_calibrator_per_label(name: str) -> None:
     array = fitted.predict_proba(LOGITS.numpy())
     assert isinstance(array, np.ndarray)
     np.testing.assert_allclose(array, found.numpy(), atol=1e-12)
+    save(fitted, tmp_path / "labels.safetensors")
+    assert torch.equal(load(tmp_path / "labels.safetensors").predict_proba(LOGITS), found)
 
 
 def test_multi_label_misuse_is_explained() -> None:
@@ -125,8 +130,8 @@ def test_multi_label_misuse_is_explained() -> None:
         MultiLabelCalibration().fit(LOGITS, TARGET)
     with pytest.raises(RuntimeError, match="not fitted"):
         MultiLabelCalibration().predict_proba(LOGITS)
-    with pytest.raises(TypeError, match="must make a calibrator"):
-        MultiLabelCalibration(dict)
+    with pytest.raises(ValueError, match="method must be one of 'auto'"):
+        MultiLabelCalibration("sigmoid")
     fitted = MultiLabelCalibration().fit(LOGITS, torch.eye(3).long()[TARGET])
     with pytest.raises(ValueError, match=r"fitted on 3 labels, got logits of shape \(400, 2\)"):
         fitted.predict_proba(LOGITS[:, :2])
