@@ -88,7 +88,7 @@ def test_structured_scaling_is_the_minimum_of_its_formula(
         loss.backward()
         return loss
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    optimizer.step(closure)
     assert float(value(fitted.matrix, fitted.shift)) == pytest.approx(value(*leaf).item(), abs=1e-6)
     expected = (
         features + features @ (fitted.matrix if kind.full else torch.diag(fitted.matrix)).T + fitted.shift

@@ -62,7 +62,7 @@ def fitted_binary() -> Calibrator:
 def test_lists_of_numbers_are_taken() -> None:
     fitted = TemperatureScaling().fit(LOGITS.tolist(), TARGET.tolist())
     assert fitted.temperature_ == TemperatureScaling().fit(LOGITS, TARGET).temperature_
-    assert isinstance(fitted.predict_proba(LOGITS.tolist()), np.ndarray)
+    assert isinstance(fitted.predict_proba(LOGITS.tolist()), np.ndarray)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(("target", "options", "message"), [
