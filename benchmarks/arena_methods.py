@@ -77,7 +77,8 @@ def _logits(p: Array) -> Array:
 def source_version(module: str) -> str:
     """A digest of the code behind one of our methods: its module and those of the package that it imports.
 
-    Comments and docstrings do not count, so that results stay when only words change.
+    Comments and docstrings do not count, so that results stay when only words change. Neither does the package's
+    ``__init__``, which imports every method.
     """
     seen: dict[str, str] = {}
     waiting = [module]
@@ -87,7 +88,7 @@ def source_version(module: str) -> str:
         if name in seen or spec is None or spec.origin is None:
             continue
         tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-        waiting += [name for name in _imports(tree) if name.startswith(("calibrant.posthoc", "calibrant.numerics"))]
+        waiting += [name for name in _imports(tree) if name.startswith(("calibrant.posthoc.", "calibrant.numerics"))]
         seen[name] = ast.dump(_without_docstrings(tree))
     text = "\n".join(f"{name} {seen[name]}" for name in sorted(seen))
     return f"{calibrant.__version__}+{hashlib.sha256(text.encode()).hexdigest()[:10]}"

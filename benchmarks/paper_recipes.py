@@ -25,13 +25,13 @@ from torch.utils.flop_counter import FlopCounterMode
 import calibrant as cal
 from benchmarks.measure import machine
 from benchmarks.tables import RESULTS, finish, markdown, show, status
+from calibrant.files import write_json
 from calibrant.training import CalibratedClassifier, InterleavedBatch
 from calibrant_lab.models import build_image_model
 from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.sweeps.protocol import rehearse
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.fit import prepare
-from calibrant_lab.trials.json_files import write_json
 
 # The paper's training sets, validation set aside, and their classes.
 SAMPLES = {

@@ -1,7 +1,8 @@
 """Scores of a trained network, as trained and after post-hoc scaling, by column name."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import NamedTuple
 
 from torch import Tensor
@@ -29,14 +30,16 @@ def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = K
     Columns are names of metrics, or import paths of functions of :class:`calibrant.metrics.Predictions`. With
     ``+temperature`` or ``+vector`` the metric is computed after scaling fitted on the validation set.
     """
-    scaled: dict[str, Tensor | None] = {}
-    found = {}
+    return scored(columns, test.target, lambda repair: repaired(repair, validation, test))
+
+
+def scored(columns: Iterable[str], target: Tensor, logits: Callable[[str], Tensor | None]) -> dict[str, float]:
+    """Scores by column, from logits by post-hoc method; NaN if they are None."""
+    found, known = {}, cache(logits)
     for column in columns:
         metric, _, repair = column.partition("+")
-        if repair not in scaled:
-            scaled[repair] = repaired(repair, validation, test)
-        logits = scaled[repair]
-        found[column] = math.nan if logits is None else score(metric, Predicted(logits, test.target))
+        scaled = known(repair)
+        found[column] = math.nan if scaled is None else score(metric, Predicted(scaled, target))
     return found
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import calibrant as cal
+from calibrant.commands.terminal import timed_bar
 from calibrant.files import FileError, read_predictions
 from calibrant.metrics.predictions import Predictions
 from calibrant.report import Audit, audit, verdict, write_report
@@ -21,7 +22,6 @@ from calibrant_lab import plugins
 from calibrant_lab.columns import column
 from calibrant_lab.paper.figures import write_figure
 from calibrant_lab.paper.figures.training import training_curves
-from calibrant_lab.progress import progress_bar
 from calibrant_lab.scores import KEPT
 from calibrant_lab.table import NOTE, print_whole, score_table
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
@@ -71,7 +71,7 @@ def train(
         loggers: list[Logger] = [TensorBoardLogger(trial.folder, name="", version="tensorboard")]
         if wandb is not None:
             loggers.append(_weights_and_biases(wandb, trial.folder, name, configuration))
-        with progress_bar(Console(stderr=True), "{task.fields[scores]}") as progress, _warnings_on(progress.console):
+        with timed_bar(Console(stderr=True), "{task.fields[scores]}") as progress, _warnings_on(progress.console):
             task = progress.add_task(f"{name}: reading data", total=None, scores="")
             try:
                 ending = run_trial(

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.files import write_predictions
+from calibrant.files import write_json, write_predictions
 from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.sweeps.protocol import Plan, plan
 from calibrant_lab.sweeps.run import record, validated
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import Cost, Result, Store, write_result
 
 ENVIRONMENT = {"calibrant": "0", "torch": "2", "python": "3", "system": "none", "device": "cpu: made up", "threads": 1}

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.files import write_predictions
+from calibrant.files import write_json, write_predictions
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
-from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import Cost, Progress, Result, Store, Trial, write_result
 
 ENVIRONMENT = {"calibrant": "0.1.0", "torch": "2.13.0", "device": "cpu: Processor", "threads": 1, "cores": 2}

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import torch
 
-from calibrant.files import write_predictions
+from calibrant.files import write_json, write_predictions
 from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.scores import Predicted
 from calibrant_lab.sweeps.protocol import Plan, rehearse
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import CONFIGURATION, FAILURE, Cost, Result, Store, write_result
 
 Scores = Mapping[str, float]

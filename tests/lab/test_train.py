@@ -21,9 +21,9 @@ from rich.console import Console
 
 import calibrant as cal
 from calibrant.cli import main
+from calibrant.commands.terminal import timed_bar
 from calibrant.files import FileError, read_predictions
 from calibrant_lab import train as training
-from calibrant_lab.progress import progress_bar
 from calibrant_lab.train import resolve, train
 from calibrant_lab.trials import run
 from calibrant_lab.trials.configuration import Configuration, configure, label
@@ -152,7 +152,7 @@ def stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Configura
 
     def stop(configuration: Configuration, step: int) -> Trial:
         def save(self: KeepLast, trainer: Any, *_: object) -> None:
-            self._save(trainer)
+            self.on_train_epoch_end(trainer)
             if trainer.global_step == step:
                 raise StoppedError
 
@@ -221,7 +221,7 @@ def test_ctrl_c_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(self: KeepLast, trainer: Any, *_: object) -> None:
-        self._save(trainer)
+        self.on_train_epoch_end(trainer)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(KeepLast, "on_train_batch_end", interrupt)
@@ -315,6 +315,7 @@ def test_what_is_wrong_is_said_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     files = {
         "file": "mine", "mnist.toml": 'recipe = "mnist"', "flat.toml": 'recipe = "mnist"\nbatch-size = 3',
         "old.json": '{"recipe": "mnist", "objective": "esd"}', "list.json": "[1]", "empty.toml": "",
@@ -368,7 +369,7 @@ def test_a_missing_accelerator_is_named(tmp_path: Path) -> None:
 
 def test_the_bar_shows_running_scores_and_those_of_the_last_validation() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
-    with progress_bar(console, "{task.fields[scores]}") as progress:
+    with timed_bar(console, "{task.fields[scores]}") as progress:
         task = progress.add_task("reading", total=None, scores="")
         configuration = TINY.replaced({"epochs": 2, "calibration_every": 1})
         trained = fit(prepare(configuration), callbacks=[Bar(progress, task, label="ESD")], accelerator="cpu")

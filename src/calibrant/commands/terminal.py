@@ -1,9 +1,7 @@
 """Output on the terminal: tables of scores side by side, and progress."""
 
-import json
-import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from calibrant.files import json_text
 from calibrant.metrics import Score, Scores
 
 Advance = Callable[[float], None]
@@ -88,15 +87,7 @@ def progress_bar(what: str) -> Iterator[Callable[[str], Advance]]:
 
     It gives a function that takes the name of the next task and returns a function to report the share that is done.
     """
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with timed_bar(Console(stderr=True)) as progress:
         task = progress.add_task(plain(what), total=None)
 
         def begin(name: str) -> Advance:
@@ -107,15 +98,14 @@ def progress_bar(what: str) -> Iterator[Callable[[str], Advance]]:
         yield begin
 
 
+def timed_bar(console: Console | None, *more: str) -> Progress:
+    """A progress bar with the time left, and more columns; it is disabled without a terminal."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        *map(TextColumn, more), console=console, transient=True, disable=console is None or not console.is_terminal,
+    )  # fmt: skip
+
+
 def print_json(data: Any) -> None:
     """Print data as JSON on standard output; numbers that JSON does not support become null."""
-    text = json.dumps(_finite(data), indent=2, allow_nan=False, ensure_ascii=False)
-    sys.stdout.write(text + "\n")
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, Sequence) and not isinstance(data, str):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+    sys.stdout.write(json_text(data, ensure_ascii=False) + "\n")

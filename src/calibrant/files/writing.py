@@ -43,6 +43,12 @@ def whole_or_not_at_all(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write text or bytes to a file, whole or not at all."""
+    with whole_or_not_at_all(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def write_predictions(
     path: Path, values: Column, target: Column | None, *, kind: Literal["logits", "probabilities"] = "probabilities"
 ) -> None:

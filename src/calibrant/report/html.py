@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
-from calibrant.files import whole_or_not_at_all
+from calibrant.files import write_whole
 from calibrant.metrics.inference import Comparison
 from calibrant.report.audit import Audit
 from calibrant.report.names import clean
@@ -42,9 +42,7 @@ def write_report(
         ...     print(Path(f"{folder}/out.html").read_text()[:15])
         <!DOCTYPE html>
     """
-    page = render(audits, comparisons, title=title, opening=opening)
-    with whole_or_not_at_all(Path(path)) as temporary:
-        temporary.write_bytes(page.encode())
+    write_whole(Path(path), render(audits, comparisons, title=title, opening=opening))
 
 
 def render(

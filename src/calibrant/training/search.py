@@ -232,14 +232,13 @@ def _read(path: Path) -> Scores:
 
 
 def _write(path: Path, known: Scores) -> None:
-    from calibrant.files import whole_or_not_at_all
+    from calibrant.files import write_whole
 
     runs = [
         {"weight": weight, "seed": seed, "accuracy": accuracy, "ece": ece}
         for (weight, seed), (accuracy, ece) in sorted(known.items())
     ]
-    with whole_or_not_at_all(path) as temporary:
-        temporary.write_text(json.dumps({"runs": runs}, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps({"runs": runs}, indent=2) + "\n")
 
 
 def _drawing(path: Path) -> Callable[[Path, SearchResult], None]:

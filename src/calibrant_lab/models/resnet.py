@@ -12,6 +12,7 @@ class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions and a shortcut around them; the first convolution has the stride."""
 
     expansion = 1
+    projects = True
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -19,13 +20,16 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _projection(inputs, width * self.expansion, stride)
+        self.downsample = _projection(inputs, width, stride) if self.projects else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Feature maps of ``width`` channels."""
         out = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        out = self.bn2(self.conv2(out))
-        return F.relu(out + (x if self.downsample is None else self.downsample(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x), inplace=True)
+
+    def shortcut(self, x: Tensor) -> Tensor:
+        """The input, projected if its shape changes."""
+        return x if self.downsample is None else self.downsample(x)
 
 
 class Bottleneck(nn.Module):
@@ -89,10 +93,10 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(channels, 64, 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, padding=1)
-        self.layer1 = _stage(block, depths[0], inputs=64, width=64, stride=1)
-        self.layer2 = _stage(block, depths[1], inputs=64 * block.expansion, width=128, stride=2)
-        self.layer3 = _stage(block, depths[2], inputs=128 * block.expansion, width=256, stride=2)
-        self.layer4 = _stage(block, depths[3], inputs=256 * block.expansion, width=512, stride=2)
+        self.layer1 = stage(block, depths[0], inputs=64, width=64, stride=1)
+        self.layer2 = stage(block, depths[1], inputs=64 * block.expansion, width=128, stride=2)
+        self.layer3 = stage(block, depths[2], inputs=128 * block.expansion, width=256, stride=2)
+        self.layer4 = stage(block, depths[3], inputs=256 * block.expansion, width=512, stride=2)
         self.fc = nn.Linear(512 * block.expansion, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -106,7 +110,8 @@ class ResNet(nn.Module):
         return logits
 
 
-def _stage(block: type[BasicBlock | Bottleneck], depth: int, *, inputs: int, width: int, stride: int) -> nn.Sequential:
+def stage(block: type[BasicBlock | Bottleneck], depth: int, *, inputs: int, width: int, stride: int) -> nn.Sequential:
+    """A sequence of blocks, the first of which has the stride."""
     rest = [block(width * block.expansion, width, 1) for _ in range(depth - 1)]
     return nn.Sequential(block(inputs, width, stride), *rest)
 

@@ -3,29 +3,22 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from calibrant_lab.models.resnet import BasicBlock, stage
 
-class NarrowBlock(nn.Module):
+
+class NarrowBlock(BasicBlock):
     """Two 3 x 3 convolutions with a shortcut without parameters.
 
     At the start of a stage, the shortcut keeps every second pixel and pads the new channels with zeros, half of them in
     front ("option A" of the paper).
     """
 
-    def __init__(self, inputs: int, width: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, width // inputs, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.added = width - inputs
+    projects = False
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Feature maps of ``width`` channels; height and width are halved if the number of channels grows."""
-        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        out = self.bn2(self.conv2(out))
-        if self.added:
-            x = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.added // 2, self.added // 2))
-        return F.relu(out + x, inplace=True)
+    def shortcut(self, x: Tensor) -> Tensor:
+        """The input; height and width are halved if the number of channels grows."""
+        added = (self.conv1.out_channels - self.conv1.in_channels) // 2
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, added, added)) if added else x
 
 
 class NarrowResNet(nn.Module):
@@ -42,9 +35,9 @@ class NarrowResNet(nn.Module):
             raise ValueError(f"depth must be 6 n + 2 (8, 14, 20, ...), got {depth}")
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = _stage(blocks, inputs=16, width=16)
-        self.layer2 = _stage(blocks, inputs=16, width=32)
-        self.layer3 = _stage(blocks, inputs=32, width=64)
+        self.layer1 = stage(NarrowBlock, blocks, inputs=16, width=16, stride=1)
+        self.layer2 = stage(NarrowBlock, blocks, inputs=16, width=32, stride=2)
+        self.layer3 = stage(NarrowBlock, blocks, inputs=32, width=64, stride=2)
         self.linear = nn.Linear(64, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
@@ -56,7 +49,3 @@ class NarrowResNet(nn.Module):
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.linear(F.adaptive_avg_pool2d(x, 1).flatten(1))
         return logits
-
-
-def _stage(blocks: int, *, inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(NarrowBlock(inputs, width), *(NarrowBlock(width, width) for _ in range(blocks - 1)))

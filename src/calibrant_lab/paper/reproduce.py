@@ -9,7 +9,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from calibrant.files import FileError, whole_or_not_at_all
+from calibrant.files import FileError, read_json, write_whole
 from calibrant_lab import plugins
 from calibrant_lab.paper.figures import DRAWN, FORMATS, write_figure
 from calibrant_lab.paper.figures.numbers import numbers_of, shift_csv
@@ -26,7 +26,6 @@ from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import check_accelerator, prepare
-from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
 from calibrant_lab.trials.provenance import other_data, told, warned
 from calibrant_lab.trials.store import DATA, Store
@@ -199,8 +198,7 @@ def _write_table(folder: Path, table: Tabulated) -> None:
         "significance.csv": significance_csv(table),
     }  # fmt: skip
     for ending, text in texts.items():
-        with whole_or_not_at_all(folder / f"{name}.{ending}") as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_whole(folder / f"{name}.{ending}", text)
 
 
 def _write_figure(name: str, current: Plan, request: Request, store: Store, folder: Path) -> Path:
@@ -217,8 +215,7 @@ def _write_figure(name: str, current: Plan, request: Request, store: Store, fold
     path = folder / f"{sweep.model_copy(update={'name': name}).file_name}{_suffix(folder, sweep)}.svg"
     for ending in FORMATS:
         write_figure(path.with_suffix(ending), figure)
-    with whole_or_not_at_all(path.with_suffix(".csv")) as temporary:
-        temporary.write_text(numbers, encoding="utf-8")
+    write_whole(path.with_suffix(".csv"), numbers)
     return path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from calibrant.files import whole_or_not_at_all
+from calibrant.files import write_whole
 from calibrant.report.content import percent
 from calibrant.report.names import clean
 from calibrant.report.svg import inline_svg
@@ -33,9 +33,7 @@ _WORDS = {"done": "finished", "unfinished": "interrupted"}
 
 def write_store_report(path: Path, store: Store) -> None:
     """Write the page of :func:`render_store` to a file, whole or not at all."""
-    page = render_store(store)
-    with whole_or_not_at_all(path) as temporary:
-        temporary.write_bytes(page.encode())
+    write_whole(path, render_store(store))
 
 
 def render_store(store: Store) -> str:

@@ -24,7 +24,8 @@ class Recipe:
             ``load``, and ``settings``.
         settings: Settings of the recipe, a subclass of :class:`Settings`.
         shift: Whether the samples are images that can be corrupted for Figure 6; or the name of the published set of
-            corrupted images, such as ``"CIFAR-10-C"``.
+            corrupted images, such as ``"CIFAR-10-C"``. Such a recipe needs
+            :class:`~calibrant_lab.data.images.ImageSamples`, normalised by the settings ``mean`` and ``std``.
         **defaults: Defaults that differ from those of ``settings``. An unknown name becomes a new setting with the type
             of its default.
 

@@ -14,17 +14,16 @@ from rich.console import Console
 from torch import nn
 
 import calibrant as cal
-from calibrant.files import FileError
+from calibrant.commands.terminal import timed_bar
+from calibrant.files import FileError, read_json, write_json
 from calibrant_lab.data.images import Images, ImageSamples
-from calibrant_lab.models import build_image_model
+from calibrant_lab.data.samples import Data
 from calibrant_lab.models.weights import load_weights
-from calibrant_lab.progress import progress_bar
 from calibrant_lab.scores import BINS, Predicted
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.sources import ShiftedImages, SourceName, shifted_images
 from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.fit import predict
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.store import WEIGHTS, Result, Store, Trial
 
 SHIFT = "shift.json"
@@ -130,7 +129,7 @@ def evaluate_shifts(
     temperatures = temperatures or [trial.result().validation["temperature"] for trial in trials]
     results = [_begun(trial, source, limit, own) for trial, own in zip(trials, temperatures, strict=True)]
     lacking = [[name for name in source.corruptions if name not in result.corrupted] for result in results]
-    with progress_bar(console, "{task.completed} of {task.total}") as progress:
+    with timed_bar(console, "{task.completed} of {task.total}") as progress:
         task = progress.add_task("distribution shift", total=sum(map(len, lacking)))
         for name in source.corruptions:
             todo = [place for place, names in enumerate(lacking) if name in names]
@@ -168,9 +167,10 @@ def _network(trial: Trial, images: Images) -> nn.Module:
     path = trial.folder / WEIGHTS
     if not path.is_file():
         raise FileError(path, "does not exist, and new images need the network: copy it there, or run the trial again")
-    classes = trial.predicted("test").logits.shape[1]
-    settings: Any = trial.configuration.settings
-    network = build_image_model(settings.model, classes=classes, channels=images.pixels.shape[1])
+    samples, classes = ImageSamples(images), trial.predicted("test").logits.shape[1]
+    # The file with the initial weights may be gone, and is not needed.
+    settings = trial.configuration.settings.model_copy(update={"initial_weights": None})
+    network = trial.configuration.of_recipe.build(Data(samples, samples, classes=classes), settings)
     load_weights(network, path)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return network.to(device or "cpu").to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]

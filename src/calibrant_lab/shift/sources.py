@@ -86,9 +86,10 @@ ShiftedImages = Official | Generated
 def shifted_images(configuration: Configuration, data: Path | None, corrupted: Path | None) -> ShiftedImages:
     """The published files in ``corrupted`` or below ``data``, else corruptions of the recipe's clean test set."""
     published, name = configuration.of_recipe.shift, plugins.short(configuration.recipe)
-    if not published:
+    if not published or not {"mean", "std"} <= type(configuration.settings).model_fields.keys():
         raise ValueError(
-            f"images of {name} cannot be corrupted: figure6 needs a recipe of images in memory with shift=True"
+            f"images of {name} cannot be corrupted: figure6 needs a recipe of images in memory with shift=True and the "
+            "settings mean and std"
         )
     if isinstance(published, str):
         if corrupted is not None:

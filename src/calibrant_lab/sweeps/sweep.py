@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from calibrant.files import naming, whole_or_not_at_all
+from calibrant.files import naming, write_whole
 from calibrant_lab import plugins
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
@@ -140,8 +140,7 @@ class Sweep(BaseModel):
 
     def write(self, path: Path) -> None:
         """Write a TOML file that :meth:`read` reads."""
-        with whole_or_not_at_all(path) as temporary:
-            temporary.write_text(self.to_toml(), encoding="utf-8")
+        write_whole(path, self.to_toml())
 
     def to_toml(self) -> str:
         """The sweep as TOML."""

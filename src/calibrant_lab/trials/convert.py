@@ -6,12 +6,11 @@ from typing import Any
 
 from rich.console import Console
 
-from calibrant.files import FileError
+from calibrant.files import FileError, read_json, write_json
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
 from calibrant_lab.scores import KEPT, score
 from calibrant_lab.trials.configuration import Configuration, configure
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.store import CONFIGURATION, RESULT, Store, Trial
 
 

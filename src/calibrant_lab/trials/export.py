@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.files import FileError, whole_or_not_at_all
+from calibrant.files import FileError, read_json, whole_or_not_at_all, write_json
 from calibrant_lab import plugins
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.listing import look, order
 from calibrant_lab.trials.store import DATA, Result, Store, Trial
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from calibrant.files import FileError
+from calibrant.files import FileError, read_json
 from calibrant_lab import plugins
 from calibrant_lab.columns import column
 from calibrant_lab.methods import METHODS
@@ -21,7 +21,6 @@ from calibrant_lab.scores import BINS, KEPT
 from calibrant_lab.table import NOTE, print_whole, score_table
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, changes_of, label
-from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.provenance import changes_since, told
 from calibrant_lab.trials.quantities import duration, percent, size
 from calibrant_lab.trials.store import Result, Status, Store, Trial, UnknownTrialError

@@ -14,9 +14,8 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import torch
 
-from calibrant.files import FileError
+from calibrant.files import FileError, write_json
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, FAILURE, Ending, Store
 from calibrant_lab.trials.worker import Job
 

@@ -13,13 +13,12 @@ import torch
 from lightning import Trainer
 from lightning.pytorch.callbacks import Callback
 
-from calibrant.files import FileError
+from calibrant.files import FileError, write_json
 from calibrant.training.lightning import CalibratedClassifier
 from calibrant.training.randomness import random_state, set_random_state
 from calibrant.training.running_scores import with_current_names
 from calibrant_lab.scores import Predicted, score
 from calibrant_lab.trials.fit import Prepared, Trained, predict
-from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import Cost, Progress
 
 SECONDS_BETWEEN_SIGNS = 5.0

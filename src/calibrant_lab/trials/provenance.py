@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 import calibrant as cal
-from calibrant.files import FileError
+from calibrant.files import FileError, read_json
 from calibrant_lab import plugins
 from calibrant_lab.trials.configuration import Configuration, label
-from calibrant_lab.trials.json_files import read_json
 from calibrant_lab.trials.store import DATA, Result, Trial
 
 

@@ -15,12 +15,11 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from calibrant.files import FileError, whole_or_not_at_all, write_predictions
+from calibrant.files import FileError, read_json, write_json, write_predictions, write_whole
 from calibrant_lab.scores import Predicted, best_temperature, score, scores_of
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import Prepared, Trained, fit, predict, prepare
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.metering import Meter
 from calibrant_lab.trials.provenance import check_files, environment_of, made_with
 from calibrant_lab.trials.store import Ending, Result, Store, Trial, is_full, write_result
@@ -145,8 +144,7 @@ def write_weights(path: Path, model: nn.Module) -> None:
     """Write the weights of a network; equal weights give equal bytes."""
     content = io.BytesIO()  # torch.save to a file would include the name of the file
     torch.save({key: value.cpu() for key, value in model.state_dict().items()}, content)
-    with whole_or_not_at_all(path) as temporary:
-        temporary.write_bytes(content.getvalue())
+    write_whole(path, content.getvalue())
 
 
 def _check_data(folder: Path, prepared: Prepared, data: Path | None, *, resumes: bool) -> None:

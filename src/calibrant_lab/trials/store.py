@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from filelock import FileLock, Timeout
 
-from calibrant.files import FileError, read_predictions
+from calibrant.files import FileError, read_json, read_predictions, write_json
 from calibrant.training.running_scores import with_current_names
 from calibrant_lab import plugins
 from calibrant_lab.scores import ALIASES, Predicted, score, scores_of
 from calibrant_lab.trials.configuration import Configuration, from_dict
-from calibrant_lab.trials.json_files import read_json, write_json
 
 if TYPE_CHECKING:
     import pandas as pd

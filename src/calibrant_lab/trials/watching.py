@@ -24,18 +24,15 @@ class KeepLast(Checkpoint):
         """Start the timer here, after the data were read."""
         self._saved = time.monotonic()
 
-    def _save(self, trainer: Trainer) -> None:
-        trainer.save_checkpoint(self.path)
-        self._saved = time.monotonic()
-
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Save if ``seconds`` have passed."""
         if time.monotonic() - self._saved >= self.seconds:
-            self._save(trainer)
+            self.on_train_epoch_end(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save after the epoch."""
-        self._save(trainer)
+        """Save the checkpoint."""
+        trainer.save_checkpoint(self.path)
+        self._saved = time.monotonic()
 
 
 class Bar(Callback):

@@ -60,7 +60,7 @@ def test_parameters_are_as_many_as_published(depth: int, millions: float) -> Non
 
 def test_shortcut_subsamples_and_pads_channels_with_zeros_on_both_sides() -> None:
     torch.manual_seed(0)
-    block = NarrowBlock(16, 32).eval()
+    block = NarrowBlock(16, 32, 2).eval()
     torch.nn.init.zeros_(block.conv2.weight)  # leaves the shortcut alone
     x = torch.rand(2, 16, 6, 6)
     expected = torch.zeros(2, 32, 3, 3)
@@ -73,7 +73,7 @@ def test_shortcut_subsamples_and_pads_channels_with_zeros_on_both_sides() -> Non
 
 def test_block_adds_its_input_to_two_convolutions() -> None:
     torch.manual_seed(0)
-    block, x = NarrowBlock(16, 16), torch.randn(4, 16, 5, 5)
+    block, x = NarrowBlock(16, 16, 1), torch.randn(4, 16, 5, 5)
     out = x
     for weight in (block.conv1.weight, block.conv2.weight):
         out = torch.nn.functional.conv2d(out.clamp(min=0) if out is not x else x, weight, padding=1)

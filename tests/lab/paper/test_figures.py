@@ -14,7 +14,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from calibrant import functional
-from calibrant.files import FileError
+from calibrant.files import FileError, write_json
 from calibrant_lab.paper.figures import DRAWN, caption, write_figure
 from calibrant_lab.paper.figures.cost import figure3
 from calibrant_lab.paper.figures.numbers import numbers_of, shift_csv
@@ -24,7 +24,6 @@ from calibrant_lab.paper.profiles import FIGURES, paper_sweep
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.evaluation import ShiftRequest, ShiftResult, ShiftScore
 from calibrant_lab.sweeps.protocol import Plan
-from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.store import Store
 from tests.lab.filled_stores import filled_store, plan_maker, write_failure, write_trial
 

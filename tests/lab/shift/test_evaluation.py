@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 import calibrant as cal
-from calibrant.files import FileError, write_predictions
+from calibrant.files import FileError, write_json, write_predictions
 from calibrant_lab.data.digits import load_digits
 from calibrant_lab.data.images import ImageBatches, Images
 from calibrant_lab.models import build_image_model
@@ -27,7 +27,6 @@ from calibrant_lab.sweeps.protocol import Plan, Row
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.fit import predict
-from calibrant_lab.trials.json_files import write_json
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import CONFIGURATION, WEIGHTS, Cost, Result, Store, Trial, write_result
 
@@ -177,6 +176,29 @@ def test_without_weights_there_is_a_word_of_advice(tmp_path: Path) -> None:
         evaluate_shifts(
             [trial], official(make_published(tmp_path / "c", torch.arange(IMAGES) % 10), "CIFAR-10-C", images=30)
         )
+
+
+OWN = """
+from torch import nn
+from calibrant_lab import Recipe
+from calibrant_lab.data.digits import load_digits
+from calibrant_lab.recipes.images import ImageSettings, in_memory
+
+load = lambda settings: in_memory(load_digits(), settings)
+build = lambda data: nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, data.classes))
+mine = Recipe(load, build, settings=ImageSettings, shift=True, epochs=1)
+plain = Recipe(load, build, shift=True)
+"""
+
+
+def test_a_recipe_of_ones_own_builds_its_own_network(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    mine, store = configure(f"{tmp_path}/own.py:mine"), Store(tmp_path / "runs")
+    assert run_trial(store, mine, None, "cpu") == "done", store.trial(mine).failure()
+    found = evaluate_shifts([store.trial(mine)], Generated(mine, None, corruptions=("fog",)), limit=50)[0]
+    assert found.corrupted["fog"][4].accuracy < found.clean.accuracy
+    with pytest.raises(ValueError, match="needs a recipe of images in memory with shift=True and the settings mean"):
+        shifted_images(configure(f"{tmp_path}/own.py:plain"), None, None)
 
 
 def make_cifar_trial(store: Store, pixels: torch.Tensor, labels: torch.Tensor) -> Trial:

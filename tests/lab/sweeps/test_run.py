@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from calibrant.files import FileError
+from calibrant.files import FileError, read_json, write_json
 from calibrant_lab.sweeps import run as running
 from calibrant_lab.sweeps.protocol import Plan, plan
 from calibrant_lab.sweeps.run import recorded, validated
 from calibrant_lab.sweeps.run import run as run_sweep
 from calibrant_lab.sweeps.sweep import FOLDER, Sweep
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
 from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, Cost, Result, Store, write_result
 from tests.lab.interrupted_sweep import SWEEP, TRIALS

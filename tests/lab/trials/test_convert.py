@@ -11,12 +11,11 @@ import pytest
 from rich.console import Console
 
 from calibrant.cli import app
-from calibrant.files import FileError
+from calibrant.files import FileError, read_json, write_json
 from calibrant_lab.trials import convert as converting
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.convert import convert
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.listing import look
 from calibrant_lab.trials.store import Store
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from calibrant.cli import app
-from calibrant.files import FileError, write_predictions
+from calibrant.files import FileError, read_json, write_json, write_predictions
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.export import export
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.store import Store
 from tests.lab.made_trials import failed, finished, halfway, of
 

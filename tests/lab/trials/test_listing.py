@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 import calibrant as cal
+from calibrant.files import read_json, write_json
 from calibrant_lab.trials import listing
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure, label
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.store import Store, Trial
 from tests.lab.made_trials import ENVIRONMENT, failed, files_of, finished, halfway, held_by_another_process, of
 

@@ -14,13 +14,12 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 import calibrant as cal
-from calibrant.files import FileError
+from calibrant.files import FileError, read_json, write_json
 from calibrant_lab.data.samples import Data
 from calibrant_lab.trials import fit as fitting
 from calibrant_lab.trials import run as running
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.provenance import changes_since, other_data, told
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Result, Store, Trial
@@ -69,7 +68,7 @@ def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run to a checkpoint right after a step, and no further."""
 
     def stop(self: KeepLast, trainer: Any, *_: object) -> None:
-        self._save(trainer)
+        self.on_train_epoch_end(trainer)
         if trainer.global_step == step:
             raise KilledError
 

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.files import FileError
+from calibrant.files import FileError, read_json, write_json
 from calibrant_lab import plugins
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.settings import Settings
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import configure, from_dict
-from calibrant_lab.trials.json_files import read_json, write_json
 from calibrant_lab.trials.provenance import made_with
 from calibrant_lab.trials.store import Progress, Store, Trial, UnknownTrialError, write_result
 from tests.lab.made_trials import failed, finished, halfway, held_by_another_process, of

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from calibrant_lab.scores import Predicted, repaired, score
+from calibrant_lab.scores import Predicted, repaired, scored
 
 
 def ensemble(members: Iterable[tuple[Predicted, Predicted]], columns: Sequence[str]) -> dict[str, float]:
@@ -14,27 +14,22 @@ def ensemble(members: Iterable[tuple[Predicted, Predicted]], columns: Sequence[s
     The validation set of one network may be training data of another, so each network is scaled on its own validation
     set and the scaled probabilities are averaged. All networks must have the same test set.
     """
-    repairs = list(dict.fromkeys(column.partition("+")[2] for column in columns))
-    totals: dict[str, Tensor | None] = {}
-    target, count = torch.empty(0), 0
-    for validation, test in members:
-        if count and not torch.equal(test.target, target):
-            raise ValueError(
-                "the networks of an ensemble need the same test set in the same order, but their targets differ: "
-                "use trials of the same data"
-            )
-        target = test.target
-        for repair in repairs:
-            logits = repaired(repair, validation, test)
-            voted = None if logits is None else logits.double().softmax(1)
-            before = totals.get(repair) if count else torch.zeros(())
-            totals[repair] = None if voted is None or before is None else before + voted
-        count += 1
-    if count < 2:
-        raise ValueError(f"an ensemble needs at least two networks, got {count}: run more seeds")
-    found = {}
-    for column in columns:
-        metric, _, repair = column.partition("+")
-        total = totals[repair]
-        found[column] = float("nan") if total is None else score(metric, Predicted((total / count).log(), target))
-    return found
+    networks = list(members)
+    if len(networks) < 2:
+        raise ValueError(f"an ensemble needs at least two networks, got {len(networks)}: run more seeds")
+    target = networks[0][1].target
+    if not all(torch.equal(test.target, target) for _, test in networks):
+        raise ValueError(
+            "the networks of an ensemble need the same test set in the same order, but their targets differ: "
+            "use trials of the same data"
+        )
+
+    def averaged(repair: str) -> Tensor | None:
+        total = torch.zeros(())
+        for validation, test in networks:
+            if (logits := repaired(repair, validation, test)) is None:
+                return None
+            total = total + logits.double().softmax(1)
+        return (total / len(networks)).log()
+
+    return scored(columns, target, averaged)

@@ -5,14 +5,18 @@ import math
 from pathlib import Path
 from typing import Any
 
-from calibrant.files import FileError, whole_or_not_at_all
+from calibrant.files.error import FileError
+from calibrant.files.writing import write_whole
 
 
 def write_json(path: Path, content: Any) -> None:
     """Write plain values; NaN and infinity become null."""
-    text = json.dumps(_finite(content), indent=2, allow_nan=False)
-    with whole_or_not_at_all(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_whole(path, json_text(content) + "\n")
+
+
+def json_text(content: Any, *, ensure_ascii: bool = True) -> str:
+    """Plain values as JSON; NaN and infinity, which JSON does not have, become null."""
+    return json.dumps(_finite(content), indent=2, allow_nan=False, ensure_ascii=ensure_ascii)
 
 
 def read_json(path: Path) -> Any:
