@@ -11,6 +11,7 @@ from calibrant.posthoc.exported import to_onnx
 from calibrant.posthoc.histogram import HistogramBinning
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
+from calibrant.posthoc.methods import METHODS
 from calibrant.posthoc.multi_label import MultiLabelCalibration
 from calibrant.posthoc.notices import FitWarning
 from calibrant.posthoc.platt import PlattScaling
@@ -22,27 +23,6 @@ from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVect
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.vector import VectorScaling
 from calibrant.posthoc.venn_abers import VennAbers
-
-# Methods that the command line offers, by name. All their options have defaults.
-METHODS: dict[str, type[Calibrator]] = {
-    "auto": AutoCalibration,
-    "temperature": TemperatureScaling,
-    "sms": StructuredMatrixScaling,
-    "svs": StructuredVectorScaling,
-    "quadratic": QuadraticScaling,
-    "vector": VectorScaling,
-    "matrix": MatrixScaling,
-    "dirichlet": DirichletCalibration,
-    "ensemble-temperature": EnsembleTemperatureScaling,
-    "platt": PlattScaling,
-    "beta": BetaCalibration,
-    "spline": SplineCalibration,
-    "histogram": HistogramBinning,
-    "isotonic": IsotonicCalibration,
-    "centred-isotonic": CentredIsotonicCalibration,
-    "venn-abers": VennAbers,
-    "bbq": BayesianBinning,
-}
 
 __all__ = [
     "METHODS",

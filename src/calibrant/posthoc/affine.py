@@ -10,11 +10,13 @@ from torch import Tensor
 from calibrant.posthoc.likelihood import CHUNK, nll_and_residual
 
 # Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.
-NEWTON_PRODUCTS = 4e8
+NEWTON_PRODUCTS = 1e7
 # Above this many elements, products are in single precision: rounding stays below the tolerance, in half the time.
-SINGLE_PRECISION = 2**22
+SINGLE_PRECISION = 2**18
 # Pairs of steps and gradient changes that L-BFGS remembers.
 MEMORY = 10
+# Rows from which the second moments of the features are estimated for the preconditioner.
+SOME_ROWS = 1024
 
 
 class Affine(NamedTuple):
@@ -47,8 +49,7 @@ def fit_affine(
     .. math:: \mathrm{NLL}(x + D x + b) + \lambda_o \sum_{i \ne j} D_{ij}^2 + \lambda_d \sum_j D_{jj}^2
         + \lambda_b \sum_j b_j^2
 
-    The problem is convex. Small ones are solved by Newton's method, large ones by L-BFGS in variables in which the
-    curvature at the start is nearly the identity.
+    The problem is convex. Small ones are solved by Newton's method, large ones by preconditioned L-BFGS.
 
     Args:
         features: ``(N, C)``.
@@ -84,7 +85,7 @@ class _Problem:
         self.diagonal = diagonal
         width = 2 if diagonal else self.classes + 1
         self.products = float(self.classes * width) ** 2 * self.samples
-        large = features.numel() > SINGLE_PRECISION
+        large = features.numel() > SINGLE_PRECISION and not diagonal
         self.dtype = torch.float32 if large else torch.float64
         self.features, self.target = features.to(self.dtype), target
         self.weight = None if weight is None else (weight / weight.mean()).to(self.dtype)
@@ -185,82 +186,81 @@ def _search(
     return None
 
 
-class _Scaled:
-    """Variables in which the curvature at the start is nearly the identity.
+class _Preconditioner:
+    """An approximate inverse of the curvature at the start, as the sum of two parts.
 
-    Every entry is divided by the root of its curvature; the diagonal entry and the shift of a class, which are
-    correlated, by the Cholesky factor of their two by two block.
+    The entries of one class share a matrix of second moments of the features; with the mean spread of each class in
+    place of that of each sample, one eigendecomposition inverts it for all classes. The diagonal entry and the shift
+    of a class, which have weaker penalties, add the inverse of their own two by two block.
     """
 
     def __init__(self, problem: _Problem, start: Tensor) -> None:
-        self.problem = problem
-        classes = problem.classes
+        classes, penalty = problem.classes, problem.penalty
+        self.moments: Tensor | None = None
         sums = start.new_zeros(3, classes)
-        entries = None if problem.diagonal else start.new_zeros(classes, classes)
+        shared = None if problem.diagonal else start.new_zeros(classes + 1, classes + 1)
+        # In units in which the shift has the penalty of the other entries.
+        off_diagonal, of_shift = (max(float(part), 1e-12) for part in (penalty[-2, 0], penalty[-1, 0]))
+        self.unit = min(max(math.sqrt(off_diagonal / of_shift), 1e-3), 1e3)
+        total = 0.0
         for part, _, weight in problem.chunks(CHUNK if problem.diagonal else 2**23):
             probability = problem.logits(part, start).softmax(1)
             spread = probability.mul_(1 - probability)
             if weight is not None:
                 spread *= weight.unsqueeze(1)
-            if entries is not None:
-                entries.addmm_(part.square().T, spread)
             sums[0] += spread.sum(0)
+            if shared is not None:
+                some = slice(None, None, max(1, len(part) // SOME_ROWS))
+                known = torch.cat((part[some], torch.full_like(part[some, :1], self.unit)), dim=1)
+                of_rows = spread[some].sum(1, keepdim=True)
+                shared.addmm_((known * of_rows).T, known)
+                total += float(of_rows.sum())
             mixed = spread.mul_(part)
             sums[1] += mixed.sum(0)
             sums[2] += mixed.mul_(part).sum(0)
         sums /= problem.samples
-        penalty = 2 * problem.penalty
+        if shared is not None:
+            eigenvalues, self.vectors = torch.linalg.eigh(shared / max(total, 1e-30))
+            self.moments = eigenvalues.clamp_min(0).unsqueeze(1) * sums[0] + 2 * off_diagonal
+            self.moments.clamp_min_(1e-6 * float(self.moments.max()))
         diagonal = penalty[0] if problem.diagonal else penalty[:-1].diagonal()
-        least = max(1e-6 * float(sums[2].max()), 1e-12)  # limits the step of a class that is hardly ever likely
-        self.top = (sums[2] + diagonal).clamp_min(least).sqrt()
-        self.below = sums[1] / self.top
+        # The least limits the step of a class that is hardly ever likely.
         least = max(1e-6 * float(sums[0].max()), 1e-12)
-        self.corner = (sums[0] + penalty[-1] - self.below.square()).clamp_min(least).sqrt()
-        self.entry = None if entries is None else (entries / problem.samples + penalty[:-1]).clamp_min(least).rsqrt()
+        self.shift = sums[0] + 2 * penalty[-1] + least
+        self.both = sums[1]
+        self.scale = sums[2] + 2 * diagonal + max(1e-6 * float(sums[2].max()), 1e-12)
+        self.determinant = (self.scale * self.shift - self.both.square()).clamp_min(1e-6 * self.scale * self.shift)
 
-    def to_position(self, scaled: Tensor) -> Tensor:
-        shift = scaled[-1] / self.corner
-        if self.entry is None:
-            return torch.stack(((scaled[0] - self.below * shift) / self.top, shift))
-        matrix = self.entry * scaled[:-1]
-        matrix.diagonal().copy_((scaled[:-1].diagonal() - self.below * shift) / self.top)
-        return torch.cat((matrix, shift.unsqueeze(0)))
-
-    def from_position(self, position: Tensor) -> Tensor:
-        shift = position[-1] * self.corner
-        if self.entry is None:
-            return torch.stack((position[0] * self.top + self.below * position[1], shift))
-        matrix = position[:-1] / self.entry
-        matrix.diagonal().copy_(position[:-1].diagonal() * self.top + self.below * position[-1])
-        return torch.cat((matrix, shift.unsqueeze(0)))
-
-    def value_and_gradient(self, scaled: Tensor) -> tuple[float, Tensor]:
-        value, slope = self.problem.value_and_gradient(self.to_position(scaled))
-        own = slope[0] if self.entry is None else slope[:-1].diagonal().clone()
-        own = own / self.top
-        shift = (slope[-1] - self.below * own) / self.corner
-        if self.entry is None:
-            return value, torch.stack((own, shift))
-        slope[:-1] *= self.entry
-        slope[:-1].diagonal().copy_(own)
-        slope[-1] = shift
-        return value, slope
+    def apply(self, gradient: Tensor) -> Tensor:
+        """Return the preconditioned gradient."""
+        if self.moments is None:
+            result = torch.zeros_like(gradient)
+            own, of_own = gradient[0], result[0]
+        else:
+            own = gradient[:-1].diagonal()
+            scaled = torch.cat((gradient[:-1], self.unit * gradient[-1:]))
+            result = self.vectors @ ((self.vectors.T @ scaled) / self.moments)
+            result[-1] *= self.unit
+            of_own = result[:-1].diagonal()
+        shift = gradient[-1]
+        of_own += (self.shift * own - self.both * shift) / self.determinant
+        result[-1] += (self.scale * shift - self.both * own) / self.determinant
+        return result
 
 
-def _lbfgs(problem: _Problem, start: Tensor, tolerance: float) -> Tensor:
-    """L-BFGS with step halving in scaled variables."""
-    scaled = _Scaled(problem, start)
-    position = scaled.from_position(start)
-    value, gradient = scaled.value_and_gradient(position)
+def _lbfgs(problem: _Problem, position: Tensor, tolerance: float) -> Tensor:
+    """Preconditioned L-BFGS with step halving."""
+    preconditioner = _Preconditioner(problem, position)
+    value, gradient = problem.value_and_gradient(position)
     steps: list[tuple[Tensor, Tensor, float]] = []  # step, change of the gradient, and one over their product
     for _ in range(1000):
-        if not math.isfinite(value):
-            return start.fill_(math.nan)
-        direction = -_two_loops(gradient, steps)
+        if not (math.isfinite(value) and gradient.isfinite().all()):
+            return position.fill_(math.nan)
+        direction = -_two_loops(gradient, steps, preconditioner)
         slope = float((direction * gradient).sum())
         if not -slope > tolerance:
             break
-        moved = _search(scaled.value_and_gradient, position, value, direction, slope)
+        moved = _search(problem.value_and_gradient, position, value, direction, slope)
         if moved is None:
             if not steps:
                 break
@@ -271,19 +271,22 @@ def _lbfgs(problem: _Problem, start: Tensor, tolerance: float) -> Tensor:
         if change > 0:
             steps = [*steps[1 - MEMORY :], (there - position, new - gradient, 1 / change)]
         position, value, gradient = there, reached, new
-    return scaled.to_position(position)
+    return position
 
 
-def _two_loops(gradient: Tensor, steps: list[tuple[Tensor, Tensor, float]]) -> Tensor:
+def _two_loops(gradient: Tensor, steps: list[tuple[Tensor, Tensor, float]], preconditioner: _Preconditioner) -> Tensor:
     """The gradient times the approximate inverse curvature."""
     result = gradient.clone()
     factors = []
     for step, change, inverse in reversed(steps):
         factors.append(inverse * float((step * result).sum()))
         result -= factors[-1] * change
+    result = preconditioner.apply(result)
     if steps:
-        step, change, inverse = steps[-1]
-        result /= inverse * float(change.square().sum())
+        _, change, inverse = steps[-1]
+        result /= inverse * float((change * preconditioner.apply(change)).sum())
+    elif preconditioner.moments is not None:
+        result /= 2  # two parts overlap
     for (step, change, inverse), factor in zip(steps, reversed(factors), strict=True):
         result += (factor - inverse * float((change * result).sum())) * step
     return result

@@ -362,7 +362,7 @@ class Calibrator(Fitted):
 
     def absent_classes(self, target: Tensor) -> None:
         """Add a notice about classes without samples."""
-        absent = sorted(set(range(self.class_count_ or 0)) - set(target.unique().tolist()))
+        absent = (target.bincount(minlength=self.class_count_ or 0) == 0).nonzero().flatten().tolist()
         if absent:
             named = ", ".join(str(k if self._labels is None else self._labels[k]) for k in absent[:5])
             named += ", ..." if len(absent) > 5 else ""

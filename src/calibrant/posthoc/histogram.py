@@ -24,6 +24,7 @@ class HistogramBinning(ScoreCalibrator):
         mode: ``"equal-mass"``, bins with the same number of samples; or ``"equal-width"``.
         view: ``"top-label"``; or ``"class-wise"``, one-vs-rest, where samples that share their bins in all classes
             become identical, and accuracy can fall. See :class:`ScoreCalibrator`.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Zadrozny, Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian

@@ -30,21 +30,18 @@ def chunks(features: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def nll_and_residual(logits: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[float, Tensor]:
-    """Summed NLL, and its gradient in the logits: probabilities minus the one-hot target. Overwrites the logits.
+    """Summed NLL, and its gradient in the logits: probabilities minus the one-hot target.
 
     Args:
         logits: ``(N, C)``.
         target: Class indices, ``(N,)``.
         weight: ``(N,)``, or None.
     """
-    logits -= logits.amax(1, keepdim=True)
     column = target.unsqueeze(1)
-    true = logits.gather(1, column)
-    residual = logits.exp_()
-    total = residual.sum(1, keepdim=True)
-    residual /= total
+    log_probability = logits.log_softmax(1)
+    losses = -log_probability.gather(1, column).squeeze(1)
+    residual = log_probability.exp_()
     residual.scatter_add_(1, column, torch.full_like(column, -1, dtype=residual.dtype))
-    losses = total.log_().sub_(true).squeeze(1)
     if weight is not None:
         losses, residual = losses * weight, residual.mul_(weight.unsqueeze(1))
     return float(losses.sum(dtype=torch.float64)), residual

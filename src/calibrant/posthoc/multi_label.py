@@ -10,45 +10,50 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
-from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.base import Fitted, saved_settings
+from calibrant.posthoc.methods import METHODS
 
 
-class MultiLabelCalibration(nn.Module):
+class MultiLabelCalibration(Fitted):
     r"""Calibrate independent sigmoids, each label by a binary calibrator of its own.
 
     .. math:: \hat p_k = c_k(\sigma(l_k))
 
     Args:
-        method: The calibrator to fit for each label: a class such as :class:`BetaCalibration`, or a function that makes
-            an unfitted calibrator.
+        method: Name of the method in ``posthoc.METHODS``, which is fitted once for each label.
 
     Attributes:
         calibrators: The fitted calibrators, one per label.
 
     Example:
         >>> import torch
-        >>> from calibrant.posthoc import MultiLabelCalibration, PlattScaling
+        >>> from calibrant.posthoc import MultiLabelCalibration
         >>> draw = torch.Generator().manual_seed(0)
         >>> logits = torch.randn(1000, 3, generator=draw)
         >>> target = (torch.rand(1000, 3, generator=draw) < logits.sigmoid()).long()
-        >>> calibrated = MultiLabelCalibration(PlattScaling).fit(4 * logits, target)  # four times too confident
+        >>> calibrated = MultiLabelCalibration("platt").fit(4 * logits, target)  # four times too confident
         >>> calibrated.predict_proba(torch.tensor([[4.0, 0.0, -4.0]])).round(decimals=1)
         tensor([[0.7000, 0.5000, 0.3000]])
     """
 
-    def __init__(self, method: Any = TemperatureScaling) -> None:
+    decisive = ("method",)
+    calibrators: nn.ModuleList
+
+    def __init__(self, method: str = "auto") -> None:
         super().__init__()
-        if not isinstance(method(), Calibrator):
-            raise TypeError(f"method must make a calibrator, such as BetaCalibration, got {method!r}")
+        inputs.check_choice("method", method, tuple(METHODS))
         self.method = method
-        self.labels_: list[Any] | None = None
         self.calibrators = nn.ModuleList()
 
     def fit(
-        self, logits: Any, target: Any, *, sample_weight: Any = None, ignore_index: int | None = -100,
+        self,
+        logits: Any,
+        target: Any,
+        *,
+        sample_weight: Any = None,
+        ignore_index: int | None = -100,
         classes: Sequence[Any] | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Fit on predictions the model was not trained on, and return self.
 
         Args:
@@ -66,12 +71,17 @@ class MultiLabelCalibration(nn.Module):
                 f"{tuple(labels.shape)}: for one class per sample, use the calibrator itself"
             )
         names = getattr(logits, "columns", None) if classes is None else classes
-        self.labels_ = None if names is None else list(names)
-        fitted = [self.method() for _ in range(values.shape[1])]
+        fitted = [METHODS[self.method]() for _ in range(values.shape[1])]
         for k, calibrator in enumerate(fitted):
             calibrator.fit(values[:, k], labels[:, k].long(), sample_weight=sample_weight, ignore_index=ignore_index)
         self.calibrators = nn.ModuleList(fitted)
+        self.class_count_ = len(fitted)
+        self._labels = None if names is None else np.asarray(names).tolist()
         return self
+
+    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002
+        """Not used: ``fit`` fits the calibrator of each label."""
+        raise TypeError("labels are fitted one by one: call fit(logits, target)")
 
     def forward(self, logits: Any) -> Any:
         """Return the calibrated probability of every label, as ``predict_proba`` does."""
@@ -83,17 +93,27 @@ class MultiLabelCalibration(nn.Module):
         Args:
             logits: ``(N, L)``. Torch, NumPy or a data frame.
         """
-        if not len(self.calibrators):
-            raise RuntimeError("MultiLabelCalibration is not fitted: call fit(logits, target) on held-out data")
+        self.require_fitted()
         shape = tuple(np.shape(logits))
-        if len(shape) != 2 or shape[1] != len(self.calibrators):
-            raise ValueError(f"it was fitted on {len(self.calibrators)} labels, got logits of shape {shape}")
+        if len(shape) != 2 or shape[1] != self.class_count_:
+            raise ValueError(
+                f"it was fitted on {self.class_count_} labels, got logits of shape {shape}: use the model it was "
+                "fitted for, or fit again"
+            )
         if isinstance(logits, Tensor):
             return self._columns(at_least_float32(logits))
         with torch.no_grad():
             values = at_least_float32(containers.as_tensor(logits))
-            return containers.like(logits, self._columns(values), self.labels_)
+            return containers.like(logits, self._columns(values), self.classes_)
 
     def _columns(self, values: Tensor) -> Tensor:
-        columns = [calibrator.predict_proba(values[:, k])[:, 1] for k, calibrator in enumerate(self.calibrators)]  # type: ignore[operator]
+        columns = [each.predict_proba(values[:, k])[:, 1] for k, each in enumerate(self.calibrators)]  # type: ignore[operator]
         return torch.stack(columns, dim=1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Make the calibrators first, so that their states find them."""
+        state = state_dict.get(prefix + "_extra_state")
+        if state is not None and self._refusal(saved_settings(state)) is None:
+            count = saved_settings(state)["classes"]
+            self.calibrators = nn.ModuleList([METHODS[self.method]() for _ in range(count)])
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -28,6 +28,7 @@ class SplineCalibration(ScoreCalibrator):
         view: ``"top-label"``, as in the paper; or ``"class-wise"``, one-vs-rest, which helps little with many classes:
             a few knots at equal steps of t all lie among the scores near 0, which are the most, and the few high ones
             are hardly corrected. See :class:`ScoreCalibrator`.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley, "Calibration of Neural Networks using Splines",

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.posthoc.affine import Affine, Penalty, fit_affine
+from calibrant.posthoc.affine import SINGLE_PRECISION, Affine, Penalty, fit_affine
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
 from calibrant.posthoc.temperature import bounded_temperature
@@ -20,7 +20,7 @@ class StructuredMatrixScaling(Calibrator):
         + \frac{C (C - 1)}{n} \sum_{k \ne j} D_{kj}^2
 
     The penalties are those of a Gaussian prior around temperature scaling, with variances :math:`1/2C` and
-    :math:`1/2C(C-1)`. There is nothing to tune: with few samples the fit stays at temperature scaling, with many it
+    :math:`1/2C(C-1)`. There is nothing to tune: with few samples the fit stays near temperature scaling, with many it
     corrects classes that are mistaken for one another. The problem is convex, and solved to within :math:`10^{-6}`. It
     can change the predicted class.
 
@@ -66,7 +66,8 @@ class StructuredMatrixScaling(Calibrator):
         matrix = logits.new_zeros(classes, *([classes] if self.full else []), dtype=torch.float64)
         start = Affine(matrix, logits.new_zeros(classes, dtype=torch.float64))
         penalty = Penalty(own * (classes - 1), own, own)
-        found = fit_affine(self._features(logits.double()), target, weight, penalty, start, tolerance=1e-7)
+        given = logits if logits.numel() > SINGLE_PRECISION else logits.double()
+        found = fit_affine(self._features(given), target, weight, penalty, start, tolerance=5e-7)
         self.matrix, self.shift = found.matrix.to(logits.dtype), found.shift.to(logits.dtype)
 
     def fit_temperature(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:

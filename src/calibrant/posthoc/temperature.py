@@ -18,6 +18,8 @@ SAMPLE = 2**14
 KEPT = 2**22
 # The search for log(1/T) goes no further than this on either side of 0.
 FARTHEST = 80.0
+# Samples up to which the interval of the temperature is computed; with more it is hardly ever wide.
+FEW = 300
 # Logarithm of how far a bounded temperature lies from the typical size of the logits, if the best is 0 or infinite.
 BOUND = 16.0
 
@@ -79,7 +81,7 @@ class TemperatureScaling(Calibrator):
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Add the interval of the temperature where it is wide."""
         super().examine(rows, target, weight)
-        if len(rows) <= 1000:
+        if len(rows) <= FEW:
             place = math.log(self.temperature_)
             spread = 1.96 * standard_error(rows, target, place, weight=weight)
             if 0.5 < spread < 20:  # beyond, T is a bound, of which there is a notice already
