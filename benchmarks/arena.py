@@ -67,7 +67,7 @@ def on_file(mine: Sequence[Case], chosen: Sequence[Method], results: Results) ->
 
 
 def publish(mine: Sequence[Case], results: Sequence[Result], out: Path) -> None:
-    """Write arena.md, arena.json and arena.svg."""
+    """Write arena.md, arena.json, and the figure as SVG and PNG."""
     parts = {
         "held-out": [case for case in mine if not case.development],
         "development": [case for case in mine if case.development],
@@ -93,13 +93,14 @@ def publish(mine: Sequence[Case], results: Sequence[Result], out: Path) -> None:
         ]  # fmt: skip
         if name == figure_of:
             title = f"Post-hoc calibration, {TITLES[name][0].lower()}{TITLES[name][1:]}: mean ranks"
-            arena_figure.draw(groups, title, out / "arena.svg")
+            for suffix in ("svg", "png"):
+                arena_figure.draw(groups, title, out / f"arena.{suffix}")
             text.append(f"![Mean rank of every method in each group, {TITLES[name].lower()}](arena.svg)")
             text += [block for group in groups for block in (f"### {group.group}: {name}", detail(group))]
     text += ["## Which pairs are which", split_table(mine)]
     (out / "arena.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
     write_json(out / "arena.json", mine, results)
-    print(f"{out}/arena.md, arena.json, arena.svg")
+    print(f"{out}/arena.md, arena.json, arena.svg, arena.png")
 
 
 def split_table(mine: Sequence[Case]) -> str:

@@ -253,7 +253,7 @@ def test_a_result_that_finds_no_room_is_no_failure_of_the_trial(
     def full(self: Path, *_: object, **__: object) -> None:
         raise OSError(number, "no room")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     assert attempt(Job(store.folder, None, "cpu"), TINY) == ("disk full", None)
     monkeypatch.undo()
     assert store.trial(TINY).failure() is None
