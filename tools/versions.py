@@ -25,12 +25,7 @@ TORCH = "torch==2.13.0"  # the only release that these tests are run with
 LINKS = os.environ.get("UV_FIND_LINKS", os.environ.get("PIP_FIND_LINKS", "").replace(" ", ","))
 TESTS = (
     "tests/objectives", "tests/metrics", "tests/training", "tests/estimators", "tests/test_cli.py",
-<<<<<<< HEAD
     "tests/lab/test_methods.py", "tests/lab/test_plugins.py", "tests/lab/test_recipes.py", "tests/lab/test_settings.py",
-=======
-    "tests/lab/test_methods.py",
-    "tests/lab/test_plugins.py", "tests/lab/test_recipes.py", "tests/lab/test_settings.py",
->>>>>>> cut
     "tests/lab/trials/test_configuration.py", "tests/lab/trials/test_run.py", "tests/lab/trials/test_store.py",
 )  # fmt: skip
 # What other packages deprecate in each other is not what this is about.
