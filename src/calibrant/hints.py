@@ -35,7 +35,7 @@ def of_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
     if (labels.sum(1) != 1).any():
         return (
             'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles, and '
-            "multi_label=True of CalibratedLoss"
+            "multi_label=True of CalibratedLoss; posthoc.MultiLabelCalibration for calibrators"
         )
     return "" if target.is_floating_point() else "it looks one-hot, pass target.argmax(dim=1)"
 

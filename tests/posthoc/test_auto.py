@@ -147,3 +147,13 @@ def test_brier_weights_are_the_minimum_on_the_simplex(seed: int) -> None:
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AutoCalibration(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_prediction_changes_where_there_is_no_best_temperature(wrong: bool, dtype: torch.dtype) -> None:
+    logits = torch.randn(3000, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    target = logits.argmin(1) if wrong else logits.argmax(1)
+    for method in (AutoCalibration(accuracy="keep"), METHODS["temperature"]()):
+        method.fit(logits[:200], target[:200])
+        assert torch.equal(method.predict_proba(logits).argmax(1), logits.argmax(1))

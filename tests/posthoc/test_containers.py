@@ -135,3 +135,29 @@ def test_multi_label_misuse_is_explained() -> None:
     fitted = MultiLabelCalibration().fit(LOGITS, torch.eye(3).long()[TARGET])
     with pytest.raises(ValueError, match=r"fitted on 3 labels, got logits of shape \(400, 2\)"):
         fitted.predict_proba(LOGITS[:, :2])
+
+
+def test_columns_of_a_new_data_frame_are_matched_by_name() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(LOGITS.numpy(), columns=NAMES)
+    fitted = TemperatureScaling().fit(frame, NAMES[TARGET])
+    moved = fitted.predict_proba(frame[["cow", "ant", "bee"]])
+    np.testing.assert_array_equal(moved[NAMES.tolist()].to_numpy(), fitted.predict_proba(frame).to_numpy())
+    with pytest.raises(ValueError, match="are not the classes"):
+        fitted.predict_proba(frame.rename(columns={"cow": "kow"}))
+    renamed = frame.set_axis(["x", "y", "z"], axis=1)  # other names altogether are taken by position
+    np.testing.assert_array_equal(fitted.predict_proba(renamed).to_numpy(), fitted.predict_proba(frame).to_numpy())
+
+
+def test_ignored_entries_and_names_go_together() -> None:
+    target: Any = (TARGET * 10).clone()
+    target[:50] = -100
+    fitted = TemperatureScaling().fit(LOGITS, target, classes=[0, 10, 20])
+    assert fitted.temperature_ == TemperatureScaling().fit(LOGITS[50:], TARGET[50:]).temperature_
+    assert fitted.worse_than_nothing(LOGITS, target) is None
+
+
+def test_whole_numbers_in_any_dtype_are_taken() -> None:
+    expected = TemperatureScaling().fit(LOGITS.round(), TARGET).temperature_
+    found = TemperatureScaling().fit(LOGITS.round().numpy().astype(int), TARGET.numpy().astype(float))
+    assert found.temperature_ == expected

@@ -63,7 +63,7 @@ def test_a_temperature_without_optimum_is_bounded_and_mixed() -> None:
 def test_probabilities_in_place_of_logits_are_noticed() -> None:
     logits, target = overconfident(500, 4, 2.0, seed=2)
     found = notices(TemperatureScaling(), logits.softmax(1), target)
-    assert any("look like probabilities (rows sum to 1): pass logits_from_probabilities" in text for text in found)
+    assert any("look like probabilities: pass logits_from_probabilities" in text for text in found)
     assert notices(TemperatureScaling(), logits_from_probabilities(logits.softmax(1)), target) == []
 
 
@@ -71,7 +71,7 @@ def test_absent_classes_are_named() -> None:
     logits, target = overconfident(500, 4, 2.0, seed=3)
     for method in (VectorScaling(), AutoCalibration()):
         (text,) = notices(method, logits, target.clamp_max(2))
-        assert "1 of 4 classes have no samples (3): their probabilities are not calibrated" in text
+        assert "1 of 4 classes have no samples (3): they may become unlikely" in text
     names = np.array(["cat", "dog", "owl", "rat"])
     kept = target < 3
     (text,) = notices(VectorScaling(), logits[kept].numpy(), names[target[kept]], classes=names)
@@ -110,3 +110,37 @@ def test_a_densenet_loses_no_accuracy_from_a_few_rows_by_default(rows: int) -> N
         auto = AutoCalibration()
         notices(auto, data["val_logits"][some], data["val_labels"][some].astype(np.int64))
         assert (auto.predict_proba(test).argmax(1) == target).mean() == before
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_columns_in_another_order_are_noticed(name: str) -> None:
+    logits, _ = overconfident(800, 4, 1.0, seed=7)
+    names = np.array(["ant", "bee", "cat", "dog"])
+    found = notices(METHODS[name](), logits.numpy(), names[logits.argmin(1)])
+    assert any("no better than chance" in text for text in found)
+    assert any("all" in text and "right" in text for text in notices(METHODS[name](), logits, logits.argmax(1)))
+
+
+def test_the_method_that_harms_says_so_with_more_rows_too() -> None:
+    logits, target = overconfident(220, 20, 1.0, seed=8)
+    assert any("worse than doing nothing" in text for text in notices(IsotonicCalibration(), logits, target))
+
+
+def test_auto_says_when_accuracy_falls_or_nothing_is_gained() -> None:
+    logits, target = overconfident(4000, 3, 1.0, seed=9)
+    assert any("no evidence of a gain" in text for text in notices(AutoCalibration(), logits[:40], target[:40]))
+    expected = AutoCalibration()
+    notices(expected, logits, target.clamp_max(1))
+    assert set(expected.weights_) <= {"unchanged", "temperature"}
+    assert "has no samples" in expected.why_
+
+
+def test_probabilities_are_noticed_when_predicting_too() -> None:
+    logits, target = overconfident(500, 3, 2.0, seed=10)
+    fitted = TemperatureScaling().fit(logits, target)
+    with pytest.warns(FitWarning, match="these logits look like probabilities"):
+        fitted.predict_proba(logits.softmax(1))
+    binary = TemperatureScaling()
+    assert any(
+        "look like probabilities" in text for text in notices(binary, logits[:, 0].sigmoid(), target.clamp_max(1))
+    )

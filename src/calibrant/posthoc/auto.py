@@ -30,6 +30,8 @@ STACKED = 2**21
 LEAST_WEIGHT = 0.005
 
 
+# Samples of a class that the model expects, above which their absence is a mistake in the data rather than chance.
+EXPECTED = 5.0
 # Prior of the weights, in samples that each member alone predicts: no weight is 0 by chance.
 PRIOR = 0.5
 
@@ -74,8 +76,9 @@ class AutoCalibration(Calibrator):
     fewer than 5 per class on average, only the first two. Every member predicts each sample from a fit without its
     fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's stacking), with a
     Dirichlet prior worth half a sample per member; then members are fitted again on all samples, and those with less
-    than half a percent are dropped. The predictions are kept as they are, with a notice, if cross-validation shows
-    that the mixture is worse, or if there are fewer than 50 samples and no gain beyond one standard error.
+    than half a percent are dropped. The predictions are kept as they are, with a notice, if the mixture is no better
+    in cross-validation; below 50 samples it must be better by one standard error. A class without samples that the
+    model expects more than a few of leaves only the first two.
 
     The result is deterministic and does not depend on the order of the samples.
 
@@ -142,6 +145,9 @@ class AutoCalibration(Calibrator):
         logits, target = logits[order], target[order]
         weight = None if weight is None else weight[order]
         names, self.why_ = self._candidates(*logits.shape)
+        missing = logits.double().softmax(1).sum(0)[target.bincount(minlength=logits.shape[1]) == 0]
+        if bool((missing > EXPECTED).any()):
+            names, self.why_ = names[:2], "a class that the model often expects has no samples"
         found = self._stack(names, logits, target, weight)
         kept = [index for index, value in enumerate(found) if value > LEAST_WEIGHT]
         self.members_ = tuple(names[index] for index in kept)
@@ -165,7 +171,7 @@ class AutoCalibration(Calibrator):
 
     def _stack(self, names: list[str], logits: Tensor, target: Tensor, weight: Tensor | None) -> Any:
         """Weights of the members by their predictions of samples they were not fitted on."""
-        stride = max(1, logits.numel() // STACKED)
+        stride = math.ceil(logits.numel() / STACKED)
         rows, labels = logits[::stride], target[::stride]
         shares = None if weight is None else weight[::stride]
         number = fold_numbers(rows, labels, min(self.folds, len(rows)))
@@ -192,15 +198,25 @@ class AutoCalibration(Calibrator):
         mean = float(part @ gains)
         error = math.sqrt(float((part**2) @ (gains - mean) ** 2))
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
-        # A few samples must show a gain beyond one standard error; many must not show a loss beyond chance.
-        if mean - error <= 0 if len(rows) < LEAST_ROWS else self.gain_[2] < 0:
+        # Few samples must show a gain beyond one standard error.
+        if mean - (error if len(rows) < LEAST_ROWS else 0) <= 0:
             score = self.metric.replace("_", " ")
             self.notice(
-                f"in cross-validation on {len(labels)} samples the {score} falls by {mean:.4f}, 95 % "
-                f"interval {self.gain_[1]:.4f} to {self.gain_[2]:.4f}, which is no evidence of a gain: the predictions "
-                "stay as they are; use more data"
+                f"in cross-validation on {len(labels)} samples the {score} changes by {-mean:+.4f}, 95 % interval "
+                f"{-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is no evidence of a gain: the predictions stay "
+                "as they are; use more data"
             )
             return np.eye(len(names))[0]
+        mixed = np.tensordot(weights, each, 1)
+        right = [float(part @ (predicted.argmax(1) == labels.numpy())) for predicted in (each[0], mixed)]
+        if right[1] < right[0] - 1 / len(labels):
+            self.notice(
+                f"in cross-validation on {len(labels)} samples the accuracy falls from {right[0]:.1%} to "
+                f'{right[1]:.1%}: use accuracy="keep" if that matters'
+            )
+        if self.accuracy == "keep":  # a little of the unchanged predictions, so that nothing ties
+            weights = np.maximum(weights, [0.01, *[0.0] * (len(weights) - 1)])
+            weights = weights / weights.sum()
         return weights
 
     def _out_of_fold(
@@ -240,7 +256,7 @@ class AutoCalibration(Calibrator):
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:
         """Return the logarithms of the mixture."""
-        return self.mixed(logits).log()
+        return self.mixed(logits).clamp_min(math.exp(FLOOR)).log()
 
     def mixed_logits(self, calibrated: Tensor) -> Tensor:
         """Return the logits as they are: the members are mixed with the uniform distribution already."""
@@ -250,6 +266,7 @@ class AutoCalibration(Calibrator):
         """Leave out the cross-check, which is part of the method."""
         super(Calibrator, self).examine(rows, target, weight)
         self.absent_classes(target)
+        self.check_order(rows, target)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Make the members first, so that their states find them."""

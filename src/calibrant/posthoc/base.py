@@ -21,8 +21,11 @@ from calibrant.posthoc.containers import Array, as_tensor
 from calibrant.posthoc.folds import fold_numbers
 from calibrant.posthoc.notices import FitWarning
 
-# Rows up to which every fit is cross-checked against doing nothing: it is quick then, and often needed.
-CROSS_CHECKED = 200
+# Fits of few rows are cross-checked against doing nothing: up to this many, or four times those that a method needs, if
+# the logits have no more than so many elements.
+CROSS_CHECKED, CROSS_CHECKED_ELEMENTS = 200, 2**16
+# Logits beyond this overflow in float32 when they are scaled.
+HUGE = 1e30
 # Logarithm of float32's smallest normal number, below which no log-probability is taken.
 FLOOR = math.log(torch.finfo(torch.float32).tiny)
 Predictions = TypeVar("Predictions")
@@ -32,6 +35,11 @@ def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
     """Switch autocast off: the eight bits of precision of its matrix products are too few for a confidence."""
     kind = tensor.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+def relative(logits: Tensor) -> Tensor:
+    """Logits relative to the largest of their row, which a softmax does not see; finite for all finite logits."""
+    return (logits - logits.amax(1, keepdim=True)).clamp_min(-HUGE)
 
 
 def check_whole(name: str, value: int, low: int | None = None) -> None:
@@ -63,6 +71,7 @@ class Fitted(nn.Module, ABC):
         self._labels: list[Any] | None = None
         self._samples: int | None = None
         self._notices: list[str] = []
+        self._told = False  # that the logits look like probabilities
 
     @property
     def classes_(self) -> Array:
@@ -114,12 +123,17 @@ class Fitted(nn.Module, ABC):
         """Rows that count, their labels, and their weights in float64 if these differ."""
         values = as_tensor(logits)
         count = 2 if values.dim() < 2 or values.shape[1] == 1 else values.shape[1]
-        names = None if classes is None else np.asarray(classes).tolist()
+        names: list[Any] | None = None
+        if classes is not None:
+            names = list(classes.tolist() if hasattr(classes, "tolist") else classes)
         if names is None and containers.has_names(target):
             names = containers.names_in(target, logits, count)
         if names is not None and len(set(names)) != count:
             raise ValueError(f"classes must have {count} different labels, one per class of the logits, got {names}")
-        labels = as_tensor(target, "target") if names is None else containers.class_indices(target, names)
+        if names is None:
+            labels = containers.whole_numbers(as_tensor(target, "target"), target)
+        else:
+            labels = containers.class_indices(target, names, ignore_index)
         weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
         data = inputs.classification(
             values, labels, ignore_index=ignore_index, sample_weight=weight,
@@ -157,11 +171,8 @@ class Fitted(nn.Module, ABC):
 
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002 (methods use it)
         """Add notices about the data and what was fitted."""
-        sample = rows[:: max(1, len(rows) // 1000)]
-        if len(sample) >= 8 and bool((sample >= 0).all() & ((sample.sum(1) - 1).abs() < 1e-3).all()):
-            self.notice(
-                "these logits look like probabilities (rows sum to 1): pass logits_from_probabilities(probabilities)"
-            )
+        if like_probabilities(rows[:: max(1, len(rows) // 1000)]):
+            self.notice("these logits look like probabilities: pass logits_from_probabilities(probabilities)")
         if weight is not None and float(weight.mean()) < 0.1:
             self.notice(
                 f"the weights of {len(rows)} samples sum to {float(weight.sum()):.3g}, and count as that many samples: "
@@ -170,7 +181,7 @@ class Fitted(nn.Module, ABC):
 
     def rows(self, given: Any) -> Tensor:
         """Check logits to be calibrated and convert them to ``(N, C)``, at least float32."""
-        logits = as_tensor(given)
+        logits = as_tensor(containers.in_order(given, self._labels))
         if not isinstance(given, Tensor):
             logits = logits.to(next((buffer.device for buffer in self.buffers()), None))
         self.require_fitted()
@@ -206,6 +217,10 @@ class Fitted(nn.Module, ABC):
         if binary:
             logits = logits.reshape(-1, 1)
             logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
+        if not (self._told or traced()) and like_probabilities(logits[:64].detach()):
+            self._told = True
+            text = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
+            warnings.warn(f"{type(self).__name__}: {text}", FitWarning, stacklevel=3)
         return logits
 
     def require_fitted(self) -> None:
@@ -331,7 +346,7 @@ class Calibrator(Fitted):
 
     def solve(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Fit on checked data, without notices."""
-        count = len(rows) if weight is None else float(weight.sum())
+        count = len(rows) if weight is None else max(1.0, float(weight.sum()))
         self.smoothing_ = 0.0 if self.strict else 1 / (count + 1)
         super().solve(rows, target, weight)
 
@@ -357,7 +372,9 @@ class Calibrator(Fitted):
                 "use more data, or AutoCalibration, which falls back to fewer parameters"
             )
         self.absent_classes(target)
-        if 10 <= len(rows) <= CROSS_CHECKED and (worse := self._harm(rows, target, weight)):
+        self.check_order(rows, target)
+        few = 10 <= len(rows) <= max(CROSS_CHECKED, 4 * needed) and rows.numel() <= CROSS_CHECKED_ELEMENTS
+        if few and (worse := self._harm(rows, target, weight)):
             self.notice(worse)
 
     def absent_classes(self, target: Tensor) -> None:
@@ -368,18 +385,39 @@ class Calibrator(Fitted):
             named += ", ..." if len(absent) > 5 else ""
             self.notice(
                 f"{len(absent)} of {self.class_count_} classes have no samples ({named}): "
-                "their probabilities are not calibrated; use data with all classes"
+                "they may become unlikely; use data with all classes, or TemperatureScaling"
             )
 
-    def worse_than_nothing(self, logits: Any, target: Any) -> str | None:
+    def check_order(self, rows: Tensor, target: Tensor) -> None:
+        """Add a notice about predictions that are no better than chance, or all right."""
+        if any("no better than chance" in text or "prediction is right" in text for text in self._notices):
+            return
+        true = rows.gather(1, target.unsqueeze(1)).squeeze(1)
+        if float((rows.mean(1) - true).sum(dtype=torch.float64)) >= 0 and len(rows) >= 10:
+            shown = "" if self._labels is None else f" (columns were taken as {', '.join(map(str, self._labels[:8]))})"
+            self.notice(
+                "the held-out predictions are no better than chance: check that logits and target are in the same "
+                f"order, and columns in the order of the classes{shown}"
+            )
+        elif len(rows) >= 10 and bool((true >= rows.amax(1)).all()):
+            self.notice(
+                f"every held-out prediction is right, in all {len(rows)} samples: fit on more data, or on data the "
+                "model was not trained on"
+            )
+
+    def worse_than_nothing(
+        self, logits: Any, target: Any, *, sample_weight: Any = None, ignore_index: int | None = -100
+    ) -> str | None:
         """Compare the method with doing nothing in cross-validation; a sentence with numbers if it is worse, else None.
 
         Args:
             logits: Logits that the method was fitted on, as for ``fit``.
             target: Their classes.
+            sample_weight: Their weights, as for ``fit``.
+            ignore_index: Label of samples to ignore; None to ignore none.
         """
         with torch.no_grad():
-            rows, labels, weight = self._checked(logits, target, None, -100, self._labels)
+            rows, labels, weight = self._checked(logits, target, sample_weight, ignore_index, self._labels)
             return self._harm(rows, labels, weight)
 
     def _harm(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> str | None:
@@ -466,6 +504,13 @@ class Calibrator(Fitted):
         kept = log_softmax(calibrated) + math.log1p(-self.smoothing_)
         return kept.logaddexp(kept.new_tensor(math.log(self.smoothing_ / calibrated.shape[1])))
 
+    def fold_into(self, linear: nn.Linear) -> nn.Module:
+        """Return a layer that gives calibrated logits; raises ``TypeError`` if the method has none."""
+        raise TypeError(
+            f"{type(self).__name__} cannot be folded into {type(linear).__name__}: use "
+            "TemperatureScaling(strict=True), or put the calibrator behind the model"
+        )
+
     def calibrated_logits(self, logits: Tensor) -> Tensor:  # noqa: ARG002 (methods that have them use it)
         """Return calibrated logits of validated ``(N, C)`` logits, before mixing."""
         raise TypeError(
@@ -475,6 +520,14 @@ class Calibrator(Fitted):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return calibrated probabilities of validated ``(N, C)`` logits, before mixing."""
         return self.calibrated_logits(logits).softmax(dim=1)
+
+
+def like_probabilities(rows: Tensor) -> bool:
+    """Whether rows of logits look like probabilities: not negative with a sum of 1, or a 0 and a number up to 1."""
+    if len(rows) < 8 or bool((rows < 0).any()):
+        return False
+    binary = rows.shape[1] == 2 and not rows[:, 0].any() and bool((rows[:, 1] <= 1).all())
+    return binary or bool(((rows.sum(1) - 1).abs() < 1e-3).all())
 
 
 def cross_fitted(calibrator: Calibrator, rows: Tensor, target: Tensor, weight: Tensor | None, folds: int = 5) -> Tensor:

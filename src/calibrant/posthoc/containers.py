@@ -35,6 +35,8 @@ def as_tensor(value: Any, name: str = "logits") -> Tensor:
             ) from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold numbers, got {type(value).__name__} of {array.dtype}")
+    if name == "logits" and array.dtype.kind in "iub":
+        array = array.astype(np.float64)
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     # A read-only array would make torch warn about writes that never happen.
     return torch.from_numpy(np.require(native, requirements=["C", "W"]))
@@ -59,10 +61,37 @@ def like(given: Any, result: Tensor, columns: Any = None) -> Any:
     return frame(array, index=given.index, columns=columns)
 
 
-def class_indices(target: Any, labels: Sequence[Any]) -> Tensor:
+def in_order(frame: Any, labels: Sequence[Any] | None) -> Any:
+    """A data frame with its columns in the order of the labels, if these are their names; else as it is.
+
+    Raises:
+        ValueError: If only some of the labels are names of columns.
+    """
+    columns = list(getattr(frame, "columns", ()))
+    names = list(range(len(columns))) if labels is None else list(labels)
+    if not columns or columns == names or not set(columns) & set(names):
+        return frame
+    if set(columns) != set(names):
+        raise ValueError(
+            f"the columns {columns} are not the classes {names} that it was fitted on: name all columns after the "
+            "classes, or none"
+        )
+    return frame[names]
+
+
+def whole_numbers(values: Tensor, given: Any) -> Tensor:
+    """Targets of an array or a data frame that are whole numbers stored as floats, as integers."""
+    if isinstance(given, Tensor) or not values.is_floating_point() or not bool((values == values.round()).all()):
+        return values
+    return values.long()
+
+
+def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Tensor:
     """Positions of the targets in ``labels``; raises ``ValueError`` for one that is not among them."""
     array = target.detach().cpu().numpy() if isinstance(target, Tensor) else np.asarray(target)
     place = {label: index for index, label in enumerate(labels)}
+    if ignore_index is not None:
+        place.setdefault(ignore_index, ignore_index)
     try:
         indices = [place[label] for label in array.ravel().tolist()]
     except KeyError as unknown:
@@ -98,7 +127,13 @@ def names_in(target: Any, logits: Any, count: int) -> list[Any]:
             f"target holds {len(values)} different labels, but the logits have {count} classes: "
             "pass classes= with the label of every column of the logits, in their order"
         )
-    return sorted(values)
+    try:
+        return sorted(values)
+    except TypeError:
+        raise ValueError(
+            "target holds labels of different types, such as a name and None: leave samples without a label out, or "
+            "pass classes="
+        ) from None
 
 
 def _first(array: Array) -> object:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.base import Calibrator, relative
 from calibrant.posthoc.mixture import mixture_weights
 from calibrant.posthoc.temperature import best_temperature, bounded_temperature
 
@@ -81,5 +81,5 @@ class EnsembleTemperatureScaling(Calibrator):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Mix the three predictions."""
         weights = self.weights.to(logits.dtype)
-        scaled = (logits / self.temperature.to(logits.dtype)).softmax(1)
+        scaled = (relative(logits) / self.temperature.to(logits.dtype)).softmax(1)
         return weights[0] * scaled + weights[1] * logits.softmax(1) + weights[2] / logits.shape[1]

@@ -8,7 +8,7 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.numerics import log_softmax
 from calibrant.posthoc.affine import Affine, Penalty, fit_affine
-from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.base import HUGE, Calibrator
 from calibrant.posthoc.folds import fold_numbers
 from calibrant.posthoc.likelihood import PULL, nll_and_residual
 from calibrant.posthoc.temperature import temperature_or_one
@@ -145,7 +145,8 @@ class MatrixScaling(Calibrator):
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:
         """Apply the matrix and the shift."""
-        return torch.addmm(self.shift.to(logits.dtype), self.features(logits), self.matrix.to(logits.dtype).T)
+        features = self.features(logits).clamp(-HUGE, HUGE)
+        return torch.addmm(self.shift.to(logits.dtype), features, self.matrix.to(logits.dtype).T)
 
 
 class DirichletCalibration(MatrixScaling):

@@ -108,6 +108,10 @@ class ScoreCalibrator(Calibrator):
         for name in self.state:
             self.register_buffer(name, None)
 
+    def rows_needed(self, classes: int) -> int:
+        """Twenty rows for the map of each class."""
+        return self.least_rows if self.view == "top-label" or classes == 2 else max(self.least_rows, 20 * classes)
+
     @abstractmethod
     def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
         """Fit one map per row, and return the tensors named in ``state``, each ``(rows, ...)``.

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.posthoc.affine import SINGLE_PRECISION, Affine, Penalty, fit_affine
-from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.base import Calibrator, relative
 from calibrant.posthoc.folding import check_layer, layer_like
 from calibrant.posthoc.temperature import bounded_temperature
 
@@ -78,7 +78,7 @@ class StructuredMatrixScaling(Calibrator):
         self.temperature = logits.new_tensor(temperature)
 
     def _features(self, logits: Tensor) -> Tensor:
-        scaled = logits / self.temperature.to(logits.dtype)
+        scaled = relative(logits) / self.temperature.to(logits.dtype)
         return (scaled.softmax(1) * (1 - self.smoothing_) + self.smoothing_ / logits.shape[1]).log()
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:

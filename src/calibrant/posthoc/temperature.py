@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.base import HUGE, Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
 
 # Elements of one chunk: few enough to fit in a core's cache, enough to keep Python's overhead small.
@@ -20,8 +20,9 @@ KEPT = 2**22
 FARTHEST = 80.0
 # Samples up to which the interval of the temperature is computed; with more it is hardly ever wide.
 FEW = 300
-# Logarithm of how far a bounded temperature lies from the typical size of the logits, if the best is 0 or infinite.
-BOUND = 16.0
+# A bounded temperature, over the largest difference of logits in a row, if the best is 0 or infinite. Beyond, classes
+# would tie in float32, and predictions change.
+BOUNDS = 1 / 80, 1000.0
 
 
 class TemperatureScaling(Calibrator):
@@ -36,8 +37,8 @@ class TemperatureScaling(Calibrator):
 
     There is no such root if every held-out label has the largest logit, alone or tied (T tends to 0), if
     predictions are no better than chance (T tends to infinity), or if the logits of a sample are all the same. T is
-    then bounded, at :math:`e^{\mp 16}` times the typical size of the logits, or 1; mixing with the uniform distribution
-    (see :class:`Calibrator`) keeps the confidence below 1. A notice says so.
+    then bounded, at 1/80 or 1,000 times the largest difference of logits in a row, or 1; mixing with the uniform
+    distribution (see :class:`Calibrator`) keeps the confidence below 1. A notice says so.
 
     Args:
         strict: No mixing, and a ``ValueError`` where there is no root.
@@ -92,7 +93,7 @@ class TemperatureScaling(Calibrator):
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:
         """Divide by the temperature."""
-        return logits / self.temperature.to(logits.dtype)
+        return (logits / self.temperature.to(logits.dtype)).clamp(-HUGE, HUGE)
 
     def fold_into(self, linear: nn.Linear) -> nn.Linear:
         """Return a new last layer that returns calibrated logits.
@@ -145,9 +146,8 @@ def bounded_temperature(logits: Tensor, target: Tensor, weight: Tensor | None = 
         problem = _Problem("the best temperature is beyond all bounds: scale the logits to a sensible range", 0.0)
     if problem.side == 0:
         return 1.0, problem.text
-    size = math.log(data.spread / logits.shape[1])
-    limit = math.log(torch.finfo(torch.float32).max) - 1
-    return math.exp(max(-limit, min(limit, size + problem.side * BOUND))), problem.text
+    limit = torch.finfo(torch.float32).max / 2
+    return min(max(data.spread * BOUNDS[problem.side > 0], 1 / limit), limit), problem.text
 
 
 def temperature_or_one(logits: Tensor, target: Tensor, weight: Tensor | None = None) -> float:

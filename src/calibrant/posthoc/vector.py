@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.posthoc.affine import Affine, Penalty, fit_affine
-from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.base import HUGE, Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
 from calibrant.posthoc.likelihood import PULL
 from calibrant.posthoc.temperature import temperature_or_one
@@ -60,7 +60,7 @@ class VectorScaling(Calibrator):
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:
         """Scale and shift."""
-        return logits * self.scale.to(logits.dtype) + self.shift.to(logits.dtype)
+        return logits.clamp(-HUGE, HUGE) * self.scale.to(logits.dtype) + self.shift.to(logits.dtype)
 
     def fold_into(self, linear: nn.Linear) -> nn.Linear:
         """Return a new last layer, always with a bias, that returns calibrated logits.
