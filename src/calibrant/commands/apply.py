@@ -15,7 +15,6 @@ from calibrant.metrics import Scores, evaluate, predictions
 from calibrant.metrics.columns import Columns
 from calibrant.posthoc import Calibrator, load, logits_from_probabilities
 
-
 # Rows that scores need: the number that ``evaluate`` does.
 FEWEST = 3
 
