@@ -27,18 +27,37 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> posthoc.Calibrator
     return calibrator
 
 
-@pytest.fixture
-def client(saved: posthoc.Calibrator) -> Any:
+def loaded_app() -> Any:
     for package in ("fastapi", "httpx"):
         pytest.importorskip(package, reason=f"the example server needs {package}")
-    from fastapi.testclient import TestClient
-
     spec = importlib.util.spec_from_file_location("serve_app", APP)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return TestClient(module.app)
+    return module.app
+
+
+@pytest.fixture
+def client(saved: posthoc.Calibrator) -> Any:
+    app = loaded_app()
+    from fastapi.testclient import TestClient
+
+    return TestClient(app)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sets_are_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    posthoc.save(posthoc.ConformalClassifier().fit(*held_out()), tmp_path / "sets.safetensors")
+    monkeypatch.setenv("CALIBRATOR", str(tmp_path / "sets.safetensors"))
+    with pytest.raises(SystemExit, match="holds a ConformalClassifier, which has no probabilities"):
+        loaded_app()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_no_samples_have_no_answers(client: Any) -> None:
+    answer = client.post("/predict", json={"logits": []})
+    assert (answer.status_code, answer.json()) == (200, [])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -57,8 +76,8 @@ def test_the_server_answers_with_calibrated_probabilities(client: Any, saved: po
     ("logits", "message"),
     [
         ([[1.0, 2.0]], "fitted on 3 classes, got 2"),
-        ([[1.0, 2.0, 3.0], [1.0]], "inhomogeneous"),
-        ([], "fitted on 3 classes"),
+        ([[1.0, 2.0, 3.0], [1.0]], "all rows of logits must have the same length"),
+        ([[]], "logits must have shape (N, C)"),
     ],
 )
 def test_bad_input_is_explained(client: Any, logits: Any, message: str) -> None:

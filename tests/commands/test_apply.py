@@ -70,6 +70,26 @@ def test_scores_are_shown_if_there_are_labels(folder: Path, capsys: pytest.Captu
         assert file.files == ["probabilities"]
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_few_labelled_rows_are_calibrated_without_scores(
+    folder: Path, rows: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save()
+    logits, target = sample(rows, 3)
+    np.savez("few.npz", logits=logits, target=target)
+    said = "few.npz has fewer than 3 rows, so there are no scores to show. Written: few-calibrated.npz"
+    assert run("apply", "few.npz", "--calibrator", SAVED) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+    with np.load("few-calibrated.npz") as file:
+        assert file["probabilities"].shape == (rows, 3)
+        assert np.array_equal(file["target"], target)
+    assert run("recalibrate", "--fit", "val.npz", "--apply", "few.npz", "--method", "temperature") == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert run("apply", "few.npz", "--calibrator", SAVED, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["before"], found["after"]) == (None, None)
+
+
 BAD: dict[str, tuple[list[str], str]] = {
     "no calibrator": (["apply", "test.npz", "--calibrator", "nope.safetensors"], "nope.safetensors: no such file"),
     "folder": (["apply", "test.npz", "--calibrator", "."], ".: cannot be read: Is a directory"),

@@ -108,6 +108,43 @@ def test_sets_are_exported_too(runtime: Any, tmp_path: Path) -> None:
     assert np.array_equal(found, conformal.predict_set(TEST.float()).numpy())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "error::FutureWarning")
+def test_sets_of_groups_take_positions(runtime: Any, tmp_path: Path) -> None:
+    names = [("north", 1), ("south", 2)]
+    groups = [names[place % 2] for place in range(len(TARGET))]
+    conformal = ConformalClassifier("lac", coverage="group-conditional").fit(FIT.float(), TARGET, groups=groups)
+    posthoc.to_onnx(conformal, tmp_path / "sets.onnx")
+    run = session(runtime, tmp_path / "sets.onnx")
+    assert [each.name for each in run.get_inputs()] == ["logits", "groups"]
+    assert json.loads(run.get_modelmeta().custom_metadata_map["calibrant.groups"]) == [["north", 1], ["south", 2]]
+    places = np.arange(len(TEST)) % 2
+    (found,) = run.run(["sets"], {"logits": TEST.float().numpy(), "groups": places})
+    expected = conformal.predict_set(TEST.float(), groups=[names[place] for place in places])
+    assert np.array_equal(found, expected.numpy())
+    (found,) = run.run(["sets"], {"logits": TEST.float().numpy(), "groups": places - 3})
+    assert found.all()
+    with pytest.raises(ValueError, match="choose another logits_name"):
+        posthoc.to_onnx(conformal, tmp_path / "sets.onnx", logits_name="groups")
+
+
+@pytest.mark.parametrize("score", ["aps", "raps"])
+def test_randomised_sets_are_refused_before_the_export(score: Any, runtime: Any, tmp_path: Path) -> None:
+    conformal = ConformalClassifier(score).fit(FIT, TARGET)
+    with pytest.raises(ValueError, match="fit with randomized=False to export"):
+        posthoc.to_onnx(conformal, tmp_path / "sets.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "error::FutureWarning")
+def test_binary_input_is_zeros_and_the_logit(runtime: Any, tmp_path: Path) -> None:
+    logit = FIT[:, 0].float()
+    calibrator = TemperatureScaling().fit(logit, (TARGET == 0).long())
+    posthoc.to_onnx(calibrator, tmp_path / "binary.onnx")
+    both = np.stack((np.zeros(len(logit), np.float32), logit.numpy()), axis=1)
+    (found,) = session(runtime, tmp_path / "binary.onnx").run(None, {"logits": both})
+    np.testing.assert_allclose(found, calibrator.predict_proba(logit).numpy(), rtol=0, atol=1e-6)
+
+
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ModuleNotFoundError, match=r"ONNX export needs onnx: pip install 'calibrant\[onnx\]'"):

@@ -124,3 +124,37 @@ def test_the_order_of_weighted_samples_does_not_matter(name: str) -> None:
         for i in (torch.arange(400), order)
     )
     torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def extreme(samples: int) -> dict[str, torch.Tensor]:
+    one, draw = torch.ones(samples, dtype=torch.float64), torch.Generator().manual_seed(4)
+    return {
+        "one of 1e12": one.index_fill(0, torch.tensor([1]), 1e12),
+        "one of 1e30": one.index_fill(0, torch.tensor([1]), 1e30),
+        "one of 1e-30": one.index_fill(0, torch.tensor([1]), 1e-30),
+        "all of 1e30": 1e30 * one,
+        "forty decades": 10 ** (40 * torch.rand(samples, generator=draw, dtype=torch.float64) - 20),
+    }
+
+
+@pytest.mark.parametrize("samples", [5, 60])
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("view", ["class-wise", "top-label"])
+@pytest.mark.parametrize("method", [SplineCalibration, BayesianBinning, HistogramBinning, VennAbers])
+def test_extreme_weights_give_probabilities(
+    method: Callable[..., Calibrator], view: str, classes: int, samples: int
+) -> None:
+    logits, target = overconfident(samples, classes, 2.0, seed=0)
+    strict = {} if method is VennAbers else {"strict": True}
+    for name, weight in extreme(samples).items():
+        found = method(view=view, **strict).fit(logits, target, sample_weight=weight).predict_proba(logits)
+        assert found.isfinite().all(), name
+        assert found.min() >= 0, name
+        assert found.max() <= 1 + 1e-6, name
+
+
+def test_a_bin_with_little_weight_has_its_own_rate() -> None:
+    weight = torch.tensor([0.2, 0.2, 0.1])
+    binning = HistogramBinning(2, "equal-width", strict=True)
+    binning.fit(torch.tensor([3.0, 3.0, 3.0]), torch.tensor([1, 1, 0]), sample_weight=weight)
+    assert binning.predict_proba(torch.tensor([3.0]))[0, 1].item() == pytest.approx(0.8)

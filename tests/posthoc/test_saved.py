@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import calibrant
 from calibrant import posthoc
 from calibrant.posthoc import ConformalClassifier, MatrixScaling, TemperatureScaling
-from calibrant.posthoc.base import Fitted
+from calibrant.posthoc.base import Fitted, saved_settings
 from calibrant.posthoc.saved import KEY, kinds, read_header
 from tests.posthoc.test_every_method import CALIBRATORS, FIT, TARGET, TEST
 
@@ -198,3 +198,18 @@ def test_another_machine_needs_nothing_of_the_fit(tmp_path: Path) -> None:
     subprocess.run(command, check=True, env=environment)
     for name, calibrator in fitted.items():
         assert np.array_equal(np.load(files[name] + ".npy"), results(calibrator).numpy()), name
+
+
+def test_a_loaded_state_has_the_seed_of_randomised_sets() -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(500, 4, generator=draw)
+    fitted = ConformalClassifier("aps", seed=7).fit(logits, logits.softmax(1).multinomial(1, generator=draw)[:, 0])
+    state = fitted.state_dict()
+    other = ConformalClassifier("aps")
+    other.load_state_dict(state)
+    assert other.seed == 7
+    assert torch.equal(other.predict_set(logits), fitted.predict_set(logits))
+    settings = {key: value for key, value in saved_settings(state["_extra_state"]).items() if key != "seed"}
+    older = ConformalClassifier("aps", seed=3)
+    older.load_state_dict(state | {"_extra_state": settings})  # of a version without the seed
+    assert older.seed == 3

@@ -15,10 +15,13 @@ from calibrant.metrics import Scores, evaluate, predictions
 from calibrant.metrics.columns import Columns
 from calibrant.posthoc import Calibrator, load, logits_from_probabilities
 
+# Rows that scores need: the number that ``evaluate`` does.
+FEWEST = 3
+
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Calibrated predictions of a file, and the scores before and after if the target is known."""
+    """Calibrated predictions of a file, and the scores before and after if the target is known and not too short."""
 
     path: Path
     probabilities: Column
@@ -43,7 +46,8 @@ class Calibrated:
             title = f"{plain(str(self.path))}: {self.before.title}"
             print_scores(console, {"before": self.before, "after": self.after}, title=title)
         else:
-            console.print(f"{plain(str(self.path))} has no target, so there are no scores to show.", highlight=False)
+            lacks = "has no target" if self.target is None else f"has fewer than {FEWEST} rows"
+            console.print(f"{plain(str(self.path))} {lacks}, so there are no scores to show.", highlight=False)
         console.print(f"Written: {plain(str(out))}", soft_wrap=True, highlight=False)
 
 
@@ -87,19 +91,20 @@ def calibrated(
         if source.labels is None:
             return Calibrated(path, probabilities)
         target = source.labels.astype(np.int64)
+        if len(target) < FEWEST:
+            return Calibrated(path, probabilities, target)
         after = evaluate(probabilities=probabilities, target=target)
         return Calibrated(path, probabilities, target, evaluate(source.predictions()), after)
 
 
-def logits_of(source: Source) -> Column:
-    """Checked logits of all classes."""
+def logits_of(source: Source, fewest: int = 1) -> Column:
+    """Checked logits of all classes, of at least ``fewest`` samples."""
     if source.kind == "confidence":
         raise ValueError("holds confidences only: recalibration needs the logits or probabilities of all classes")
-    if source.labels is None:  # any target is good enough to check the values
-        given: dict[str, Any] = {source.kind: source.values, "target": np.zeros(len(source.values), dtype=np.int64)}
-        checked = predictions(**given)
-    else:
-        checked = source.predictions()
+    # Without labels, any target is good enough to check the values.
+    target = np.zeros(len(source.values), dtype=np.int64) if source.labels is None else source.labels
+    given: dict[str, Any] = {source.kind: source.values, "target": target}
+    checked = predictions(minimum=fewest, name="a calibrator", **given)
     if source.kind == "logits":
         return source.values.astype(np.result_type(source.values.dtype, np.float32), copy=False)
     assert checked.probabilities is not None  # noqa: S101 (probabilities were given)

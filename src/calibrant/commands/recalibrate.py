@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands.apply import Calibrated, calibrated, logits_of, output_of
+from calibrant.commands.apply import FEWEST, Calibrated, calibrated, logits_of, output_of
 from calibrant.commands.terminal import Advance, plain, print_json, progress_bar
 from calibrant.files import FileError, naming, read_source
 from calibrant.metrics.columns import Columns
@@ -131,7 +131,7 @@ def _recalibrate(
         raise FileError(fit, f"has no {called!r}: a method needs labels to be fitted")
     # Checked first, so that errors of a file come before errors of a fit.
     with naming(fit):
-        logits, target = logits_of(training), training.labels.astype(np.int64)
+        logits, target = logits_of(training, FEWEST), training.labels.astype(np.int64)
     if apply is None or new is None:
         begin(f"fitting {how.method}")
         with naming(fit):

@@ -58,7 +58,8 @@ class BayesianBinning(ScoreCalibrator):
         sample = SortedHits(scores.probability, hits, weight)
         samples = hits.shape[1]
         root = (samples if weight is None else float(weight.sum())) ** (1 / 3)
-        sizes = range(max(1, math.floor(root / SPREAD)), min(samples, math.ceil(root * SPREAD)) + 1)
+        fewest, most = min(samples, math.floor(root / SPREAD)), min(samples, math.ceil(root * SPREAD))
+        sizes = range(max(1, fewest), max(1, most) + 1)
         bins = _Bins(sample, torch.tensor(sizes, device=hits.device))
         evidence = bins.log_evidence()
         share = (evidence - evidence.amax(1, keepdim=True)).exp()
@@ -91,6 +92,8 @@ class _Bins:
         middles[:, self.ends], until[:, self.ends] = 1.0, sample.ascending.shape[1]
         mass = until.double() if sample.mass is None else sample.mass.gather(1, until)
         self.counts, self.hits = (self._differences(part, starts) for part in (mass, sample.cumulated.gather(1, until)))
+        self.counts.clamp_(min=0)  # sums of weights are rounded
+        self.hits = self.hits.clamp(min=0).minimum(self.counts)
         middles = middles - self._differences(middles, starts) / 2
         self.right = middles.clamp_(1e-12, 1 - 1e-12).mul_(self.prior)
 

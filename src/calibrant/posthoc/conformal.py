@@ -103,7 +103,7 @@ class ConformalClassifier(Fitted):
     """
 
     decisive = ("score", "alpha", "randomized", "coverage")
-    found = ("groups_",)
+    found = ("groups_", "seed")
     quantile: Tensor
     penalties: Tensor
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -22,7 +23,10 @@ class _Predictions(nn.Module):
         self.calibrator = calibrator
         self.predict = "predict_set" if hasattr(calibrator, "predict_set") else "predict_proba"
 
-    def forward(self, logits: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, places: Tensor | None = None) -> Tensor:
+        if places is not None:
+            of_groups: Tensor = self.calibrator(logits, places)
+            return of_groups
         found: Tensor = getattr(self.calibrator, self.predict)(logits)
         return found
 
@@ -37,8 +41,14 @@ def to_onnx(
 ) -> None:
     """Write a fitted calibrator as an ONNX model: float32 logits ``(N, C)`` in, probabilities ``(N, C)`` out.
 
-    The batch has any size N. Probabilities equal those of ``predict_proba`` to 1e-6. The metadata of the model has
-    ``calibrant.method`` and ``calibrant.labels``, a JSON list with the label of each column.
+    The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Dense logits
+    have to be flattened to ``(N, C)`` first. Scores of sets are computed in float32. Probabilities equal those of
+    ``predict_proba`` to 1e-6. The metadata of the model has ``calibrant.method`` and ``calibrant.labels``, a JSON list
+    with the label of each column.
+
+    Group-conditional sets have a second input ``groups``, int64 ``(N,)``: the position of each sample's group in
+    ``groups_``, which ``calibrant.groups`` of the metadata has as a JSON list. Any other number, such as -1, stands for
+    an unknown group, whose sets hold all classes.
 
     Args:
         calibrator: Any fitted calibrator, or a ``ConformalClassifier`` without randomisation, whose output is boolean.
@@ -50,6 +60,7 @@ def to_onnx(
     Raises:
         ModuleNotFoundError: If ``onnx`` or ``onnxscript`` is missing: ``pip install 'calibrant[onnx]'``.
         RuntimeError: If the calibrator is not fitted.
+        ValueError: If sets are randomised, or the first input is named ``groups`` too.
     """
     for package in ("onnx", "onnxscript"):
         try:
@@ -59,16 +70,25 @@ def to_onnx(
                 f"ONNX export needs {package}: pip install 'calibrant[onnx]'", name=package
             ) from error
     calibrator.require_fitted()
+    if getattr(calibrator, "randomized", False) and getattr(calibrator, "score", None) in ("aps", "raps"):
+        raise ValueError("ONNX cannot hash the bits of logits for randomised sets: fit with randomized=False to export")
+    groups = getattr(calibrator, "groups_", ())
+    if groups and logits_name == "groups":
+        raise ValueError("'groups' is the name of the second input: choose another logits_name")
     model = _Predictions(calibrator).eval()
     device = next((buffer.device for buffer in calibrator.buffers()), None)
     named = output_name or ("sets" if model.predict == "predict_set" else "probabilities")
+    example = [torch.zeros(2, calibrator.classes_.size, device=device)]
+    if groups:
+        example.append(torch.zeros(2, dtype=torch.long, device=device))
+    batch = torch.export.Dim("batch")
     with _quiet():
         program = torch.onnx.export(
             model,
-            (torch.zeros(2, calibrator.classes_.size, device=device),),
+            tuple(example),
             dynamo=True,
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            input_names=[logits_name],
+            dynamic_shapes=tuple({0: batch} for _ in example),
+            input_names=[logits_name, "groups"][: len(example)],
             output_names=[named],
             opset_version=opset,
             verbose=False,
@@ -79,6 +99,8 @@ def to_onnx(
         "calibrant.method": type(calibrator).__name__,
         "calibrant.labels": json.dumps(calibrator.classes_.tolist()),
     }
+    if groups:
+        known["calibrant.groups"] = json.dumps(groups)
     for key, value in known.items():
         proto.metadata_props.add(key=key, value=value)
     replace_whole(path, proto.SerializeToString())
@@ -91,6 +113,9 @@ def _quiet() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r".*LeafSpec", FutureWarning)
+            warnings.filterwarnings("ignore", r".*The axis name: batch will not be used", UserWarning)
+            yield
     finally:
         logger.setLevel(level)

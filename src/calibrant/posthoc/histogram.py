@@ -61,7 +61,8 @@ class HistogramBinning(ScoreCalibrator):
             edges = torch.arange(1, self.bins, dtype=scores.log_p.dtype, device=scores.log_p.device) / self.bins
             edges = edges.expand(len(hits), -1)
         counts, right = sample.count(edges)
-        return edges, torch.where(counts > 0, right / counts.clamp_min(1), bin_middles(edges))
+        rates = (right / torch.where(counts > 0, counts, 1.0)).clamp(0, 1)  # sums of weights are rounded
+        return edges, torch.where(counts > 0, rates, bin_middles(edges))
 
     def map_scores(self, scores: Scores) -> Mapped:
         """Look up the bins."""

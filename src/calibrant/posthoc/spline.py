@@ -63,7 +63,10 @@ class SplineCalibration(ScoreCalibrator):
         start, end = first.double(), last.double() + 1
         if sample.mass is not None:
             start, end = sample.mass.gather(1, first), sample.mass.gather(1, last + 1)
-        rate = (sample.cumulated.gather(1, last + 1) - sample.cumulated.gather(1, first)) / (end - start)
+        # Samples whose weight is lost in the sum of all have no rate of their own: they are not corrected.
+        mass = end - start
+        right = sample.cumulated.gather(1, last + 1) - sample.cumulated.gather(1, first)
+        rate = torch.where(mass > 0, (right / mass).clamp(0, 1), ascending)
         if sample.weight is None or sample.mass is None:
             total = float(samples)
             gap = exclusive_cumsum(rate - ascending) / samples

@@ -160,7 +160,8 @@ def _upper(found: Pools) -> _Steps:
     x, y = (np.concatenate((begin, part[kept]))[order] for part in (width, height))
     nearest = np.concatenate((found.block[starts] + each, corner[found.block[kept]]))[order]
     touched = _touched(corner_width, corner_height, x - 1, y - 1, nearest, last[place])
-    tangent = (corner_height[touched] + 1 - y) / (corner_width[touched] + 1 - x)
+    # The 1 comes last, so that it is not lost in large weights.
+    tangent = np.clip((corner_height[touched] - y + 1) / (corner_width[touched] - x + 1), 0.0, 1.0)
     edges = np.concatenate((np.full(found.rows, -np.inf), found.position[kept]))[order]
     return _rising(_Steps(found.rows, place, edges, tangent))
 
