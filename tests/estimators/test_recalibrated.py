@@ -3,6 +3,7 @@
 import copy
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,17 +96,22 @@ def test_saturated_probabilities_come_from_decision_values() -> None:
     )
 
 
-def test_zeros_of_neighbours_do_not_rule_the_temperature() -> None:
-    X, y = data(4, samples=2000)
-    plain = KNeighborsClassifier()
-    counted = RecalibratedClassifierCV(plain, method="temperature", ensemble=False).fit(X[:1000], y[:1000])
-    p, q = (
-        cross_val_predict(plain, X[:1000], y[:1000], method="predict_proba"),
-        plain.fit(X[:1000], y[:1000]).predict_proba(X[1000:]),
-    )
-    of_zeros = TemperatureScaling().fit(cal.posthoc.logits_from_probabilities(p), y[:1000])
-    floored = of_zeros.predict_proba(cal.posthoc.logits_from_probabilities(q))
-    assert log_loss(y[1000:], counted.predict_proba(X[1000:])) < 0.95 * log_loss(y[1000:], floored)
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("method", ["auto", "temperature", "sms"])
+def test_a_saved_calibrator_of_a_forest_gives_the_same(method: str, classes: int, frozen: bool, tmp_path: Path) -> None:
+    X, y = data(classes)
+    forest = RandomForestClassifier(20, random_state=0)
+    if frozen:
+        forest = FrozenEstimator(forest.fit(X[:400], y[:400]))
+    model = RecalibratedClassifierCV(forest, method=method, ensemble=False).fit(X[400:800], y[400:800])
+    (only,) = model.calibrated_classifiers_
+    probabilities = only.estimator.predict_proba(X)
+    assert (probabilities == 0).any()
+    cal.posthoc.save(only.calibrator, tmp_path / "calibrator.json")
+    logits = cal.posthoc.logits_from_probabilities(probabilities)
+    found = cal.posthoc.load(tmp_path / "calibrator.json").predict_proba(logits)
+    np.testing.assert_allclose(found, model.predict_proba(X), atol=1e-6)
 
 
 def test_large_decision_values_are_scaled() -> None:

@@ -22,7 +22,7 @@ from calibrant.estimators.checks import (
     fit_calibrator,
     new_calibrator,
 )
-from calibrant.estimators.scores import CalibratedModel, Scorer, rows_of, span_of
+from calibrant.estimators.scores import CalibratedModel, Scorer, rows_of, scale_of
 from calibrant.posthoc import Calibrator, FitWarning
 
 
@@ -38,8 +38,8 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
     Predictions come from ``predict_proba``, or from ``decision_function`` if there is no other, as logits. Where
     probabilities round to 0 or 1, decision values replace them if both say the same. Other probabilities of 0, as
-    forests and nearest neighbours return them, count as half the smallest positive one, at most
-    :math:`1 / (n + 1) C` for n training samples and C classes.
+    forests and nearest neighbours return them, are floored as in :func:`calibrant.posthoc.logits_from_probabilities`,
+    so that a saved calibrator gives the same probabilities.
 
     Args:
         estimator: The classifier.
@@ -176,12 +176,12 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         self, scorer: Scorer, parts: list[tuple[Scorer, Array]], labels: Array, weights: Array | None
     ) -> CalibratedModel:
         """Fit a calibrator for one classifier on scores of it, or of others that were trained like it."""
-        span = span_of([of for of, _ in parts], [scores for _, scores in parts])
-        logits = np.concatenate([of.logits(scores, span) for of, scores in parts])
+        scale = scale_of([of for of, _ in parts], [scores for _, scores in parts])
+        logits = np.concatenate([of.logits(scores, scale) for of, scores in parts])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # those of all folds are reported together
             calibrator = fit_calibrator(new_calibrator(self.method), logits, labels, weights, self.classes_)
-        return CalibratedModel(scorer, calibrator, span)
+        return CalibratedModel(scorer, calibrator, scale)
 
     def _report(self) -> None:
         models = self.calibrated_classifiers_
