@@ -333,6 +333,8 @@ class TestErrors:
         [
             ({"method": "none such"}, "method must be a calibrator"),
             ({"method": TemperatureScaling}, "method must be a calibrator"),
+            ({"method": "sigmoid"}, 'did you mean "platt"'),
+            ({"cv": "prefit"}, "FrozenEstimator"),
             ({"ensemble": "yes"}, "ensemble must be"),
             ({"cv": ShuffleSplit(3), "ensemble": False}, "every sample exactly once"),
         ],

@@ -19,8 +19,9 @@ def new_calibrator(method: str | Calibrator) -> Calibrator:
     if isinstance(method, Calibrator):
         return copy.deepcopy(method)
     if not isinstance(method, str) or method not in METHODS:
+        hint = ': did you mean "platt"?' if isinstance(method, str) and method == "sigmoid" else ""
         raise ValueError(
-            f"method must be a calibrator of calibrant.posthoc or one of {', '.join(METHODS)}, got {method!r}"
+            f"method must be a calibrator of calibrant.posthoc or one of {', '.join(METHODS)}, got {method!r}{hint}"
         )
     return METHODS[method]()
 

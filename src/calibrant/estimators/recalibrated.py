@@ -96,6 +96,10 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         """
         if self.ensemble not in (True, False):
             raise ValueError(f"ensemble must be True or False, got {self.ensemble!r}")
+        if isinstance(self.cv, str) and self.cv == "prefit":
+            raise ValueError(
+                'cv="prefit" is not supported: wrap the fitted classifier in sklearn.frozen.FrozenEstimator instead'
+            )
         new_calibrator(self.method)  # a wrong method is reported before anything is trained
         X, y = indexable(X, y)
         labels = checked_labels(y)
