@@ -68,7 +68,8 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         Args:
             X: Logits or probabilities, ``(N, C)``; or ``(N, 1)``, those of the second of two classes.
             y: Labels, ``(N,)``.
-            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two.
+            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two: multiply
+                weights that sum to 1 by their number.
         """
         if self.inputs not in ("logits", "probabilities"):
             raise ValueError(f"inputs must be 'logits' or 'probabilities', got {self.inputs!r}")
