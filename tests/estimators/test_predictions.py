@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from calibrant.estimators import PredictionCalibrator
-from calibrant.posthoc import METHODS, TemperatureScaling
+from calibrant.posthoc import METHODS, TemperatureScaling, logits_from_probabilities
 
 Array = npt.NDArray[Any]
 
@@ -60,12 +60,14 @@ def test_one_column_is_that_of_the_second_class(inputs: Any) -> None:
     np.testing.assert_allclose(clone(calibrator).fit(one, y).predict_proba(one), expected, atol=1e-6)
 
 
-def test_zeros_count_as_half_the_smallest_probability() -> None:
+@pytest.mark.parametrize("columns", [1, 2])
+def test_zeros_are_floored_as_in_the_calibrator(columns: int) -> None:
     p = np.array([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.0, 1.0]] * 100)
     y = np.array([0, 0, 1, 1, 1, 0, 1, 1] * 50)
-    calibrator = PredictionCalibrator("temperature", inputs="probabilities").fit(p, y)
-    assert calibrator.zero_ == 1 / (401 * 2)
-    assert PredictionCalibrator("temperature", inputs="probabilities").fit(p[:2], [0, 1]).zero_ == 0.125
+    logits = logits_from_probabilities(p)
+    found = PredictionCalibrator("temperature", inputs="probabilities").fit(p[:, -columns:], y)
+    expected = TemperatureScaling().fit(logits, y).predict_proba(logits)
+    np.testing.assert_allclose(found.predict_proba(p[:, -columns:]), expected, atol=1e-9)
 
 
 class TestLabels:

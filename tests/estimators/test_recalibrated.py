@@ -3,6 +3,7 @@
 import copy
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,17 +96,22 @@ def test_saturated_probabilities_come_from_decision_values() -> None:
     )
 
 
-def test_zeros_of_neighbours_do_not_rule_the_temperature() -> None:
-    X, y = data(4, samples=2000)
-    plain = KNeighborsClassifier()
-    counted = RecalibratedClassifierCV(plain, method="temperature", ensemble=False).fit(X[:1000], y[:1000])
-    p, q = (
-        cross_val_predict(plain, X[:1000], y[:1000], method="predict_proba"),
-        plain.fit(X[:1000], y[:1000]).predict_proba(X[1000:]),
-    )
-    of_zeros = TemperatureScaling().fit(cal.posthoc.logits_from_probabilities(p), y[:1000])
-    floored = of_zeros.predict_proba(cal.posthoc.logits_from_probabilities(q))
-    assert log_loss(y[1000:], counted.predict_proba(X[1000:])) < 0.95 * log_loss(y[1000:], floored)
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("method", ["auto", "temperature", "sms"])
+def test_a_saved_calibrator_of_a_forest_gives_the_same(method: str, classes: int, frozen: bool, tmp_path: Path) -> None:
+    X, y = data(classes)
+    forest = RandomForestClassifier(20, random_state=0)
+    if frozen:
+        forest = FrozenEstimator(forest.fit(X[:400], y[:400]))
+    model = RecalibratedClassifierCV(forest, method=method, ensemble=False).fit(X[400:800], y[400:800])
+    (only,) = model.calibrated_classifiers_
+    probabilities = only.estimator.predict_proba(X)
+    assert (probabilities == 0).any()
+    cal.posthoc.save(only.calibrator, tmp_path / "calibrator.json")
+    logits = cal.posthoc.logits_from_probabilities(probabilities)
+    found = cal.posthoc.load(tmp_path / "calibrator.json").predict_proba(logits)
+    np.testing.assert_allclose(found, model.predict_proba(X), atol=1e-6)
 
 
 def test_large_decision_values_are_scaled() -> None:
@@ -211,7 +217,65 @@ class TestSampleWeight:
         model.fit(X, y, logisticregression__sample_weight=np.where(y == 1, 5.0, 1.0))
         assert model.predict_proba(X)[:, 1].mean() > 0.6
 
-    @pytest.mark.parametrize("wrong", [np.ones((1200, 2)), np.ones(3), np.zeros(1200)])
+    @pytest.mark.parametrize("ensemble", [True, False])
+    @pytest.mark.parametrize(
+        ("method", "weight"),
+        # Rounding can change the folds inside "auto": a power of two has none.
+        [("auto", 2.0**-10), ("temperature", 1 / 1200), ("sms", 1 / 1200)],
+    )
+    def test_that_is_small_gives_what_ones_give(self, method: str, weight: float, ensemble: bool) -> None:
+        X, y = data(2)
+        model = RecalibratedClassifierCV(GaussianNB(), method=method, ensemble=ensemble)
+        plain, weighted = (
+            clone(model).fit(X, y, sample_weight=each).predict_proba(X)
+            for each in (np.ones(len(y)), np.full(len(y), weight))
+        )
+        np.testing.assert_allclose(weighted, plain, rtol=0, atol=1e-5)
+
+    def test_of_whole_numbers_counts_as_copies(self) -> None:
+        X, y = data(2, samples=200)
+        model = GaussianNB().fit(X[:100], y[:100])
+        X, y, weight = X[100:], y[100:], np.arange(100) % 4
+        copies = np.repeat(np.arange(100), weight)
+        found = RecalibratedClassifierCV(FrozenEstimator(model), method="sms")
+        weighted = clone(found).fit(X, y, sample_weight=weight).predict_proba(X)
+        np.testing.assert_allclose(weighted, clone(found).fit(X[copies], y[copies]).predict_proba(X), atol=1e-5)
+
+    @pytest.mark.parametrize("ensemble", [True, False])
+    @pytest.mark.parametrize("estimator", [GaussianNB(), LinearSVC(random_state=0)], ids=str)
+    def test_of_zero_leaves_a_sample_out(self, estimator: Any, ensemble: bool) -> None:
+        X, y = data(2)
+        kept = np.arange(len(y)) >= 400  # the first of three folds, if they were made of all samples
+        model = RecalibratedClassifierCV(estimator, cv=3, ensemble=ensemble)
+        weighted = clone(model).fit(X, y, sample_weight=kept.astype(float)).predict_proba(X)
+        expected = clone(model).fit(X[kept], y[kept], sample_weight=np.ones(kept.sum())).predict_proba(X)
+        np.testing.assert_allclose(weighted, expected, atol=1e-6)
+
+    def test_of_zero_leaves_samples_of_given_folds_out(self) -> None:
+        X, y = data(2)
+        weight = (np.arange(len(y)) % 2).astype(float)
+        model = RecalibratedClassifierCV(GaussianNB(), method="sms", cv=KFold(3), ensemble=False)
+        weighted = clone(model).fit(X, y, sample_weight=weight).predict_proba(X)
+        expected = clone(model).fit(X[1::2], y[1::2]).predict_proba(X)
+        np.testing.assert_allclose(weighted, expected, atol=1e-6)
+
+    def test_of_zero_for_a_given_fold_names_it(self) -> None:
+        X, y = data(2)
+        weight = (np.arange(len(y)) >= 400).astype(float)
+        with pytest.raises(ValueError, match="fold 1 of 3 has no test sample of positive weight"):
+            RecalibratedClassifierCV(GaussianNB(), cv=KFold(3)).fit(X, y, sample_weight=weight)
+
+    def test_of_zero_keeps_the_column_of_a_class(self) -> None:
+        X, y = data(3)
+        found = RecalibratedClassifierCV(GaussianNB(), method="temperature").fit(X, y, sample_weight=1.0 * (y < 2))
+        assert list(found.classes_) == [0, 1, 2]
+        assert found.predict_proba(X).shape == (len(X), 3)
+        with pytest.raises(ValueError, match="at least 2 classes"):
+            RecalibratedClassifierCV(GaussianNB()).fit(X, y, sample_weight=1.0 * (y < 1))
+
+    @pytest.mark.parametrize(
+        "wrong", [-np.ones(1200), np.full(1200, np.nan), np.ones((1200, 2)), np.ones(3), np.zeros(1200)]
+    )
     def test_of_a_wrong_shape_is_refused(self, wrong: Array) -> None:
         X, y = data(2)
         with pytest.raises(ValueError, match=r"sample_weight|inconsistent|Sample weights"):
@@ -327,6 +391,8 @@ class TestErrors:
         [
             ({"method": "none such"}, "method must be a calibrator"),
             ({"method": TemperatureScaling}, "method must be a calibrator"),
+            ({"method": "sigmoid"}, 'did you mean "platt"'),
+            ({"cv": "prefit"}, "FrozenEstimator"),
             ({"ensemble": "yes"}, "ensemble must be"),
             ({"cv": ShuffleSplit(3), "ensemble": False}, "every sample exactly once"),
         ],

@@ -19,8 +19,9 @@ def new_calibrator(method: str | Calibrator) -> Calibrator:
     if isinstance(method, Calibrator):
         return copy.deepcopy(method)
     if not isinstance(method, str) or method not in METHODS:
+        hint = ': did you mean "platt"?' if isinstance(method, str) and method == "sigmoid" else ""
         raise ValueError(
-            f"method must be a calibrator of calibrant.posthoc or one of {', '.join(METHODS)}, got {method!r}"
+            f"method must be a calibrator of calibrant.posthoc or one of {', '.join(METHODS)}, got {method!r}{hint}"
         )
     return METHODS[method]()
 
@@ -49,9 +50,23 @@ def checked_weights(sample_weight: Any, samples: int) -> Array | None:
     if weights.ndim != 1:
         raise ValueError(f"sample_weight must be 1D, got shape {weights.shape}: pass one number for each sample")
     check_consistent_length(weights, np.empty(samples))
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise ValueError("sample_weight must be finite and not negative: pass 0 to leave a sample out")
     if not (weights > 0).any():
         raise ValueError("Sample weights must contain at least one non-zero number, got none: pass positive weights")
     return weights
+
+
+def as_copies(weights: Array | None) -> Array | None:
+    """Return weights for a calibrator, which takes a sample of weight 2 for two samples.
+
+    Weights with a mean below 1, without zeros, cannot be numbers of copies, as if they sum to 1: they are divided by
+    their mean, so that a prior does not outweigh the samples. Others are kept: whole weights equal repeated samples.
+    """
+    if weights is None:
+        return None
+    mean = float(weights[weights > 0].mean())
+    return weights / mean if mean < 1 else weights
 
 
 def fit_calibrator(

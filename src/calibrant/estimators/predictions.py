@@ -1,6 +1,5 @@
 """An estimator whose features are a model's logits or probabilities."""
 
-import math
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,7 +14,6 @@ from calibrant.estimators.checks import (
     fit_calibrator,
     new_calibrator,
 )
-from calibrant.estimators.scores import stand_in
 from calibrant.posthoc import Calibrator, logits_from_probabilities
 
 
@@ -29,8 +27,8 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
     Args:
         method: A name in ``calibrant.posthoc.METHODS``, or a calibrator with options such as
             ``TemperatureScaling(strict=True)``; it is copied, not changed.
-        inputs: What X holds: ``"logits"`` or ``"probabilities"``. Probabilities of 0 count as half the smallest
-            positive one, at most :math:`1 / (n + 1) C` for n samples and C classes.
+        inputs: What X holds: ``"logits"`` or ``"probabilities"``. Probabilities are floored as in
+            :func:`calibrant.posthoc.logits_from_probabilities`.
         classes: Label of each column. By default the names of a data frame's columns if they are the labels, else the
             sorted labels if there are as many as columns, else 0, 1, ... A single column belongs to the second of two
             classes.
@@ -70,7 +68,8 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         Args:
             X: Logits or probabilities, ``(N, C)``; or ``(N, 1)``, those of the second of two classes.
             y: Labels, ``(N,)``.
-            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two.
+            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two: multiply
+                weights that sum to 1 by their number.
         """
         if self.inputs not in ("logits", "probabilities"):
             raise ValueError(f"inputs must be 'logits' or 'probabilities', got {self.inputs!r}")
@@ -81,9 +80,6 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
             raise ValueError(f"X and y must have the same number of samples, got {len(values)} and {len(labels)}")
         weights = checked_weights(sample_weight, len(labels))
         self.classes_ = self._column_labels(labels, values.shape[1])
-        if self.inputs == "probabilities":
-            both = _both(values)
-            self.zero_ = stand_in(both[both > 0].min(initial=1.0), len(both), len(self.classes_))
         self.calibrator_ = fit_calibrator(calibrator, self._logits(values), labels, weights, self.classes_)
         return self
 
@@ -123,10 +119,7 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         return np.array([str(label) for label in self.classes_], dtype=object)
 
     def _logits(self, values: Array) -> Array:
-        if self.inputs == "logits":
-            return values
-        both = _both(values)
-        return np.where(both > 0, logits_from_probabilities(both), math.log(self.zero_))
+        return values if self.inputs == "logits" else logits_from_probabilities(_both(values))
 
     def _column_labels(self, labels: Array, columns: int) -> Array:
         count = max(2, columns)

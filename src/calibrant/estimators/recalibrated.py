@@ -17,12 +17,13 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from calibrant.estimators.checks import (
     DEFAULT_METHOD,
     Array,
+    as_copies,
     checked_labels,
     checked_weights,
     fit_calibrator,
     new_calibrator,
 )
-from calibrant.estimators.scores import CalibratedModel, Scorer, rows_of, span_of
+from calibrant.estimators.scores import CalibratedModel, Scorer, rows_of, scale_of
 from calibrant.posthoc import Calibrator, FitWarning
 
 
@@ -38,8 +39,8 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
     Predictions come from ``predict_proba``, or from ``decision_function`` if there is no other, as logits. Where
     probabilities round to 0 or 1, decision values replace them if both say the same. Other probabilities of 0, as
-    forests and nearest neighbours return them, count as half the smallest positive one, at most
-    :math:`1 / (n + 1) C` for n training samples and C classes.
+    forests and nearest neighbours return them, are floored as in :func:`calibrant.posthoc.logits_from_probabilities`,
+    so that a saved calibrator gives the same probabilities.
 
     Args:
         estimator: The classifier.
@@ -91,22 +92,32 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
             X: Samples, as the classifier takes them.
             y: Labels, ``(N,)``.
             sample_weight: Non-negative weights, ``(N,)``, for the calibrator, and for the classifier if it takes them.
+                Samples of weight 0 are left out. For the calibrator a sample of weight 2 counts as two; weights whose
+                mean, without zeros, is below 1, as if they sum to 1, are divided by it.
             fit_params: Passed to the classifier's ``fit``, or routed if metadata routing is enabled. Of those with an
                 entry for each sample, each fold gets its part.
         """
         if self.ensemble not in (True, False):
             raise ValueError(f"ensemble must be True or False, got {self.ensemble!r}")
+        if isinstance(self.cv, str) and self.cv == "prefit":
+            raise ValueError(
+                'cv="prefit" is not supported: wrap the fitted classifier in sklearn.frozen.FrozenEstimator instead'
+            )
         new_calibrator(self.method)  # a wrong method is reported before anything is trained
         X, y = indexable(X, y)
         labels = checked_labels(y)
         weights = checked_weights(sample_weight, len(labels))
+        kept = np.arange(len(labels)) if weights is None else np.flatnonzero(weights)
+        checked_labels(labels[kept])
+        copies = as_copies(weights)
         frozen = isinstance(self.estimator, FrozenEstimator)
         self.classes_ = _all_classes(labels, self.estimator.classes_ if frozen else None)
         if frozen:
-            scorer = Scorer(self.estimator, self.classes_, len(labels))
-            self.calibrated_classifiers_ = [self._calibrated(scorer, [(scorer, scorer.scores(X))], labels, weights)]
+            scorer = Scorer(self.estimator, self.classes_, len(kept))
+            part = scorer, scorer.scores(X if len(kept) == len(labels) else rows_of(X, kept))
+            self.calibrated_classifiers_ = [self._calibrated(scorer, [part], labels[kept], _some(copies, kept))]
         else:
-            self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, fit_params)
+            self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, copies, kept, fit_params)
         self._report()
         first = self.calibrated_classifiers_[0].estimator
         for name in ("n_features_in_", "feature_names_in_"):
@@ -149,10 +160,16 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return tags
 
     def _fit_folds(
-        self, X: Any, labels: Array, weights: Array | None, fit_params: dict[str, Any]
+        self,
+        X: Any,
+        labels: Array,
+        weights: Array | None,
+        copies: Array | None,
+        kept: Array,
+        fit_params: dict[str, Any],
     ) -> list[CalibratedModel]:
         to_estimator, to_splitter = self._routed(weights, fit_params)
-        splits = self._splits(X, labels, to_splitter)
+        splits = self._splits(X, labels, kept, to_splitter)
         folds = Parallel(n_jobs=self.n_jobs)(
             delayed(_fold)(clone(self.estimator), X, labels, train, test, to_estimator, self.classes_)
             for train, test in splits
@@ -160,28 +177,28 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         tests = [test for _, test in splits]
         if self.ensemble:
             return [
-                self._calibrated(fold[0], [fold], labels[test], None if weights is None else weights[test])
+                self._calibrated(fold[0], [fold], labels[test], _some(copies, test))
                 for fold, test in zip(folds, tests, strict=True)
             ]
         order = np.concatenate(tests)
-        if not np.array_equal(np.sort(order), np.arange(len(labels))):
+        if not np.array_equal(np.sort(order), kept):
             raise ValueError(
                 "ensemble=False needs folds that hold every sample exactly once: use such a cv, as KFold is, or "
                 "ensemble=True"
             )
-        final = _fitted(clone(self.estimator), X, labels, to_estimator, self.classes_)
-        return [self._calibrated(final, folds, labels[order], None if weights is None else weights[order])]
+        final = _fitted(clone(self.estimator), X, labels, kept, to_estimator, self.classes_)
+        return [self._calibrated(final, folds, labels[order], _some(copies, order))]
 
     def _calibrated(
         self, scorer: Scorer, parts: list[tuple[Scorer, Array]], labels: Array, weights: Array | None
     ) -> CalibratedModel:
         """Fit a calibrator for one classifier on scores of it, or of others that were trained like it."""
-        span = span_of([of for of, _ in parts], [scores for _, scores in parts])
-        logits = np.concatenate([of.logits(scores, span) for of, scores in parts])
+        scale = scale_of([of for of, _ in parts], [scores for _, scores in parts])
+        logits = np.concatenate([of.logits(scores, scale) for of, scores in parts])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # those of all folds are reported together
             calibrator = fit_calibrator(new_calibrator(self.method), logits, labels, weights, self.classes_)
-        return CalibratedModel(scorer, calibrator, span)
+        return CalibratedModel(scorer, calibrator, scale)
 
     def _report(self) -> None:
         models = self.calibrated_classifiers_
@@ -211,11 +228,20 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         )
         return fit_params, {}
 
-    def _splits(self, X: Any, labels: Array, metadata: dict[str, Any]) -> list[tuple[Array, Array]]:
+    def _splits(self, X: Any, labels: Array, kept: Array, metadata: dict[str, Any]) -> list[tuple[Array, Array]]:
+        """Indices of training and test samples among those of ``kept``, for each fold."""
         cv = 5 if self.cv is None else self.cv
         if not isinstance(cv, numbers.Integral):
+            # A splitter may know the samples by their places, so that it has to see all of them.
             splits = list(check_cv(cv, labels, classifier=True).split(X, labels, **metadata))
-            return [(np.asarray(train), np.asarray(test)) for train, test in splits]
+            return [
+                (
+                    _among(train, kept, labels, f"fold {number} of {len(splits)} has no training sample"),
+                    _among(test, kept, labels, f"fold {number} of {len(splits)} has no test sample"),
+                )
+                for number, (train, test) in enumerate(splits, 1)
+            ]
+        labels = labels[kept]
         wanted, most = int(cv), int(np.unique(labels, return_counts=True)[1].max())
         if most < 2:
             raise ValueError(f"each of the {len(labels)} classes has 1 sample: use more data, at least 2 of some class")
@@ -229,22 +255,44 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         with warnings.catch_warnings():
             # A rare class is absent from some folds; the calibrators of these folds have a notice of it.
             warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-            return list(StratifiedKFold(min(wanted, most)).split(X, labels))
+            splits = list(StratifiedKFold(min(wanted, most)).split(labels, labels))
+        return [(kept[train], kept[test]) for train, test in splits]
 
 
 def _fold(
     estimator: Any, X: Any, labels: Array, train: Array, test: Array, metadata: dict[str, Any], classes: Array
 ) -> tuple[Scorer, Array]:
     """Train a classifier without a fold, and score the fold."""
-    part = {
-        name: rows_of(value, train) if _samples_in(value) == len(labels) else value for name, value in metadata.items()
-    }
-    scorer = _fitted(estimator, rows_of(X, train), labels[train], part, classes)
+    scorer = _fitted(estimator, X, labels, train, metadata, classes)
     return scorer, scorer.scores(rows_of(X, test))
 
 
-def _fitted(estimator: Any, X: Any, labels: Array, metadata: dict[str, Any], classes: Array) -> Scorer:
+def _fitted(estimator: Any, X: Any, labels: Array, train: Array, metadata: dict[str, Any], classes: Array) -> Scorer:
+    """Train a classifier on some samples."""
+    if not np.array_equal(train, np.arange(len(labels))):
+        metadata = {
+            name: rows_of(value, train) if _samples_in(value) == len(labels) else value
+            for name, value in metadata.items()
+        }
+        X, labels = rows_of(X, train), labels[train]
     return Scorer(estimator.fit(X, labels, **metadata), classes, len(labels))
+
+
+def _some(values: Array | None, indices: Array) -> Array | None:
+    return None if values is None else values[indices]
+
+
+def _among(indices: Any, kept: Array, labels: Array, problem: str) -> Array:
+    """Those of the indices that are kept, in their order; raise ``ValueError`` if there are none."""
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[kept] = True
+    found: Array = np.asarray(indices)
+    if found.dtype == bool:
+        found = np.flatnonzero(found)
+    found = found[chosen[found]]
+    if len(found) == 0:
+        raise ValueError(f"{problem} of positive weight: use another cv, or leave out samples of weight 0")
+    return found
 
 
 def _samples_in(value: Any) -> int | None:

@@ -3,18 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from calibrant.estimators.checks import Array
-from calibrant.posthoc import Calibrator
+from calibrant.posthoc import Calibrator, logits_from_probabilities
 
 # Decision values are scaled down to this, as scikit-learn does: e^-30 is a probability that float64 can tell from 0.
 LARGEST_DECISION = 30.0
-# The smallest probability that counts, float32's smallest normal number.
-SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 def rows_of(data: Any, indices: Array) -> Any:
@@ -46,7 +44,7 @@ class Scorer:
     def scores(self, x: Any) -> Array:
         """Return log-probabilities or decision values, ``(N, k)``: a column for each class of the classifier.
 
-        A probability of 0 gives minus infinity.
+        Probabilities are floored as :func:`calibrant.posthoc.logits_from_probabilities` does.
         """
         if not self.has_probabilities:
             if not hasattr(self.estimator, "decision_function"):
@@ -58,9 +56,10 @@ class Scorer:
         predicted = np.asarray(self.estimator.predict_proba(x))
         limit = math.sqrt(np.finfo(predicted.dtype).eps) if predicted.dtype.kind == "f" else 0.0
         probabilities = self._checked("predict_proba", predicted.astype(np.float64))
-        with np.errstate(divide="ignore"):
-            scores = np.log(probabilities)
-        scores = np.where(probabilities > 0, scores.clip(math.log(SMALLEST)), scores)
+        # A classifier of one class, as in a fold that lacks the others, is always certain.
+        scores = (
+            logits_from_probabilities(probabilities) if probabilities.shape[1] > 1 else np.zeros_like(probabilities)
+        )
         # Near 0, many classifiers have 1 - p with few digits or none; their decision values are exact there.
         saturated = np.flatnonzero((probabilities < limit).any(1))
         if len(saturated) and hasattr(self.estimator, "decision_function"):
@@ -71,13 +70,13 @@ class Scorer:
                 scores[saturated[same]] = exact[same]
         return scores
 
-    def logits(self, scores: Array, span: "Span") -> Array:
+    def logits(self, scores: Array, scale: float) -> Array:
         """Return finite logits with a column for every class, ``(N, C)``.
 
         Classes that the classifier was not trained on share a probability of :math:`1 / (n + 1)` for its n training
         samples: none of them was of such a class.
         """
-        logits = np.where(np.isneginf(scores), math.log(span.zero), scores) / span.scale
+        logits = scores / scale
         places = np.searchsorted(self.classes, self.estimator.classes_)
         absent = len(self.classes) - len(places)
         result = np.empty((len(logits), len(self.classes)))
@@ -96,38 +95,12 @@ class Scorer:
         return values
 
 
-class Span(NamedTuple):
-    """How scores become finite logits.
-
-    Args:
-        scale: Decision values are divided by this.
-        zero: What replaces a probability of 0.
-    """
-
-    scale: float
-    zero: float
-
-
-def span_of(scorers: Sequence[Scorer], scores: Sequence[Array]) -> Span:
-    """Return the span of scores by classifiers of one kind."""
+def scale_of(scorers: Sequence[Scorer], scores: Sequence[Array]) -> float:
+    """Return what the scores of classifiers of one kind are divided by: 1 for log-probabilities."""
     if scorers[0].has_probabilities:
-        positive = [float(np.exp(part[np.isfinite(part)].min())) for part in scores if np.isfinite(part).any()]
-        return Span(1.0, stand_in(min(positive), scorers[0].samples, len(scorers[0].classes)))
+        return 1.0
     largest = max(float(np.abs(part).max()) for part in scores)
-    return Span(max(1.0, largest / LARGEST_DECISION), SMALLEST)
-
-
-def stand_in(smallest: float, samples: int, classes: int) -> float:
-    """Return what replaces probabilities of 0, as forests and neighbours return: they only mean "not seen".
-
-    Half the smallest positive probability, but no more than :math:`1 / (n + 1) C`.
-
-    Args:
-        smallest: The smallest positive probability.
-        samples: Number of samples that the probabilities come from, n.
-        classes: Number of classes, C.
-    """
-    return max(SMALLEST, min(smallest / 2, 1 / ((samples + 1) * classes)))
+    return max(1.0, largest / LARGEST_DECISION)
 
 
 @dataclass
@@ -137,12 +110,12 @@ class CalibratedModel:
     Args:
         scorer: The classifier.
         calibrator: Fitted on logits of samples that the classifier was not trained on.
-        span: How its scores become logits.
+        scale: What its scores are divided by.
     """
 
     scorer: Scorer
     calibrator: Calibrator
-    span: Span
+    scale: float
 
     @property
     def estimator(self) -> Any:
@@ -151,7 +124,7 @@ class CalibratedModel:
 
     def predict_proba(self, x: Any) -> Array:
         """Return calibrated probabilities, ``(N, C)``."""
-        return self.calibrator.predict_proba(self.scorer.logits(self.scorer.scores(x), self.span))
+        return self.calibrator.predict_proba(self.scorer.logits(self.scorer.scores(x), self.scale))
 
 
 def _columns(decision: Any) -> Array:
