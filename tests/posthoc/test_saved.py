@@ -164,7 +164,7 @@ def test_what_cannot_be_saved_is_explained(path: Path) -> None:
     with pytest.raises(TypeError, match="got dict"):
         posthoc.save({}, path)  # type: ignore[arg-type]
     dated = TemperatureScaling().fit(FIT, TARGET)
-    dated._labels = [object()]
+    dated.labels_ = [object()]
     with pytest.raises(TypeError, match="only numbers and text as options and labels"):
         posthoc.save(dated, path)
     assert not path.exists()

@@ -11,7 +11,7 @@ import calibrant_lab
 PACKAGE, LAB = Path(calibrant.__file__).parent, Path(calibrant_lab.__file__).parent
 HOMES = {"torch_private.py", "lightning_private.py", "transformers_private.py"}
 # Objects whose private names are our own, or part of a documented protocol.
-OWN = {"self", "cls", "loaded"}
+OWN = {"self", "super()", "cls", "loaded"}
 PROTOCOL = {"_replace", "_asdict", "_exit", "_getframe", "_apply", "_load_from_state_dict"}
 FILES = [path for package in (PACKAGE, LAB) for path in sorted(package.rglob("*.py")) if path.name not in HOMES]
 
@@ -20,7 +20,7 @@ def private_names(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute):
-            of = node.value.id if isinstance(node.value, ast.Name) else ""
+            of = node.value.id if isinstance(node.value, ast.Name) else ast.unparse(node.value)
             found |= {node.attr} if of not in OWN else set()
         elif isinstance(node, ast.ImportFrom):
             found |= {alias.name for alias in node.names}

@@ -202,7 +202,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
     def _report(self) -> None:
         models = self.calibrated_classifiers_
-        noticed = [model.calibrator._notices for model in models if model.calibrator._notices]
+        noticed = [model.calibrator.notices_ for model in models if model.calibrator.notices_]
         if noticed:
             where = "" if len(models) == 1 else f" ({len(noticed)} of {len(models)} folds have such notices)"
             warnings.warn(

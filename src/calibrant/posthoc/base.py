@@ -68,16 +68,16 @@ class Fitted(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.class_count_: int | None = None
-        self._labels: list[Any] | None = None
-        self._samples: int | None = None
-        self._notices: list[str] = []
+        self.labels_: list[Any] | None = None
+        self.samples_: int | None = None
+        self.notices_: list[str] = []
         self._told = False  # that the logits look like probabilities
 
     @property
     def classes_(self) -> Array:
         """Label of each class, in the order of the columns; 0, 1, ... unless the target had names."""
         self.require_fitted()
-        return np.arange(self.class_count_ or 0) if self._labels is None else np.asarray(self._labels)
+        return np.arange(self.class_count_ or 0) if self.labels_ is None else np.asarray(self.labels_)
 
     def fit(
         self,
@@ -106,14 +106,14 @@ class Fitted(nn.Module, ABC):
             if accumulation_dtype(rows) != torch.float64:  # the device has no float64: solve on the CPU
                 rows, labels = rows.cpu(), labels.cpu()
                 weight = None if weight is None else weight.cpu()
-            self._notices = []
+            self.notices_ = []
             with full_precision(rows):
                 self.solve(rows, labels, weight)
                 self.examine(rows, labels, weight)
             if device != rows.device:
                 self.to(device, torch.float32)
         level = 2 if type(self).fit is Fitted.fit else 3  # the line that calls fit
-        for notice in self._notices:
+        for notice in self.notices_:
             warnings.warn(f"{type(self).__name__}: {notice}", FitWarning, stacklevel=level)
         return self
 
@@ -145,7 +145,7 @@ class Fitted(nn.Module, ABC):
             weights = None if weights is None else weights[data.mask]
         if len(rows) == 0:
             raise ValueError(f"{type(self).__name__} needs at least 1 sample to fit, got none: pass held-out data")
-        self._labels = names
+        self.labels_ = names
         if weights is None or bool((weights == 1).all()):
             return rows, indices, None
         return rows, indices, weights.double()
@@ -153,7 +153,7 @@ class Fitted(nn.Module, ABC):
     def solve(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Fit on checked data, without notices."""
         self.fit_rows(rows, target, weight)
-        self.class_count_, self._samples = rows.shape[1], len(rows)
+        self.class_count_, self.samples_ = rows.shape[1], len(rows)
 
     @abstractmethod
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
@@ -167,7 +167,7 @@ class Fitted(nn.Module, ABC):
 
     def notice(self, text: str) -> None:
         """Record something doubtful about the fit; ``fit`` warns about it when it is done."""
-        self._notices.append(text)
+        self.notices_.append(text)
 
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002 (methods use it)
         """Add notices about the data and what was fitted."""
@@ -181,7 +181,7 @@ class Fitted(nn.Module, ABC):
 
     def rows(self, given: Any) -> Tensor:
         """Check logits to be calibrated and convert them to ``(N, C)``, at least float32."""
-        logits = as_tensor(containers.in_order(given, self._labels))
+        logits = as_tensor(containers.in_order(given, self.labels_))
         if not isinstance(given, Tensor):
             logits = logits.to(next((buffer.device for buffer in self.buffers()), None))
         self.require_fitted()
@@ -251,7 +251,7 @@ class Fitted(nn.Module, ABC):
     def _settings(self) -> dict[str, Any]:
         """The part of the state that is not a buffer: the method, the number of classes, and the options."""
         state = {name: getattr(self, name) for name in self.decisive + self.found}
-        labels = {} if self._labels is None else {"labels": self._labels}
+        labels = {} if self.labels_ is None else {"labels": self.labels_}
         return {"method": type(self).__name__, "classes": self.class_count_ or 0, **labels, **state}
 
     def get_extra_state(self) -> Tensor:
@@ -262,7 +262,7 @@ class Fitted(nn.Module, ABC):
         """Load the part of a state_dict that is not a buffer."""
         saved = saved_settings(state)
         self.class_count_ = saved["classes"] or None
-        self._labels = saved.get("labels")
+        self.labels_ = saved.get("labels")
         for name in self.found:
             if name in saved:  # states of earlier versions lack some
                 value = saved[name]
@@ -315,7 +315,8 @@ class Fitted(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """Show the options and the number of classes, as torch's modules do."""
-        options = {key: value for key, value in vars(self).items() if not key.startswith("_") and key != "training"}
+        hidden = {"training", "labels_", "notices_", "samples_"}
+        options = {key: value for key, value in vars(self).items() if not key.startswith("_") and key not in hidden}
         return ", ".join(f"{key}={value!r}" for key, value in sorted(options.items()))
 
 
@@ -381,7 +382,7 @@ class Calibrator(Fitted):
         """Add a notice about classes without samples."""
         absent = (target.bincount(minlength=self.class_count_ or 0) == 0).nonzero().flatten().tolist()
         if absent:
-            named = ", ".join(str(k if self._labels is None else self._labels[k]) for k in absent[:5])
+            named = ", ".join(str(k if self.labels_ is None else self.labels_[k]) for k in absent[:5])
             named += ", ..." if len(absent) > 5 else ""
             self.notice(
                 f"{len(absent)} of {self.class_count_} classes have no samples ({named}): "
@@ -390,11 +391,11 @@ class Calibrator(Fitted):
 
     def check_order(self, rows: Tensor, target: Tensor) -> None:
         """Add a notice about predictions that are no better than chance, or all right."""
-        if any("no better than chance" in text or "prediction is right" in text for text in self._notices):
+        if any("no better than chance" in text or "prediction is right" in text for text in self.notices_):
             return
         true = rows.gather(1, target.unsqueeze(1)).squeeze(1)
         if float((rows.mean(1) - true).sum(dtype=torch.float64)) >= 0 and len(rows) >= 10:
-            shown = "" if self._labels is None else f" (columns were taken as {', '.join(map(str, self._labels[:8]))})"
+            shown = "" if self.labels_ is None else f" (columns were taken as {', '.join(map(str, self.labels_[:8]))})"
             self.notice(
                 "the held-out predictions are no better than chance: check that logits and target are in the same "
                 f"order, and columns in the order of the classes{shown}"
@@ -417,7 +418,7 @@ class Calibrator(Fitted):
             ignore_index: Label of samples to ignore; None to ignore none.
         """
         with torch.no_grad():
-            rows, labels, weight = self._checked(logits, target, sample_weight, ignore_index, self._labels)
+            rows, labels, weight = self._checked(logits, target, sample_weight, ignore_index, self.labels_)
             return self._harm(rows, labels, weight)
 
     def _harm(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> str | None:

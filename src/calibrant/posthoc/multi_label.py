@@ -76,7 +76,7 @@ class MultiLabelCalibration(Fitted):
             calibrator.fit(values[:, k], labels[:, k].long(), sample_weight=sample_weight, ignore_index=ignore_index)
         self.calibrators = nn.ModuleList(fitted)
         self.class_count_ = len(fitted)
-        self._labels = None if names is None else np.asarray(names).tolist()
+        self.labels_ = None if names is None else np.asarray(names).tolist()
         return self
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002

@@ -63,8 +63,8 @@ def save(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
             "method": type(calibrator).__name__,
             "options": _options(calibrator),
             "classes": calibrator.class_count_,
-            "labels": calibrator._labels,
-            "rows": calibrator._samples,
+            "labels": calibrator.labels_,
+            "rows": calibrator.samples_,
             "settings": {name.removesuffix(EXTRA).removesuffix("."): saved_settings(extra[name]) for name in extra},
         }
         text = json.dumps(header)
@@ -115,7 +115,7 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") ->
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
         said = " ".join(str(error).split())
         raise _error(path, f"holds a {header['method']} that cannot be restored: {said}") from None
-    calibrator._samples = header.get("rows")
+    calibrator.samples_ = header.get("rows")
     return calibrator.to(device)
 
 
