@@ -25,7 +25,7 @@ LEAST_PER_CLASS = 5
 # With more classes, maps of single classes have too few samples of each, and only scalings are fitted.
 MOST_CLASSES = 50
 # Elements of the rows on which the weights are found; with more, only a share of the rows is used, and one fold.
-STACKED = 2**21
+STACKED = 2**20
 # Members with less are dropped.
 LEAST_WEIGHT = 0.005
 
