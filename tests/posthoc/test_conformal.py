@@ -154,7 +154,7 @@ def test_a_device_without_float64_rounds_the_quantile_up(monkeypatch: pytest.Mon
         conformal = ConformalClassifier("lac", 0.1).fit(*overconfident(50, 3, 1.0, seed=seed))
         exact = conformal.quantile_
         with monkeypatch.context() as patch:
-            patch.setattr("calibrant.posthoc.base.accumulation_dtype", lambda _: torch.float32)
+            patch.setattr("calibrant.posthoc.fitted.accumulation_dtype", lambda _: torch.float32)
             conformal.to("cpu")
         assert conformal.quantile.dtype == torch.float32
         assert exact <= conformal.quantile_ <= exact * (1 + 3e-7)

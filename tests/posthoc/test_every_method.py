@@ -30,7 +30,7 @@ from calibrant.posthoc import (
     VennAbers,
     logits_from_probabilities,
 )
-from calibrant.posthoc.base import Fitted
+from calibrant.posthoc.fitted import Fitted
 from tests.posthoc.data import ece, nll, overconfident
 
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {

@@ -1,7 +1,7 @@
 """Post-hoc calibrators, fitted to held-out logits after training."""
 
 from calibrant.posthoc.auto import AutoCalibration
-from calibrant.posthoc.base import Calibrator, logits_from_probabilities
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.bbq import BayesianBinning
 from calibrant.posthoc.beta import BetaCalibration
 from calibrant.posthoc.centred_isotonic import CentredIsotonicCalibration
@@ -15,6 +15,7 @@ from calibrant.posthoc.methods import METHODS
 from calibrant.posthoc.multi_label import MultiLabelCalibration
 from calibrant.posthoc.notices import FitWarning
 from calibrant.posthoc.platt import PlattScaling
+from calibrant.posthoc.probabilities import logits_from_probabilities
 from calibrant.posthoc.quadratic import QuadraticScaling
 from calibrant.posthoc.saved import load, save
 from calibrant.posthoc.scores import ScoreCalibrator

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.numerics import log_softmax
-from calibrant.posthoc.base import FLOOR, Calibrator, saved_settings
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.beta import BetaCalibration
+from calibrant.posthoc.fitted import saved_settings
 from calibrant.posthoc.folds import canonical_order, fold_numbers
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.mixture import brier_weights, mixture_weights
+from calibrant.posthoc.probabilities import FLOOR
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling

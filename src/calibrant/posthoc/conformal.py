@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
-from calibrant.posthoc.base import Fitted, check_whole, saved_settings
 from calibrant.posthoc.conformal_groups import Group, Groups, group_labels, known_groups, plain_label, positions
 from calibrant.posthoc.conformal_samples import doubts
 from calibrant.posthoc.conformal_scores import ScoreName, class_scores, conformal_quantiles
 from calibrant.posthoc.conformal_tuning import PENALTIES, TuningGoal, tuned_penalty, tuned_rank, tuning_split
 from calibrant.posthoc.containers import Array, like
+from calibrant.posthoc.fitted import Fitted, check_whole, saved_settings
 from calibrant.posthoc.notices import FitWarning
 
 CoverageName = Literal["marginal", "class-conditional", "group-conditional"]

@@ -11,7 +11,7 @@ from importlib import import_module
 import torch
 from torch import Tensor, nn
 
-from calibrant.posthoc.base import Fitted
+from calibrant.posthoc.fitted import Fitted
 from calibrant.posthoc.saved import replace_whole
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.posthoc.base import Fitted
+from calibrant.posthoc.fitted import Fitted
 
 
 def check_layer(linear: nn.Linear, calibrator: Fitted) -> None:

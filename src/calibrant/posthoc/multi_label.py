@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
-from calibrant.posthoc.base import Fitted, saved_settings
+from calibrant.posthoc.fitted import Fitted, saved_settings
 from calibrant.posthoc.methods import METHODS
 
 

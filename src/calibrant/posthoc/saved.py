@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.posthoc.base import Fitted, saved_settings
+from calibrant.posthoc.fitted import Fitted, saved_settings
 
 FORMAT = "calibrant-calibrator"
 VERSION = 1

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc import containers
-from calibrant.posthoc.base import full_precision
+from calibrant.posthoc.fitted import full_precision
 from calibrant.posthoc.lookup import step_lookup
 from calibrant.posthoc.pooling import Floats, Indices, Pools, pools, table
 from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, class_scores, top_scores

@@ -1,0 +1,55 @@
+"""Probabilities as logits, for models that return nothing else."""
+
+import math
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from calibrant import inputs
+from calibrant.numerics import at_least_float32
+from calibrant.posthoc import containers
+from calibrant.posthoc.containers import Array, as_tensor
+
+# Logarithm of float32's smallest normal number, below which no log-probability is taken.
+FLOOR = math.log(torch.finfo(torch.float32).tiny)
+
+
+@overload
+def logits_from_probabilities(probabilities: Tensor) -> Tensor: ...
+@overload
+def logits_from_probabilities(probabilities: Array) -> Array: ...
+def logits_from_probabilities(probabilities: Any) -> Any:
+    """Logits whose softmax gives the probabilities, for models that only return probabilities.
+
+    Probabilities are floored at float32's smallest normal number, 1.2e-38, in every dtype: a 0, as forests return,
+    becomes a finite logit of -87, which does not dominate a fit.
+
+    Args:
+        probabilities: ``(N, C)`` with rows that sum to one; or ``(N,)``, the probability of class 1. Torch, NumPy or a
+            data frame; what comes out is what went in.
+
+    Returns:
+        ``(N, C)`` log-probabilities, or the ``(N,)`` logit of class 1; at least float32.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.posthoc import logits_from_probabilities
+        >>> logits_from_probabilities(torch.tensor([[0.2, 0.8], [0.5, 0.5]])).softmax(1)
+        tensor([[0.2000, 0.8000],
+                [0.5000, 0.5000]])
+        >>> logits_from_probabilities(torch.tensor([0.5, 1.0])).sigmoid()
+        tensor([0.5000, 1.0000])
+    """
+    values = as_tensor(probabilities, "probabilities")
+    inputs.check_float("probabilities", values)
+    values = at_least_float32(values)
+    if values.dim() == 1:
+        inputs.check_unit_interval("probabilities", values)
+        logits = values.log().clamp_min(FLOOR) - (1 - values).log().clamp_min(FLOOR)
+    elif values.dim() > 2:
+        raise ValueError(f"probabilities must have shape (N, C) or (N,), got {tuple(values.shape)}")
+    else:
+        inputs.check_probabilities(values, None)
+        logits = values.log().clamp_min(FLOOR)
+    return containers.like(probabilities, logits, getattr(probabilities, "columns", None))
