@@ -78,9 +78,12 @@ class AutoCalibration(Calibrator):
     fewer than 5 per class on average, only the first two. Every member predicts each sample from a fit without its
     fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's stacking), with a
     Dirichlet prior worth half a sample per member; then members are fitted again on all samples, and those with less
-    than half a percent are dropped. The predictions are kept as they are, with a notice, if the mixture is no better
-    in cross-validation; below 50 samples it must be better by one standard error. A class without samples that the
-    model expects more than a few of leaves only the first two.
+    than half a percent are dropped.
+
+    If the mixture is no better than the unchanged predictions in cross-validation, or with fewer than 50 samples not
+    better by one standard error, these are kept, mixed with a share of :math:`1 / (n + 1)^2` of the uniform
+    distribution, and a notice says so. A class without samples that the model expects more than a few of leaves only
+    the first two members.
 
     The result is deterministic and does not depend on the order of the samples.
 
@@ -205,8 +208,8 @@ class AutoCalibration(Calibrator):
             score = self.metric.replace("_", " ")
             self.notice(
                 f"in cross-validation on {len(labels)} samples the {score} changes by {-mean:+.4f}, 95 % interval "
-                f"{-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is no evidence of a gain: the predictions stay "
-                "as they are; use more data"
+                f"{-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is no evidence of a gain: the predictions are "
+                f"kept, mixed with a share of {self.smoothing_**2:.1g} of the uniform distribution; use more data"
             )
             return np.eye(len(names))[0]
         mixed = np.tensordot(weights, each, 1)
