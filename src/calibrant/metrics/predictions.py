@@ -24,11 +24,13 @@ TOLERANCE = 0.005
 
 
 class Given(TypedDict, total=False):
-    """Alternatives to ``(confidence, correct)``: one of the first two, and the target."""
+    """Alternatives to ``(confidence, correct)``: one of the first two, and the target; weights, and names of classes."""
 
     logits: Values
     probabilities: Values
     target: Values
+    sample_weight: Values
+    classes: Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,8 @@ class Predictions:
         probabilities: ``(N, C)``, if probabilities or logits were given.
         logits: ``(N, C)``, if logits were given.
         target: ``(N,)``, if given.
+        weight: Weight of each sample, ``(N,)`` in float64, if given; a sample of weight 2 counts as two.
+        names: Names of the classes, if given.
     """
 
     confidence: Array
@@ -48,6 +52,8 @@ class Predictions:
     probabilities: Array | None = None
     logits: Array | None = None
     target: IndexArray | None = None
+    weight: Array | None = None
+    names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.confidence)
