@@ -1,7 +1,7 @@
 """Predictions (pairs, probabilities or logits; NumPy or torch; any device) as checked NumPy arrays, sorted once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -24,7 +24,7 @@ TOLERANCE = 0.005
 
 
 class Given(TypedDict, total=False):
-    """Alternatives to ``(confidence, correct)``: one of the first two, and the target; weights, and names of classes."""
+    """Alternatives to ``(confidence, correct)``: one of the first two, and the target; weights, class names."""
 
     logits: Values
     probabilities: Values
@@ -89,6 +89,8 @@ def predictions(
     logits: Values | None = None,
     probabilities: Values | None = None,
     target: Values | None = None,
+    sample_weight: Values | None = None,
+    classes: Sequence[Any] | None = None,
 ) -> Predictions:
     """Check the given predictions and convert them to one form.
 
@@ -100,9 +102,11 @@ def predictions(
         logits: ``(N, C)``, or the logit of class 1 as ``(N,)``, in place of the pairs.
         probabilities: ``(N, C)``, or the probability of class 1 as ``(N,)``, in place of the pairs.
         target: Class indices, ``(N,)``, with logits or probabilities.
+        sample_weight: Weight of each sample, ``(N,)``: a sample of weight 2 counts as two.
+        classes: Names of the classes, in the order of the columns.
     """
     if isinstance(confidence, Predictions):
-        if any(value is not None for value in (correct, logits, probabilities, target)):
+        if any(value is not None for value in (correct, logits, probabilities, target, sample_weight, classes)):
             raise ValueError("pass checked predictions alone, without other arrays")
         made = confidence
     else:
@@ -124,6 +128,7 @@ def predictions(
         else:
             assert logits is not None  # noqa: S101 (one of the three is given; mypy cannot see it)
             made = _from_logits(logits, value)
+        made = replace(made, weight=_weight(sample_weight, made), names=_names(classes, made))
     if len(made) < minimum:
         raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(made)}")
     return made
@@ -228,6 +233,24 @@ def checked_target(target: Values, samples: int, classes: int, like: str) -> Ind
     labels = _labels(target)
     _check_target(labels, torch.Size([samples]), classes, like)
     return labels.numpy()
+
+
+def _weight(sample_weight: Values | None, made: Predictions) -> Array | None:
+    if sample_weight is None:
+        return None
+    weight = as_tensor("sample_weight", sample_weight).double()
+    inputs.check_shape("sample_weight", weight, torch.Size([len(made)]), "the samples")
+    if not bool((weight.isfinite() & (weight >= 0)).all()) or not bool((weight > 0).any()):
+        raise ValueError("sample_weight must be finite and at least 0, and above 0 somewhere: check the weights")
+    return weight.numpy()
+
+
+def _names(classes: Sequence[Any] | None, made: Predictions) -> tuple[str, ...] | None:
+    if classes is None:
+        return None
+    if made.classes != len(classes):
+        raise ValueError(f"classes must have a name for each of the {made.classes} classes, got {len(classes)}")
+    return tuple(str(name) for name in classes)
 
 
 def _labels(target: Values) -> Tensor:
