@@ -1,5 +1,6 @@
 """The ECE family: calibration errors over bins of equal width or equal mass, with named conventions."""
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
@@ -7,7 +8,8 @@ import torch
 
 from calibrant import inputs
 from calibrant.arrays import Array, IndexArray
-from calibrant.metrics.mass import BinTable, mass_of
+from calibrant.metrics.mass import BinTable as BinTable
+from calibrant.metrics.mass import mass_of
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.sorting import BLOCK, Block
 
@@ -74,7 +76,8 @@ def _width_table(edges: Array, samples: Array, confidence: Array, right: Array) 
     return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
 
 
-class EqualWidth(NamedTuple):
+@dataclass(frozen=True)
+class EqualWidth:
     """Bins of equal width, and the start of their sums over sorted groups: faster, once the samples are sorted."""
 
     convention: ConventionName
@@ -141,11 +144,10 @@ def bin_sums(
     slots = len(edges) - 1 + (rule.last == "extra")
     if weight is not None:
         slot = slots_of(confidence, edges, rule)
-        samples, total, right = (
-            np.bincount(slot, weights=values, minlength=slots)
-            for values in (weight, weight * confidence, weight * correct)
-        )
-        return samples, total, right
+        sums = np.zeros((3, slots))
+        for row, values in zip(sums, (weight, weight * confidence, weight * correct), strict=True):
+            row += np.bincount(slot, weights=values, minlength=slots)
+        return sums[0], sums[1], sums[2]
     counts, total = np.zeros((slots, 2), dtype=np.int64), np.zeros(slots)
     for start in range(0, len(confidence), BLOCK):
         block = confidence[start : start + BLOCK]

@@ -19,7 +19,7 @@ class CumulativeSums:
     :math:`(N - 1 - s_g) Q_g`: each :math:`d_j^2` counts once for every other sample at or above it.
     """
 
-    def __init__(self, data: Predictions | None = None) -> None:
+    def __init__(self, _: Predictions | None = None) -> None:
         self.samples = self.end = self.high = self.low = self.triples = self.squares = 0.0
 
     def add(self, groups: Block) -> None:

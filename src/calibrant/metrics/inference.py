@@ -68,7 +68,8 @@ def calibration_test(
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
         progress: Called now and then with the number of draws done and ``draws``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct;
+            ``sample_weight=``: a sample is drawn once, and counts by its weight.
 
     References:
         Bröcker, Smith, "Increasing the Reliability of Reliability Diagrams", Weather and Forecasting 2007;
@@ -85,7 +86,7 @@ def calibration_test(
         ESD 3.47e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
     measure = _measure(metric, draws, seed, bins, convention)
-    data = predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given)
+    data = _observations(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given))
     return _null(data, measure, draws, seed, progress)
 
 
@@ -109,7 +110,7 @@ def _draw_null(
     done = 0
     if measure.rows is not None:
         value = measure.rows(data)
-        for block in resampling.consistent_residuals(data.groups, draws, seed):
+        for block in resampling.consistent_residuals(data, draws, seed):
             null[done : done + len(block)] = value(block)
             done += len(block)
             if progress is not None:
@@ -158,7 +159,9 @@ def confidence_interval(
         bins: As in :func:`calibration_test`.
         convention: As in :func:`calibration_test`.
         progress: Called now and then with the number of draws done and the total number.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct;
+            ``sample_weight=``: a sample is one observation, whatever its weight. The ESD and MMCE of an interval
+            average over different samples, and differ from the metric, which counts a sample of weight 2 as two.
 
     References:
         Arvesen, "Jackknifing U-statistics", Annals of Mathematical Statistics 1969; Wilson, "Probable inference, the
@@ -177,7 +180,7 @@ def confidence_interval(
     measure = _measure(metric, draws, seed, bins, convention)
     _check_level(level)
     name = f"an interval of {label(measure.key)}"
-    data = predictions(confidence, correct, minimum=measure.minimum + 1, name=name, **given)
+    data = _observations(predictions(confidence, correct, **given), minimum=measure.minimum + 1, name=name)
     if measure.jackknife is not None:
         found = measure.jackknife(data)
         low, high = np.clip(jackknife.interval(found, level), *measure.span).tolist()
@@ -263,8 +266,8 @@ def compare(
     measure = _measure(metric, draws, seed, bins, convention)
     _check_level(level)
     _check_pair(a, b)
-    for model in (a, b):
-        predictions(model, minimum=measure.minimum + 1, name=f"a comparison of {label(measure.key)}")
+    name = f"a comparison of {label(measure.key)}"
+    a, b = (_observations(model, minimum=measure.minimum + 1, name=name) for model in (a, b))
     if measure.jackknife is not None:
         of_a, of_b = measure.jackknife(a), measure.jackknife(b)
         first, second = (abs(of.value) if measure.signed else of.value for of in (of_a, of_b))
@@ -312,6 +315,16 @@ def _percentiles(drawn: Array, level: float) -> Difference:
     return Difference(low, high, min(2 * (1 + fewer) / (1 + draws), 1.0))
 
 
+def _observations(data: Predictions, minimum: int = 1, name: str = "this test") -> Predictions:
+    """The samples that count: those of weight 0 would be drawn and left out like others."""
+    if data.weight is not None and not data.weight.all():
+        data = resampling.take(data, np.flatnonzero(data.weight))
+    if len(data) < minimum:
+        of_weight = "" if data.weight is None else " of positive weight"
+        raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}{of_weight}, got {len(data)}")
+    return data
+
+
 def _value(data: Predictions, measure: Metric) -> float:
     value = measure.value(data)
     if not math.isfinite(value):
@@ -356,6 +369,9 @@ def _check_pair(a: Predictions, b: Predictions) -> None:
             raise TypeError(f"{name} must be Predictions, got {got}: call metrics.predictions(...) first")
     if len(a) != len(b):
         raise ValueError(f"a and b must be predictions of the same samples, got {len(a)} and {len(b)} of them")
+    first, second = (np.ones(len(each)) if each.weight is None else each.weight for each in (a, b))
+    if not np.array_equal(first, second):
+        raise ValueError("a and b must have the same sample_weight: give both the same weights, or none")
     if a.target is not None and b.target is not None and not np.array_equal(a.target, b.target):
         differ = int((a.target != b.target).sum())
         raise ValueError(

@@ -1,6 +1,7 @@
 """Kernel calibration errors: MMCE of the pairs, and SKCE of whole probability vectors."""
 
-from typing import Literal, NamedTuple, Unpack
+from dataclasses import dataclass
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -52,12 +53,13 @@ def mmce_unbiased(
     return (total - float(groups.squares.sum())) / (n * (n - 1))
 
 
-class Laplace(NamedTuple):
+@dataclass(frozen=True)
+class Laplace:
     """A Laplace kernel, and the start of its sums."""
 
     bandwidth: float = 0.4
 
-    def __call__(self, data: Predictions) -> "LaplaceSums":
+    def __call__(self, _: Predictions) -> "LaplaceSums":
         """Start the sums."""
         return LaplaceSums(self.bandwidth)
 

@@ -66,13 +66,14 @@ class KeyMass:
         blocks = (self.keys[at : at + BLOCK + 1] for at in starts)
         return 1 + sum(int(np.count_nonzero((block[1:] ^ block[:-1]) > 1)) for block in blocks)
 
-    def right(self, cuts: IndexArray) -> Array:
+    def right(self, cuts: IndexArray) -> IndexArray:
         """Number of right samples before each cut."""
         stride, rest = np.divmod(cuts, STRIDE)
         places = np.minimum(stride[:, np.newaxis] * STRIDE + np.arange(STRIDE), len(self.keys) - 1)
         found = (self.keys[places] & self.keys.dtype.type(1)).astype(bool)
         found &= np.arange(STRIDE) < rest[:, np.newaxis]
-        return self.marks[stride] + found.sum(1)
+        before: IndexArray = self.marks[stride] + found.sum(1)
+        return before
 
     def cuts(self, bins: int) -> IndexArray:
         """Where the bins begin and end; a cut inside a tie group moves to its end."""
@@ -82,7 +83,8 @@ class KeyMass:
     def accuracy(self, bins: int) -> Array:
         """Accuracy of each bin."""
         cuts = self.cuts(bins)
-        return np.diff(self.right(cuts)) / np.diff(cuts)
+        accuracy: Array = np.diff(self.right(cuts)) / np.diff(cuts)
+        return accuracy
 
     def table(self, bins: int) -> BinTable:
         """The bins."""
@@ -107,8 +109,9 @@ class GroupMass:
     def __init__(self, given: Predictions, split_ties: bool) -> None:
         if split_ties:
             order = np.argsort(given.confidence, kind="stable")
-            weight = np.ones(len(order)) if given.weight is None else given.weight[order]
-            self.confidence, right = given.confidence[order].astype(np.float64), weight * given.correct[order]
+            weight: Array = np.ones(len(order)) if given.weight is None else given.weight[order]
+            self.confidence: Array = given.confidence[order].astype(np.float64)
+            right = weight * given.correct[order]
         else:
             self.confidence, weight, right = given.groups
         self.split_ties = split_ties

@@ -1,8 +1,8 @@
 """One pass over the tie groups for all metrics of the pairs.
 
-A *part* adds up what some metrics need, block by block, in ascending order of confidence. A *kind* of part is what
-starts one: a class, or a tuple of options that can be called. Parts are kept with the predictions, so that metrics which
-need the same sums share them, and :func:`collect` makes several in one pass: a block stays in the cache for all of them.
+A *part* adds up what some metrics need, block by block, in ascending order of confidence. A *kind* of part starts one:
+a class, or options that can be called. Parts are kept with the predictions, so that metrics which need the same sums
+share them, and :func:`collect` makes several in one pass: a block stays in the cache for all of them.
 """
 
 from collections.abc import Callable

@@ -149,7 +149,7 @@ def predictions(
         made = replace(made, weight=_weight(sample_weight, made), names=_names(classes, made))
     if made.weight is None and len(made) < minimum:
         raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(made)}")
-    if made.weight is not None and made.total < minimum:
+    if made.weight is not None and made.total < minimum > 1:
         raise ValueError(
             f"{name} needs weights that sum to at least {minimum}, got {made.total:g}: sample_weight is the number of "
             "times that a sample counts, so scale the weights to a mean of 1"

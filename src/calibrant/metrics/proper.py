@@ -245,7 +245,7 @@ class IsotonicPools:
     Pools of the whole are made of pools of its parts: blocks are pooled one by one, and then their few pools together.
     """
 
-    def __init__(self, data: Predictions) -> None:
+    def __init__(self, _: Predictions) -> None:
         self.pools: list[tuple[Array, Array]] = []
 
     def add(self, groups: Block) -> None:

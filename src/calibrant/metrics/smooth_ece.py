@@ -61,7 +61,7 @@ def smooth_ece(
 class ResidualGrid:
     """Each tie group's residual, confidence minus right, shared between the two nearest cell centres."""
 
-    def __init__(self, data: Predictions) -> None:
+    def __init__(self, _: Predictions) -> None:
         self.cells: Array = np.zeros(CELLS)
 
     def add(self, groups: Block) -> None:
