@@ -26,7 +26,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "multi_label": {"numerics", "inputs"},
         "objectives": {"numerics", "arrays", "hints", "inputs", "multi_label", "distributed"},
         "functional": {"objectives"},
-        "metrics": {"numerics", "arrays", "inputs", "hints"},
+        "metrics": {"numerics", "arrays", "frames", "inputs", "hints"},
         "posthoc": {"numerics", "frames", "inputs", "hints"},
         "estimators": {"posthoc"},
         "files": {"metrics"},

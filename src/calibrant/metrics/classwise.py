@@ -19,6 +19,8 @@ def classwise_ece(
 ) -> float:
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
+    With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies.
+
     Args:
         data: Checked predictions, in place of the keywords.
         bins: Number of bins; by default the convention's.
@@ -40,7 +42,7 @@ def classwise_ece(
 
 
 def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
-    """ECE of each class against the rest, ``(C,)``.
+    """ECE of each class against the rest, or of each label, ``(C,)``; 0 for a label that is ignored everywhere.
 
     Args:
         given: Checked predictions, of all classes.
@@ -48,9 +50,10 @@ def classwise_errors(given: Predictions, *, bins: int | None = None, convention:
         convention: As in :func:`calibrant.metrics.ece`.
     """
     rule, count = rule_of(convention, bins)
-    gaps = classwise_gaps(given, rule, count)
-    errors: Array = np.abs(gaps).sum(1) / len(given)
-    return errors
+    gaps = np.abs(classwise_gaps(given, rule, count)).sum(1)
+    if given.task != "multi-label" or given.target is None:
+        return gaps / len(given)
+    return gaps / np.maximum([len(given.of_class(k)) for k in range(len(gaps))], 1)
 
 
 def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:
@@ -59,7 +62,11 @@ def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:
     edges = rule.edges_like(probabilities, bins)
     rows = []
     for k in range(probabilities.shape[1]):
-        column = np.ascontiguousarray(probabilities[:, k])
-        _, confidence, right = bin_sums(column, target == k, edges, rule)
+        if given.task == "multi-label":
+            label = given.of_class(k)
+            column, happened = label.confidence, label.correct
+        else:
+            column, happened = np.ascontiguousarray(probabilities[:, k]), target == k
+        _, confidence, right = bin_sums(column, happened, edges, rule)
         rows.append(confidence - right)
     return np.stack(rows)

@@ -85,7 +85,7 @@ def calibration_test(
         ESD 3.47e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
     measure = _measure(metric, draws, seed, bins, convention)
-    data = predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given)
+    data = _single(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given))
     return _null(data, measure, draws, seed, progress)
 
 
@@ -177,7 +177,7 @@ def confidence_interval(
     measure = _measure(metric, draws, seed, bins, convention)
     _check_level(level)
     name = f"an interval of {label(measure.key)}"
-    data = predictions(confidence, correct, minimum=measure.minimum + 1, name=name, **given)
+    data = _single(predictions(confidence, correct, minimum=measure.minimum + 1, name=name, **given))
     if measure.jackknife is not None:
         found = measure.jackknife(data)
         low, high = np.clip(jackknife.interval(found, level), *measure.span).tolist()
@@ -264,7 +264,7 @@ def compare(
     _check_level(level)
     _check_pair(a, b)
     for model in (a, b):
-        predictions(model, minimum=measure.minimum + 1, name=f"a comparison of {label(measure.key)}")
+        predictions(_single(model), minimum=measure.minimum + 1, name=f"a comparison of {label(measure.key)}")
     if measure.jackknife is not None:
         of_a, of_b = measure.jackknife(a), measure.jackknife(b)
         first, second = (abs(of.value) if measure.signed else of.value for of in (of_a, of_b))
@@ -343,6 +343,16 @@ def _measure(metric: Chosen, draws: int, seed: int, bins: int | None, convention
     if seed < 0:
         raise ValueError(f"seed must be at least 0, got {seed}")
     return find_metric(metric, bins, convention)
+
+
+def _single(data: Predictions) -> Predictions:
+    """The predictions, unless they have several labels: those of one sample depend on each other."""
+    if data.task == "multi-label" and data.classes != 1:
+        raise ValueError(
+            f"inference treats pairs as independent, and the {data.classes} labels of a sample are not: take the "
+            "labels one by one, predictions.of_class(k)"
+        )
+    return data
 
 
 def _check_level(level: float) -> None:

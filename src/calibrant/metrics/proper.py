@@ -6,7 +6,7 @@ import numpy as np
 
 from calibrant.arrays import Array
 from calibrant.metrics.binned import ConventionName, equal_width_bins
-from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
+from calibrant.metrics.predictions import IGNORED, ROWS, Given, Predictions, Values, predictions
 
 
 def accuracy(
@@ -49,7 +49,7 @@ def gap(confidence: Values | Predictions | None = None, correct: Values | None =
 
 
 def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
-    """Mean negative log-likelihood of the target, in nats.
+    """Mean negative log-likelihood of the target, in nats; with several labels per sample, the mean over all labels.
 
     From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as the smallest
     normal number of float32, or of float64 if given as such, so that one sample does not make the mean infinite.
@@ -65,6 +65,8 @@ def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
     """
     checked = predictions(data, name="NLL", **given)
     probabilities, target = checked.of_classes("NLL")
+    if checked.task == "multi-label":
+        return float(np.average(_label_losses(checked), weights=checked.weight))
     rows = np.arange(len(target))
     if checked.logits is None:
         of_target = probabilities[rows, target]
@@ -79,10 +81,22 @@ def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
     return total / len(rows)
 
 
+def _label_losses(data: Predictions) -> Array:
+    """Negative log-likelihood of each pair of a label's probability and whether it applies."""
+    if data.logits is None or data.target is None:
+        of_truth = np.where(data.correct, data.confidence, 1 - data.confidence)
+        return -np.log(np.maximum(of_truth, np.finfo(of_truth.dtype).tiny), dtype=np.float64)
+    logits = data.logits[data.target != IGNORED].astype(np.float64)
+    with np.errstate(under="ignore"):
+        return np.logaddexp(0, np.where(data.correct, -logits, logits))
+
+
 def brier(
     confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
 ) -> float:
     r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
+
+    With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
@@ -101,7 +115,7 @@ def brier(
         0.05
     """
     data = predictions(confidence, correct, name="Brier", **given)
-    if data.probabilities is None:
+    if data.probabilities is None or data.task == "multi-label":
         return brier_top(data)
     probabilities, target = data.of_classes("Brier")
     total = 0.0

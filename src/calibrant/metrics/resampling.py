@@ -6,6 +6,7 @@ so that the size of the blocks does not change the draws.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,6 +54,11 @@ def consistent_residuals(groups: TieGroups, draws: int, seed: int) -> Iterator[A
 def consistent_predictions(given: Predictions, draws: int, seed: int, *, of_classes: bool) -> Iterator[Predictions]:
     """The same as predictions, one at a time, for any metric; with ``of_classes``, of all classes if they are known."""
     generator = np.random.default_rng((seed, CONSISTENCY))
+    if of_classes and given.task == "multi-label":  # of a single label: see `inference`
+        for _ in range(draws):
+            correct = generator.random(len(given)) < given.confidence
+            yield replace(given, correct=correct, target=correct.astype(np.intp)[:, np.newaxis])
+        return
     if not of_classes or given.probabilities is None or given.target is None:
         for _ in range(draws):
             yield Predictions(given.confidence, generator.random(len(given)) < given.confidence)
@@ -98,10 +104,4 @@ def bootstrap_residuals(given: Predictions) -> Callable[[Array], Array]:
 
 def take(given: Predictions, chosen: IndexArray) -> Predictions:
     """The predictions of some samples."""
-    return Predictions(
-        given.confidence[chosen],
-        given.correct[chosen],
-        None if given.probabilities is None else given.probabilities[chosen],
-        None if given.logits is None else given.logits[chosen],
-        None if given.target is None else given.target[chosen],
-    )
+    return given[chosen]
