@@ -1,5 +1,6 @@
-"""Hints about common mistakes, recognised by the input: parts of error messages, and one warning."""
+"""Hints about common mistakes, recognised by the input: parts of error messages, and warnings."""
 
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,18 @@ from calibrant.numerics import readable
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.floating[Any]]]
 _warned_of_probabilities = False
+
+
+class InputWarning(UserWarning):
+    """Input that is probably not what it was passed as, such as probabilities passed as logits."""
+
+
+def warn(text: str) -> None:
+    """Issue an ``InputWarning`` at the first line outside this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("calibrant."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, InputWarning, stacklevel=level)
 
 
 def of_logits(logits: object) -> str:
@@ -38,6 +51,40 @@ def of_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
             "multi_label=True of CalibratedLoss; posthoc.MultiLabelCalibration for calibrators"
         )
     return "" if target.is_floating_point() else "it looks one-hot, pass target.argmax(dim=1)"
+
+
+def of_range(values: Tensor) -> str:
+    """What values outside [0, 1] probably are, and what to do."""
+    if bool((values >= 0).all()):
+        if values.dim() > 1 and bool(((values.flatten(0, -2).sum(-1) - 100).abs() < 0.5).all()):
+            return "these look like percentages: divide them by 100"
+        if values.dim() == 1 and bool((values <= 100).all()):
+            return "divide by 100 if they are percentages, or pass logits= if they are logits"
+    return "these look like logits: pass logits="
+
+
+def warn_of_given(name: str, values: Tensor, independent: bool) -> None:
+    """Warn about logits that look like probabilities, and a column of ones.
+
+    Args:
+        name: ``"logits"`` or ``"probabilities"``.
+        values: ``(N, C)``, or ``(N,)`` of class 1 of two.
+        independent: Whether each column is a label of its own.
+    """
+    if name == "probabilities":
+        if values.dim() == 1 and len(values) > 2 and bool((values == 1).all()):
+            warn(
+                "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the "
+                "logit, or logits="
+            )
+        return
+    some = values[:: max(1, len(values) // 1000)].numpy()
+    if len(values) < 8 or some.min() < 0 or some.max() > 1 or not some.any():
+        return
+    if some.ndim == 1 or independent:
+        warn("these logits all lie in [0, 1], as probabilities do: pass probabilities= if they are")
+    elif _is_distribution(some):
+        warn("these logits look like probabilities (rows sum to 1): pass probabilities=")
 
 
 def _is_distribution(rows: Array) -> bool:

@@ -242,7 +242,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"probabilities": P[None], "target": [0, 1, 1]}, "shape"),
     ({"logits": P * np.inf, "target": [0, 1, 1]}, "NaN or infinity in 3 of 3 samples: drop them"),
     ({"logits": P, "target": [0, 1, 5]}, "target must lie in 0..1"),
-    ({"logits": P[None], "target": [0, 1, 1]}, "flatten"),
+    ({"logits": P[None], "target": [0, 1, 1]}, r"target must have shape \(1, 2\) to match logits"),
     ({"confidence": GOOD, "correct": [1, 0, 1], "bins": 0}, "bins must be at least 1"),
     ({"confidence": GOOD, "correct": [1, 0, 1], "convention": "mine"}, "convention must be one of"),
 ]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from calibrant import frames
 from calibrant.posthoc import (
     METHODS,
     Calibrator,
@@ -19,6 +20,7 @@ from calibrant.posthoc import (
     logits_from_probabilities,
     save,
 )
+from tests.frames import LIBRARIES, frame_of, series_of
 from tests.posthoc.data import overconfident
 
 LOGITS, TARGET = overconfident(400, 3, 2.0, seed=0)
@@ -56,6 +58,74 @@ def test_columns_of_a_data_frame_name_the_classes_and_come_back() -> None:
     assert column.index.tolist() == frame.index.tolist()
     with pytest.raises(TypeError, match="logits must hold numbers, got DataFrame with values such as 'x': pass the"):
         TemperatureScaling().fit(pandas.DataFrame({"a": ["x", "y"], "b": [1.0, 2.0]}), [0, 1])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", ["vector", "platt", "venn-abers"])
+def test_frames_of_every_library_give_what_arrays_give(name: str, library: str) -> None:
+    frame, target = frame_of(library, LOGITS.numpy(), NAMES), series_of(library, NAMES[TARGET])
+    weight = np.random.default_rng(0).integers(1, 4, 400)
+    fitted = METHODS[name]().fit(frame, target, sample_weight=series_of(library, weight))
+    expected = METHODS[name]().fit(LOGITS.numpy(), NAMES[TARGET], sample_weight=weight)
+    assert fitted.classes_.tolist() == NAMES.tolist()
+    found: Any = fitted.predict_proba(frame)
+    assert type(found) is type(frame)
+    assert frames.columns(found) == NAMES.tolist()
+    np.testing.assert_array_equal(frames.as_array(found), expected.predict_proba(LOGITS.numpy()))
+    assert fitted.predict(frame).tolist() == expected.predict(LOGITS.numpy()).tolist()
+    moved: Any = fitted.predict_proba(frame_of(library, LOGITS.numpy()[:, [2, 0, 1]], NAMES[[2, 0, 1]]))
+    np.testing.assert_array_equal(frames.as_array(moved), frames.as_array(found))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_series_of_binary_logits_gives_a_series_of_logits_and_a_frame_of_probabilities(library: str) -> None:
+    series, array = series_of(library, LOGITS[:, 1].numpy()), LOGITS[:, 1].numpy()
+    fitted: Any = TemperatureScaling().fit(LOGITS[:, 1], TARGET % 2)
+    assert type(fitted(series)) is type(series)
+    np.testing.assert_array_equal(frames.as_array(fitted(series)), fitted(array))
+    assert frames.columns(fitted.predict_proba(series))
+    np.testing.assert_array_equal(frames.as_array(fitted.predict_proba(series)), fitted.predict_proba(array))
+    column = frame_of(library, LOGITS[:, [1]].numpy(), ["logit"])
+    assert frames.columns(fitted(column)) == ["logit"]
+    np.testing.assert_array_equal(frames.as_array(fitted(column))[:, 0], fitted(array))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_probabilities_sets_groups_and_labels_of_frames(library: str) -> None:
+    frame = frame_of(library, LOGITS.softmax(1).numpy(), NAMES)
+    logits: Any = logits_from_probabilities(frame)
+    assert type(logits) is type(frame)
+    assert frames.columns(logits) == NAMES.tolist()
+    groups = np.array(["north", "south"] * 200)
+    given: dict[str, Any] = {"groups": series_of(library, groups)}
+    sets = ConformalClassifier(coverage="group-conditional").fit(logits, series_of(library, NAMES[TARGET]), **given)
+    plain: Any = ConformalClassifier(coverage="group-conditional").fit(
+        frames.as_array(logits), NAMES[TARGET], groups=groups
+    )
+    found: Any = sets.predict_set(logits, **given)
+    assert type(found) is type(frame)
+    np.testing.assert_array_equal(frames.as_array(found), plain.predict_set(frames.as_array(logits), groups=groups))
+    several = np.eye(3, dtype=int)[TARGET]
+    labels = MultiLabelCalibration("platt").fit(logits, frame_of(library, several, NAMES))
+    assert labels.classes_.tolist() == NAMES.tolist()
+    assert frames.columns(labels.predict_proba(logits)) == NAMES.tolist()
+
+
+def test_a_lazy_frame_is_to_be_collected_first() -> None:
+    lazy = pytest.importorskip("polars").LazyFrame({"a": [1.0], "b": [2.0]})
+    with pytest.raises(TypeError, match="LazyFrame has no values yet: collect it into a data frame first"):
+        TemperatureScaling().fit(lazy, [0])
+
+
+def test_dense_labels_are_rows_in_another_shape() -> None:
+    dense = LOGITS.view(4, 10, 10, 3).movedim(-1, 1)
+    target = (dense > 0).long()
+    target[0, 0, 0] = -100
+    weight = torch.rand(4, 10, 10, generator=torch.Generator().manual_seed(0))
+    fitted = MultiLabelCalibration("platt").fit(dense, target, sample_weight=weight)
+    rows = target.movedim(1, -1).reshape(-1, 3)
+    expected = MultiLabelCalibration("platt").fit(LOGITS, rows, sample_weight=weight.flatten()).predict_proba(LOGITS)
+    torch.testing.assert_close(fitted.predict_proba(dense).movedim(1, -1).reshape(-1, 3), expected)
 
 
 def fitted_binary() -> Calibrator:
@@ -126,7 +196,9 @@ def test_multi_label_is_one_binary_calibrator_per_label(name: str, tmp_path: Pat
 
 
 def test_multi_label_misuse_is_explained() -> None:
-    with pytest.raises(ValueError, match=r"both have shape \(N, L\), got \(400, 3\) and \(400,\): for one class per"):
+    with pytest.raises(
+        ValueError, match=r"both have shape \(N, L\) or .*, got \(400, 3\) and \(400,\): for one class per"
+    ):
         MultiLabelCalibration().fit(LOGITS, TARGET)
     with pytest.raises(RuntimeError, match="not fitted"):
         MultiLabelCalibration().predict_proba(LOGITS)

@@ -1,11 +1,12 @@
 """Calibration metrics and tests of calibration, for NumPy arrays and torch tensors.
 
-Every function takes ``(confidence, correct)``, or ``logits=`` or ``probabilities=`` with ``target=``; those of sets of
-classes take ``(sets, target)``.
+Every function takes ``(confidence, correct)``, or ``logits=`` or ``probabilities=`` with ``target=``, as arrays, data
+frames or lists; :func:`predictions` has the details. Those of sets of classes take ``(sets, target)``.
 """
 
 from typing import Any
 
+from calibrant.hints import InputWarning
 from calibrant.metrics.binned import (
     CONVENTIONS,
     BinTable,
@@ -69,6 +70,7 @@ __all__ = [
     "Comparison",
     "Convention",
     "Corp",
+    "InputWarning",
     "Interval",
     "Metric",
     "Predictions",

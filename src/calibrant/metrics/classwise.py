@@ -19,6 +19,8 @@ def classwise_ece(
 ) -> float:
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
+    With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies.
+
     Args:
         data: Checked predictions, in place of the keywords.
         bins: Number of bins; by default the convention's.
@@ -40,7 +42,7 @@ def classwise_ece(
 
 
 def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
-    """ECE of each class against the rest, ``(C,)``.
+    """ECE of each class against the rest, or of each label, ``(C,)``; 0 for a label that is ignored everywhere.
 
     Args:
         given: Checked predictions, of all classes.
@@ -48,9 +50,11 @@ def classwise_errors(given: Predictions, *, bins: int | None = None, convention:
         convention: As in :func:`calibrant.metrics.ece`.
     """
     rule, count = rule_of(convention, bins)
-    gaps = classwise_gaps(given, rule, count)
-    errors: Array = np.abs(gaps).sum(1) / given.total
-    return errors
+    gaps: Array = np.abs(classwise_gaps(given, rule, count)).sum(1)
+    if given.task != "multi-label":
+        return gaps / given.total
+    totals = [given.of_class(k).total for k in range(len(gaps))]
+    return np.divide(gaps, totals, out=np.zeros_like(gaps), where=np.asarray(totals) > 0)
 
 
 def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:
@@ -59,7 +63,11 @@ def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:
     edges = rule.edges_like(probabilities, bins)
     rows = []
     for k in range(probabilities.shape[1]):
-        column = np.ascontiguousarray(probabilities[:, k])
-        _, confidence, right = bin_sums(column, target == k, edges, rule, given.weight)
+        if given.task == "multi-label":
+            label = given.of_class(k)
+            column, happened, weight = label.confidence, label.correct, label.weight
+        else:
+            column, happened, weight = np.ascontiguousarray(probabilities[:, k]), target == k, given.weight
+        _, confidence, right = bin_sums(column, happened, edges, rule, weight)
         rows.append(confidence - right)
     return np.stack(rows)

@@ -1,16 +1,17 @@
 """All scores of one model's predictions at once: `evaluate` and the `Scores` it returns."""
 
-import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from calibrant import frames
+from calibrant.metrics import notebook
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.passes import collect
-from calibrant.metrics.predictions import Given, Predictions, Values, predictions
-from calibrant.metrics.table import Metric, described, metrics_table
+from calibrant.metrics.predictions import Given, Predictions, Task, Values, predictions
+from calibrant.metrics.table import Metric, described, for_task, metrics_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,16 +25,18 @@ class Score:
         key: Name of the metric's function.
         value: The number.
         convention: How exactly it was computed: bins, edges, estimator.
+        task: Task of the predictions, which some display names depend on.
     """
 
     key: str
     value: float
     convention: str
+    task: Task = "multi-class"
 
     @property
     def label(self) -> str:
         """Display name; indented if it is a part of the score above."""
-        return described(self.key).label
+        return for_task(described(self.key), self.task).label
 
     def __str__(self) -> str:
         metric = described(self.key)
@@ -45,14 +48,18 @@ class Scores:
 
     Attributes:
         samples: Number of samples.
-        classes: Number of classes, or None if only confidences were given.
+        classes: Number of classes or labels, or None if only confidences were given.
         entries: Every :class:`Score`, in the order shown.
+        task: ``"confidence"``, ``"binary"``, ``"multi-class"`` or ``"multi-label"``.
     """
 
-    def __init__(self, samples: int, classes: int | None, entries: tuple[Score, ...]) -> None:
+    def __init__(
+        self, samples: int, classes: int | None, entries: tuple[Score, ...], task: Task = "multi-class"
+    ) -> None:
         self.samples = samples
         self.classes = classes
         self.entries = entries
+        self.task = task
         self._values = {entry.key: entry.value for entry in entries}
 
     def __getitem__(self, key: str) -> float:
@@ -84,10 +91,29 @@ class Scores:
         scores = {e.key: {"value": e.value, "convention": e.convention} for e in self.entries}
         return {"samples": self.samples, "classes": self.classes, "scores": scores}
 
+    def to_frame(self, backend: str | None = None) -> Any:
+        """Return the scores as a data frame with the columns key, label, value and convention.
+
+        Args:
+            backend: ``"pandas"``, ``"polars"`` or ``"pyarrow"``; by default the first of them that is installed.
+        """
+        return frames.made(
+            {
+                "key": [entry.key for entry in self.entries],
+                "label": [entry.label.strip() for entry in self.entries],
+                "value": [entry.value for entry in self.entries],
+                "convention": [entry.convention for entry in self.entries],
+            },
+            backend,
+        )
+
     @property
     def title(self) -> str:
         """Numbers of samples and classes."""
-        return f"{self.samples:,} samples" + (f", {self.classes:,} classes" if self.classes else "")
+        what = "label" if self.task == "multi-label" else "class"
+        counted = f", {self.classes:,} {what}" if self.classes else ""
+        plural = "" if not self.classes or self.classes == 1 else "s" if what == "label" else "es"
+        return f"{self.samples:,} samples{counted}{plural}"
 
     def __rich__(self) -> "Table":
         from rich import box
@@ -112,16 +138,8 @@ class Scores:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        cell = "<td style='text-align:{}'>{}</td>"
-        rows = "".join(
-            "<tr>"
-            + cell.format("left", html.escape(entry.label))
-            + cell.format("right", str(entry))
-            + cell.format("left", html.escape(entry.convention))
-            + "</tr>"
-            for entry in self.entries
-        )
-        return f"<table><caption>{self.title}</caption><tr><th>score<th>value<th>convention</tr>{rows}</table>"
+        rows = [(entry.label, str(entry), entry.convention) for entry in self.entries]
+        return notebook.table(self.title, ("score", "value", "convention"), rows)
 
 
 def evaluate(
@@ -141,7 +159,8 @@ def evaluate(
         convention: Convention of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
             :func:`calibrant.metrics.ece`.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds NLL, class-wise ECE
-            and the Brier score of all classes.
+            and the Brier score of all classes. See :func:`calibrant.metrics.predictions` for what they may be: arrays
+            or data frames, dense or multi-label, with ``sample_weight=``, ``classes=`` and ``ignore_index=``.
 
     Example:
         >>> import torch
@@ -155,7 +174,8 @@ def evaluate(
     """
     data = predictions(confidence, correct, minimum=3, name="evaluate", **given)
     with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy's error settings
-        return Scores(len(data), data.classes, tuple(_scores(data, metrics_table(bins, convention))))
+        entries = tuple(_scores(data, metrics_table(bins, convention)))
+        return Scores(data.samples, data.classes, entries, data.task)
 
 
 def _scores(data: Predictions, table: dict[str, Metric]) -> Iterator[Score]:
@@ -163,4 +183,5 @@ def _scores(data: Predictions, table: dict[str, Metric]) -> Iterator[Score]:
     collect(data, {kind for metric in shown for kind in metric.parts})
     for metric in shown:
         remark = metric.remark(data) if metric.remark else ""
-        yield Score(metric.key, metric.value(data), metric.convention + remark)
+        convention = for_task(metric, data.task).convention
+        yield Score(metric.key, metric.value(data), convention + remark, data.task)

@@ -86,7 +86,8 @@ def calibration_test(
         ESD 3.47e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
     measure = _measure(metric, draws, seed, bins, convention)
-    data = _observations(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given))
+    data = _single(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given))
+    data = _observations(data)
     return _null(data, measure, draws, seed, progress)
 
 
@@ -180,7 +181,8 @@ def confidence_interval(
     measure = _measure(metric, draws, seed, bins, convention)
     _check_level(level)
     name = f"an interval of {label(measure.key)}"
-    data = _observations(predictions(confidence, correct, **given), minimum=measure.minimum + 1, name=name)
+    data = _single(predictions(confidence, correct, **given))
+    data = _observations(data, minimum=measure.minimum + 1, name=name)
     if measure.jackknife is not None:
         found = measure.jackknife(data)
         low, high = np.clip(jackknife.interval(found, level), *measure.span).tolist()
@@ -267,7 +269,7 @@ def compare(
     _check_level(level)
     _check_pair(a, b)
     name = f"a comparison of {label(measure.key)}"
-    a, b = (_observations(model, minimum=measure.minimum + 1, name=name) for model in (a, b))
+    a, b = (_observations(_single(model), minimum=measure.minimum + 1, name=name) for model in (a, b))
     if measure.jackknife is not None:
         of_a, of_b = measure.jackknife(a), measure.jackknife(b)
         first, second = (abs(of.value) if measure.signed else of.value for of in (of_a, of_b))
@@ -356,6 +358,16 @@ def _measure(metric: Chosen, draws: int, seed: int, bins: int | None, convention
     if seed < 0:
         raise ValueError(f"seed must be at least 0, got {seed}")
     return find_metric(metric, bins, convention)
+
+
+def _single(data: Predictions) -> Predictions:
+    """The predictions, unless they have several labels: those of one sample depend on each other."""
+    if data.task == "multi-label" and data.classes != 1:
+        raise ValueError(
+            f"inference treats pairs as independent, and the {data.classes} labels of a sample are not: take the "
+            "labels one by one, predictions.of_class(k)"
+        )
+    return data
 
 
 def _check_level(level: float) -> None:

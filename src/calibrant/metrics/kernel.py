@@ -126,6 +126,10 @@ def skce(
     inputs.check_choice("estimator", estimator, ("quadratic", "linear"))
     checked = predictions(data, minimum=2, name="SKCE", **given)
     probabilities, target = checked.of_classes("SKCE")
+    if checked.task == "multi-label":
+        raise ValueError(
+            "SKCE needs one class per sample: pass of_class(k) of the predictions to mmce_unbiased instead"
+        )
     p = probabilities.astype(np.float64)
     residual = -p
     residual[np.arange(len(p)), target] += 1

@@ -1,26 +1,24 @@
 """Predictions (pairs, probabilities or logits; NumPy or torch; any device) as checked NumPy arrays, sorted once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from calibrant import hints, inputs
+from calibrant import frames, hints, inputs
 from calibrant.arrays import Array, IndexArray, Marks
+from calibrant.metrics.given import IGNORED, TOLERANCE, Rows, Values, checked_weight, in_unit_interval, numbers, rows_of
+from calibrant.metrics.given import as_tensor as as_tensor
+from calibrant.metrics.given import checked_target as checked_target
+from calibrant.metrics.notebook import table
 from calibrant.metrics.sorting import Block, Keys, TieGroups, blocks_of, key_blocks, pack, weighted_tie_groups
-from calibrant.numerics import at_least_float32
 
-Values = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+Task = Literal["confidence", "binary", "multi-class", "multi-label"]
 # Rows of logits converted to probabilities at a time: float64 of a thousand classes then has the size of a cache.
 ROWS = 4096
-
-
-# Largest distance of a sum of probabilities from 1: more than rounding to three digits, less than a defect.
-TOLERANCE = 0.005
 
 
 class Given(TypedDict, total=False):
@@ -31,20 +29,34 @@ class Given(TypedDict, total=False):
     target: Values
     sample_weight: Values
     classes: Sequence[Any]
+    ignore_index: int | None
+    multi_label: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """Checked predictions of one model on N samples: views of the given arrays, which must not change.
 
+    With several labels per sample the pairs are those of all labels: the probability of a label and whether it applies.
+    ``len()`` is the number of pairs, ``predictions[rows]`` takes some samples (a slice, indices or a mask).
+
     Attributes:
-        confidence: Confidence in the predicted class, ``(N,)``, float32 or float64 as given.
-        correct: Whether the predicted class is right, ``(N,)``, boolean.
+        confidence: Confidence in the predicted class, ``(N,)``, float32 or float64 as given. With several labels the
+            probability of each label of each sample, ``(N L,)`` without those ignored.
+        correct: Whether the predicted class is right, or the label applies: the same shape, boolean.
         probabilities: ``(N, C)``, if probabilities or logits were given.
         logits: ``(N, C)``, if logits were given.
-        target: ``(N,)``, if given.
-        weight: Weight of each sample, ``(N,)`` in float64, if given; a sample of weight 2 counts as two.
-        names: Names of the classes, if given.
+        target: Class indices, ``(N,)``, if given; with several labels 0 and 1, ``(N, L)``, and -1 where ignored.
+        weight: Weight of each pair, the shape of ``confidence`` in float64, if given; weight 2 counts as two.
+        names: Names of the classes or labels, if given.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> data = metrics.predictions(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], target=[0, 1, 1])
+        >>> data.task, len(data[1:])
+        ('binary', 2)
+        >>> {name: metrics.accuracy(part) for name, part in data.group_by(["a", "a", "b"]).items()}
+        {'a': 1.0, 'b': 0.0}
     """
 
     confidence: Array
@@ -60,8 +72,87 @@ class Predictions:
 
     @property
     def classes(self) -> int | None:
-        """Number of classes, if known."""
+        """Number of classes or labels, if known."""
         return None if self.probabilities is None else self.probabilities.shape[1]
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(self.confidence) if self.probabilities is None else len(self.probabilities)
+
+    @property
+    def task(self) -> Task:
+        """What is predicted: pairs of confidences only, two classes, several, or several labels per sample."""
+        if self.probabilities is None or self.target is None:
+            return "confidence"
+        if self.target.ndim == 2:
+            return "multi-label"
+        return "binary" if self.probabilities.shape[1] == 2 else "multi-class"
+
+    def __getitem__(self, rows: Any) -> "Predictions":
+        chosen = _chosen(rows, self.samples)
+
+        def some(field: Any) -> Any:
+            return None if field is None else field[chosen]
+
+        if self.task == "multi-label":
+            return _of_labels(
+                some(self.probabilities), some(self.target), some(self.logits), some(self._label_weight), self.names
+            )
+        return Predictions(
+            some(self.confidence), some(self.correct), some(self.probabilities), some(self.logits), some(self.target),
+            some(self.weight), self.names,
+        )  # fmt: skip
+
+    def group_by(self, groups: Values) -> "dict[Any, Predictions]":
+        """Split the samples by their group, in sorted order.
+
+        Args:
+            groups: Group of each sample, ``(N,)``: strings or numbers, in any container.
+        """
+        array = frames.as_array(groups)
+        if array.shape != (self.samples,):
+            raise ValueError(
+                f"groups must have one entry for each of the {self.samples} samples, got shape {array.shape}: "
+                "leave out ignored samples"
+            )
+        if any(name is None or name != name for name in array.tolist()):
+            raise ValueError("groups must not be None or NaN: give samples without a group a name of their own")
+        names, place = np.unique(array, return_inverse=True)
+        return {name: self[place == k] for k, name in enumerate(names.tolist())}
+
+    def of_class(self, k: int) -> "Predictions":
+        """Return the probability of one class or label and whether it applies, as predictions of a single label."""
+        probabilities, target = self.of_classes("a single class")
+        column = probabilities[:, [k]]
+        name = None if self.names is None else (self.names[k],)
+        if self.task != "multi-label":
+            return _of_labels(column, (target == k).astype(np.intp)[:, np.newaxis], None, self.weight, name)
+        kept = target[:, k] != IGNORED
+        weight = self._label_weight
+        return _of_labels(
+            column[kept], target[kept][:, [k]], None if self.logits is None else self.logits[kept][:, [k]],
+            None if weight is None else weight[kept][:, [k]], name,
+        )  # fmt: skip
+
+    @property
+    def _label_weight(self) -> Array | None:
+        """Weight of each label of each sample, ``(N, L)``."""
+        if self.weight is None or self.target is None:
+            return None
+        weight = np.zeros(self.target.shape)
+        weight[self.target != IGNORED] = self.weight
+        return weight
+
+    def _repr_html_(self) -> str:
+        shown = {
+            "task": self.task,
+            "samples": f"{self.samples:,}",
+            "labels" if self.task == "multi-label" else "classes": "" if self.classes is None else f"{self.classes:,}",
+            "names": "" if self.names is None else ", ".join(self.names[:10]) + ", ..." * (len(self.names) > 10),
+            "weights": "" if self.weight is None else f"{self.weight.min():g} to {self.weight.max():g}",
+        }
+        return table("Predictions", (), [row for row in shown.items() if row[1]])
 
     @cached_property
     def keys(self) -> Keys:
@@ -109,22 +200,46 @@ def predictions(
     target: Values | None = None,
     sample_weight: Values | None = None,
     classes: Sequence[Any] | None = None,
+    ignore_index: int | None = -100,
+    multi_label: bool | None = None,
 ) -> Predictions:
     """Check the given predictions and convert them to one form.
+
+    Everything may be a NumPy array, a torch tensor on any device, a list, or a data frame or series of any library.
+    A target of 0 and 1 in the shape of the values is taken as multi-label, unless it could be one-hot: then
+    ``multi_label`` must say which. Logits of labels go through a sigmoid each, those of classes through a softmax.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], ``(N,)``; or checked predictions.
         correct: 1 or True where the prediction is right, ``(N,)``.
         minimum: Fewest samples that the metric needs.
         name: Name of the metric, for the error message if there are fewer.
-        logits: ``(N, C)``, or the logit of class 1 as ``(N,)``, in place of the pairs.
-        probabilities: ``(N, C)``, or the probability of class 1 as ``(N,)``, in place of the pairs.
-        target: Class indices, ``(N,)``, with logits or probabilities.
-        sample_weight: Weight of each sample, ``(N,)``: a sample of weight 2 counts as two.
-        classes: Names of the classes, in the order of the columns.
+        logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)``, in place of the pairs.
+        probabilities: The same shapes, in place of the pairs.
+        target: Class indices, or names of classes, with logits or probabilities: their shape without the classes. Or 0
+            and 1 for each of several labels, in the same shape.
+        sample_weight: Weight of each sample, ``(N,)`` or dense ``(N, d1, ...)``: a sample of weight 2 counts as two.
+        classes: Names of the classes, in the order of the columns; by default the columns of a data frame. If they are
+            numbers, the target holds these numbers; if they are strings, it holds names or indices.
+        ignore_index: Target of samples, or of single labels, to ignore; None to ignore none.
+        multi_label: Whether each class is a label of its own; by default, the shape of the target tells.
+
+    Warns:
+        InputWarning: If logits look like probabilities, or probabilities like a softmax over one class.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> data = metrics.predictions(
+        ...     probabilities=[[0.9, 0.1], [0.2, 0.8]], target=["cat", "dog"], classes=["cat", "dog"]
+        ... )
+        >>> data.target.tolist(), data.names
+        ([0, 1], ('cat', 'dog'))
+        >>> metrics.predictions(probabilities=[[0.9, 0.6], [0.2, 0.8]], target=[[1, 1], [0, 1]]).task
+        'multi-label'
     """
     if isinstance(confidence, Predictions):
-        if any(value is not None for value in (correct, logits, probabilities, target, sample_weight, classes)):
+        others = (correct, logits, probabilities, target, sample_weight, classes, multi_label)
+        if any(value is not None for value in others):
             raise ValueError("pass checked predictions alone, without other arrays")
         made = confidence
     else:
@@ -140,13 +255,14 @@ def predictions(
         if stray is not None:
             raise ValueError(f"{named[0]} goes with {partner}: leave out the other of correct and target")
         if confidence is not None:
-            made = _from_pairs(confidence, value)
-        elif probabilities is not None:
-            made = _from_probabilities(probabilities, value)
+            if classes is not None or multi_label is not None:
+                raise ValueError("confidence has no classes: leave out classes= and multi_label=, or pass logits=")
+            made = _from_pairs(confidence, value, sample_weight)
         else:
-            assert logits is not None  # noqa: S101 (one of the three is given; mypy cannot see it)
-            made = _from_logits(logits, value)
-        made = replace(made, weight=_weight(sample_weight, made), names=_names(classes, made))
+            source: Any = sources[named[0]]
+            rows = rows_of(named[0], source, value, sample_weight, classes, ignore_index, multi_label)
+            made = _from_logits(rows) if logits is not None else _from_probabilities(rows)
+            hints.warn_of_given(named[0], rows.values, made.task == "multi-label")
     if made.weight is None and len(made) < minimum:
         raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(made)}")
     if made.weight is not None and made.total < minimum > 1:
@@ -157,84 +273,58 @@ def predictions(
     return made
 
 
-def as_tensor(name: str, value: Values) -> Tensor:
-    """Convert any array to a CPU tensor, without a copy if possible."""
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: remove masked samples first")
-    if name == "logits" and not hasattr(value, "__array__") and (hint := hints.of_logits(value)):
-        raise TypeError(f"logits must be an array, got {type(value).__name__}: {hint}")
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}")
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if native.dtype.kind == "u" and native.dtype.itemsize > 1:
-        native = native.astype(np.int64)
-    if native.dtype == np.longdouble:
-        native = native.astype(np.float64)
-    native = np.ascontiguousarray(native)
-    # torch warns about read-only arrays; we only read.
-    return torch.from_numpy(native if native.flags.writeable else native.copy())
-
-
-def _numbers(name: str, value: Values) -> Tensor:
-    """The same in floating point; integers are converted."""
-    tensor = as_tensor(name, value)
-    if not isinstance(value, Tensor) and not tensor.is_floating_point():
-        return tensor.double()
-    return tensor
-
-
-def _rounded_into_unit_interval(tensor: Tensor) -> Tensor:
-    """Clip values that rounding has pushed past 0 or 1, as in a softmax or a sum of probabilities."""
-    slack = 8 * torch.finfo(tensor.dtype).eps
-    array = tensor.numpy()
-    if len(array) and (array.max() > 1 or array.min() < 0) and array.min() >= -slack and array.max() <= 1 + slack:
-        return tensor.clamp(0, 1)
-    return tensor
-
-
-def _from_pairs(confidence: Values, correct: Values) -> Predictions:
-    z = _numbers("confidence", confidence)
-    inputs.check_float("confidence", z)
+def _from_pairs(confidence: Values, correct: Values, sample_weight: Values | None) -> Predictions:
+    z = numbers("confidence", confidence)
     if z.dim() != 1:
         raise ValueError(f"confidence must have shape (N,), got {tuple(z.shape)}: pass probabilities= for (N, C)")
-    z = _rounded_into_unit_interval(at_least_float32(z))
+    z = in_unit_interval("confidence", z)
     pairs = inputs.pairs(z, as_tensor("correct", correct), None, name="this metric", minimum=0)
-    return Predictions(pairs.confidence.numpy(), pairs.correct.bool().numpy())
+    weight = None if sample_weight is None else checked_weight(sample_weight, len(z)).numpy()
+    return Predictions(pairs.confidence.numpy(), pairs.correct.bool().numpy(), weight=weight)
 
 
-def _from_probabilities(probabilities: Values, target: Values) -> Predictions:
-    p = _numbers("probabilities", probabilities)
-    y = _labels(target)
-    inputs.check_float("probabilities", p)
-    p = _rounded_into_unit_interval(at_least_float32(p))
-    if p.dim() == 2 and p.shape[1] == 1:
-        p = p.squeeze(1)
+def _from_probabilities(rows: Rows) -> Predictions:
+    p, y = in_unit_interval("probabilities", rows.values), rows.target.numpy()
+    weight = None if rows.weight is None else rows.weight.numpy()
+    if y.ndim == 2:
+        return _of_labels(p.numpy(), y, None, weight, rows.names)
     if p.dim() == 1:
-        inputs.check_unit_interval("probabilities", p)
         p = torch.stack((1 - p, p), 1)
-    if p.dim() != 2:
-        raise ValueError(f"probabilities must have shape (N, C) or (N,), got {tuple(p.shape)}")
     inputs.check_probabilities(p, None, TOLERANCE)
-    _check_target(y, p.shape[:1], p.shape[1], "probabilities")
     confidence, predicted = p.numpy().max(1), p.numpy().argmax(1)
-    return Predictions(confidence, predicted == y.numpy(), p.numpy(), None, y.numpy())
+    return Predictions(confidence, predicted == y, p.numpy(), None, y, weight, rows.names)
 
 
-def _from_logits(logits: Values, target: Values) -> Predictions:
-    raw, y = _numbers("logits", logits), _labels(target)
-    if raw.dim() > 2:
-        raise ValueError(f"logits must have shape (N, C) or (N,), got {tuple(raw.shape)}: flatten dense predictions")
-    inputs.check_float("logits", raw)
+def _from_logits(rows: Rows) -> Predictions:
+    raw, y = rows.values, rows.target.numpy()
     unusable = int((~raw.isfinite()).reshape(len(raw), raw[:1].numel() or 1).any(1).sum()) if raw.numel() else 0
     if unusable:
         raise ValueError(f"logits must be finite, got NaN or infinity in {unusable} of {len(raw)} samples: drop them")
-    classes = raw.shape[1] if raw.dim() == 2 and raw.shape[1] > 1 else 2
-    _check_target(y, raw.shape[:1], classes, "logits")
-    data = inputs.classification(raw, y, ignore_index=None)
-    rows = data.logits.numpy()
+    weight = None if rows.weight is None else rows.weight.numpy()
+    if y.ndim == 2:
+        return _of_labels(_sigmoid(raw.numpy()), y, raw.numpy(), weight, rows.names)
+    logits = (torch.stack((torch.zeros_like(raw), raw), 1) if raw.dim() == 1 else raw).contiguous().numpy()
+    confidence, probabilities = _softmax(logits)
+    return Predictions(confidence, logits.argmax(1) == y, probabilities, logits, y, weight, rows.names)
+
+
+def _of_labels(
+    probabilities: Array,
+    target: IndexArray,
+    logits: Array | None,
+    weight: Array | None,
+    names: tuple[str, ...] | None,
+) -> Predictions:
+    """Predictions of several labels; weights are those of samples, ``(N,)``, or of their labels, ``(N, L)``."""
+    kept = target != IGNORED
+    if weight is not None:
+        weight = (np.repeat(weight, target.shape[1]).reshape(target.shape) if weight.ndim == 1 else weight)[kept]
+    confidence, correct = probabilities[kept], target[kept] == 1
+    return Predictions(confidence, correct, probabilities, logits, target, weight, names)
+
+
+def _softmax(rows: Array) -> tuple[Array, Array]:
+    """The largest probability of each row, and all probabilities."""
     probabilities = np.empty_like(rows)
     confidence = np.empty(len(rows), rows.dtype)
     for start in range(0, len(rows), ROWS):
@@ -247,52 +337,23 @@ def _from_logits(logits: Values, target: Values) -> Predictions:
         confidence[start : start + ROWS] = 1 / totals[:, 0]
         with np.errstate(under="ignore"):
             probabilities[start : start + ROWS] = powers / totals
-    predicted, labels = rows.argmax(1), data.target.numpy()
-    return Predictions(confidence, predicted == labels, probabilities, rows, labels)
+    return confidence, probabilities
 
 
-def checked_target(target: Values, samples: int, classes: int, like: str) -> IndexArray:
-    """Return class indices as an array, or raise an error if they do not match ``like``."""
-    labels = _labels(target)
-    _check_target(labels, torch.Size([samples]), classes, like)
-    return labels.numpy()
+def _sigmoid(logits: Array) -> Array:
+    with np.errstate(under="ignore"):
+        small = np.exp(-np.abs(logits.astype(np.float64)))
+        found: Array = (np.where(logits >= 0, 1, small) / (1 + small)).astype(logits.dtype)
+    return found
 
 
-def _weight(sample_weight: Values | None, made: Predictions) -> Array | None:
-    if sample_weight is None:
-        return None
-    weight = as_tensor("sample_weight", sample_weight).double()
-    inputs.check_shape("sample_weight", weight, torch.Size([len(made)]), "the samples")
-    if not bool((weight.isfinite() & (weight >= 0)).all()) or not bool((weight > 0).any()):
-        raise ValueError("sample_weight must be finite and at least 0, and above 0 somewhere: check the weights")
-    return weight.numpy()
-
-
-def _names(classes: Sequence[Any] | None, made: Predictions) -> tuple[str, ...] | None:
-    if classes is None:
-        return None
-    if made.classes != len(classes):
-        raise ValueError(f"classes must have a name for each of the {made.classes} classes, got {len(classes)}")
-    return tuple(str(name) for name in classes)
-
-
-def _labels(target: Values) -> Tensor:
-    labels = as_tensor("target", target)
-    if labels.dim() == 2 and labels.shape[1] == 1:
-        labels = labels.squeeze(1)
-    if labels.dim() == 2:
-        raise ValueError(
-            f"target must have shape (N,), got {tuple(labels.shape)}: call target.argmax(1) if it is one-hot"
-        )
-    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
-        kind = "NaN" if bool(labels.isnan().any()) else "fractions"
-        raise TypeError(f"target must hold whole class indices, got {kind}")
-    return labels.long()
-
-
-def _check_target(target: Tensor, expected: torch.Size, classes: int, like: str) -> None:
-    inputs.check_shape("target", target, expected, like)
-    inputs.require_between(
-        target, 0, classes - 1,
-        lambda found: f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}",
-    )  # fmt: skip
+def _chosen(rows: Any, samples: int) -> Any:
+    """A slice, indices or a mask of samples, checked."""
+    if isinstance(rows, slice):
+        return rows
+    chosen = frames.as_array(rows)
+    if chosen.ndim != 1 or chosen.dtype.kind not in "biu":
+        raise TypeError("take samples with a slice, a list of indices, or a boolean mask")
+    if chosen.dtype == bool and len(chosen) != samples:
+        raise IndexError(f"a mask must have one entry for each of the {samples} samples, got {len(chosen)}")
+    return chosen

@@ -8,7 +8,7 @@ from calibrant.arrays import Array
 from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.cumulative import CumulativeSums
 from calibrant.metrics.passes import part_of
-from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
+from calibrant.metrics.predictions import IGNORED, ROWS, Given, Predictions, Values, predictions
 from calibrant.metrics.sorting import Block
 
 # What a probability of 0 counts as: the smallest normal number of float32.
@@ -58,7 +58,7 @@ def gap(confidence: Values | Predictions | None = None, correct: Values | None =
 
 
 def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
-    """Mean negative log-likelihood of the target, in nats.
+    """Mean negative log-likelihood of the target, in nats; with several labels per sample, the mean over all labels.
 
     From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38, the
     smallest normal number of float32, in every dtype: one sample does not make the mean infinite, and a file has one
@@ -75,6 +75,8 @@ def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
     """
     checked = predictions(data, name="NLL", **given)
     probabilities, target = checked.of_classes("NLL")
+    if checked.task == "multi-label":
+        return _mean(_label_losses(checked), checked)
     if checked.logits is None:
         of_target = probabilities[np.arange(len(target)), target]
         return _mean(-np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64), checked)
@@ -94,10 +96,22 @@ def _mean(each: Array, data: Predictions) -> float:
     return float(each.mean() if data.weight is None else data.weight @ each / data.total)
 
 
+def _label_losses(data: Predictions) -> Array:
+    """Negative log-likelihood of each pair of a label's probability and whether it applies."""
+    if data.logits is None or data.target is None:
+        of_truth = np.where(data.correct, data.confidence, 1 - data.confidence)
+        return -np.log(np.maximum(of_truth, SMALLEST_PROBABILITY), dtype=np.float64)
+    logits = data.logits[data.target != IGNORED].astype(np.float64)
+    with np.errstate(under="ignore"):
+        return np.logaddexp(0, np.where(data.correct, -logits, logits))
+
+
 def brier(
     confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
 ) -> float:
     r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
+
+    With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
@@ -116,7 +130,7 @@ def brier(
         0.05
     """
     data = predictions(confidence, correct, name="Brier", **given)
-    if data.probabilities is None:
+    if data.probabilities is None or data.task == "multi-label":
         return brier_top(data)
     probabilities, target = data.of_classes("Brier")
     scores = np.empty(len(target))

@@ -7,7 +7,6 @@ so that the size of the blocks does not change the draws.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -72,6 +71,11 @@ def _weighted_residuals(
 def consistent_predictions(given: Predictions, draws: int, seed: int, *, of_classes: bool) -> Iterator[Predictions]:
     """The same as predictions, one at a time, for any metric; with ``of_classes``, of all classes if they are known."""
     generator = np.random.default_rng((seed, CONSISTENCY))
+    if of_classes and given.task == "multi-label":  # of a single label: see `inference`
+        for _ in range(draws):
+            correct = generator.random(len(given)) < given.confidence
+            yield replace(given, correct=correct, target=correct.astype(np.intp)[:, np.newaxis])
+        return
     if not of_classes or given.probabilities is None or given.target is None:
         for _ in range(draws):
             correct = generator.random(len(given)) < given.confidence
@@ -123,16 +127,4 @@ def bootstrap_residuals(given: Predictions) -> Callable[[Array], Array]:
 
 def take(given: Predictions, chosen: IndexArray) -> Predictions:
     """The predictions of some samples."""
-
-    def some(field: Any) -> Any:
-        return None if field is None else field[chosen]
-
-    return replace(
-        given,
-        confidence=given.confidence[chosen],
-        correct=given.correct[chosen],
-        probabilities=some(given.probabilities),
-        logits=some(given.logits),
-        target=some(given.target),
-        weight=some(given.weight),
-    )
+    return given[chosen]

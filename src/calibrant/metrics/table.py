@@ -6,7 +6,7 @@ in :mod:`calibrant.metrics`; the parts of ``corp_decomposition``, which returns 
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from calibrant.metrics import binned, classwise, cumulative, jackknife, kernel, 
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.jackknife import Jackknife
 from calibrant.metrics.passes import Kind
-from calibrant.metrics.predictions import Predictions
+from calibrant.metrics.predictions import Predictions, Task
 from calibrant.metrics.rows import RowStatistic
 from calibrant.metrics.smooth_ece import ResidualGrid, smooth_ece
 
@@ -97,6 +97,28 @@ def find_metric(metric: Chosen, bins: int | None = None, convention: ConventionN
     return Metric(
         name, lambda given: float(metric(given)), name, of_classes=True, vanishes=False, span=(-math.inf, math.inf)
     )
+
+
+# Display name and convention of metrics whose pairs are labels and their probabilities, not predictions.
+OF_LABELS = {
+    "accuracy": ("share of positives", "of all labels"),
+    "mean_confidence": ("mean probability", "of all labels"),
+    "gap": ("gap", "probability - share of positives"),
+    "nll": ("NLL", "nats, mean over labels"),
+    "brier": ("Brier", "mean over labels"),
+    "classwise_ece": ("label-wise ECE", "mean of labels, bins as ECE"),
+    "brier_top": ("Brier, all labels", "mean squared residual"),
+    "brier_uncertainty": ("  UNC", "share (1 - share) of positives"),
+    "aurc": ("AURC", "a label that does not apply is an error"),
+}
+
+
+def for_task(metric: Metric, task: Task) -> Metric:
+    """Return a metric with the display name and convention that it has for predictions of this task."""
+    if task != "multi-label":
+        return metric
+    label, convention = OF_LABELS.get(metric.key, (metric.label, f"{metric.convention}, all labels"))
+    return replace(metric, label=label, convention=convention)
 
 
 def described(key: str) -> Metric:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from calibrant import inputs
+from calibrant.metrics import notebook
 from calibrant.metrics.table import described
 
 
@@ -60,6 +61,16 @@ class CalibrationTest:
         inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
         return self.p_value <= level
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (label(self.metric), number(self.metric, self.statistic)),
+            ("p-value", p_value(self.p_value)),
+            ("draws", f"{self.draws:,}"),
+            ("by chance, on average", number(self.metric, self.null_mean)),
+            ("by chance, in 5 % of draws above", number(self.metric, self.critical_value)),
+        ]
+        return notebook.table(str(self), (), rows)
+
     def __str__(self) -> str:
         found = f"{label(self.metric)} {number(self.metric, self.statistic)}, {p_value(self.p_value)}"
         rejected = "rejected" if self.rejected() else "not rejected"
@@ -89,6 +100,15 @@ class Interval:
     high: float
     level: float
     method: str
+
+    def _repr_html_(self) -> str:
+        ends = f"{number(self.metric, self.low)} to {number(self.metric, self.high)}"
+        rows = [
+            (label(self.metric), number(self.metric, self.value)),
+            (f"{100 * self.level:g} % interval", ends),
+            ("method", self.method),
+        ]
+        return notebook.table(str(self), (), rows)
 
     def __str__(self) -> str:
         interval = _interval(self.metric, self.low, self.high, self.level)
@@ -131,6 +151,17 @@ class Comparison:
         if self.p_value > 1 - self.level:
             return None
         return "b" if (self.difference > 0) != described(self.metric).more_is_better else "a"
+
+    def _repr_html_(self) -> str:
+        ends = f"{number(self.metric, self.low)} to {number(self.metric, self.high)}"
+        rows = [
+            (f"{label(self.metric)} of a", number(self.metric, self.a)),
+            (f"{label(self.metric)} of b", number(self.metric, self.b)),
+            (f"a - b, {100 * self.level:g} % interval", ends),
+            ("p-value", p_value(self.p_value)),
+            ("method", self.method),
+        ]
+        return notebook.table(str(self), (), rows)
 
     def __str__(self) -> str:
         found = f"{label(self.metric)} {number(self.metric, self.a)} (a), {number(self.metric, self.b)} (b)"

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant import frames
 from calibrant.posthoc.containers import Array
 
 # A number, a string, or a tuple of them: what JSON can hold, so that groups travel with the state.
@@ -18,6 +19,8 @@ def group_labels(groups: Groups, samples: int) -> list[Group]:
     """Check the labels and convert them to Python's own types."""
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise TypeError(f"groups must be a list or an array of labels, got {type(groups).__name__}")
+    if frames.opened(groups) is not None:
+        groups = frames.as_array(groups)
     shape = tuple(groups.shape) if isinstance(groups, Tensor | np.ndarray) else (samples,)
     if len(shape) != 1:
         raise ValueError(f"groups must have shape (N,), got {shape}: pass one label for each sample")

@@ -1,6 +1,5 @@
 """Predictions as people hold them, torch tensors, NumPy arrays, data frames or lists, to tensors and back."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,23 +7,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from calibrant import hints
+from calibrant import frames, hints
+from calibrant.frames import class_indices as class_indices
+from calibrant.frames import has_names as has_names
+from calibrant.frames import in_order as in_order
 
 Array = npt.NDArray[Any]
-
-
-def is_frame(value: object) -> bool:
-    """Whether this is a data frame or a series of pandas, or of a library that works like it."""
-    return hasattr(value, "to_numpy") and hasattr(value, "index")
 
 
 def as_tensor(value: Any, name: str = "logits") -> Tensor:
     """Convert an array, a data frame or a list of numbers to a tensor, without a copy if that is safe."""
     if isinstance(value, Tensor):
         return value
-    if hint := hints.of_logits(value):
+    if frames.opened(value) is None and (hint := hints.of_logits(value)):
         raise TypeError(f"{name} must be a tensor, an array or a data frame, got {type(value).__name__}: {hint}")
-    array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+    array = frames.as_array(value)
     if array.dtype == object:
         try:
             array = array.astype(np.float64)
@@ -50,33 +47,7 @@ def like(given: Any, result: Tensor, columns: Any = None) -> Any:
         result: Tensor to convert.
         columns: Names of the columns, if the result is to become a data frame.
     """
-    if isinstance(given, Tensor):
-        return result
-    array = result.cpu().numpy()
-    if not is_frame(given) or array.ndim > 2:
-        return array
-    if array.ndim == 1:
-        return type(given)(array, index=given.index)
-    frame = type(given) if given.ndim == 2 else type(given.to_frame())
-    return frame(array, index=given.index, columns=columns)
-
-
-def in_order(frame: Any, labels: Sequence[Any] | None) -> Any:
-    """A data frame with its columns in the order of the labels, if these are their names; else as it is.
-
-    Raises:
-        ValueError: If only some of the labels are names of columns.
-    """
-    columns = list(getattr(frame, "columns", ()))
-    names = list(range(len(columns))) if labels is None else list(labels)
-    if not columns or columns == names or not set(columns) & set(names):
-        return frame
-    if set(columns) != set(names):
-        raise ValueError(
-            f"the columns {columns} are not the classes {names} that it was fitted on: name all columns after the "
-            "classes, or none"
-        )
-    return frame[names]
+    return result if isinstance(given, Tensor) else frames.like(given, result.cpu().numpy(), columns)
 
 
 def whole_numbers(values: Tensor, given: Any) -> Tensor:
@@ -86,40 +57,10 @@ def whole_numbers(values: Tensor, given: Any) -> Tensor:
     return values.long()
 
 
-def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Tensor:
-    """Positions of the targets in ``labels``; raises ``ValueError`` for one that is not among them."""
-    array = target.detach().cpu().numpy() if isinstance(target, Tensor) else np.asarray(target)
-    place = {label: index for index, label in enumerate(labels)}
-    if ignore_index is not None:
-        place.setdefault(ignore_index, ignore_index)
-    try:
-        indices = [place[label] for label in array.ravel().tolist()]
-    except KeyError as unknown:
-        known = ", ".join(repr(label) for label in list(labels)[:5]) + (", ..." if len(labels) > 5 else "")
-        raise ValueError(
-            f"target holds {unknown.args[0]!r}, which is not one of the {len(labels)} classes {known}: "
-            "pass classes= with the label of every column of the logits, in their order"
-        ) from None
-    found = torch.tensor(indices, dtype=torch.long).reshape(array.shape)
-    return found.to(target.device) if isinstance(target, Tensor) else found
-
-
-def has_names(target: Any) -> bool:
-    """Whether the targets are names, strings for example, rather than numbers."""
-    if isinstance(target, Tensor):
-        return False
-    kind = getattr(target, "dtype", None)
-    array = np.asarray(target) if kind is None or not hasattr(kind, "kind") else target
-    if array.dtype.kind == "O":
-        values = np.asarray(array).ravel()
-        return len(values) > 0 and not all(isinstance(value, int | float | np.number) for value in values[:100])
-    return bool(array.dtype.kind not in "biuf")
-
-
 def names_in(target: Any, logits: Any, count: int) -> list[Any]:
     """Labels of the columns: the names of a data frame's columns if the targets are among them, else sorted targets."""
-    values = set(np.asarray(target).ravel().tolist())
-    columns = [] if not hasattr(logits, "columns") else list(logits.columns)
+    values = set(frames.as_array(target).ravel().tolist())
+    columns = frames.columns(logits)
     if columns and values <= set(columns):
         return columns
     if len(values) != count:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant import inputs
+from calibrant import frames, inputs
 from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.fitted import Fitted, saved_settings
@@ -57,23 +57,25 @@ class MultiLabelCalibration(Fitted):
         """Fit on predictions the model was not trained on, and return self.
 
         Args:
-            logits: ``(N, L)``, the logit of every label. Torch, NumPy or a data frame.
-            target: ``(N, L)``, 1 where a label applies and 0 where not.
-            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two.
+            logits: ``(N, L)`` or dense ``(N, L, d1, ...)``, the logit of every label. Torch, NumPy or a data frame.
+            target: 1 where a label applies and 0 where not, the shape of the logits.
+            sample_weight: Non-negative weights, ``(N,)`` or dense ``(N, d1, ...)``. A sample of weight 2 counts as two.
             ignore_index: Entry of the target to ignore; None to ignore none.
             classes: Names of the labels; by default the columns of a data frame.
         """
         values, labels = containers.as_tensor(logits), containers.as_tensor(target, "target")
         inputs.check_float("logits", values)
-        if values.dim() != 2 or labels.shape != values.shape:
+        if values.dim() < 2 or labels.shape != values.shape:
             raise ValueError(
-                f"multi-label logits and target must both have shape (N, L), got {tuple(values.shape)} and "
-                f"{tuple(labels.shape)}: for one class per sample, use the calibrator itself"
+                "multi-label logits and target must both have shape (N, L) or (N, L, d1, ...), got "
+                f"{tuple(values.shape)} and {tuple(labels.shape)}: for one class per sample, use the calibrator itself"
             )
-        names = getattr(logits, "columns", None) if classes is None else classes
+        weight = None if sample_weight is None else containers.as_tensor(sample_weight, "sample_weight").flatten()
+        names = (frames.columns(logits) or None) if classes is None else classes
         fitted = [METHODS[self.method]() for _ in range(values.shape[1])]
         for k, calibrator in enumerate(fitted):
-            calibrator.fit(values[:, k], labels[:, k].long(), sample_weight=sample_weight, ignore_index=ignore_index)
+            each, marks = values[:, k].flatten(), labels[:, k].flatten().long()
+            calibrator.fit(each, marks, sample_weight=weight, ignore_index=ignore_index)
         self.calibrators = nn.ModuleList(fitted)
         self.class_count_ = len(fitted)
         self.labels_ = None if names is None else np.asarray(names).tolist()
@@ -88,14 +90,14 @@ class MultiLabelCalibration(Fitted):
         return self.predict_proba(logits)
 
     def predict_proba(self, logits: Any) -> Any:
-        """Return the calibrated probability of every label, ``(N, L)``; what comes out is what went in.
+        """Return the calibrated probability of every label, in the shape of the logits; what comes out is what went in.
 
         Args:
-            logits: ``(N, L)``. Torch, NumPy or a data frame.
+            logits: ``(N, L)`` or dense ``(N, L, d1, ...)``. Torch, NumPy or a data frame.
         """
         self.require_fitted()
         shape = tuple(np.shape(logits))
-        if len(shape) != 2 or shape[1] != self.class_count_:
+        if len(shape) < 2 or shape[1] != self.class_count_:
             raise ValueError(
                 f"it was fitted on {self.class_count_} labels, got logits of shape {shape}: use the model it was "
                 "fitted for, or fit again"
@@ -103,11 +105,14 @@ class MultiLabelCalibration(Fitted):
         if isinstance(logits, Tensor):
             return self._columns(at_least_float32(logits))
         with torch.no_grad():
-            values = at_least_float32(containers.as_tensor(logits))
+            values = at_least_float32(containers.as_tensor(containers.in_order(logits, self.labels_)))
             return containers.like(logits, self._columns(values), self.classes_)
 
     def _columns(self, values: Tensor) -> Tensor:
-        columns = [each.predict_proba(values[:, k])[:, 1] for k, each in enumerate(self.calibrators)]  # type: ignore[operator]
+        columns = [
+            each.predict_proba(values[:, k].flatten())[:, 1].reshape(values[:, k].shape)  # type: ignore[operator]
+            for k, each in enumerate(self.calibrators)
+        ]
         return torch.stack(columns, dim=1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:

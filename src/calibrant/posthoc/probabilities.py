@@ -6,7 +6,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant import frames, inputs
 from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.containers import Array, as_tensor
@@ -52,4 +52,4 @@ def logits_from_probabilities(probabilities: Any) -> Any:
     else:
         inputs.check_probabilities(values, None)
         logits = values.log().clamp_min(FLOOR)
-    return containers.like(probabilities, logits, getattr(probabilities, "columns", None))
+    return containers.like(probabilities, logits, frames.columns(probabilities) or None)

@@ -1,0 +1,127 @@
+"""Data frames and series of any library, such as pandas, polars and Arrow, to NumPy arrays and back."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray[tuple[int, ...], Any]
+
+
+def opened(value: Any) -> Any:
+    """Return a data frame or a series behind narwhals' interface; None if it is neither.
+
+    Raises:
+        TypeError: If it is a lazy frame, whose values are not there yet.
+    """
+    if value is None or isinstance(value, Tensor | np.ndarray | list | tuple | Mapping | int | float):
+        return None
+    import narwhals.stable.v2 as nw
+
+    found = nw.from_native(value, pass_through=True, allow_series=True)
+    if isinstance(found, nw.LazyFrame):
+        raise TypeError(f"a {type(value).__name__} has no values yet: collect it into a data frame first")
+    return found if isinstance(found, nw.DataFrame | nw.Series) else None
+
+
+def as_array(value: Any) -> Array:
+    """Convert a data frame, a series, a list or an array to a NumPy array; what is missing becomes NaN or None."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    frame = opened(value)
+    array: Array = np.asarray(value) if frame is None else frame.to_numpy()
+    return array
+
+
+def columns(value: Any) -> list[Any]:
+    """Names of the columns of a data frame; none for anything else."""
+    frame = opened(value)
+    return list(getattr(frame, "columns", ()))
+
+
+def like(given: Any, array: Array, names: Sequence[Any] | None = None) -> Any:
+    """Convert an array to the kind of data frame or series that was given; leave it as it is if none was.
+
+    Args:
+        given: A data frame or a series; an index, as pandas has it, is kept.
+        array: ``(N,)`` for a series or ``(N, C)`` for a data frame.
+        names: Names of the columns; if they are not as many as the columns, these keep the names they had.
+    """
+    frame = opened(given)
+    if frame is None or array.ndim > 2:
+        return array
+    if names is not None and array.ndim == 2 and len(names) != array.shape[1]:
+        names = columns(given)
+    if frame.implementation.is_pandas_like():
+        if array.ndim == 1:
+            return type(given)(array, index=given.index)
+        return (type(given) if given.ndim == 2 else type(given.to_frame()))(array, index=given.index, columns=names)
+    import narwhals.stable.v2 as nw
+
+    if array.ndim == 1:
+        return nw.new_series(str(getattr(frame, "name", "")), array, backend=frame.implementation).to_native()
+    texts = [str(name) for name in (range(array.shape[1]) if names is None else names)]
+    return nw.DataFrame.from_numpy(np.ascontiguousarray(array), texts, backend=frame.implementation).to_native()
+
+
+def made(data: Mapping[str, Sequence[Any]], backend: str | None = None) -> Any:
+    """Return a data frame of these columns.
+
+    Args:
+        data: Values of each column.
+        backend: Library of the frame; by default the first of pandas, polars and pyarrow that is installed.
+    """
+    installed = [name for name in ("pandas", "polars", "pyarrow") if find_spec(name) is not None]
+    if backend is None and not installed:
+        raise ImportError("a data frame needs pandas, polars or pyarrow: install one of them")
+    import narwhals.stable.v2 as nw
+
+    chosen: Any = installed[0] if backend is None else backend
+    return nw.from_dict(data, backend=chosen).to_native()
+
+
+def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
+    """Values of a data frame with its columns in the order of the labels, if these are their names; else as given.
+
+    Raises:
+        ValueError: If only some of the labels are names of columns.
+    """
+    own = [str(name) for name in columns(given)]
+    names = [str(label) for label in (range(len(own)) if labels is None else labels)]
+    if len(own) < 2 or own == names or not set(own) & set(names):
+        return given
+    if set(own) != set(names):
+        raise ValueError(f"the columns {own} are not the classes {names}: name all columns after the classes, or none")
+    return as_array(given)[:, [own.index(name) for name in names]]
+
+
+def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Tensor:
+    """Positions of the targets in ``labels``; raises ``ValueError`` for one that is not among them."""
+    array = as_array(target)
+    place = {label: index for index, label in enumerate(labels)}
+    if ignore_index is not None:
+        place.setdefault(ignore_index, ignore_index)
+    try:
+        indices = [place[label] for label in array.ravel().tolist()]
+    except KeyError as unknown:
+        known = ", ".join(repr(label) for label in list(labels)[:5]) + (", ..." if len(labels) > 5 else "")
+        raise ValueError(
+            f"target holds {unknown.args[0]!r}, which is not one of the {len(labels)} classes {known}: "
+            "pass classes= with the label of every column, in their order"
+        ) from None
+    found = torch.tensor(indices, dtype=torch.long).reshape(array.shape)
+    return found.to(target.device) if isinstance(target, Tensor) else found
+
+
+def has_names(target: Any) -> bool:
+    """Whether the targets are names, strings for example, rather than numbers."""
+    if isinstance(target, Tensor):
+        return False
+    array = as_array(target)
+    if array.dtype.kind == "O":
+        values = array.ravel()
+        return len(values) > 0 and not all(isinstance(value, int | float | np.number) for value in values[:100])
+    return bool(array.dtype.kind not in "biuf")

@@ -1,0 +1,246 @@
+"""What predictions come in: data frames, names of classes, dense arrays; and parts of predictions."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrant import frames, metrics
+from calibrant.metrics import InputWarning, Predictions
+from tests.frames import LIBRARIES, frame_of, series_of
+
+RNG = np.random.default_rng(0)
+LOGITS = 3 * RNG.standard_normal((300, 3))
+P = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+TARGET = RNG.integers(3, size=300)
+NAMES = np.array(["cow", "ant", "bee"])
+WEIGHT = RNG.integers(1, 5, 300)
+
+
+def assert_same(found: Predictions, expected: Predictions) -> None:
+    for name in ("confidence", "correct", "probabilities", "logits", "target", "weight"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert (one is None) == (other is None), name
+        if one is not None:
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_frames_give_what_arrays_give(kind: str, library: str) -> None:
+    values = LOGITS if kind == "logits" else P
+    options: Any = {kind: frame_of(library, values, NAMES), "sample_weight": series_of(library, WEIGHT)}
+    plain: Any = {kind: values, "target": TARGET, "sample_weight": WEIGHT}
+    expected = metrics.predictions(**plain)
+    for target in (TARGET, NAMES[TARGET]):
+        found = metrics.predictions(**options, target=series_of(library, target))
+        assert_same(found, expected)
+        assert found.names == tuple(NAMES)
+    assert dict(metrics.evaluate(**options, target=NAMES[TARGET].tolist())) == dict(metrics.evaluate(expected))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_series_give_what_arrays_give(library: str) -> None:
+    z, c = P.max(1), P.argmax(1) == TARGET
+    pairs = metrics.predictions(series_of(library, z), series_of(library, c))
+    assert_same(pairs, metrics.predictions(z, c))
+    binary = metrics.predictions(probabilities=series_of(library, P[:, 1]), target=series_of(library, TARGET == 1))
+    assert_same(binary, metrics.predictions(probabilities=P[:, 1], target=TARGET == 1))
+    sets = frame_of(library, P > 0.2, NAMES)
+    assert metrics.coverage(sets, series_of(library, TARGET)) == metrics.coverage(P > 0.2, TARGET)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_labels_of_frames_are_matched_by_name(library: str) -> None:
+    marks = (RNG.random((300, 3)) < P).astype(int)
+    moved = frame_of(library, marks[:, [1, 2, 0]], NAMES[[1, 2, 0]])
+    found = metrics.predictions(probabilities=frame_of(library, P, NAMES), target=moved)
+    assert_same(found, metrics.predictions(probabilities=P, target=marks))
+    with pytest.raises(ValueError, match="are not the classes"):
+        metrics.predictions(
+            probabilities=frame_of(library, P, NAMES), target=frame_of(library, marks, ["cow", "b", "c"])
+        )
+
+
+def test_numbers_of_columns_are_no_names() -> None:
+    pandas = pytest.importorskip("pandas")
+    assert metrics.predictions(logits=pandas.DataFrame(LOGITS), target=TARGET).names is None
+    with pytest.raises(TypeError, match="logits must hold numbers, got an array of object: pass the columns with num"):
+        metrics.predictions(logits=pandas.DataFrame({"a": ["x"], "b": [1.0]}), target=[0])
+
+
+@pytest.mark.parametrize("target", [NAMES[TARGET], NAMES[TARGET].tolist(), NAMES[TARGET].astype(object), TARGET])
+def test_names_are_found_among_the_classes(target: Any) -> None:
+    found = metrics.predictions(probabilities=P, target=target, classes=NAMES)  # type: ignore[arg-type]
+    assert_same(found, metrics.predictions(probabilities=P, target=TARGET))
+    assert found.names == tuple(NAMES)
+
+
+def test_names_of_two_classes() -> None:
+    target = np.where(TARGET == 1, "yes", "no")
+    found = metrics.predictions(probabilities=P[:, 1], target=target, classes=["no", "yes"])
+    assert_same(found, metrics.predictions(probabilities=P[:, 1], target=TARGET == 1))
+
+
+def test_numbers_as_classes_are_labels() -> None:
+    found = metrics.predictions(probabilities=P, target=TARGET * 10 + 10, classes=[10, 20, 30])
+    assert_same(found, metrics.predictions(probabilities=P, target=TARGET))
+    assert found.names == ("10", "20", "30")
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({}, "target holds names, such as .*: pass classes= with the name of every column"),
+    ({"classes": ["ant", "bee"]}, "target holds 'cow', which is not one of the 2 classes 'ant', 'bee'"),
+    ({"classes": ["ant", "bee", "cow", "dog"]}, "classes must have a name for each of the 3 classes, got 4"),
+])  # fmt: skip
+def test_names_that_do_not_fit_are_explained(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        metrics.predictions(probabilities=P, target=NAMES[TARGET], **options)
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_dense_values_are_rows_in_another_shape(kind: str) -> None:
+    values = LOGITS if kind == "logits" else P
+    dense, target = torch.from_numpy(values).view(3, 10, 10, 3).movedim(-1, 1), TARGET.reshape(3, 10, 10)
+    options: Any = {kind: dense, "target": target, "sample_weight": WEIGHT.reshape(3, 10, 10)}
+    rows: Any = {kind: values, "target": TARGET, "sample_weight": WEIGHT}
+    assert_same(metrics.predictions(**options), metrics.predictions(**rows))
+    binary: Any = {kind: dense[:, 1:2], "target": target == 1}
+    assert_same(
+        metrics.predictions(**binary), metrics.predictions(**{**binary, kind: values[:, 1], "target": TARGET == 1})
+    )
+
+
+@pytest.mark.parametrize("ignore_index", [-100, 2])
+def test_ignored_samples_are_left_out_whatever_they_hold(ignore_index: int) -> None:
+    target, spoiled = TARGET.copy(), LOGITS.copy()
+    target[:20] = ignore_index
+    kept = target != ignore_index
+    spoiled[~kept] = np.nan
+    options: Any = {} if ignore_index == -100 else {"ignore_index": ignore_index}
+    found = metrics.predictions(logits=spoiled, target=target, sample_weight=WEIGHT, **options)
+    assert_same(found, metrics.predictions(logits=LOGITS[kept], target=TARGET[kept], sample_weight=WEIGHT[kept]))
+    with pytest.raises(ValueError, match=r"target must lie in 0\.\.2"):
+        metrics.predictions(logits=LOGITS, target=np.where(kept, TARGET, -100), ignore_index=None)
+
+
+KINDS: dict[str, Any] = {
+    "pairs": {"confidence": P.max(1), "correct": P.argmax(1) == TARGET},
+    "probabilities": {"probabilities": P, "target": TARGET},
+    "logits": {"logits": LOGITS, "target": TARGET},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30, deadline=None)
+@given(rows=st.lists(st.integers(-300, 299), min_size=1, max_size=50))
+def test_a_part_of_predictions_is_the_predictions_of_a_part(kind: str, rows: list[int]) -> None:
+    whole = metrics.predictions(**KINDS[kind], sample_weight=WEIGHT)
+    expected = metrics.predictions(
+        **{name: value[rows] for name, value in KINDS[kind].items()}, sample_weight=WEIGHT[rows]
+    )
+    assert_same(whole[rows], expected)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", *LIBRARIES])
+def test_masks_and_slices_take_samples(library: str) -> None:
+    data = metrics.predictions(logits=LOGITS, target=TARGET, classes=NAMES.tolist())
+    mask: Any = TARGET == 1
+    given = mask if library == "numpy" else torch.from_numpy(mask) if library == "torch" else series_of(library, mask)
+    assert_same(data[given], metrics.predictions(logits=LOGITS[mask], target=TARGET[mask]))
+    assert_same(data[10:20], metrics.predictions(logits=LOGITS[10:20], target=TARGET[10:20]))
+    assert data[given].names == tuple(NAMES)
+
+
+def test_what_is_no_selection_is_refused() -> None:
+    data = metrics.predictions(logits=LOGITS, target=TARGET)
+    with pytest.raises(IndexError, match="one entry for each of the 300 samples, got 5"):
+        data[np.ones(5, bool)]
+    for wrong in (3, "a", [0.5], np.zeros((2, 2), int)):
+        with pytest.raises(TypeError, match="take samples with a slice, a list of indices, or a boolean mask"):
+            data[wrong]
+
+
+@pytest.mark.parametrize("library", ["list", *LIBRARIES])
+def test_groups_are_parts_by_name(library: str) -> None:
+    data = metrics.predictions(logits=LOGITS, target=TARGET)
+    where = np.array(["south", "north"])[TARGET % 2]
+    parts = data.group_by(where.tolist() if library == "list" else series_of(library, where))
+    assert list(parts) == ["north", "south"]
+    for name, part in parts.items():
+        assert_same(part, data[where == name])
+    assert list(data.group_by(TARGET)) == [0, 1, 2]
+    with pytest.raises(ValueError, match="one entry for each of the 300 samples"):
+        data.group_by(["a"])
+    with pytest.raises(ValueError, match="None or NaN: give samples without a group a name of their own"):
+        data.group_by([None] * 300)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"logits": P, "target": TARGET}, r"look like probabilities \(rows sum to 1\): pass probabilities="),
+    ({"logits": P[:, 1], "target": TARGET == 1}, r"all lie in \[0, 1\], as probabilities do: pass probabilities="),
+    ({"logits": P, "target": np.zeros((300, 3), int)}, r"all lie in \[0, 1\]"),
+    ({"probabilities": np.ones((9, 1)), "target": np.ones(9)}, "probably by a softmax over one class"),
+])  # fmt: skip
+def test_values_of_another_kind_are_noticed_once(options: Any, message: str) -> None:
+    with pytest.warns(InputWarning, match=message) as caught:
+        data = metrics.predictions(**options)
+    assert caught[0].filename == __file__
+    with pytest.warns(InputWarning, match=message) as caught:
+        metrics.ece(**options)
+    assert (len(caught), caught[0].filename) == (1, __file__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metrics.ece(data)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"probabilities": LOGITS, "target": TARGET}, "these look like logits: pass logits="),
+    ({"probabilities": 100 * P, "target": TARGET}, "these look like percentages: divide them by 100"),
+    ({"probabilities": 100 * P[:, 1], "target": TARGET == 1}, "divide by 100 if they are percentages, or pass logits="),
+    ({"confidence": 100 * P.max(1), "correct": TARGET == 1}, "confidence must lie in .* divide by 100"),
+    ({"confidence": P.max(1), "correct": TARGET == 1, "classes": ["a", "b"]}, "confidence has no classes"),
+    ({"logits": LOGITS, "target": TARGET, "sample_weight": -WEIGHT}, "sample_weight must be finite and at least 0"),
+    ({"logits": LOGITS, "target": TARGET, "sample_weight": 0 * WEIGHT}, "sample_weight must be above 0 somewhere"),
+])  # fmt: skip
+def test_values_of_another_kind_are_explained(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        metrics.predictions(**options)
+
+
+@pytest.mark.parametrize("library", [None, *LIBRARIES])
+def test_scores_become_a_frame(library: str | None) -> None:
+    scores = metrics.evaluate(logits=LOGITS, target=TARGET)
+    frame = scores.to_frame(library)
+    assert type(frame).__module__.split(".")[0] == (library or "pandas")
+    assert frames.columns(frame) == ["key", "label", "value", "convention"]
+    rows = frames.as_array(frame)
+    assert dict(zip(rows[:, 0], rows[:, 2], strict=True)) == dict(scores)
+
+
+def test_without_a_library_of_frames_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="a data frame needs pandas, polars or pyarrow: install one of them"):
+        metrics.evaluate(logits=LOGITS, target=TARGET).to_frame()
+
+
+def test_every_result_shows_as_a_table_in_a_notebook() -> None:
+    data = metrics.predictions(logits=LOGITS, target=TARGET, classes=["<a>", "b", "c"], sample_weight=WEIGHT)
+    other = metrics.predictions(logits=2 * LOGITS, target=TARGET)
+    plain = metrics.predictions(logits=LOGITS, target=TARGET)
+    results: list[Any] = [
+        data,
+        metrics.evaluate(plain),
+        metrics.calibration_test(plain, draws=20),
+        metrics.confidence_interval(plain),
+        metrics.compare(plain, other),
+    ]
+    for result in results:
+        page = result._repr_html_()
+        assert page.startswith("<table><caption>")
+        assert page.count("<tr>") == page.count("</tr>") > 1
+    assert "&lt;a&gt;, b, c" in data._repr_html_()
