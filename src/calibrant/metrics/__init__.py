@@ -6,6 +6,7 @@ classes take ``(sets, target)``.
 
 from typing import Any
 
+from calibrant.metrics.analytic import AnalyticTest, ks_test, kuiper_test, spiegelhalter_test
 from calibrant.metrics.binned import (
     CONVENTIONS,
     BinTable,
@@ -21,8 +22,12 @@ from calibrant.metrics.binned import (
     swept_bins,
 )
 from calibrant.metrics.classwise import classwise_ece, classwise_errors
+from calibrant.metrics.cox import CalibrationLine, calibration_line
 from calibrant.metrics.cumulative import esd, ks_error
+from calibrant.metrics.decomposition import Decomposition, decomposition
+from calibrant.metrics.equivalence import Equivalence, equivalence
 from calibrant.metrics.evaluate import Score, Scores, evaluate
+from calibrant.metrics.ici import integrated_calibration_index
 from calibrant.metrics.inference import (
     CalibrationTest,
     Comparison,
@@ -31,6 +36,7 @@ from calibrant.metrics.inference import (
     compare,
     confidence_interval,
 )
+from calibrant.metrics.judgement import Judgement, judge
 from calibrant.metrics.kernel import mmce_unbiased, skce
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.proper import (
@@ -57,29 +63,37 @@ from calibrant.metrics.sets import (
 )
 from calibrant.metrics.smooth_ece import smooth_ece
 from calibrant.metrics.table import METRICS, Metric
+from calibrant.metrics.views import View, views
 
 STREAMING = ("StreamingClasswiseECE", "StreamingECE", "StreamingESD", "StreamingGap", "StreamingKS", "StreamingMCE")
 
 __all__ = [
     "CONVENTIONS",
     "METRICS",
+    "AnalyticTest",
     "BinTable",
     "BrierDecomposition",
+    "CalibrationLine",
     "CalibrationTest",
     "Comparison",
     "Convention",
     "Corp",
+    "Decomposition",
+    "Equivalence",
     "Interval",
+    "Judgement",
     "Metric",
     "Predictions",
     "Score",
     "Scores",
     "Stratum",
+    "View",
     "accuracy",
     "aurc",
     "brier",
     "brier_decomposition",
     "brier_top",
+    "calibration_line",
     "calibration_test",
     "class_coverage",
     "classwise_ece",
@@ -90,17 +104,23 @@ __all__ = [
     "coverage",
     "coverage_by_size",
     "debiased_l2",
+    "decomposition",
     "ece",
     "ece_guo",
     "ece_sweep",
     "equal_mass_bins",
     "equal_mass_ece",
     "equal_width_bins",
+    "equivalence",
     "esd",
     "evaluate",
     "gap",
     "group_coverage",
+    "integrated_calibration_index",
+    "judge",
     "ks_error",
+    "ks_test",
+    "kuiper_test",
     "mce",
     "mean_confidence",
     "mean_set_size",
@@ -110,7 +130,9 @@ __all__ = [
     "size_stratified_coverage",
     "skce",
     "smooth_ece",
+    "spiegelhalter_test",
     "swept_bins",
+    "views",
 ]
 
 
