@@ -21,12 +21,20 @@ from calibrant.metrics.binned import (
     mce,
     swept_bins,
 )
+from calibrant.metrics.change import (
+    Change,
+    TimeCalibration,
+    Window,
+    calibration_change,
+    calibration_over_time,
+)
 from calibrant.metrics.classwise import classwise_ece, classwise_errors
 from calibrant.metrics.cox import CalibrationLine, calibration_line
 from calibrant.metrics.cumulative import esd, ks_error
 from calibrant.metrics.decomposition import Decomposition, decomposition
 from calibrant.metrics.equivalence import Equivalence, equivalence
 from calibrant.metrics.evaluate import Score, Scores, evaluate
+from calibrant.metrics.groups import GroupCalibration, GroupScore, calibration_by_group, multicalibration_error
 from calibrant.metrics.ici import integrated_calibration_index
 from calibrant.metrics.inference import (
     CalibrationTest,
@@ -75,11 +83,14 @@ __all__ = [
     "BrierDecomposition",
     "CalibrationLine",
     "CalibrationTest",
+    "Change",
     "Comparison",
     "Convention",
     "Corp",
     "Decomposition",
     "Equivalence",
+    "GroupCalibration",
+    "GroupScore",
     "Interval",
     "Judgement",
     "Metric",
@@ -87,13 +98,18 @@ __all__ = [
     "Score",
     "Scores",
     "Stratum",
+    "TimeCalibration",
     "View",
+    "Window",
     "accuracy",
     "aurc",
     "brier",
     "brier_decomposition",
     "brier_top",
+    "calibration_by_group",
+    "calibration_change",
     "calibration_line",
+    "calibration_over_time",
     "calibration_test",
     "class_coverage",
     "classwise_ece",
@@ -125,6 +141,7 @@ __all__ = [
     "mean_confidence",
     "mean_set_size",
     "mmce_unbiased",
+    "multicalibration_error",
     "nll",
     "predictions",
     "size_stratified_coverage",

@@ -76,9 +76,27 @@ def calibration_line(
         slope 0.50 (95 % interval 0.46 to 0.54), intercept 0.00 (-0.07 to 0.07), p < 0.001
     """
     data = predictions(confidence, correct, name="the calibration line", **given)
-    weight = np.ones(len(data)) if data.weight is None else data.weight
-    p = np.clip(data.confidence.astype(np.float64), NEAREST, 1 - NEAREST)
-    logit, event = np.log(p) - np.log1p(-p), data.correct.astype(np.float64)
+    line, covariance = line_and_covariance(data)
+    logit, event, weight = _columns(data)
+    large, _ = _fitted(np.ones((1, len(logit))), logit, event, weight)
+    if data.weight is None:
+        ratio = 2 * (_likelihood(line[0] + line[1] * logit, event) - _likelihood(logit, event))
+    else:
+        distance = line - (0.0, 1.0)
+        ratio = float(distance @ np.linalg.solve(covariance, distance))
+    reach = ERRORS * np.sqrt(np.diag(covariance))
+    p_of_ratio = math.exp(-max(ratio, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
+    (a, b), (a_low, b_low), (a_high, b_high) = line.tolist(), (line - reach).tolist(), (line + reach).tolist()
+    return CalibrationLine(a, a_low, a_high, b, b_low, b_high, float(large[0]), p_of_ratio)
+
+
+def line_and_covariance(data: Predictions) -> tuple[Array, Array]:
+    """Intercept and slope, and their covariance; with weights, the sandwich estimate: a row is one observation.
+
+    Raises:
+        ValueError: If there is no finite line.
+    """
+    logit, event, weight = _columns(data)
     counted = weight > 0
     if np.ptp(event[counted]) == 0:
         raise ValueError("the calibration line needs samples with and without the event: use more samples")
@@ -90,20 +108,19 @@ def calibration_line(
             "there is no finite calibration line, as the probabilities separate samples with the event from those "
             "without: use more samples"
         )
-    line, inverse = _fitted(np.stack((np.ones_like(logit), logit)), np.zeros_like(logit), event, weight)
-    large, _ = _fitted(np.ones((1, len(logit))), logit, event, weight)
-    distance = line - (0.0, 1.0)
+    design = np.stack((np.ones_like(logit), logit))
+    line, inverse = _fitted(design, np.zeros_like(logit), event, weight)
     if data.weight is None:
-        ratio = 2 * (_likelihood(line[0] + line[1] * logit, event) - _likelihood(logit, event))
-    else:
-        fitted = 1 / (1 + np.exp(-(line[0] + line[1] * logit)))
-        scores = weight * (event - fitted) * np.stack((np.ones_like(logit), logit))
-        inverse = inverse @ (scores @ scores.T) @ inverse
-        ratio = float(distance @ np.linalg.solve(inverse, distance))
-    low, high = line - ERRORS * np.sqrt(np.diag(inverse)), line + ERRORS * np.sqrt(np.diag(inverse))
-    p_of_ratio = math.exp(-max(ratio, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
-    (a, b), (a_low, b_low), (a_high, b_high) = line.tolist(), low.tolist(), high.tolist()
-    return CalibrationLine(a, a_low, a_high, b, b_low, b_high, float(large[0]), p_of_ratio)
+        return line, inverse
+    scores = weight * (event - 1 / (1 + np.exp(-(line @ design)))) * design
+    return line, inverse @ (scores @ scores.T) @ inverse
+
+
+def _columns(data: Predictions) -> tuple[Array, Array, Array]:
+    """Log-odds of the stated probabilities, events, and weights."""
+    p = np.clip(data.confidence.astype(np.float64), NEAREST, 1 - NEAREST)
+    weight = np.ones(len(data)) if data.weight is None else data.weight
+    return np.log(p) - np.log1p(-p), data.correct.astype(np.float64), weight
 
 
 def _likelihood(logit: Array, event: Array) -> float:
