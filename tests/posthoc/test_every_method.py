@@ -24,6 +24,7 @@ from calibrant.posthoc import (
     IsotonicCalibration,
     MatrixScaling,
     PlattScaling,
+    PriorShift,
     SplineCalibration,
     TemperatureScaling,
     VectorScaling,
@@ -46,8 +47,9 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "centred-isotonic top-label": lambda: CentredIsotonicCalibration("top-label"),
     "venn-abers top-label": lambda: VennAbers("top-label"),
     "bbq top-label": lambda: BayesianBinning("top-label"),
+    "prior-shift": lambda: PriorShift(method="temperature"),
 }
-WITH_LOGITS = ["auto", "temperature", "sms", "svs", "quadratic", "vector", "matrix", "dirichlet"]
+WITH_LOGITS = ["auto", "temperature", "sms", "svs", "quadratic", "vector", "matrix", "dirichlet", "prior-shift"]
 FIT, TARGET = overconfident(2000, 4, 2.5, seed=0)
 TEST, TEST_TARGET = overconfident(2000, 4, 2.5, seed=1)
 

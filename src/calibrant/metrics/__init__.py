@@ -7,6 +7,7 @@ frames or lists; :func:`predictions` has the details. Those of sets of classes t
 from typing import Any
 
 from calibrant.hints import InputWarning
+from calibrant.metrics.analytic import AnalyticTest, ks_test, kuiper_test, spiegelhalter_test
 from calibrant.metrics.binned import (
     CONVENTIONS,
     BinTable,
@@ -21,9 +22,21 @@ from calibrant.metrics.binned import (
     mce,
     swept_bins,
 )
+from calibrant.metrics.change import (
+    Change,
+    TimeCalibration,
+    Window,
+    calibration_change,
+    calibration_over_time,
+)
 from calibrant.metrics.classwise import classwise_ece, classwise_errors
+from calibrant.metrics.cox import CalibrationLine, calibration_line
 from calibrant.metrics.cumulative import esd, ks_error
+from calibrant.metrics.decomposition import Decomposition, decomposition
+from calibrant.metrics.equivalence import Equivalence, equivalence
 from calibrant.metrics.evaluate import Score, Scores, evaluate
+from calibrant.metrics.groups import GroupCalibration, GroupScore, calibration_by_group, multicalibration_error
+from calibrant.metrics.ici import integrated_calibration_index
 from calibrant.metrics.inference import (
     CalibrationTest,
     Comparison,
@@ -32,6 +45,7 @@ from calibrant.metrics.inference import (
     compare,
     confidence_interval,
 )
+from calibrant.metrics.judgement import Judgement, judge
 from calibrant.metrics.kernel import mmce_unbiased, skce
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.proper import (
@@ -58,30 +72,46 @@ from calibrant.metrics.sets import (
 )
 from calibrant.metrics.smooth_ece import smooth_ece
 from calibrant.metrics.table import METRICS, Metric
+from calibrant.metrics.views import View, views
 
 STREAMING = ("StreamingClasswiseECE", "StreamingECE", "StreamingESD", "StreamingGap", "StreamingKS", "StreamingMCE")
 
 __all__ = [
     "CONVENTIONS",
     "METRICS",
+    "AnalyticTest",
     "BinTable",
     "BrierDecomposition",
+    "CalibrationLine",
     "CalibrationTest",
+    "Change",
     "Comparison",
     "Convention",
     "Corp",
+    "Decomposition",
+    "Equivalence",
+    "GroupCalibration",
+    "GroupScore",
     "InputWarning",
     "Interval",
+    "Judgement",
     "Metric",
     "Predictions",
     "Score",
     "Scores",
     "Stratum",
+    "TimeCalibration",
+    "View",
+    "Window",
     "accuracy",
     "aurc",
     "brier",
     "brier_decomposition",
     "brier_top",
+    "calibration_by_group",
+    "calibration_change",
+    "calibration_line",
+    "calibration_over_time",
     "calibration_test",
     "class_coverage",
     "classwise_ece",
@@ -92,27 +122,36 @@ __all__ = [
     "coverage",
     "coverage_by_size",
     "debiased_l2",
+    "decomposition",
     "ece",
     "ece_guo",
     "ece_sweep",
     "equal_mass_bins",
     "equal_mass_ece",
     "equal_width_bins",
+    "equivalence",
     "esd",
     "evaluate",
     "gap",
     "group_coverage",
+    "integrated_calibration_index",
+    "judge",
     "ks_error",
+    "ks_test",
+    "kuiper_test",
     "mce",
     "mean_confidence",
     "mean_set_size",
     "mmce_unbiased",
+    "multicalibration_error",
     "nll",
     "predictions",
     "size_stratified_coverage",
     "skce",
     "smooth_ece",
+    "spiegelhalter_test",
     "swept_bins",
+    "views",
 ]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.metrics import binned, classwise, cumulative, jackknife, kernel, proper, rows
 from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.ici import integrated_calibration_index
 from calibrant.metrics.jackknife import Jackknife
 from calibrant.metrics.passes import Kind
 from calibrant.metrics.predictions import Predictions, Task
@@ -225,6 +226,10 @@ def _of_curves() -> Iterator[Metric]:
         "esd", cumulative.esd, "ESD", "", "unbiased, may be below 0",
         "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
         rows=lambda given: rows.esd_rows(given.groups), jackknife=jackknife.esd_jackknife, minimum=3,
+    )  # fmt: skip
+    yield Metric(
+        "integrated_calibration_index", integrated_calibration_index, "ICI", "%", "kernel curve, Scott's width",
+        "Mean distance between stated probabilities and a smooth calibration curve.", evaluated=False,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from calibrant.posthoc.methods import METHODS
 from calibrant.posthoc.multi_label import MultiLabelCalibration
 from calibrant.posthoc.notices import FitWarning
 from calibrant.posthoc.platt import PlattScaling
+from calibrant.posthoc.prior import PriorShift
 from calibrant.posthoc.probabilities import logits_from_probabilities
 from calibrant.posthoc.quadratic import QuadraticScaling
 from calibrant.posthoc.saved import load, save
@@ -41,6 +42,7 @@ __all__ = [
     "MatrixScaling",
     "MultiLabelCalibration",
     "PlattScaling",
+    "PriorShift",
     "QuadraticScaling",
     "ScoreCalibrator",
     "SplineCalibration",

@@ -1,0 +1,270 @@
+"""Whether calibration has changed: between two sets of different samples, and over time."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Unpack
+
+import numpy as np
+
+from calibrant import inputs
+from calibrant.arrays import Array, IndexArray
+from calibrant.metrics import jackknife
+from calibrant.metrics.brownian import upper_tail
+from calibrant.metrics.cox import line_and_covariance
+from calibrant.metrics.inference import confidence_interval
+from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.metrics.resampling import take
+from calibrant.metrics.verdicts import Interval, p_value
+
+# Fewest samples of a set, and of a window of time.
+FEWEST = 30
+
+
+@dataclass(frozen=True)
+class Change:
+    """Calibration of two sets of different samples.
+
+    Attributes:
+        before: Gap of the first set, with its interval.
+        after: Gap of the second set.
+        difference: Difference of the gaps, second minus first.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        p_value: Test of the hypothesis that the calibration curve has not changed.
+        esd_before: ESD of the first set.
+        esd_after: ESD of the second set.
+        worse_p_value: One-sided test of the hypothesis that ESD has not grown.
+    """
+
+    before: Interval
+    after: Interval
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    esd_before: float
+    esd_after: float
+    worse_p_value: float
+
+    @property
+    def changed(self) -> bool:
+        """Whether the hypothesis that calibration has not changed is rejected at 5 %."""
+        return self.p_value <= 0.05
+
+    @property
+    def worse(self) -> bool:
+        """Whether calibration has changed, and ESD is larger beyond chance, at 5 %."""
+        return self.changed and self.worse_p_value <= 0.05
+
+    def __str__(self) -> str:
+        moved = (
+            f"the average gap went from {100 * self.before.value:+z.2f} to {100 * self.after.value:+z.2f} points "
+            f"(difference {100 * self.difference:+z.2f}, 95 % interval {100 * self.low:+z.2f} to "
+            f"{100 * self.high:+z.2f})"
+        )
+        if not self.changed:
+            return f"no change of calibration is detected ({p_value(self.p_value)}): {moved}"
+        verdict = "and is worse" if self.worse else "but is not clearly worse"
+        return f"calibration has changed ({p_value(self.p_value)}) {verdict}: {moved}"
+
+
+def calibration_change(before: Predictions, after: Predictions) -> Change:
+    r"""Test whether calibration differs between two sets of different samples, such as last month and this month.
+
+    The test compares intercept and slope of :func:`calibration_line`, by Wald's test with two degrees of freedom. So
+    other risks with the same errors at each risk are no change, though the average gap may differ. A change that leaves
+    intercept and slope as they were is not found. If a set has no line, for instance as all predictions are right, the
+    average gaps are compared. Whether it is *worse* is another question: a one-sided test of the difference in ESD.
+
+    For two models on the same samples, use :func:`compare`, which is more sensitive.
+
+    Args:
+        before: Predictions of the first set, of 30 samples or more.
+        after: Predictions of the second set, of 30 samples or more.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant import metrics
+        >>> generator = np.random.default_rng(0)
+        >>> risk = generator.uniform(0.1, 0.9, (2, 3000))
+        >>> event = generator.random((2, 3000)) < risk + [[0], [0.08]]
+        >>> last, this = (metrics.predictions(p, y) for p, y in zip(risk, event))
+        >>> print(metrics.calibration_change(last, this))
+        calibration has changed (p < 0.001) and is worse: the average gap went from +0.44 to -7.52 points (difference
+        -7.96, 95 % interval -10.17 to -5.75)
+    """
+    sets = [predictions(one, minimum=FEWEST, name="calibration_change") for one in (before, after)]
+    gaps = [confidence_interval(one, metric="gap") for one in sets]
+    errors = [(gap.high - gap.low) / (2 * 1.959964) for gap in gaps]
+    found = jackknife.normal_difference(gaps[1].value - gaps[0].value, math.hypot(*errors), 0.95)
+    try:
+        lines = [line_and_covariance(one) for one in sets]
+    except ValueError:
+        changed = found.p_value
+    else:
+        distance = lines[1][0] - lines[0][0]
+        wald = float(distance @ np.linalg.solve(lines[0][1] + lines[1][1], distance))
+        changed = math.exp(-max(wald, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
+    esd = [jackknife.esd_jackknife(one) for one in sets]
+    spread = math.hypot(*(jackknife.spread(one.without_each, one.least_spread) for one in esd))
+    grown = esd[1].value - esd[0].value
+    worse = upper_tail(grown / spread) if spread > 0 else float(grown <= 0)
+    return Change(
+        gaps[0], gaps[1], gaps[1].value - gaps[0].value, found.low, found.high, changed,
+        esd[0].value, esd[1].value, worse,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Window:
+    """Calibration in one window of time.
+
+    Attributes:
+        start: First time in it, as given.
+        end: Last time in it.
+        samples: Number of samples.
+        mean_confidence: Mean confidence, or mean probability of the event.
+        accuracy: Share of samples that are right, or that have the event.
+        gap: Mean confidence minus accuracy, with its interval.
+    """
+
+    start: str
+    end: str
+    samples: int
+    mean_confidence: float
+    accuracy: float
+    gap: Interval
+
+
+@dataclass(frozen=True)
+class TimeCalibration:
+    """Calibration over time.
+
+    Attributes:
+        windows: Windows in order of time, with about as many samples each.
+        p_value: Test of the hypothesis that the average gap has been the same all the time.
+        change_at: Time after which it most likely changed.
+    """
+
+    windows: tuple[Window, ...]
+    p_value: float
+    change_at: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether a constant gap is rejected at 5 %."""
+        return self.p_value <= 0.05
+
+    def __str__(self) -> str:
+        if not self.changed:
+            return f"no change of the average gap over time is detected ({p_value(self.p_value)})"
+        return f"the average gap changes over time ({p_value(self.p_value)}), most likely after {self.change_at}"
+
+
+def calibration_over_time(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    *,
+    time: Any,
+    windows: int = 10,
+    **given: Unpack[Given],
+) -> TimeCalibration:
+    r"""Calibration in windows of time, and a test of change.
+
+    With residuals :math:`r_i = z_i - c_i` in order of time, mean :math:`\bar r` and standard deviation s, the test
+    compares :math:`\max_k |\sum_{i \le k} (r_i - \bar r)| / (s \sqrt N)` with the law of the largest distance of a
+    Brownian bridge from 0 (CUSUM; Kolmogorov's law). The time of the maximum is where the change most likely is.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
+        correct: 1 or True where the prediction is right, same shape.
+        time: Time of each sample, ``(N,)``: numbers, dates, or texts in ISO format. Equal times stay together.
+        windows: Number of windows; fewer if they would have less than 30 samples.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
+
+    References:
+        Brown, Durbin, Evans, "Techniques for Testing the Constancy of Regression Relationships over Time", JRSS B 1975.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant import metrics
+        >>> generator = np.random.default_rng(0)
+        >>> day = np.datetime64("2026-01-01") + np.arange(3000) // 100
+        >>> risk = generator.uniform(0.1, 0.9, 3000)
+        >>> event = generator.random(3000) < risk + np.where(np.arange(3000) < 2000, 0, 0.1)
+        >>> print(metrics.calibration_over_time(risk, event, time=day))
+        the average gap changes over time (p < 0.001), most likely after 2026-01-20
+    """
+    inputs.check_count("windows", windows)
+    data = predictions(confidence, correct, minimum=FEWEST, name="calibration_over_time", **given)
+    moments = _moments(time, len(data))
+    order = np.argsort(moments, kind="stable")
+    ordered = moments[order]
+    ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
+    weight = np.ones(len(data)) if data.weight is None else data.weight
+    gap = (data.confidence.astype(np.float64) - data.correct)[order]
+    p, at = _constancy(gap, weight[order], ends)
+    found = [_window(data, order[rows], ordered[rows]) for rows in _cuts(ends, windows)]
+    return TimeCalibration(tuple(found), p, _shown(ordered[at]))
+
+
+def _moments(time: Any, samples: int) -> Array:
+    array = np.asarray(time)
+    if array.dtype.kind in "OUS":
+        try:
+            array = np.asarray([str(each) for each in array.tolist()], dtype="datetime64")
+        except ValueError:
+            raise ValueError(
+                "time must hold numbers, dates, or texts such as 2026-01-31 or 2026-01-31T12:00, got "
+                f"{array.tolist()[0]!r}"
+            ) from None
+    if array.shape != (samples,):
+        raise ValueError(f"time must have a value for each of the {samples} samples, got shape {array.shape}")
+    if array.dtype.kind not in "Mfiu":
+        raise TypeError(f"time must hold numbers or dates, got {array.dtype}")
+    missing = np.isnat(array) if array.dtype.kind == "M" else np.isnan(array) if array.dtype.kind == "f" else None
+    if missing is not None and missing.any():
+        raise ValueError(f"time is missing for {int(missing.sum())} of {samples} samples: leave them out")
+    return array
+
+
+def _constancy(gap: Array, weight: Array, ends: IndexArray) -> tuple[float, int]:
+    """p-value of a constant mean by the CUSUM test, and the index after which it most likely changed."""
+    centred = weight * (gap - np.average(gap, weights=weight))
+    spread = math.sqrt(float(np.square(centred).sum()))
+    sums = np.abs(centred.cumsum()[ends])
+    at = int(ends[sums.argmax()])
+    if spread == 0:
+        return 1.0, at
+    x = float(sums.max()) / spread
+    # Kolmogorov's law; below 0.3 its value is 1 to nine digits, and the series converges slowly.
+    p = 1.0 if x < 0.3 else 2 * sum((-1.0) ** (k - 1) * math.exp(-2 * (k * x) ** 2) for k in range(1, 101))
+    return min(max(p, 0.0), 1.0), at
+
+
+def _cuts(ends: IndexArray, windows: int) -> list[slice]:
+    """Windows of about the same number of samples, and at least the fewest, that keep equal times together."""
+    samples = int(ends[-1]) + 1
+    count = max(1, min(windows, samples // FEWEST))
+    wanted = np.arange(1, count) * samples / count
+    inner = np.unique(ends[np.clip(np.searchsorted(ends + 1, wanted), 0, len(ends) - 1)] + 1)
+    stops = [0]
+    for stop in inner.tolist():
+        if stop - stops[-1] >= FEWEST and samples - stop >= FEWEST:
+            stops.append(stop)
+    stops.append(samples)
+    return [slice(a, b) for a, b in pairwise(stops)]
+
+
+def _window(data: Predictions, rows: IndexArray, moments: Array) -> Window:
+    part = take(data, rows)
+    weight = np.ones(len(part)) if part.weight is None else part.weight
+    confidence = float(np.average(part.confidence.astype(np.float64), weights=weight))
+    accuracy = float(np.average(part.correct, weights=weight))
+    gap = confidence_interval(part, metric="gap")
+    return Window(_shown(moments[0]), _shown(moments[-1]), len(part), confidence, accuracy, gap)
+
+
+def _shown(moment: Any) -> str:
+    return str(moment) if np.asarray(moment).dtype.kind == "M" else f"{moment:g}"

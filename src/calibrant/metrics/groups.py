@@ -1,0 +1,243 @@
+"""Calibration of groups of samples, and the largest error of any of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Unpack
+
+import numpy as np
+
+from calibrant import inputs
+from calibrant.arrays import Array, IndexArray, Marks
+from calibrant.metrics.binned import ece
+from calibrant.metrics.inference import confidence_interval
+from calibrant.metrics.judgement import DRAWS_EACH, holm, sequential_test
+from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.metrics.resampling import Progress, take
+from calibrant.metrics.verdicts import CalibrationTest, Interval, p_value
+
+# One column of group labels, or several by name.
+Columns = Values | Mapping[str, Values]
+
+
+@dataclass(frozen=True)
+class GroupScore:
+    """Calibration of one group.
+
+    Attributes:
+        name: Values of the columns that make up the group.
+        samples: Number of samples.
+        mean_confidence: Mean confidence, or mean probability of the event.
+        accuracy: Share of samples that are right, or that have the event.
+        gap: Mean confidence minus accuracy, with its interval.
+        ece: Expected calibration error, 20 bins of equal width.
+        test: Test of the hypothesis that the group is calibrated, with ESD.
+        p_value: Its p-value, corrected for the number of groups by Holm's method.
+    """
+
+    name: str
+    samples: int
+    mean_confidence: float
+    accuracy: float
+    gap: Interval
+    ece: float
+    test: CalibrationTest
+    p_value: float
+
+    @property
+    def rejected(self) -> bool:
+        """Whether calibration is rejected at 5 %, after the correction."""
+        return self.p_value <= 0.05
+
+    def __str__(self) -> str:
+        gap = self.gap
+        return (
+            f"{self.name}: gap {100 * gap.value:+z.2f} points (95 % interval {100 * gap.low:+z.2f} to "
+            f"{100 * gap.high:+z.2f}), {p_value(self.p_value)} after correction, {self.samples:,} samples"
+        )
+
+
+@dataclass(frozen=True)
+class GroupCalibration:
+    """Calibration of every group that is large enough, the worst first: rejected ones, then by the size of the gap.
+
+    Attributes:
+        groups: One entry for each group.
+        too_small: Groups with fewer samples than ``least``, with their sizes.
+        least: Smallest number of samples of a group that is judged.
+        multicalibration_error: :func:`multicalibration_error` of the groups that are judged.
+    """
+
+    groups: tuple[GroupScore, ...]
+    too_small: dict[str, int]
+    least: int
+    multicalibration_error: float
+
+    @property
+    def rejected(self) -> tuple[GroupScore, ...]:
+        """Groups whose calibration is rejected at 5 %, after the correction."""
+        return tuple(group for group in self.groups if group.rejected)
+
+    def __str__(self) -> str:
+        lines = [str(group) for group in self.groups]
+        if self.too_small:
+            names = ", ".join(f"{name} ({count})" for name, count in list(self.too_small.items())[:10])
+            more = len(self.too_small) - 10
+            lines.append(f"fewer than {self.least} samples: {names}{f' and {more} more' if more > 0 else ''}")
+        return "\n".join(lines)
+
+
+def calibration_by_group(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    *,
+    groups: Columns,
+    least: int = 30,
+    draws: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **given: Unpack[Given],
+) -> GroupCalibration:
+    """Score and test each group of samples; p-values are corrected for their number by Holm's method.
+
+    With several columns, groups are the values of each column and of each combination of columns, so they overlap. The
+    correction is valid for overlapping groups too.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
+        correct: 1 or True where the prediction is right, same shape.
+        groups: Group of each sample, ``(N,)``; or several such columns by name.
+        least: Smallest number of samples of a group that is judged; smaller ones are listed.
+        draws: Number of data sets drawn for each test, at least 40 for each group.
+        seed: Seed of the draws.
+        progress: Called with the number of groups done and their number.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
+
+    References:
+        Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant import metrics
+        >>> generator = np.random.default_rng(0)
+        >>> risk, region = generator.uniform(size=4000), generator.choice(["north", "south"], 4000)
+        >>> event = generator.random(4000) < np.where(region == "south", 0.8 * risk, risk)
+        >>> found = metrics.calibration_by_group(risk, event, groups=region)
+        >>> [(group.name, group.rejected) for group in found.groups]
+        [('south', True), ('north', False)]
+    """
+    inputs.check_count("least", least)
+    data = predictions(confidence, correct, minimum=4, name="calibration_by_group", **given)
+    members = group_members(groups, len(data))
+    judged = {name: rows for name, rows in members.items() if len(rows) >= max(least, 4)}
+    small = {name: len(rows) for name, rows in members.items() if name not in judged}
+    if not judged:
+        raise ValueError(
+            f"no group has {least} samples or more, of {len(members)} groups: lower least, or merge groups"
+        )
+    many = max(draws, DRAWS_EACH * len(judged))
+    parts, tests = [], []
+    for done, rows in enumerate(judged.values(), 1):
+        parts.append(_pairs(take(data, rows)))
+        tests.append(sequential_test(parts[-1], many, seed))
+        if progress is not None:
+            progress(done, len(judged))
+    corrected = holm([test.p_value for test in tests])
+    scores = [_score(name, part, test, p) for name, part, test, p in zip(judged, parts, tests, corrected, strict=True)]
+    scores.sort(key=lambda score: (not score.rejected, -abs(score.gap.value)))
+    return GroupCalibration(tuple(scores), small, least, _largest(data, judged.values()))
+
+
+def multicalibration_error(
+    confidence: Values | Predictions | None = None,
+    correct: Values | None = None,
+    *,
+    groups: Columns,
+    **given: Unpack[Given],
+) -> float:
+    r"""Largest error of any group in any range of confidences, weighted by its share of the samples.
+
+    .. math:: \max_{g} \max_{s < t} \frac1N \Big| \sum_{i \in g:\, s < z_i \le t} (c_i - z_i) \Big|
+
+    No bins: for each group the largest sum over a range is the range of the cumulative residuals, Kuiper's statistic.
+    Small groups count little, as in the definition of multicalibration.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
+        correct: 1 or True where the prediction is right, same shape.
+        groups: Group of each sample, ``(N,)``; or several such columns by name, whose groups overlap.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
+
+    References:
+        Hébert-Johnson, Kim, Reingold, Rothblum, "Multicalibration: Calibration for the (Computationally-Identifiable)
+        Masses", ICML 2018; Guy, Haimovich, Linder, Okati, Perini, Tax, Tygert, "Measuring multi-calibration", 2025.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> metrics.multicalibration_error([0.5, 0.5, 0.5, 0.5], [1, 1, 0, 0], groups=["a", "a", "b", "b"])
+        0.25
+    """
+    data = predictions(confidence, correct, name="multicalibration_error", **given)
+    return _largest(data, group_members(groups, len(data)).values())
+
+
+def group_members(groups: Columns, samples: int) -> dict[str, IndexArray]:
+    """Rows of each group: of each value of each column, then of each combination of columns."""
+    columns = groups if isinstance(groups, Mapping) else {"": groups}
+    if not columns:
+        raise ValueError("groups must have at least one column, got none")
+    labels = {name: _labels(name, values, samples) for name, values in columns.items()}
+    found: dict[str, IndexArray] = {}
+    for count in range(1, len(labels) + 1):
+        for names in combinations(labels, count):
+            each = [labels[name] for name in names]
+            keys = np.stack([np.unique(values, return_inverse=True)[1] for values in each], axis=1)
+            _, place = np.unique(keys, axis=0, return_inverse=True)
+            order = np.argsort(place.reshape(-1), kind="stable")
+            for rows in np.split(order, np.bincount(place.reshape(-1)).cumsum()[:-1]):
+                found[_named(names, [values[rows[0]] for values in each])] = rows
+    return found
+
+
+def _labels(name: str, values: Any, samples: int) -> Array:
+    array = np.asarray(values)
+    if array.dtype.kind == "O":
+        array = np.asarray(["missing" if value is None or value != value else str(value) for value in array.tolist()])
+    if array.shape != (samples,):
+        shown = f"group column {name!r}" if name else "groups"
+        raise ValueError(f"{shown} must have one label for each of the {samples} samples, got shape {array.shape}")
+    return array
+
+
+def _named(names: Sequence[str], values: Sequence[Any]) -> str:
+    return ", ".join(f"{name} = {value}" if name else str(value) for name, value in zip(names, values, strict=True))
+
+
+def _pairs(data: Predictions) -> Predictions:
+    return Predictions(data.confidence, data.correct, weight=data.weight)
+
+
+def _score(name: str, part: Predictions, test: CalibrationTest, corrected: float) -> GroupScore:
+    weight = np.ones(len(part)) if part.weight is None else part.weight
+    confidence = float(np.average(part.confidence.astype(np.float64), weights=weight))
+    accuracy = float(np.average(part.correct, weights=weight))
+    gap = confidence_interval(part, metric="gap")
+    return GroupScore(name, len(part), confidence, accuracy, gap, ece(part), test, corrected)
+
+
+def _largest(data: Predictions, members: Any) -> float:
+    weight = np.ones(len(data)) if data.weight is None else data.weight
+    order = np.argsort(data.confidence, kind="stable")
+    ascending = data.confidence[order]
+    residual = (weight * (data.correct - data.confidence.astype(np.float64)))[order]
+    place = np.empty(len(order), dtype=np.intp)
+    place[order] = np.arange(len(order))
+    return max(_range(ascending, residual, np.sort(place[rows])) for rows in members) / float(weight.sum())
+
+
+def _range(ascending: Array, residual: Array, rows: IndexArray) -> float:
+    """Range of the cumulative residuals of some rows, at the ends of tie groups."""
+    values = ascending[rows]
+    ends: Marks = np.append(values[1:] != values[:-1], True)
+    sums = np.append(0.0, residual[rows].cumsum()[ends])
+    return float(np.ptp(sums))
