@@ -4,8 +4,9 @@ from typing import Unpack
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.arrays import Array, IndexArray
 from calibrant.metrics.binned import Convention, ConventionName, bin_sums, rule_of
+from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import Given, Predictions, predictions
 
 
@@ -38,7 +39,8 @@ def classwise_ece(
         0.15
     """
     checked = predictions(data, name="class-wise ECE", **given)
-    return float(classwise_errors(checked, bins=bins, convention=convention).mean())
+    errors = classwise_errors(checked, bins=bins, convention=convention)
+    return float(errors[_samples_of_each(checked) > 0].mean())
 
 
 def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
@@ -51,9 +53,17 @@ def classwise_errors(given: Predictions, *, bins: int | None = None, convention:
     """
     rule, count = rule_of(convention, bins)
     gaps = np.abs(classwise_gaps(given, rule, count)).sum(1)
-    if given.task != "multi-label" or given.target is None:
-        return gaps / len(given)
-    return gaps / np.maximum([len(given.of_class(k)) for k in range(len(gaps))], 1)
+    errors: Array = gaps / np.maximum(_samples_of_each(given), 1)
+    return errors
+
+
+def _samples_of_each(given: Predictions) -> IndexArray:
+    """Number of samples of each class, or of each label where it is not ignored, ``(C,)``."""
+    probabilities, target = given.of_classes("class-wise ECE")
+    if given.task == "multi-label":
+        counted: IndexArray = np.count_nonzero(target != IGNORED, axis=0)
+        return counted
+    return np.full(probabilities.shape[1], len(given))
 
 
 def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:

@@ -6,7 +6,8 @@ import numpy as np
 
 from calibrant.arrays import Array
 from calibrant.metrics.binned import ConventionName, equal_width_bins
-from calibrant.metrics.predictions import IGNORED, ROWS, Given, Predictions, Values, predictions
+from calibrant.metrics.given import IGNORED
+from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
 
 
 def accuracy(
@@ -85,10 +86,12 @@ def _label_losses(data: Predictions) -> Array:
     """Negative log-likelihood of each pair of a label's probability and whether it applies."""
     if data.logits is None or data.target is None:
         of_truth = np.where(data.correct, data.confidence, 1 - data.confidence)
-        return -np.log(np.maximum(of_truth, np.finfo(of_truth.dtype).tiny), dtype=np.float64)
+        chances: Array = np.log(np.maximum(of_truth, np.finfo(of_truth.dtype).tiny), dtype=np.float64)
+        return -chances
     logits = data.logits[data.target != IGNORED].astype(np.float64)
+    signed: Array = np.where(data.correct, logits, -logits)
     with np.errstate(under="ignore"):
-        return np.logaddexp(0, np.where(data.correct, -logits, logits))
+        return np.logaddexp(0, -signed)
 
 
 def brier(
