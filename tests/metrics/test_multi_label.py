@@ -83,7 +83,7 @@ def test_a_class_against_the_rest_is_a_label() -> None:
     one = data.of_class(2)
     np.testing.assert_array_equal(one.confidence, p[:, 2])
     np.testing.assert_array_equal(one.correct, y == 2)
-    np.testing.assert_array_equal(one.weight, np.arange(50))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(one.weight, np.arange(50))
     assert metrics.classwise_ece(data) == pytest.approx(np.mean([metrics.ece(data.of_class(k)) for k in range(4)]))
 
 
@@ -100,6 +100,10 @@ def test_ignored_labels_are_left_out_one_by_one() -> None:
     loss = -np.log(np.where(TARGET == 1, P, 1 - P))
     assert metrics.nll(data) == pytest.approx(loss[kept].mean())
     assert metrics.nll(data.of_class(0)) == pytest.approx(loss[kept[:, 0], 0].mean())
+    target[:, 0] = -100
+    without: Any = metrics.predictions(logits=LOGITS, target=target)
+    assert metrics.classwise_errors(without)[0] == 0
+    assert metrics.classwise_ece(without) == pytest.approx(np.mean(each[1:]))
     rows = np.array([3, 3, 100])
     some = data[rows]
     assert some.correct.tolist() == [*TARGET[3, 1:], *TARGET[3, 1:], *TARGET[110]]
@@ -108,9 +112,9 @@ def test_ignored_labels_are_left_out_one_by_one() -> None:
 def test_weights_belong_to_samples() -> None:
     weight = RNG.integers(1, 4, 200)
     data = metrics.predictions(probabilities=P, target=TARGET, sample_weight=weight)
-    np.testing.assert_array_equal(data.weight, np.repeat(weight, 3))  # type: ignore[arg-type]
-    np.testing.assert_array_equal(data.of_class(1).weight, weight)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(data[10:12].weight, np.repeat(weight[10:12], 3))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(data.weight, np.repeat(weight, 3))
+    np.testing.assert_array_equal(data.of_class(1).weight, weight)
+    np.testing.assert_array_equal(data[10:12].weight, np.repeat(weight[10:12], 3))
     repeated = metrics.nll(probabilities=P.repeat(weight, 0), target=TARGET.repeat(weight, 0))
     assert metrics.nll(data) == pytest.approx(repeated)
 
@@ -128,8 +132,8 @@ def test_what_could_be_one_hot_must_be_named() -> None:
     softmax, one_hot = RNG.dirichlet(np.ones(3), 20), np.eye(3, dtype=int)[RNG.integers(3, size=20)]
     for values in ({"probabilities": softmax}, {"logits": np.log(softmax)}):
         with pytest.raises(ValueError, match=r"call target.argmax\(1\) if it is one-hot, or pass multi_label=True"):
-            metrics.predictions(**values, target=one_hot)  # type: ignore[arg-type]
-        assert metrics.predictions(**values, target=one_hot, multi_label=True).task == "multi-label"  # type: ignore[arg-type]
+            metrics.predictions(**values, target=one_hot)
+        assert metrics.predictions(**values, target=one_hot, multi_label=True).task == "multi-label"
     assert metrics.predictions(probabilities=softmax / 2, target=one_hot).task == "multi-label"
     with pytest.raises(ValueError, match="argmax"):
         metrics.predictions(logits=LOGITS, target=TARGET, multi_label=False)

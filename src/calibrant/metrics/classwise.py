@@ -38,7 +38,8 @@ def classwise_ece(
         0.15
     """
     checked = predictions(data, name="class-wise ECE", **given)
-    return float(classwise_errors(checked, bins=bins, convention=convention).mean())
+    errors = classwise_errors(checked, bins=bins, convention=convention)
+    return float(errors[_samples_of_each(checked) > 0].mean())
 
 
 def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:

@@ -118,7 +118,7 @@ def rows_of(
         found = found.unsqueeze(1)
     several = _is_multi_label(name, values, found, ignore_index) if multi_label is None else multi_label
     count = values.shape[1] if several or not binary else 2
-    if classes is not None and len(set(labels)) != count:
+    if classes is not None and labels is not None and len(set(labels)) != count:
         raise ValueError(f"classes must have a name for each of the {count} classes, got {len(labels)}: {labels}")
     flat = values.movedim(1, -1).flatten(0, -2)
     if several:

@@ -10,9 +10,17 @@ import torch
 
 from calibrant import frames, hints, inputs
 from calibrant.arrays import Array, IndexArray, Marks
-from calibrant.metrics.given import IGNORED, TOLERANCE, Rows, Values, checked_weight, in_unit_interval, numbers, rows_of
-from calibrant.metrics.given import as_tensor as as_tensor
-from calibrant.metrics.given import checked_target as checked_target
+from calibrant.metrics.given import (
+    IGNORED,
+    TOLERANCE,
+    Rows,
+    as_tensor,
+    checked_weight,
+    in_unit_interval,
+    numbers,
+    rows_of,
+)
+from calibrant.metrics.given import Values as Values
 from calibrant.metrics.notebook import table
 from calibrant.metrics.sorting import Block, Keys, TieGroups, blocks_of, key_blocks, pack, weighted_tie_groups
 

@@ -7,8 +7,9 @@ import numpy as np
 from calibrant.arrays import Array
 from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.cumulative import CumulativeSums
+from calibrant.metrics.given import IGNORED
 from calibrant.metrics.passes import part_of
-from calibrant.metrics.predictions import IGNORED, ROWS, Given, Predictions, Values, predictions
+from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
 from calibrant.metrics.sorting import Block
 
 # What a probability of 0 counts as: the smallest normal number of float32.
@@ -100,10 +101,12 @@ def _label_losses(data: Predictions) -> Array:
     """Negative log-likelihood of each pair of a label's probability and whether it applies."""
     if data.logits is None or data.target is None:
         of_truth = np.where(data.correct, data.confidence, 1 - data.confidence)
-        return -np.log(np.maximum(of_truth, SMALLEST_PROBABILITY), dtype=np.float64)
+        chances: Array = np.log(np.maximum(of_truth, SMALLEST_PROBABILITY), dtype=np.float64)
+        return -chances
     logits = data.logits[data.target != IGNORED].astype(np.float64)
+    signed: Array = np.where(data.correct, logits, -logits)
     with np.errstate(under="ignore"):
-        return np.logaddexp(0, np.where(data.correct, -logits, logits))
+        return np.logaddexp(0, -signed)
 
 
 def brier(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.predictions import TOLERANCE
+from calibrant.metrics.given import TOLERANCE
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from calibrant import frames
 from calibrant.arrays import IndexArray, Marks
-from calibrant.metrics.predictions import Values, as_tensor, checked_target
+from calibrant.metrics.given import Values, as_tensor, checked_target
 
 # Largest set of each stratum but the last, as in the authors' code of RAPS.
 SIZES = (1, 3, 6, 10, 100)
@@ -97,7 +98,8 @@ def group_coverage(sets: Values, target: Values, groups: Values | Iterable[Hasha
         {'a': 1.0, 'b': 0.0}
     """
     covered = _covered(*_checked(sets, target))
-    labels = groups.tolist() if isinstance(groups, Tensor | np.ndarray) else list(groups)
+    arrays = isinstance(groups, Tensor | np.ndarray) or frames.opened(groups) is not None
+    labels = frames.as_array(groups).tolist() if arrays else list(groups)  # type: ignore[arg-type]
     if len(labels) != len(covered):
         raise ValueError(f"groups must have one label for each of the {len(covered)} sets, got {len(labels)}")
     hits: dict[Any, list[bool]] = {}
