@@ -40,6 +40,7 @@ Method = Literal[
     "beta", "spline", "histogram", "isotonic", "centred-isotonic", "venn-abers", "bbq",
 ]  # fmt: skip
 Draws = Annotated[int, Parameter(validator=Number(gte=19))]  # with fewer, no p-value is ever below 5 %
+Margin = Annotated[float, Parameter(validator=Number(gt=0, lte=100))]
 Names = Annotated[Columns, Parameter(name="*", group="Names in the files")]
 
 
@@ -52,6 +53,7 @@ def evaluate(
     convention: ConventionName = "paper",
     draws: Draws = 1000,
     seed: NotNegativeInteger = 0,
+    margin: Margin = 2.0,
     engine: Engine = "auto",
     memory_limit: str = "1GB",
     names: Names = Columns(),  # noqa: B008 (frozen)
@@ -69,6 +71,7 @@ def evaluate(
         convention: ECE as in: paper (20 bins, right-closed), guo (15), torchmetrics (15, left-closed) or netcal (10).
         draws: Number of data sets drawn to test calibration.
         seed: Seed of these draws.
+        margin: Largest acceptable error in points; the output says whether the data show that errors are smaller.
         engine: auto reads the file into memory, and uses duckdb for a table that does not fit.
         memory_limit: Memory limit of duckdb.
         names: Names of arrays and columns.
@@ -77,7 +80,7 @@ def evaluate(
 
     if not files:
         raise ValueError("give at least one file of predictions")
-    options = Options(names, bins, convention, draws, seed, engine, memory_limit)
+    options = Options(names, bins, convention, draws, seed, margin / 100, engine, memory_limit)
     evaluate_files(files, options, report=report, as_json=json)
 
 

@@ -43,7 +43,7 @@ def run(*arguments: object) -> int:
 def test_one_file(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("evaluate", files["sharp"], "--draws", 200) == 0
     shown = capsys.readouterr()
-    assert "sharp: over-confident by" in " ".join(shown.out.split())
+    assert "sharp: Over-confident in the top label by" in " ".join(shown.out.split())
     assert f"{100 * metrics.ece(logits=logits(6.0), target=TARGET):.2f} %" in shown.out
     assert "paper: 20 bins (lo, hi]" in shown.out
     assert shown.err == ""  # no progress where nobody is watching
@@ -58,10 +58,41 @@ def test_json_is_complete_and_clean(files: dict[str, Path], capsys: pytest.Captu
     assert sharp["scores"]["ece"]["convention"] == "guo: 15 bins (lo, hi]"
     assert sharp["test"]["rejected_at_5_percent"]
     assert sharp["test"]["draws"] == 200
-    assert sharp["repair"]["temperature"] > 1
+    assert sharp["task"] == "multi-class"
+    assert [view["kind"] for view in sharp["views"]] == ["top label", *["class"] * 4]
+    top = sharp["views"][0]
+    assert top["rejected_at_5_percent"]
+    assert top["gap"]["low"] < top["gap"]["value"] < top["gap"]["high"]
+    assert not top["equivalence"]["on_average"]
+    assert [test["name"] for test in top["analytic"]] == ["Spiegelhalter's z", "Kolmogorov-Smirnov", "Kuiper"]
+    assert top["calibration_line"]["slope"] < 1
+    assert set(sharp["intervals"]) == {"gap", "ece", "nll", "brier"}
+    assert set(sharp["parts"]) == {"log_loss", "brier"}
+    assert set(sharp["repair"]["cross_fitted_log_loss"]) == {"temperature", "auto"}
+    assert len(sharp["repair"]["views"]) == 5
     (comparison,) = found["comparisons"]
     assert comparison["names"] == ["sharp", "soft"]
     assert comparison["difference"] == pytest.approx(comparison["a"] - comparison["b"])
+
+
+def test_the_risk_of_two_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    risk = np.random.default_rng(0).uniform(0.1, 0.9, 2000)
+    event = (np.random.default_rng(1).random(2000) < risk + 0.08).astype(int)
+    np.savez(tmp_path / "risk.npz", probabilities=risk, target=event)
+    assert run("evaluate", tmp_path / "risk.npz", "--draws", 100, "--margin", 20) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    shown = " ".join(shown.split())
+    assert "risk: Risks of class 1 are understated by" in shown
+    assert "The average error is within ± 20 points" in shown
+    for part in (
+        "95 % intervals: gap -",
+        "= 0.0",
+        "Kuiper",
+        "Calibration line: slope",
+        "Equivalence: within ± 20 points",
+    ):
+        assert part in shown, part
 
 
 def test_the_same_seed_gives_the_same_output(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +163,7 @@ def test_report(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert run("evaluate", files["sharp"], "--report", report, "--draws", 100) == 0
     page = report.read_text(encoding="utf-8")
     assert page.lower().startswith("<!doctype html>")
-    assert "Over-confident by" in page
+    assert "Over-confident in the top label by" in page
     assert f"Report: {report}" in capsys.readouterr().out
     assert [path.name for path in report.parent.iterdir()] == ["out.html"]
 

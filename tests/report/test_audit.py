@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 from calibrant import metrics, report
 from calibrant.posthoc import TemperatureScaling
@@ -15,21 +15,44 @@ def best_temperature(logits: np.ndarray, target: np.ndarray) -> float:
     return float(np.exp(minimize_scalar(nll, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9}).x))
 
 
-def test_the_temperature_comes_from_all_samples_and_the_scores_from_halves_that_did_not_see_theirs() -> None:
+def test_the_fit_comes_from_all_samples_and_the_scores_from_halves_that_did_not_see_theirs() -> None:
     given = classifier(samples=301, sharpness=2.0)
     assert given.logits is not None
     assert given.target is not None
     repair = report.audit("model", given, draws=10, seed=5).repair
     assert repair is not None
-    assert repair.temperature == pytest.approx(best_temperature(given.logits, given.target), rel=1e-4)
+    assert repair.how.method == "temperature"
+    assert repair.how.calibrator.temperature_ == pytest.approx(best_temperature(given.logits, given.target), rel=1e-4)
 
     order = np.random.default_rng(5).permutation(301)
-    scaled = given.logits.copy()
+    scaled = np.empty_like(given.logits)
     for fit, apply in ((order[:150], order[150:]), (order[150:], order[:150])):
-        scaled[apply] /= best_temperature(given.logits[fit], given.target[fit])
+        logits = given.logits[apply] / best_temperature(given.logits[fit], given.target[fit])
+        # A fit on n samples mixes in the uniform distribution with a share of 1 / (n + 1).
+        share = 1 / (len(fit) + 1)
+        scaled[apply] = np.log((1 - share) * softmax(logits, axis=1) + share / 4)
     expected = metrics.evaluate(logits=scaled, target=given.target)
     assert repair.scores.nll == pytest.approx(expected.nll, rel=1e-6)
     assert repair.scores.ece == pytest.approx(expected.ece, abs=1e-6)
+    assert repair.how.tried["temperature"] == pytest.approx(expected.nll, rel=1e-6)
+
+
+def test_the_method_with_the_lowest_log_loss_is_the_repair() -> None:
+    rng = np.random.default_rng(0)
+    risk = rng.uniform(0.02, 0.48, 2000)
+    found = report.audit("model", metrics.predictions(probabilities=risk, target=rng.random(2000) < risk / 2), draws=10)
+    assert found.repair is not None
+    tried = found.repair.how.tried
+    assert found.repair.how.method == "auto" == min(tried, key=lambda name: tried[name])
+    assert found.repair.scores.nll == pytest.approx(tried["auto"])
+
+
+def test_confidences_alone_are_recalibrated_as_risks_of_being_right() -> None:
+    given = confidences((0.9, 0.7, 300), (0.6, 0.5, 300))
+    repair = report.audit("model", given, draws=10).repair
+    assert repair is not None
+    assert len(repair.predictions) == 600
+    assert abs(repair.scores.gap) < 0.02 < report.audit("model", given, draws=10).scores.gap
 
 
 def test_probabilities_are_repaired_as_the_logits_they_came_from() -> None:
@@ -41,7 +64,49 @@ def test_probabilities_are_repaired_as_the_logits_they_came_from() -> None:
     of_probabilities = report.audit("model", same, draws=10)
     assert of_logits.repair is not None
     assert of_probabilities.repair is not None
-    assert of_probabilities.repair.temperature == pytest.approx(of_logits.repair.temperature, rel=1e-5)
+    temperatures = [found.repair.how.calibrator.temperature_ for found in (of_logits, of_probabilities) if found.repair]
+    assert temperatures[0] == pytest.approx(temperatures[1], rel=1e-5)
+
+
+def test_of_two_classes_the_scores_are_those_of_the_risk() -> None:
+    rng = np.random.default_rng(0)
+    risk = rng.uniform(0, 1, 500)
+    given = metrics.predictions(probabilities=risk, target=rng.random(500) < risk)
+    event = given.target == 1
+    found = report.audit("model", given, draws=10)
+    assert found.scores.ece == metrics.ece(risk, event)
+    assert found.scores.gap == pytest.approx(risk.mean() - event.mean())
+    assert found.scores.accuracy == metrics.accuracy(given)
+    assert found.scores.nll == metrics.nll(given)
+    assert found.findings[0].lean.gap.value == pytest.approx(found.scores.gap)
+    assert {entry.convention for entry in found.scores if entry.key == "gap"} == {"mean P(y = 1) - its share"}
+
+
+def test_intervals_hold_the_values_and_those_of_losses_are_normal() -> None:
+    given = classifier(samples=500, sharpness=2.0)
+    found = report.audit("model", given, draws=50)
+    assert set(found.intervals) == {"gap", "ece", "nll", "brier"}
+    assert given.logits is not None
+    assert given.target is not None
+    losses = -log_softmax(given.logits, axis=1)[np.arange(500), given.target]
+    reach = 1.959964 * losses.std(ddof=1) / np.sqrt(500)
+    assert found.intervals["nll"].low == pytest.approx(losses.mean() - reach, rel=1e-6)
+    assert found.intervals["nll"].high == pytest.approx(losses.mean() + reach, rel=1e-6)
+    for key, interval in found.intervals.items():
+        assert interval.value == pytest.approx(found.scores[key])
+        assert interval.low < interval.value < interval.high
+
+
+def test_parts_add_up_to_the_scores() -> None:
+    found = report.audit("model", classifier(samples=500, sharpness=2.0), draws=10)
+    for score, key in (("log_loss", "nll"), ("brier", "brier")):
+        assert found.parts[score].calibration + found.parts[score].refinement == pytest.approx(found.scores[key])
+
+
+def test_the_margin_reaches_the_findings() -> None:
+    found = report.audit("model", classifier(samples=500), draws=10, margin=0.2)
+    assert {each.equivalence.margin for each in found.findings} == {0.2}
+    assert all(each.equivalence.on_average for each in found.findings)
 
 
 def test_bins_and_convention_reach_the_scores() -> None:
@@ -61,73 +126,33 @@ def test_progress_rises_to_one(given: metrics.Predictions) -> None:
     assert all(0 <= share <= 1 for share in seen)
 
 
-SUREST_WHERE_WRONG = "the model is most confident where it is wrong (the best one is infinite)"
-
-
-def surest_where_wrong(accuracy: float, samples: int = 2000) -> metrics.Predictions:
-    """Three classes; the top logit is 1 where the prediction is right and 8 where it is wrong."""
-    right = np.arange(samples) < accuracy * samples
-    logits = np.zeros((samples, 3))
-    logits[:, 0] = np.where(right, 1.0, 8.0)
-    return metrics.predictions(logits=logits, target=np.where(right, 0, 1))
-
-
-def true_class_far_below() -> metrics.Predictions:
-    """Never sure where it is wrong, but sure of what is not so."""
-    logits = np.tile([5.0, 0.0, 0.0], (100, 1))
-    logits[80:] = (1.0, 1.0, -40.0)
-    target = np.where(np.arange(100) < 80, 0, 2)
-    return metrics.predictions(logits=logits, target=target)
-
-
-def test_a_half_that_cannot_be_fitted_says_why() -> None:
-    given = surest_where_wrong(0.9, samples=10)
-    assert given.logits is not None
-    halves = np.random.default_rng(0).permutation(10)
-    # One right and one wrong in each half; in the second the model is far surer where it is wrong.
-    logits, target = given.logits[:10], np.zeros(10, dtype=int)
-    logits[:] = (2.0, 0.0, 0.0)
-    target[[halves[0], halves[5]]] = 1
-    logits[halves[5]] = (20.0, 0.0, 0.0)
-    logits[halves[:5]] *= 40
-    found = report.audit("model", metrics.predictions(logits=logits, target=target), draws=10)
-    assert found.problem == f"no temperature can be checked on halves, as in one of them {SUREST_WHERE_WRONG}"
-
-
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    "given",
     [
-        (confidences((0.9, 0.8, 50)), "a temperature needs logits or probabilities, but only confidences were given"),
-        (two_classes((0.9, 1.0, 50)), "no temperature can be fitted, as every prediction is right"),
-        (two_classes((0.9, 0.2, 50)), "no temperature can be fitted, as predictions are no better than chance"),
-        (two_classes((0.9, 0.9, 10)), "only 1 prediction is wrong, too few to check a temperature on halves"),
-        (
-            two_classes((0.9, 0.8, 10)),
-            "only 2 predictions are wrong, too few to check a temperature on halves",
-        ),
-        (two_classes((0.9, 0.9995, 2000)), "only 1 prediction is wrong, too few to check a temperature on halves"),
-        (surest_where_wrong(0.8), f"no temperature can be fitted, as {SUREST_WHERE_WRONG}"),
-        (surest_where_wrong(0.3), "no temperature can be fitted, as predictions are no better than chance"),
-        (
-            true_class_far_below(),
-            "no temperature can be fitted, as the true classes' logits are no higher than the others' on average "
-            "(the best one is infinite)",
-        ),
+        two_classes((0.9, 1.0, 50)),
+        two_classes((0.9, 0.2, 50)),
+        two_classes((0.9, 0.9, 10)),
+        metrics.predictions(logits=np.tile([8.0, 0.0, 0.0], (60, 1)), target=np.full(60, 1)),
     ],
 )
-def test_where_there_is_no_repair_the_audit_says_why(given: metrics.Predictions, problem: str) -> None:
+def test_there_is_a_repair_even_where_the_best_temperature_is_infinite_or_0(given: metrics.Predictions) -> None:
     found = report.audit("model", given, draws=10)
-    assert found.repair is None
-    assert found.problem == problem
+    assert found.repair is not None
+    assert np.isfinite(found.repair.scores.nll)
+    assert found.problem == ""
 
 
-def test_any_other_reason_is_the_fitters_own_without_its_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+def test_where_there_is_no_repair_the_audit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = report.audit("model", metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), draws=10)
+    assert few.repair is None
+    assert few.problem == "3 samples are too few to check it on halves"
+
+    def fail(*_: object, **__: object) -> None:
         raise ValueError("the search went nowhere: use more data")
 
     monkeypatch.setattr(TemperatureScaling, "fit", fail)
     found = report.audit("model", classifier(samples=100), draws=10)
-    assert found.problem == "no temperature can be fitted, as the search went nowhere"
+    assert found.problem == "the search went nowhere"
 
 
 def test_too_few_samples_are_refused() -> None:

@@ -102,7 +102,7 @@ def test_headings_are_in_order_and_figures_say_what_they_show() -> None:
         assert len(figures) == 4 * len(names)
         assert all(figure["role"] == "img" for figure in figures)
         starts = (
-            "Reliability diagram of {}: mean confidence ", "Reliability diagram of {} after temperature scaling: ECE ",
+            "Reliability diagram of {}: mean confidence ", "Reliability diagram of {} after recalibration: ECE ",
             "Cumulative accuracy and confidence of {}: ", "Accuracy and mean confidence of {} by predicted class; ",
         )  # fmt: skip
         labels = [str(figure["aria-label"]) for figure in figures]
@@ -158,7 +158,7 @@ def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -
         assert entry.label.strip() in texts
         assert entry.convention in texts
     assert found.repair is not None
-    assert f"{found.repair.temperature:.3g}" in texts
+    assert found.repair.how.description in texts
     assert f"{found.repair.scores.nll:.4f}" in texts
     assert any("30 data sets" in text and "seed 4" in text and "500 samples" in text for text in texts)
 
@@ -168,10 +168,10 @@ def test_models_of_different_kinds_share_a_page() -> None:
         report.audit("all classes", classifier(samples=300), draws=20),
         report.audit("pairs", confidences((0.9, 0.8, 200)), draws=20),
     ]
+    few = report.audit("few", metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), draws=20)
     texts = Checker(report.render(audits)).texts
-    assert (
-        "There is none to show: a temperature needs logits or probabilities, but only confidences were given." in texts
-    )
+    page = Checker(report.render([few])).texts
+    assert "There is none to show: 3 samples are too few to check it on halves." in page
     assert any("200 to 300 samples" in text for text in texts)
 
 
@@ -242,7 +242,7 @@ def test_every_score_is_explained_once() -> None:
     assert content.meanings([found, found]) == content.meanings([found])
 
 
-def test_saturated_input_is_remarked_on_beside_its_temperature() -> None:
+def test_saturated_input_is_remarked_on_beside_its_repair() -> None:
     said = np.arange(100) % 4
     given = metrics.predictions(
         probabilities=np.eye(4)[said], target=np.where(np.arange(100) < 80, said, (said + 1) % 4)

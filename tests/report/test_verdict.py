@@ -1,131 +1,203 @@
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from calibrant import metrics, report
-from calibrant.metrics import Scores
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.verdicts import p_value
 from calibrant.report.chance import chance_gap
 from tests.report.data import classifier, confidences, two_classes
 
-ONLY_CONFIDENCES = "a temperature needs logits or probabilities, but only confidences were given"
+INTERVAL = r"\(95 % interval (-?[\d.]+) to (-?[\d.]+)\)"
+REJECTED = "are calibrated is rejected (p < 0.001)."
+REPAIRED = "samples show (cross-fitted)."
 
 
-REJECTED = "the hypothesis that the model is calibrated is rejected (p < 0.001)"
+def risks(
+    true: Callable[[np.ndarray], np.ndarray], low: float, high: float, samples: int = 10_000, seed: int = 0
+) -> Predictions:
+    """Risks of class 1, uniform between two values, and events whose true probability is a function of them."""
+    rng = np.random.default_rng(seed)
+    stated = rng.uniform(low, high, samples)
+    return metrics.predictions(probabilities=stated, target=rng.random(samples) < true(stated))
+
+
+def said_of(given: Predictions, draws: int = 1000) -> str:
+    return report.verdict(report.audit("model", given, draws=draws))
+
+
+def test_risks_that_are_eight_points_too_low() -> None:
+    said = said_of(risks(lambda p: p + 0.08, 0.1, 0.9))
+    found = re.match(
+        rf"Risks of class 1 are understated by ([\d.]+) points on average {INTERVAL}\. The hypothesis", said
+    )
+    assert found is not None, said
+    value, low, high = map(float, found.groups())
+    assert low < value < high
+    assert low < 8.1
+    assert high > 8
+    assert f"these risks {REJECTED} Recalibration by a mixture of methods" in said
+    assert said.endswith(f"repairs it, as far as 10,000 {REPAIRED}")
+
+
+def test_risks_that_are_twice_too_high() -> None:
+    said = said_of(risks(lambda p: p / 2, 0.02, 0.48))
+    found = re.match(rf"Risks of class 1 are overstated by a factor of ([\d.]+) {INTERVAL}\.", said)
+    assert found is not None, said
+    value, low, high = map(float, found.groups())
+    assert low < 2 < high
+    assert value == pytest.approx(2, abs=0.1)
+    assert REJECTED in said
+    assert "temperature" not in said  # it would not repair this, and was not the method that won
+    assert said.endswith(f"repairs it, as far as 10,000 {REPAIRED}")
+
+
+def test_risks_that_are_half_as_high_as_they_should_be() -> None:
+    said = said_of(risks(lambda p: 2 * p, 0.02, 0.48))
+    assert re.match(rf"Risks of class 1 are understated by a factor of (1\.9\d|2\.0\d) {INTERVAL}\.", said), said
+
+
+def test_a_small_factor_that_could_as_well_be_points_is_told_in_points() -> None:
+    assert "points on average" in said_of(risks(lambda p: p + 0.02, 0.45, 0.55))
+
+
+def test_honest_risks() -> None:
+    said = said_of(risks(lambda p: p, 0.02, 0.48, seed=2))
+    found = re.fullmatch(
+        r"The hypothesis that the risks of class 1 are calibrated is not rejected \(p = 0\.\d+\)\. 10,000 samples "
+        r"cannot rule out an average error of ([\d.]+) points, nor one of ([\d.]+) points in one of 10 groups by "
+        r"probability\. The average error is within ± 2 points, with 95 % confidence\.",
+        said,
+    )
+    assert found is not None, said
+    assert 0.5 < float(found[1]) < 2 < float(found[2]) < 8
+
+
+def wrong_elsewhere() -> Predictions:
+    """A network at the temperature that calibrates its top label; of the other classes, the first gets too much."""
+    rng = np.random.default_rng(0)
+    true = rng.dirichlet(np.full(4, 0.7), 8000)
+    true = true[true.max(1) > 0.45]
+    target = (rng.random((len(true), 1)) > true.cumsum(1)[:, :-1]).sum(1)
+    top, confidence = true.argmax(1)[:, None], true.max(1, keepdims=True)
+    others = np.where(np.arange(4) == top, 0, [3.0, 1.0, 1.0, 1.0])
+    stated = (1 - confidence) * others / others.sum(1, keepdims=True)
+    np.put_along_axis(stated, top, confidence, 1)
+    return metrics.predictions(probabilities=stated, target=target)
+
+
+def test_a_network_of_which_only_the_top_label_is_calibrated() -> None:
+    found = report.audit("model", wrong_elsewhere(), draws=300)
+    said = report.verdict(found)
+    assert not found.findings[0].rejected
+    assert said.startswith("The hypothesis that the confidences in the top label are calibrated is not rejected")
+    assert re.search(r"But the probabilities of [34] of 4 classes are not calibrated \(p < 0.001 at the smallest", said)
+    assert "class 0 is overstated by" in said
+    # A temperature could not repair that, and is not said to.
+    assert "Recalibration by a mixture of methods" in said
 
 
 @pytest.mark.parametrize(
-    ("given", "temperature", "expected"),
+    ("given", "expected"),
     [
-        (
-            classifier(sharpness=2.0),
-            2.0,
-            f"over-confident by GAP points; {REJECTED}; temperature T repairs it, as far as 4,000 samples show",
-        ),
-        (
-            classifier(sharpness=0.5),
-            0.5,
-            f"under-confident by GAP points; {REJECTED}; temperature T repairs it, as far as 4,000 samples show",
-        ),
-        (
-            classifier(seed=1),
-            None,
-            "not distinguishable from a calibrated model (p = P); "
-            "with 4,000 samples an average gap below CHANCE points would not be detected",
-        ),
-        (
-            two_classes((0.6, 0.8, 500), (0.9, 0.7, 500)),
-            2.04,
-            f"neither over- nor under-confident on average, but {REJECTED}; temperature T hardly helps",
-        ),
-        (
-            two_classes((0.6, 1.0, 500)),
-            None,
-            f"under-confident by 40.00 points; {REJECTED}; no temperature can be fitted, as every prediction is right",
-        ),
-        (
-            confidences((0.9, 0.8, 500)),
-            None,
-            f"over-confident by 10.00 points; {REJECTED}; {ONLY_CONFIDENCES}",
-        ),
-        (
-            metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]),
-            None,
-            "not distinguishable from a calibrated model (p = P); "
-            "with 3 samples an average gap below CHANCE points would not be detected",
-        ),
-        (confidences((1.0, 1.0, 50)), None, "not distinguishable from a calibrated model (p = 1.000)"),
-        (
-            confidences((1.0, 0.9, 50)),
-            None,
-            f"over-confident by 10.00 points; {REJECTED}; {ONLY_CONFIDENCES}",
-        ),
+        (classifier(sharpness=2.0), r"Over-confident in the top label by GAP points on average INTERVAL. The "
+            r"hypothesis that these confidences REJECTED The probabilities of 4 of 4 classes are not calibrated .* too "
+            r"extreme .*; and 1 more. Recalibration by temperature (1.9\d|2.0\d) repairs it, as far as 4,000 REPAIRED"),
+        (classifier(sharpness=0.5), r"Under-confident in the top label by GAP points on average INTERVAL. The "
+            r"hypothesis that these confidences REJECTED The probabilities of 4 of 4 .* too moderate .* Recalibration "
+            r"by temperature 0.(4|5)\d* repairs it, as far as 4,000 REPAIRED"),
+        (classifier(seed=1), r"The hypothesis that the confidences in the top label are calibrated is not rejected "
+            r"\(p = P\). 4,000 samples cannot rule out .* None of 4 classes is rejected as uncalibrated \(smallest "
+            r"p = P, Holm's correction\); average errors of up to P points cannot be ruled out."),
+        (two_classes((0.6, 0.8, 500), (0.9, 0.7, 500)), r"The average error of the risks of class 1 is within chance "
+            r"\(95 % interval -2.9\d to 2.9\d points\), but the hypothesis that they REJECTEDx: they are no higher "
+            r"where the event is more frequent \(calibration slope -P\). Recalibration by a mixture .* repairs it, .*"),
+        (confidences((0.9, 0.8, 500)), r"Over-confident by GAP points on average INTERVAL. The hypothesis that these "
+            r"confidences REJECTED Recalibration by temperature P repairs it, as far as 500 REPAIRED"),
+        (metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), r"The hypothesis that the confidences are calibrated is not "
+            r"rejected \(p = P\). 3 samples cannot rule out an average error of P points."),
+        (confidences((1.0, 1.0, 50)), r"The hypothesis that the confidences are calibrated is not rejected \(p = P\). "
+            r"50 samples cannot rule out an average error of 7.13 points."),
+        (confidences((1.0, 0.9, 50)), r"Over-confident by GAP points on average INTERVAL. The hypothesis that these "
+            r"confidences REJECTED Recalibration by temperature .* but most confidences are exactly 1, .*"),
     ],
-)
-def test_a_verdict_for_each_kind_of_model(given: Predictions, temperature: float | None, expected: str) -> None:
-    said = report.verdict(report.audit("model", given))
+)  # fmt: skip
+def test_a_verdict_for_each_kind_of_model(given: Predictions, expected: str) -> None:
+    said = said_of(given)
     gap = 100 * abs(given.confidence.mean() - given.correct.mean())
-    chance = 196 * np.sqrt((given.confidence * (1 - given.confidence)).sum()) / len(given)
-    pattern = re.escape(expected).replace("GAP", f"{gap:.2f}").replace("CHANCE", f"{chance:.2f}")
-    found = re.fullmatch(pattern.replace("=\\ P", "=\\ [01].[0-9]+").replace("\\ T\\ ", "\\ ([0-9.]+)\\ "), said)
-    assert found is not None, said
-    if temperature is not None:
-        assert float(found[1]) == pytest.approx(temperature, rel=0.1)
+    words = {
+        "GAP": f"{gap:.2f}", "INTERVAL": INTERVAL, "REJECTEDx": re.escape(REJECTED[:-1]),
+        "REJECTED": re.escape(REJECTED), "REPAIRED": re.escape(REPAIRED),
+        "= P": r"= [01]\.\d+", " P ": r" [\d.]+ ", "-P": r"-[\d.]+",
+    }  # fmt: skip
+    for word, pattern in words.items():
+        expected = expected.replace(word, pattern)
+    assert re.fullmatch(expected, said), said
 
 
-def with_scores(scores: Scores, **values: float) -> Scores:
-    entries = tuple(replace(entry, value=values.get(entry.key, entry.value)) for entry in scores)
-    return Scores(scores.samples, scores.classes, entries)
+def test_a_class_has_its_name() -> None:
+    p = np.random.default_rng(0).uniform(0.1, 0.9, 2000)
+    event = np.random.default_rng(1).random(2000) < p - 0.1
+    given = metrics.predictions(
+        probabilities=np.stack((1 - p, p), 1), target=event.astype(int), classes=["no", "fraud"]
+    )
+    assert said_of(given, draws=100).startswith("Risks of class fraud are overstated by")
 
 
 @pytest.fixture(scope="module")
 def rejected() -> report.Audit:
-    found = report.audit("model", classifier(samples=500, sharpness=3.0), draws=50)
+    found = report.audit("model", confidences((0.9, 0.75, 250), (0.7, 0.5, 250)), draws=50)
     assert found.test.rejected()
     return found
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "gap", "p_after", "words"),
+    ("after", "p_after", "words"),
     [
-        (0.10, 0.02, 0.0, 0.2, "repairs it, as far as 500 samples show"),
-        (0.10, 0.09, 0.0, 0.2, "repairs it, as far as 500 samples show"),
-        (0.10, 0.02, 0.2, 0.2, "repairs most of it"),
-        (0.10, 0.02, 0.0, 0.01, "repairs most of it"),
-        (0.10, 0.05, 0.0, 0.01, "repairs most of it"),
-        (0.10, 0.06, 0.0, 0.01, "repairs part of it"),
-        (0.10, 0.09, 0.0, 0.01, "hardly helps"),
-        (0.10, 0.105, 0.0, 0.01, "hardly helps"),
-        (0.10, 0.12, 0.0, 0.01, "makes it worse"),
-        (0.0, 0.0, 0.0, 0.01, "hardly helps"),
+        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.2, "repairs it, as far as 500 samples show (cross-fitted)"),
+        (confidences((0.85, 0.75, 250), (0.6, 0.5, 250)), 0.2, "repairs part of it"),
+        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.01, "repairs most of it"),
+        (confidences((0.9, 0.75, 250), (0.7, 0.5, 250)), 0.01, "hardly helps"),
+        (confidences((0.99, 0.75, 250), (0.9, 0.5, 250)), 0.01, "makes it worse"),
     ],
 )
-def test_what_a_temperature_does_is_judged_by_the_test_then_by_smooth_ece(
-    rejected: report.Audit, before: float, after: float, gap: float, p_after: float, words: str
+def test_what_recalibration_does_is_judged_by_the_test_then_by_smooth_ece(
+    rejected: report.Audit, after: Predictions, p_after: float, words: str
 ) -> None:
     assert rejected.repair is not None
-    test = replace(rejected.repair.test, p_value=p_after)
-    scores = with_scores(rejected.repair.scores, smooth_ece=after, gap=gap, ece=1.0)
-    repair = replace(rejected.repair, scores=scores, test=test)
-    changed = replace(rejected, scores=with_scores(rejected.scores, smooth_ece=before), repair=repair)
-    assert report.verdict(changed).endswith(f"temperature {repair.temperature:.3g} {words}")
+    (view,) = metrics.views(after)
+    judged = replace(rejected.repair.judgements[0], view=view, p_value=p_after)
+    changed = replace(rejected, repair=replace(rejected.repair, judgements=(judged,)))
+    assert report.verdict(changed).endswith(f"Recalibration by {rejected.repair.how.description} {words}.")
 
 
 @pytest.mark.parametrize(("samples", "bins"), [(4000, None), (4000, 100_000), (300, None), (300, 5)])
 def test_the_exact_repair_is_one_whatever_the_bins(samples: int, bins: int | None) -> None:
     said = report.verdict(report.audit("model", classifier(samples, sharpness=2.0), bins=bins, draws=200))
-    assert said.endswith(f"repairs it, as far as {samples:,} samples show")
+    assert said.endswith(f"repairs it, as far as {samples:,} {REPAIRED}")
 
 
-def test_a_temperature_of_one_hot_probabilities_comes_with_a_caveat() -> None:
+def test_without_a_repair_the_verdict_says_why() -> None:
+    assert said_of(metrics.predictions(np.full(9, 0.99), np.arange(9) < 4), draws=50).endswith(
+        "Recalibration was not tried: 9 samples are too few to check it on halves."
+    )
+
+
+def test_an_error_within_the_margin_is_accepted_even_if_it_is_rejected() -> None:
+    said = said_of(risks(lambda p: p + 0.01, 0.1, 0.9, samples=60_000), draws=100)
+    assert "is rejected" in said
+    assert "The average error is within ± 2 points, with 95 % confidence." in said
+
+
+def test_recalibrated_one_hot_probabilities_come_with_a_caveat() -> None:
     said = np.arange(400) % 4
     target = np.where(np.arange(400) % 10 < 8, said, (said + 1) % 4)
     found = report.audit("model", metrics.predictions(probabilities=np.eye(4)[said], target=target), draws=50)
     assert report.verdict(found).endswith(
-        "but most confidences are exactly 1, so the temperature depends on the number used in place of p = 0"
+        "but most confidences are exactly 1, so the fit depends on the number used in place of p = 0."
     )
     # Of logits nothing is lost, even where a confidence rounds to 1.
     sharp = metrics.predictions(logits=60 * np.eye(4)[said], target=target)
@@ -140,9 +212,10 @@ def test_p_values_read_as_those_of_the_tests_themselves(value: float) -> None:
 
 def test_a_lean_that_the_test_does_not_confirm_is_still_told() -> None:
     found = report.audit("model", confidences((0.9, 0.8, 500)), draws=50)
-    unsure = replace(found, test=replace(found.test, p_value=0.08))
+    unsure = replace(found, findings=(replace(found.findings[0], p_value=0.08),))
     assert report.verdict(unsure) == (
-        "over-confident by 10.00 points, though the hypothesis that the model is calibrated is not rejected (p = 0.080)"
+        "Over-confident by 10.00 points on average (95 % interval 6.49 to 13.51). The hypothesis that these "
+        "confidences are calibrated is not rejected (p = 0.080)."
     )
 
 

@@ -4,12 +4,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
 
 from calibrant.commands import Engine
+from calibrant.commands.shown import as_data, print_audit
 from calibrant.commands.terminal import Advance, plain, print_json, print_scores, printable, progress_bar
 from calibrant.files import FileError, fits_in_memory, naming, read_predictions
 from calibrant.metrics import Comparison, Score, Scores, compare
@@ -32,6 +33,7 @@ class Options:
     convention: ConventionName
     draws: int
     seed: int
+    margin: float
     engine: Engine
     memory_limit: str
 
@@ -70,7 +72,7 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
             write_report(report, audits, compared.pairs)
     if as_json:
         print_json({
-            "models": [_plain(one) for one in audits],
+            "models": [as_data(one) for one in audits],
             "comparisons": [{"names": [a, b], **asdict(found)} for a, b, found in compared.pairs],
             "not_compared": compared.left_out,
         })  # fmt: skip
@@ -94,7 +96,7 @@ def _audit(path: Path, name: str, options: Options, begin: Callable[[str], Advan
     given = read_predictions(path, options.names)
     return audit(
         name, given, bins=options.bins, convention=options.convention, draws=options.draws, seed=options.seed,
-        progress=begin(f"{name}: testing"),
+        margin=options.margin, progress=begin(f"{name}: testing"),
     )  # fmt: skip
 
 
@@ -116,7 +118,7 @@ def _compare(audits: list[Audit], options: Options) -> Compared:
 
 def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
     for one in audits:
-        console.print(f"[bold]{plain(one.name)}[/]: {plain(verdict(one))}.", highlight=False)
+        console.print(f"[bold]{plain(one.name)}[/]: {plain(verdict(one))}", highlight=False)
     if len(audits) > 1:
         print_scores(console, {one.name: one.scores for one in audits})
         for a, b, comparison in compared.pairs:
@@ -126,26 +128,7 @@ def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
         if compared.pairs and any(one.predictions.target is None for one in audits):
             console.print("Without a target, rows are assumed to be the same samples.", highlight=False)
         return
-    (only,) = audits
-    columns = {"value": only.scores}
-    if only.repair is not None:
-        columns["after temperature"] = only.repair.scores
-    print_scores(console, columns, title=only.scores.title)
-    console.print(f"Test of calibration: {plain(str(only.test))}.", highlight=False)
-    if only.repair is not None:
-        console.print(
-            f"Temperature {only.repair.temperature:.4g}, fitted on all samples. In the column after temperature, each "
-            "half of the samples is scaled by the temperature of the other half.",
-            highlight=False,
-        )
-
-
-def _plain(one: Audit) -> dict[str, Any]:
-    repair = None
-    if one.repair is not None:
-        repair = {"temperature": one.repair.temperature, **one.repair.scores.to_dict()}
-    test = asdict(one.test) | {"rejected_at_5_percent": one.test.rejected()}
-    return {"name": one.name, "verdict": verdict(one), **one.scores.to_dict(), "test": test, "repair": repair}
+    print_audit(console, audits[0])
 
 
 def _engines(paths: Sequence[Path], wished: Engine) -> list[Engine]:

@@ -38,8 +38,8 @@ def integrated_calibration_index(
         >>> import numpy as np
         >>> from calibrant import metrics
         >>> generator = np.random.default_rng(1)
-        >>> risk = generator.uniform(0.1, 0.9, 10_000)
-        >>> event = generator.random(10_000) < risk + 0.08
+        >>> risk = generator.uniform(0.1, 0.9, 100_000)
+        >>> event = generator.random(100_000) < risk + 0.08
         >>> round(metrics.integrated_calibration_index(risk, event), 2)
         0.08
     """

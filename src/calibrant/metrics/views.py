@@ -12,6 +12,8 @@ Task = Literal["confidence", "binary", "multi-class", "multi-label"]
 Kind = Literal["confidence", "risk", "top label", "class", "label"]
 # Most classes or labels that are judged one by one: the cost of a test grows with each.
 MOST = 50
+# Target of a label that is not known.
+IGNORED = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +76,11 @@ def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:
         return (View("risk", name_of(given, 1), _pairs(given, probabilities[:, 1], target == 1)),)
     many = task == "multi-label"
     kind: Kind = "label" if many else "class"
-    weight = np.ones(len(target)) if given.weight is None else given.weight
-    expected = weight @ probabilities
+    weight = sample_weight(given)
+    expected = (np.ones(len(target)) if weight is None else weight) @ probabilities
     chosen = np.sort(np.argsort(-expected, kind="stable")[:most]).tolist()
-    each = tuple(
-        View(kind, name_of(given, k), _pairs(given, probabilities[:, k], target[:, k] == 1 if many else target == k))
-        for k in chosen
-    )
+    one = _label if many else _class
+    each = tuple(View(kind, name_of(given, k), one(given, k)) for k in chosen)
     if many:
         return each
     return (View("top label", "", _pairs(given, given.confidence, given.correct)), *each)
@@ -89,6 +89,34 @@ def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:
 def name_of(given: Predictions, k: int) -> str:
     """Name of a class or label; its index if it has none."""
     return str(k) if given.names is None else given.names[k]
+
+
+def sample_weight(given: Predictions) -> Array | None:
+    """Weight of each sample, ``(N,)``; of labels, the largest of any of its labels."""
+    if given.weight is None or task_of(given) != "multi-label":
+        return given.weight
+    largest: Array = _label_weight(given).max(1)
+    return largest
+
+
+def _label_weight(given: Predictions) -> Array:
+    """Weight of each label of each sample, ``(N, L)``: the weights of the pairs are those of known labels."""
+    _, target = given.of_classes("labels")
+    weight = np.zeros(target.shape)
+    weight[target != IGNORED] = 1.0 if given.weight is None else given.weight
+    return weight
+
+
+def _label(given: Predictions, k: int) -> Predictions:
+    probabilities, target = given.of_classes("labels")
+    known = target[:, k] != IGNORED
+    weight = None if given.weight is None else _label_weight(given)[known, k]
+    return Predictions(np.ascontiguousarray(probabilities[known, k]), target[known, k] == 1, weight=weight)
+
+
+def _class(given: Predictions, k: int) -> Predictions:
+    probabilities, target = given.of_classes("classes")
+    return _pairs(given, probabilities[:, k], target == k)
 
 
 def _pairs(given: Predictions, probability: Array, happened: Marks) -> Predictions:

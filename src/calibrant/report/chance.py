@@ -20,17 +20,6 @@ def chance_gap(predictions: Predictions) -> float:
     return ERRORS * math.sqrt(float((confidence * (1 - confidence)).sum())) / len(confidence)
 
 
-def chance_accuracy(samples: int, classes: int) -> float:
-    """Largest accuracy that guessing reaches.
-
-    Example:
-        >>> round(chance_accuracy(10_000, 10), 3)
-        0.106
-    """
-    share = 1 / classes
-    return share + ERRORS * math.sqrt(share * (1 - share) / samples)
-
-
 def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
     """Interval of a share, from counts.
 

@@ -25,7 +25,7 @@ SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
 # Where a line must not break: inside "p < 0.001", "temperature 1.74" and "3.1 points".
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")
-# Scores of the table before and after a temperature.
+# Scores of the table before and after recalibration.
 REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "nll", "brier")
 
 
@@ -112,7 +112,7 @@ def model(audit: Audit, name: str) -> dict[str, Any]:
     sentence = verdict(audit)
     return {
         "name": audit.name,
-        "verdict": UNBROKEN.sub("\N{NO-BREAK SPACE}", f"{sentence[0].upper()}{sentence[1:]}."),
+        "verdict": UNBROKEN.sub("\N{NO-BREAK SPACE}", sentence),
         "facts": _facts(audit),
         "reliability": _reliability(audit, f"{name}r"),
         "cumulative": _cumulative(audit, f"{name}c"),
@@ -124,9 +124,12 @@ def model(audit: Audit, name: str) -> dict[str, Any]:
 
 def _facts(audit: Audit) -> list[dict[str, str]]:
     scores, shown = audit.scores, _entries(audit)
-    lean = f"{'over' if scores.gap > 0 else 'under'}-confident"
-    if abs(scores.gap) <= chance_gap(audit.predictions):
+    if abs(scores.gap) <= chance_gap(audit.judged):
         lean = "within chance"
+    elif audit.task == "binary":
+        lean = "overstated" if scores.gap > 0 else "understated"
+    else:
+        lean = f"{'over' if scores.gap > 0 else 'under'}-confident"
     bins = audit.bins or CONVENTIONS[audit.convention].bins
     notes = {
         "accuracy": "of top labels",
@@ -146,7 +149,13 @@ def _reliability(audit: Audit, name: str) -> Markup:
         f"Reliability diagram of {audit.name}: mean confidence {percent(scores.mean_confidence)}, "
         f"accuracy {percent(scores.accuracy)}, ECE {percent(scores.ece)}"
     )
-    return inline_svg(reliability_diagram(audit.predictions, bins=audit.bins, convention=audit.convention), name, label)
+    figure = reliability_diagram(audit.judged, bins=audit.bins, convention=audit.convention, event=_event(audit))
+    return inline_svg(figure, name, label)
+
+
+def _event(audit: Audit) -> str | None:
+    view = audit.findings[0].view
+    return f"class {view.name}" if audit.task == "binary" else None
 
 
 def _cumulative(audit: Audit, name: str) -> Markup:
@@ -154,12 +163,12 @@ def _cumulative(audit: Audit, name: str) -> Markup:
         f"Cumulative accuracy and confidence of {audit.name}: "
         f"they differ by at most {100 * audit.scores.ks_error:.2f} points, the KS error"
     )
-    return inline_svg(cumulative_plot(audit.predictions), name, label)
+    return inline_svg(cumulative_plot(audit.judged, event=_event(audit)), name, label)
 
 
 def _classes(audit: Audit, name: str) -> dict[str, Any] | None:
     given, count = audit.predictions, audit.predictions.classes
-    if count is None:
+    if count is None or audit.task == "multi-label":
         return None
     rows = class_rows(given, bins=audit.bins, convention=audit.convention)
     figure = classwise_plot(given, bins=audit.bins, convention=audit.convention)
@@ -181,13 +190,15 @@ def _repair(audit: Audit, name: str) -> dict[str, Any] | None:
         for key in REPAIRED
         if key in before and key in after
     ]
-    p_values = (p_value(test.p_value).removeprefix("p ").removeprefix("= ") for test in (audit.test, repair.test))
+    tests = (audit.test, repair.judgements[0].test)
+    p_values = (p_value(test.p_value).removeprefix("p ").removeprefix("= ") for test in tests)
     rows.append({"label": "p of calibration", **dict(zip(("before", "after"), p_values, strict=True))})
-    figure = reliability_diagram(repair.predictions, bins=audit.bins, convention=audit.convention)
-    label = f"Reliability diagram of {audit.name} after temperature scaling: ECE {percent(repair.scores.ece)}"
+    after_it = repair.predictions if audit.task == "multi-label" else repair.judgements[0].view.pairs
+    figure = reliability_diagram(after_it, bins=audit.bins, convention=audit.convention, event=_event(audit))
+    label = f"Reliability diagram of {audit.name} after recalibration: ECE {percent(repair.scores.ece)}"
     note = caveat(audit)
     return {
-        "temperature": f"{repair.temperature:.3g}",
+        "how": repair.how.description,
         "rows": rows,
         "figure": inline_svg(figure, name, label),
         "note": note and f"{note[0].upper()}{note[1:]}. Audit the logits to be sure.",

@@ -67,6 +67,7 @@ def reliability_diagram(
     bins: int | None = None,
     convention: ConventionName = "paper",
     title: str | None = None,
+    event: str | None = None,
 ) -> Figure:
     """Accuracy against confidence, bin by bin, over a histogram of the confidences.
 
@@ -79,6 +80,7 @@ def reliability_diagram(
         bins: Number of bins of equal width; by default the convention's.
         convention: As in :func:`calibrant.metrics.ece`.
         title: Title of the figure; shown literally, without control characters.
+        event: Name of the event whose probability the pairs state, such as a class; by default that of being right.
 
     References:
         Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Niculescu-Mizil,
@@ -90,6 +92,7 @@ def reliability_diagram(
         >>> [axes.get_ylabel() for axes in figure.axes]
         ['accuracy', 'samples']
     """
+    stated, came_true = _axes_of(event)
     table = equal_width_bins(predictions, bins=bins, convention=convention)
     held = table.samples > 0
     lower, samples, right = table.lower[held], table.samples[held], table.right[held]
@@ -114,11 +117,11 @@ def reliability_diagram(
             clip_on=False,
             zorder=3,
         )
-        top.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+        top.set(xlim=(0, 1), ylim=(0, 1), ylabel=came_true)
         bottom.bar(
             lower + inset, samples / len(predictions), width - 2 * inset, align="edge", color=ACCENT, linewidth=0
         )
-        bottom.set(xlabel="confidence", ylabel="samples")
+        bottom.set(xlabel=stated, ylabel="samples")
         bottom.yaxis.set_major_locator(MaxNLocator(2))
         for axes in (top, bottom):
             axes.xaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 1]))
@@ -128,7 +131,7 @@ def reliability_diagram(
         legend_above(
             figure,
             title,
-            Line2D([], [], color=ACCENT, marker="o", markersize=5.5, linewidth=0, label="accuracy"),
+            Line2D([], [], color=ACCENT, marker="o", markersize=5.5, linewidth=0, label=came_true),
             Patch(color=ACCENT, alpha=0.18, linewidth=0, label="95 % interval"),
             Line2D([], [], color=GAP, linewidth=3, alpha=0.75, label="gap"),
             Line2D([], [], color=MUTED, linewidth=1, linestyle=(0, (3, 2)), label="calibrated"),
@@ -136,7 +139,7 @@ def reliability_diagram(
     return figure
 
 
-def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Figure:
+def cumulative_plot(predictions: Predictions, *, title: str | None = None, event: str | None = None) -> Figure:
     r"""Cumulative accuracy and cumulative confidence, from the least to the most confident sample.
 
     At threshold :math:`\alpha` they are :math:`\frac1N\sum_i 1[z_i \le \alpha] c_i` and
@@ -147,6 +150,7 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
     Args:
         predictions: Predictions from ``metrics.predictions``.
         title: Title of the figure; shown literally, without control characters.
+        event: As in :func:`reliability_diagram`.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -158,6 +162,7 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
         >>> figure.axes[0].lines[0].get_ydata().tolist()
         [0.0, 0.25, 0.25, 0.5]
     """
+    stated, came_true = _axes_of(event)
     share, threshold, accuracy, confidence, chance = cumulated(predictions)
     difference = 100 * (confidence - accuracy)
     with _figure(4.9, title) as figure:
@@ -170,7 +175,8 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
         bottom.fill_between(share, -100 * chance, 100 * chance, color=MUTED, alpha=0.2, linewidth=0)
         bottom.axhline(0, color=MUTED, linewidth=1)
         bottom.plot(share, difference, color=GAP, linewidth=1.8)
-        bottom.set(xlabel="samples, the least confident first (their confidence)", ylabel="difference, points")
+        least = "the least confident first (their confidence)" if event is None else "in order of their probability"
+        bottom.set(xlabel=f"samples, {least}", ylabel="difference, points")
         bottom.yaxis.set_major_locator(MaxNLocator(4))
         ticks = np.array([0, 0.25, 0.5, 0.75, 1])
         at = threshold[np.minimum(np.searchsorted(share, ticks), len(share) - 1)]
@@ -181,8 +187,8 @@ def cumulative_plot(predictions: Predictions, *, title: str | None = None) -> Fi
         legend_above(
             figure,
             title,
-            Line2D([], [], color=ACCENT, linewidth=1.8, label="accuracy"),
-            Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (3, 1.5)), label="confidence"),
+            Line2D([], [], color=ACCENT, linewidth=1.8, label=came_true),
+            Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (3, 1.5)), label=stated),
             Line2D([], [], color=GAP, linewidth=1.8, label="difference"),
             Patch(color=MUTED, alpha=0.2, linewidth=0, label="chance (95 %)"),
         )
@@ -237,6 +243,14 @@ def classwise_plot(
             Line2D([], [], color=GAP, linewidth=3, alpha=0.75, label="gap"),
         )  # fmt: skip
     return figure
+
+
+def _axes_of(event: str | None) -> tuple[str, str]:
+    """What is stated, and what came true; a dollar sign in a name is a dollar sign, not mathematics."""
+    if event is None:
+        return "confidence", "accuracy"
+    name = clean(event).replace("$", r"\$")
+    return f"probability of {name}", f"share of {name}"
 
 
 def _room(shares: Array) -> tuple[float, float]:

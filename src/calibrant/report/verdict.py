@@ -1,22 +1,26 @@
-"""The verdict: an audit in one sentence."""
+"""The verdict: an audit in a few sentences, each of them about what was tested."""
 
+from statistics import NormalDist
+
+import numpy as np
+
+from calibrant.metrics import smooth_ece
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.verdicts import p_value
-from calibrant.report.audit import Audit, Repair
-from calibrant.report.chance import chance_gap
-from calibrant.report.temperature import is_saturated
+from calibrant.report.audit import Audit, Finding, Repair
+from calibrant.report.chance import ERRORS, chance_gap
 
-# Smallest gap that is mentioned, as a share: it is shown in points with two decimals.
-LEAST_GAP = 0.00005
-HYPOTHESIS = "the hypothesis that the model is calibrated"
+# Classes or labels that are described one by one; the rest are counted.
+MOST_NAMED = 3
 
 
 def verdict(audit: Audit) -> str:
-    """Say in one sentence how a model is miscalibrated, how certain that is, and whether a temperature helps.
+    """Say how wrong the stated probabilities are, how certain that is, and whether recalibration helps.
 
-    The gap counts as over- or under-confidence if it is larger than chance explains in a calibrated model. A
-    temperature repairs the model if the test no longer rejects it, on halves the temperature was not fitted on, and
-    its gap is within chance; if not, smooth ECE, which needs no bins, measures how much of the error is left.
+    What is judged is named: the risk of class 1, the top label, each class or label, the confidence. An error is told
+    if its interval excludes 0; if nothing is rejected, the size of the errors that the samples cannot rule out.
+    Recalibration repairs the model if no test rejects any more, on samples it was not fitted on; if not, smooth ECE,
+    which needs no bins, measures how much of the error is left where it was rejected.
 
     Args:
         audit: Audit from :func:`calibrant.report.audit`.
@@ -24,57 +28,157 @@ def verdict(audit: Audit) -> str:
     Example:
         >>> import numpy as np
         >>> from calibrant import metrics, report
-        >>> given = metrics.predictions(np.full(1000, 0.9), np.arange(1000) % 5 < 4)
-        >>> print(report.verdict(report.audit("model", given)))
-        over-confident by 10.00 points; the hypothesis that the model is calibrated is rejected (p < 0.001); a
-        temperature needs logits or probabilities, but only confidences were given
+        >>> generator = np.random.default_rng(0)
+        >>> risk = generator.uniform(0.02, 0.48, 10_000)
+        >>> given = metrics.predictions(probabilities=risk, target=generator.random(10_000) < risk / 2)
+        >>> for sentence in report.verdict(report.audit("model", given)).split(". ")[:2]:
+        ...     print(sentence)
+        Risks of class 1 are overstated by a factor of 1.98 (95 % interval 1.88 to 2.08)
+        The hypothesis that these risks are calibrated is rejected (p < 0.001)
     """
-    p = p_value(audit.test.p_value)
-    lean = _lean(audit)
-    if not audit.test.rejected():
-        if lean:
-            return f"{lean}, though {HYPOTHESIS} is not rejected ({p})"
-        return f"not distinguishable from a calibrated model ({p}){_blind_spot(audit.predictions)}"
-    start = f"{lean};" if lean else "neither over- nor under-confident on average, but"
-    return f"{start} {HYPOTHESIS} is rejected ({p}); {_hope(audit)}"
+    findings = audit.findings
+    family = [found for found in findings if found.view.kind in ("class", "label")]
+    said = [_alone(found, audit.scores.samples) for found in findings if found not in family]
+    if family:
+        said.append(_together(audit, family, after=findings[0] if findings[0] not in family else None))
+    if any(found.rejected for found in findings):
+        said.append(_hope(audit))
+    return " ".join(said)
+
+
+def is_saturated(predictions: Predictions) -> bool:
+    """Whether most confidences are exactly 1, without logits to tell them apart."""
+    return predictions.logits is None and float((predictions.confidence == 1).mean()) > 0.5
 
 
 def caveat(audit: Audit) -> str:
-    """A reservation about a fitted temperature; empty if there is none."""
+    """A reservation about a fitted recalibration; empty if there is none."""
     if audit.repair is None or not is_saturated(audit.predictions):
         return ""
-    return "most confidences are exactly 1, so the temperature depends on the number used in place of p = 0"
+    return "most confidences are exactly 1, so the fit depends on the number used in place of p = 0"
 
 
-def _lean(audit: Audit) -> str:
-    gap = audit.scores.gap
-    if abs(gap) < LEAST_GAP or abs(gap) <= chance_gap(audit.predictions):
+def _alone(found: Finding, samples: int) -> str:
+    """The sentences about the confidence, the top label or the risk of class 1."""
+    p, view = p_value(found.p_value), found.view
+    stated = f"the risks of class {view.name}" if view.of_event else "the confidences"
+    if view.kind == "top label":
+        stated = "the confidences in the top label"
+    rejected = "is rejected" if found.rejected else "is not rejected"
+    if found.lean.shown:
+        start = (
+            f"{_lean(found)}. The hypothesis that these {'risks' if view.of_event else 'confidences'} are calibrated"
+        )
+        return f"{start} {rejected} ({p}).{_within(found)}"
+    if found.rejected:
+        gap, shape = found.lean.gap, _shape(found)
+        return (
+            f"The average error of {stated} is within chance (95 % interval {100 * gap.low:z.2f} to "
+            f"{100 * gap.high:z.2f} points), but the hypothesis that they are calibrated is rejected ({p})"
+            f"{shape and f': they are {shape}'}.{_within(found)}"
+        )
+    return (
+        f"The hypothesis that {stated} are calibrated is not rejected ({p}).{_unseen(found, samples)}{_within(found)}"
+    )
+
+
+def _lean(found: Finding) -> str:
+    over, view = found.lean.gap.value > 0, found.view
+    if view.of_event:
+        return f"Risks of class {view.name} are {'over' if over else 'under'}stated {found.lean.amount()}"
+    where = " in the top label" if view.kind == "top label" else ""
+    return f"{'Over' if over else 'Under'}-confident{where} {found.lean.amount()}"
+
+
+def _shape(found: Finding) -> str:
+    """How the error depends on the probability; empty if the calibration line does not say."""
+    line = found.line
+    if line is None or line.slope_low <= 1 <= line.slope_high:
         return ""
-    return f"{'over' if gap > 0 else 'under'}-confident by {100 * abs(gap):.2f} points"
+    how = "too extreme" if line.slope < 1 else "too moderate"
+    if line.slope <= 0:
+        how = "no higher where the event is more frequent"
+    return f"{how} (calibration slope {line.slope:.2f})"
 
 
-def _blind_spot(predictions: Predictions) -> str:
-    """Gap that this number of samples could not have shown."""
-    unseen = chance_gap(predictions)
-    if unseen < LEAST_GAP:
+def _unseen(found: Finding, samples: int) -> str:
+    """Size of the errors that these samples cannot rule out."""
+    equal = found.equivalence
+    if equal.groups == 1:
+        return f" {samples:,} samples cannot rule out an average error of {100 * equal.largest:.2f} points."
+    average = 100 * max(abs(equal.low), abs(equal.high))
+    return (
+        f" {samples:,} samples cannot rule out an average error of {average:.2f} points, nor one of "
+        f"{100 * equal.largest:.2f} points in one of {equal.groups} groups by probability."
+    )
+
+
+def _within(found: Finding) -> str:
+    equal = found.equivalence
+    if not equal.on_average or (equal.groups == 1 and not equal.everywhere):
         return ""
-    return f"; with {len(predictions):,} samples an average gap below {100 * unseen:.2f} points would not be detected"
+    where = f", and in each of {equal.groups} groups by probability" if equal.everywhere and equal.groups > 1 else ""
+    return (
+        f" The average error is within ± {100 * equal.margin:g} points{where}, with {100 * equal.level:g} % confidence."
+    )
+
+
+def _together(audit: Audit, family: list[Finding], after: Finding | None) -> str:
+    """The sentence about all classes or labels."""
+    kind, total = family[0].view.kind, audit.predictions.classes or len(family)
+    words = f"{kind}es" if kind == "class" else f"{kind}s"
+    of = f"{len(family):,} {words}"
+    if total > len(family):
+        of = f"the {len(family):,} {words} of {total:,} that the model expects most often"
+    wrong = sorted((found for found in family if found.rejected), key=lambda found: -abs(found.lean.gap.value))
+    smallest = min(found.p_value for found in family)
+    holm = "Holm's correction" if len(family) > 1 else "one test"
+    if not wrong:
+        # Of all of them together: intervals at a level that makes all hold.
+        wider = NormalDist().inv_cdf(1 - 0.025 / len(family)) / ERRORS
+        gaps = [found.lean.gap for found in family]
+        widest = max(abs(gap.value) + wider * (gap.high - gap.low) / 2 for gap in gaps)
+        none = f"None of {of} is rejected as uncalibrated (smallest {p_value(smallest)}, {holm})"
+        return f"{none}; average errors of up to {100 * widest:.2f} points cannot be ruled out."
+    named = "; ".join(f"{kind} {found.view.name} {_of_class(found)}" for found in wrong[:MOST_NAMED])
+    more = f"; and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
+    start = "But the" if after is not None and not after.rejected else "The"
+    return (
+        f"{start} probabilities of {len(wrong):,} of {of} are not calibrated ({p_value(smallest)} at the smallest, "
+        f"{holm}): {named}{more}."
+    )
+
+
+def _of_class(found: Finding) -> str:
+    if not found.lean.shown:
+        return f"is within chance on average, but {_shape(found) or 'not at every probability'}"
+    return f"is {'over' if found.lean.gap.value > 0 else 'under'}stated {found.lean.amount()}"
 
 
 def _hope(audit: Audit) -> str:
     if audit.repair is None:
-        return audit.problem
+        return f"Recalibration was not tried: {audit.problem}."
     but = caveat(audit)
-    return f"temperature {audit.repair.temperature:.3g} {_effect(audit, audit.repair)}{but and f', but {but}'}"
+    how = audit.repair.how.description
+    return f"Recalibration by {how} {_effect(audit, audit.repair)}{but and f', but {but}'}."
 
 
 def _effect(audit: Audit, repair: Repair) -> str:
-    if not repair.test.rejected() and abs(repair.scores.gap) <= chance_gap(repair.predictions):
-        return f"repairs it, as far as {len(audit.predictions):,} samples show"
-    before, after = audit.scores.smooth_ece, repair.scores.smooth_ece
+    alone = [found for found in repair.judgements if found.view.kind not in ("class", "label")]
+    chance = all(abs(_gap(found.view.pairs)) <= chance_gap(found.view.pairs) for found in alone)
+    if chance and not any(found.rejected for found in repair.judgements):
+        return f"repairs it, as far as {audit.scores.samples:,} samples show (cross-fitted)"
+    wrong = [place for place, found in enumerate(audit.findings) if found.rejected]
+    before = float(np.mean([smooth_ece(audit.findings[place].view.pairs) for place in wrong]))
+    after = float(np.mean([smooth_ece(repair.judgements[place].view.pairs) for place in wrong]))
     removed = 1 - after / before if before > 0 else 0.0
     if removed >= 0.5:
         return "repairs most of it"
     if removed >= 0.2:
         return "repairs part of it"
     return "hardly helps" if removed > -0.1 else "makes it worse"
+
+
+def _gap(pairs: Predictions) -> float:
+    share = np.ones(len(pairs)) if pairs.weight is None else pairs.weight
+    return float(share @ (pairs.confidence.astype(np.float64) - pairs.correct) / share.sum())

@@ -1,0 +1,146 @@
+"""One audit on the terminal and as JSON."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from calibrant.commands.terminal import plain, print_scores
+from calibrant.metrics import Interval, Judgement
+from calibrant.metrics.verdicts import number, p_value
+from calibrant.report import Audit, verdict
+from calibrant.report.audit import Finding
+
+# Rows of the table of views; the rest is in JSON and in the report.
+MOST_VIEWS = 12
+LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
+
+
+def print_audit(console: Console, audit: Audit) -> None:
+    """Scores before and after recalibration, intervals, tests, and parts of the losses."""
+    columns = {"value": audit.scores}
+    if audit.repair is not None:
+        columns["recalibrated"] = audit.repair.scores
+    print_scores(console, columns, title=audit.scores.title)
+    _print(console, "95 % intervals: " + "; ".join(map(_interval, audit.intervals.values())) + ".")
+    for score, parts in audit.parts.items():
+        _print(
+            console,
+            f"{LOSSES[score]} {parts.loss:.4f} = {parts.calibration:.4f} calibration + {parts.refinement:.4f} "
+            f"refinement (recalibration: {parts.recalibration}).",
+        )
+    if len(audit.findings) == 1:
+        _print_finding(console, audit.findings[0])
+    else:
+        _print_findings(console, audit)
+    if audit.repair is not None:
+        how = audit.repair.how
+        tried = ", ".join(f"{name} {loss:.4f}" for name, loss in how.tried.items())
+        _print(
+            console,
+            f"Recalibration by {how.description}, fitted on all samples. In the column recalibrated, each half of the "
+            f"samples is recalibrated by a fit on the other half. Log loss there: {tried}.",
+        )
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(plain(text), highlight=False)
+
+
+def _interval(found: Interval) -> str:
+    name = {"nll": "log loss", "brier": "Brier", "gap": "gap", "ece": "ECE"}[found.metric]
+    return f"{name} {number(found.metric, found.low)} to {number(found.metric, found.high)}"
+
+
+def _print_finding(console: Console, found: Finding) -> None:
+    esd = f"ESD {number('esd', found.test.statistic)}, {p_value(found.p_value)} ({found.test.draws:,} draws)"
+    _print(console, f"Tests of the {found.view}: {esd}; {'; '.join(map(str, found.analytic))}.")
+    line = "none that is finite" if found.line is None else str(found.line)
+    _print(console, f"Calibration line: {line}. ICI {100 * found.ici:.2f} %.")
+    _print(console, f"Equivalence: {found.equivalence}.")
+
+
+def _print_findings(console: Console, audit: Audit) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("judged", overflow="fold")
+    for heading in ("gap", "95 % interval", "p", "within"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    shown = sorted(audit.findings[1:], key=lambda found: found.p_value)[: MOST_VIEWS - 1]
+    for found in (audit.findings[0], *shown):
+        gap, margin = found.lean.gap, found.equivalence.margin
+        table.add_row(
+            plain("top label" if found.view.kind == "top label" else f"{found.view.kind} {found.view.name}"),
+            f"{100 * gap.value:+z.2f}",
+            f"{100 * gap.low:z.2f} to {100 * gap.high:z.2f}",
+            p_value(found.p_value).removeprefix("p ").removeprefix("= "),
+            f"± {100 * margin:g}" if found.equivalence.on_average else "not shown",
+        )
+    console.print(table)
+    rest = len(audit.findings) - 1 - len(shown)
+    draws = max(found.test.draws for found in audit.findings)
+    _print(
+        console,
+        f"p: ESD of up to {draws:,} data sets drawn from calibrated probabilities, with Holm's correction for classes "
+        f"or labels. Gaps in points.{f' {rest:,} more are in --json.' if rest else ''}",
+    )
+
+
+def as_data(audit: Audit) -> dict[str, Any]:
+    """Everything in an audit, ready for JSON."""
+    test = asdict(audit.test) | {"rejected_at_5_percent": audit.test.rejected()}
+    return {
+        "name": audit.name,
+        "verdict": verdict(audit),
+        "task": audit.task,
+        **audit.scores.to_dict(),
+        "intervals": {key: asdict(found) for key, found in audit.intervals.items()},
+        "test": test,
+        "views": [_finding(found) for found in audit.findings],
+        "parts": {score: parts._asdict() for score, parts in audit.parts.items()},
+        "repair": None if audit.repair is None else _repair(audit),
+        "no_repair": audit.problem,
+    }
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    return {
+        "kind": found.view.kind,
+        "name": found.view.name,
+        "rejected_at_5_percent": found.rejected,
+        "p_value": found.p_value,
+        "test": asdict(found.test),
+        "gap": asdict(found.lean.gap),
+        "factor": None if found.lean.factor is None else found.lean.factor._asdict(),
+        "equivalence": asdict(found.equivalence)
+        | {"on_average": found.equivalence.on_average, "everywhere": found.equivalence.everywhere},
+        "analytic": [asdict(test) for test in found.analytic],
+        "calibration_line": None if found.line is None else found.line._asdict(),
+        "integrated_calibration_index": found.ici,
+    }
+
+
+def _repair(audit: Audit) -> dict[str, Any]:
+    assert audit.repair is not None  # noqa: S101 (checked by the caller; mypy cannot see it)
+    how = audit.repair.how
+    calibrator = how.calibrator
+    return {
+        "method": how.method,
+        "description": how.description,
+        "temperature": getattr(calibrator, "temperature_", None) if how.method == "temperature" else None,
+        "weights": getattr(calibrator, "weights_", None) if how.method == "auto" else None,
+        "notices": list(calibrator.notices_),
+        "cross_fitted_log_loss": how.tried,
+        **audit.repair.scores.to_dict(),
+        "views": [_judgement(found) for found in audit.repair.judgements],
+    }
+
+
+def _judgement(found: Judgement) -> dict[str, Any]:
+    return {
+        "kind": found.view.kind,
+        "name": found.view.name,
+        "rejected_at_5_percent": found.rejected,
+        "p_value": found.p_value,
+    }
