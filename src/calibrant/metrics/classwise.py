@@ -39,7 +39,7 @@ def classwise_ece(
     """
     checked = predictions(data, name="class-wise ECE", **given)
     errors = classwise_errors(checked, bins=bins, convention=convention)
-    return float(errors[_samples_of_each(checked) > 0].mean())
+    return float(errors[_totals(checked) > 0].mean())
 
 
 def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
@@ -52,10 +52,17 @@ def classwise_errors(given: Predictions, *, bins: int | None = None, convention:
     """
     rule, count = rule_of(convention, bins)
     gaps: Array = np.abs(classwise_gaps(given, rule, count)).sum(1)
-    if given.task != "multi-label":
-        return gaps / given.total
-    totals = [given.of_class(k).total for k in range(len(gaps))]
-    return np.divide(gaps, totals, out=np.zeros_like(gaps), where=np.asarray(totals) > 0)
+    totals = _totals(given)
+    return np.divide(gaps, totals, out=np.zeros_like(gaps), where=totals > 0)
+
+
+def _totals(given: Predictions) -> Array:
+    """Sum of the weights of the samples of each class, or of each label where it is not ignored, ``(C,)``."""
+    probabilities, _ = given.of_classes("class-wise ECE")
+    count = probabilities.shape[1]
+    if given.task == "multi-label":
+        return np.array([given.of_class(k).total for k in range(count)])
+    return np.full(count, given.total)
 
 
 def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:
