@@ -180,7 +180,7 @@ def saved_parquet(**arrays: Any) -> Callable[[Path], None]:
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "missing": (lambda folder: folder / "missing.npz", "no such file"),
     "folder": (bad("d.npz", lambda path: path.mkdir()), "is a folder"),
-    "suffix": (bad("predictions.txt", b"1"), "expected one of .npz, .csv, .parquet"),
+    "suffix": (bad("predictions.txt", b"1"), "expected one of .npz, .npy, .csv"),
     "empty": (bad("empty.npz", b""), "is empty"),
     "not a zip": (bad("text.npz", b"hello, I am not a zip file"), "is not an .npz file"),
     "pickle": (bad("pickle.npz", b"\x80\x04K\x01."), "is not an .npz file"),
@@ -204,13 +204,14 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "binary file as csv": (bad("b.csv", bytes(range(256))), "is not a text file"),
     "header only": (bad("h.csv", b"confidence,correct\n"), "no rows below its header"),
     "words": (bad("w.csv", b"confidence,correct\n0.5,1\nhigh,0\n0.2,1\n"), "row 2 has 'high'"),
-    "hole": (bad("w.csv", b"confidence,correct\n0.5,1\n,0\n0.2,1\n"), "must hold a number in every row"),
-    "short row": (bad("w.csv", b"confidence,correct\n0.5,1\n0.3\n0.2,1\n"), "must hold a number in every row"),
-    "semicolons": (bad("s.csv", b"confidence;correct\n0.5;1\n"), "separate them with commas"),
+    "hole": (bad("w.csv", b"confidence,correct\n0.5,1\n,0\n0.2,1\n"), "'confidence' has 1 empty values"),
+    "short row": (bad("w.csv", b"confidence,correct\n0.5,1\n0.3\n0.2,1\n"), "line 3 has 1 field, but the header has 2"),
+    "long row": (bad("w.csv", b"confidence,correct\n0.5,1\n0.3,0,9\n"), "line 3 has 3 fields, but the header has 2"),
+    "long rows": (bad("w.csv", b"confidence,correct\n0.5,1,2\n0.3,0,9\n"), "line 2 has 3 fields"),
     "no header": (bad("n.csv", b"0.5,1\n0.7,0\n"), "first line must hold the names"),
     "blank": (bad("n.csv", b"\n\n"), "holds no line"),
     "twice": (bad("t.csv", b"confidence,correct,correct\n0.5,1,1\n"), "has 2 columns 'correct'"),
-    "long cell": (bad("l.csv", b"confidence,correct\n" + b"1" * 200_000 + b",1\n"), "cannot be read as CSV"),
+    "long cell": (bad("l.csv", b"confidence,correct\n" + b"1" * 200_000 + b",1\n"), "must lie in"),
     "pipe": (bad("p.npz", lambda path: os.mkfifo(path)), "is not a regular file"),
     "not arrays": (bad("z.npz", text_member), "is not an array"),
     "vast": (bad("v.npz", vast), "does not fit into memory"),
@@ -222,7 +223,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "not parquet": (bad("p.parquet", b"PAR1 but no"), "is not a Parquet file"),
     "nulls": (bad("p.parquet", saved_parquet(confidence=[0.5, None, 0.2], correct=[1, 0, 1])), "1 empty values"),
     "ragged": (bad("p.parquet", saved_parquet(logits=[[1.0], [1.0, 2], [3.0]], target=[0, 0, 1])), "one length"),
-    "strings": (bad("p.parquet", saved_parquet(confidence=["a", "b", "c"], correct=[1, 0, 1])), "must hold numbers"),
+    "strings": (bad("p.parquet", saved_parquet(confidence=["a", "b", "c"], correct=[1, 0, 1])), "row 1 has 'a'"),
 }  # fmt: skip
 
 

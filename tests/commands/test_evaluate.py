@@ -208,7 +208,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "missing": (["nope.npz"], "nope.npz: no such file"),
     "twice": (["sharp.npz", "./sharp.npz"], "the same file is given twice"),
     "overwrite": (["sharp.npz", "--report", "sharp.npz"], "would overwrite"),
-    "engine": (["sharp.npz", "--engine", "duckdb"], "reads only .csv and .parquet"),
+    "engine": (["sharp.npz", "--engine", "duckdb"], "reads only tables (.csv"),
     "report beyond memory": (
         ["pairs.csv", "--engine", "duckdb", "--report", "x.html"],
         "--report needs the samples in memory",

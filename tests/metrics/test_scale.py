@@ -234,7 +234,7 @@ LOGITS: dict[str, Any] = {"logits": [[0.5, 2.5], [0.1, 0.9], [0.3, 0.7]], "targe
         (GOOD | {"confidence": ["a", "b", "c"]}, "column confidence holds .*, not numbers"),
         (GOOD | {"correct": [0, 1, 2]}, "1 of 3 rows have a correct that is neither 0 nor 1"),
         (GOOD | {"correct": [False, None, True]}, "1 of 3 rows have a correct that is neither 0 nor 1"),
-        ({"logits_0": [1.0] * 3, "logits_2": [1.0] * 3, "target": [0] * 3}, "2 columns logits_..., but no logits_1"),
+        ({"logits_0": [1.0] * 3, "logits_2": [1.0] * 3, "target": [0] * 3}, "2 columns logits_..., but no 'logits_1'"),
     ],
 )  # fmt: skip
 def test_bad_columns_are_named_with_their_remedy(tmp_path: Path, columns: dict[str, Any], complaint: str) -> None:

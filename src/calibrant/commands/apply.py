@@ -2,18 +2,28 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands.terminal import Advance, plain, print_json, print_scores, progress_bar
-from calibrant.files import SUFFIXES, Column, FileError, Source, naming, read_source, write_predictions
+from calibrant.commands.terminal import Advance, plain, print_json, print_scores, progress_bar, show_notices
+from calibrant.files import (
+    WRITTEN,
+    Array,
+    FileError,
+    Source,
+    naming,
+    output_beside,
+    read_source,
+    write_calibrated,
+)
 from calibrant.metrics import Scores, evaluate, predictions
 from calibrant.metrics.columns import Columns
 from calibrant.posthoc import Calibrator, load, logits_from_probabilities
+from calibrant.tables import suffix_of
 
 # Rows that scores need: the number that ``evaluate`` does.
 FEWEST = 3
@@ -23,15 +33,14 @@ FEWEST = 3
 class Calibrated:
     """Calibrated predictions of a file, and the scores before and after if the target is known and not too short."""
 
-    path: Path
-    probabilities: Column
-    target: Column | None = None
+    source: Source
+    probabilities: Array
     before: Scores | None = None
     after: Scores | None = None
 
     def write(self, out: Path) -> None:
-        """Write the probabilities, and the target if known."""
-        write_predictions(out, self.probabilities, self.target)
+        """Write the probabilities, and all other columns of the file."""
+        write_calibrated(out, self.source, self.probabilities)
 
     def scores(self) -> dict[str, Any]:
         """Scores as JSON, or null."""
@@ -43,11 +52,11 @@ class Calibrated:
     def show(self, console: Console, out: Path) -> None:
         """Print the scores, and where the probabilities are."""
         if self.before is not None and self.after is not None:
-            title = f"{plain(str(self.path))}: {self.before.title}"
+            title = f"{plain(str(self.source.path))}: {self.before.title}"
             print_scores(console, {"before": self.before, "after": self.after}, title=title)
         else:
-            lacks = "has no target" if self.target is None else f"has fewer than {FEWEST} rows"
-            console.print(f"{plain(str(self.path))} {lacks}, so there are no scores to show.", highlight=False)
+            lacks = "has no target" if self.source.labels is None else f"has fewer than {FEWEST} rows"
+            console.print(f"{plain(str(self.source.path))} {lacks}, so there are no scores to show.", highlight=False)
         console.print(f"Written: {plain(str(out))}", soft_wrap=True, highlight=False)
 
 
@@ -59,45 +68,42 @@ def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_
         source = read_source(path, names)
         with naming(path):
             logits = logits_of(source)
-        done = calibrated(calibrator, path, source, logits, begin)
+        done = calibrated(calibrator, source, logits, begin)
         begin("writing")
         done.write(out)
     method = type(calibrator).__name__
     if as_json:
-        print_json({"method": method, "calibrator": str(saved), "out": str(out), **done.scores()})
+        notices = list(source.notices)
+        print_json({"method": method, "notices": notices, "calibrator": str(saved), "out": str(out), **done.scores()})
         return
     console = Console()
     console.print(f"[bold]{method}[/] from {plain(str(saved))}.", highlight=False)
+    show_notices(console, source.notices)
     done.show(console, out)
 
 
 def output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
     """File to write for a file of predictions, checked: not one of the inputs, and of a known format."""
-    out = out or path.with_name(f"{path.stem}-calibrated{path.suffix}")
+    out = out or output_beside(path)
     if os.path.realpath(out) in {os.path.realpath(each) for each in inputs}:
         raise FileError(out, "would be overwritten: choose another --out")
-    if out.suffix.lower() not in SUFFIXES:
-        raise FileError(out, f"expected one of {', '.join(SUFFIXES)}")
+    if suffix_of(out) not in WRITTEN:
+        raise FileError(out, f"expected one of {', '.join(WRITTEN)}")
     return out
 
 
-def calibrated(
-    calibrator: Calibrator, path: Path, source: Source, logits: Column, begin: Callable[[str], Advance]
-) -> Calibrated:
+def calibrated(calibrator: Calibrator, source: Source, logits: Array, begin: Callable[[str], Advance]) -> Calibrated:
     """Apply a calibrator to checked logits of a file, and evaluate the result if the target is known."""
     begin("applying")
-    with naming(path):
+    with naming(source.path):
         probabilities = np.asarray(calibrator.predict_proba(logits))
-        if source.labels is None:
-            return Calibrated(path, probabilities)
-        target = source.labels.astype(np.int64)
-        if len(target) < FEWEST:
-            return Calibrated(path, probabilities, target)
-        after = evaluate(probabilities=probabilities, target=target)
-        return Calibrated(path, probabilities, target, evaluate(source.predictions()), after)
+        if source.labels is None or len(source.labels) < FEWEST:
+            return Calibrated(source, probabilities)
+        after = replace(source, kind="probabilities", values=probabilities)
+        return Calibrated(source, probabilities, evaluate(source.predictions()), evaluate(after.predictions()))
 
 
-def logits_of(source: Source, fewest: int = 1) -> Column:
+def logits_of(source: Source, fewest: int = 1) -> Array:
     """Checked logits of all classes, of at least ``fewest`` samples."""
     if source.kind == "confidence":
         raise ValueError("holds confidences only: recalibration needs the logits or probabilities of all classes")

@@ -11,15 +11,24 @@ from rich.console import Console
 
 from calibrant.commands import Engine
 from calibrant.commands.shown import as_data, print_audit
-from calibrant.commands.terminal import Advance, plain, print_json, print_scores, printable, progress_bar
-from calibrant.files import FileError, fits_in_memory, naming, read_predictions
+from calibrant.commands.terminal import (
+    Advance,
+    plain,
+    print_json,
+    print_scores,
+    printable,
+    progress_bar,
+    show_notices,
+)
+from calibrant.files import FileError, fits_in_memory, naming, read_source
 from calibrant.metrics import Comparison, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.table import metrics_table
 from calibrant.report import Audit, audit, verdict
+from calibrant.tables import SUFFIXES as TABLES
+from calibrant.tables import is_table, missing
 
-TABLES = (".csv", ".parquet")
 # Fewest samples that two models must share to be compared.
 FEWEST_COMPARED = 4
 
@@ -61,8 +70,9 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
         from calibrant.report import require_report_packages
 
         require_report_packages()
+    notices: dict[str, tuple[str, ...]] = {}
     with progress_bar("reading") as begin:
-        audits = [_audit(path, name, options, begin) for path, name in zip(paths, names, strict=True)]
+        audits = [_audit(path, name, options, notices, begin) for path, name in zip(paths, names, strict=True)]
         begin("comparing")
         compared = _compare(audits, options)
         if report is not None:
@@ -72,12 +82,14 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
             write_report(report, audits, compared.pairs)
     if as_json:
         print_json({
-            "models": [as_data(one) for one in audits],
+            "models": [as_data(one) | {"notices": list(notices[one.name])} for one in audits],
             "comparisons": [{"names": [a, b], **asdict(found)} for a, b, found in compared.pairs],
             "not_compared": compared.left_out,
         })  # fmt: skip
         return
     _show(audits, compared, Console())
+    for name, found in notices.items():
+        show_notices(Console(), found, f"{name}: " if len(audits) > 1 else "")
     if report is not None:
         Console().print(f"Report: {plain(str(report))}", soft_wrap=True, highlight=False)
 
@@ -91,9 +103,14 @@ def model_names(paths: Sequence[Path]) -> list[str]:
     return [f"{k}: {printable(str(path))}" for k, path in enumerate(paths, 1)]
 
 
-def _audit(path: Path, name: str, options: Options, begin: Callable[[str], Advance]) -> Audit:
+def _audit(
+    path: Path, name: str, options: Options, notices: dict[str, tuple[str, ...]], begin: Callable[[str], Advance]
+) -> Audit:
     begin(f"{name}: reading")
-    given = read_predictions(path, options.names)
+    source = read_source(path, options.names, labelled=True)
+    notices[name] = source.notices
+    with naming(path):
+        given = source.predictions()
     return audit(
         name, given, bins=options.bins, convention=options.convention, draws=options.draws, seed=options.seed,
         margin=options.margin, progress=begin(f"{name}: testing"),
@@ -135,17 +152,17 @@ def _engines(paths: Sequence[Path], wished: Engine) -> list[Engine]:
     """How to read each file: all in memory, or all with SQL."""
     if wished == "memory":
         return ["memory" for _ in paths]
-    tables = [path.suffix.lower() in TABLES for path in paths]
+    tables = [is_table(path) for path in paths]
     if wished == "auto":
         beyond = [
-            table and path.is_file() and not fits_in_memory(path) for path, table in zip(paths, tables, strict=True)
+            table and not missing(path) and not fits_in_memory(path) for path, table in zip(paths, tables, strict=True)
         ]
         if not any(beyond):
             return ["memory" for _ in paths]
         wished = "duckdb"
     for path, table in zip(paths, tables, strict=True):
         if not table:
-            raise FileError(path, f"{wished} reads only {' and '.join(TABLES)}: evaluate it separately")
+            raise FileError(path, f"{wished} reads only tables ({', '.join(TABLES)}): evaluate it separately")
     return [wished for _ in paths]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands.apply import FEWEST, Calibrated, calibrated, logits_of, output_of
-from calibrant.commands.terminal import Advance, plain, print_json, progress_bar
+from calibrant.commands.terminal import Advance, plain, print_json, progress_bar, show_notices
 from calibrant.files import FileError, naming, read_source
 from calibrant.metrics.columns import Columns
 from calibrant.posthoc import METHODS, AutoCalibration, Calibrator, FitWarning, TemperatureScaling
@@ -73,8 +73,7 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Fit, names: Columns, *,
     console.print(f"[bold]{how.method}{found}[/], fitted on {plain(str(fit))}.", highlight=False)
     if isinstance(calibrator, AutoCalibration):
         console.print(_explained(calibrator), highlight=False)
-    for notice in notices:
-        console.print(f"[yellow]Note:[/] {plain(notice)}", highlight=False)
+    show_notices(console, notices)
     if done is not None and written is not None:
         done.show(console, written)
     if save is not None:
@@ -108,11 +107,11 @@ def _explained(auto: AutoCalibration) -> str:
     )
 
 
-def _fitted(how: Fit, logits: Any, target: Any) -> tuple[Calibrator, list[str]]:
+def _fitted(how: Fit, logits: Any, target: Any, weight: Any) -> tuple[Calibrator, list[str]]:
     """Fit, and collect the notices."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
-        calibrator = how.calibrator().fit(logits, target)
+        calibrator = how.calibrator().fit(logits, target, sample_weight=weight)
     notices = [str(each.message).partition(": ")[2] for each in caught if issubclass(each.category, FitWarning)]
     if how.method != "auto" and logits.size <= CROSS_CHECKED:
         worse = calibrator.worse_than_nothing(logits, target)
@@ -129,16 +128,30 @@ def _recalibrate(
     if training.labels is None:
         called = names.of(training.kind)[1]
         raise FileError(fit, f"has no {called!r}: a method needs labels to be fitted")
+    notices = [f"{fit.name}: {notice}" for notice in training.notices]
     # Checked first, so that errors of a file come before errors of a fit.
     with naming(fit):
         logits, target = logits_of(training, FEWEST), training.labels.astype(np.int64)
     if apply is None or new is None:
         begin(f"fitting {how.method}")
         with naming(fit):
-            return *_fitted(how, logits, target), None
+            calibrator, found = _fitted(how, logits, target, training.weight)
+        return calibrator, notices + found, None
+    if os.path.realpath(fit) == os.path.realpath(apply):
+        notices.append(
+            "it is fitted on the file that it is applied to, so the scores after are too good: fit on held-out data"
+        )
+    else:
+        notices += [f"{apply.name}: {notice}" for notice in new.notices]
+    if training.names is not None and new.names is not None and training.names != new.names:
+        raise FileError(apply, f"its classes are {_few(new.names)}, but those of {fit} are {_few(training.names)}")
     with naming(apply):
         new_logits = logits_of(new)
     begin(f"fitting {how.method}")
     with naming(fit):
-        calibrator, notices = _fitted(how, logits, target)
-    return calibrator, notices, calibrated(calibrator, apply, new, new_logits, begin)
+        calibrator, found = _fitted(how, logits, target, training.weight)
+    return calibrator, notices + found, calibrated(calibrator, new, new_logits, begin)
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + ", ..." * (len(names) > 5)

@@ -1,7 +1,7 @@
 """Output on the terminal: tables of scores side by side, and progress."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,6 +69,12 @@ def _score_table(
         convention = first.convention if len(said) == 1 else first.convention.split(",")[0].split(";")[0]
         table.add_row(first.label, *found, *([plain(convention)] if with_convention else []))
     return table
+
+
+def show_notices(console: Console, notices: Sequence[str], about: str = "") -> None:
+    """Print what was assumed or is doubtful, one line each."""
+    for notice in notices:
+        console.print(f"[yellow]Note:[/] {plain(about)}{plain(notice)}", highlight=False)
 
 
 def plain(text: str) -> str:

@@ -1,102 +1,191 @@
-"""Reading predictions: which arrays of a file to read, and whether it fits into memory."""
+"""Reading predictions: which arrays of a file to read, what they mean, and whether they fit into memory."""
 
 import re
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+
+from calibrant.files import language
+from calibrant.files.arrays import Array, Npy, Npz
+from calibrant.files.cells import alike, filled, is_text, numbers_of
 from calibrant.files.error import FileError, naming
-from calibrant.files.formats import SUFFIXES, Column, Parquet, open_file
-from calibrant.metrics import Predictions, predictions
-from calibrant.metrics.columns import Columns, Kind
-
-
-@dataclass(frozen=True)
-class Source:
-    """Content of a file: values of one kind, and their labels if there are any."""
-
-    kind: Kind
-    values: Column
-    labels: Column | None
-
-    def predictions(self) -> Predictions:
-        """Return checked predictions."""
-        if self.kind == "confidence":
-            return predictions(self.values, self.labels, minimum=3, name="an evaluation")
-        given: dict[str, Any] = {self.kind: self.values, "target": self.labels}
-        return predictions(minimum=3, name="an evaluation", **given)
+from calibrant.files.labels import class_indices, names_of_classes
+from calibrant.files.source import SUFFIXES, Source, open_file
+from calibrant.files.tables import Table, cells_of_parquet
+from calibrant.files.values import checked, flattened, looks_normalised
+from calibrant.metrics import Predictions
+from calibrant.metrics.columns import Columns
+from calibrant.metrics.layouts import Layout, find_layout
+from calibrant.tables import files_of, is_table, suffix_of
 
 
 def read_predictions(path: Path, names: Columns | None = None) -> Predictions:
     """Read a file of predictions.
 
     Args:
-        path: ``.npz``, ``.csv`` or ``.parquet`` with ``logits`` or ``probabilities`` and ``target``, or with
-            ``confidence`` and ``correct``. In a table, ``(N, C)`` values are columns ``logits_0``, ``logits_1``, ...,
-            or in Parquet one column of lists.
+        path: ``.npz``, ``.npy``, ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``, or a folder or pattern of tables, with
+            ``logits`` or ``probabilities`` and ``target``, or with ``confidence`` and ``correct``. In a table,
+            ``(N, C)`` values are columns ``logits_0``, ``logits_1``, ..., or one column of lists.
         names: Names of the arrays or columns, if they are different.
     """
-    source = read_source(path, names)
-    if source.labels is None:
-        missing = "correct" if source.kind == "confidence" else "target"
-        called = (names or Columns()).of(source.kind)[1]
-        raise FileError(path, f"has {source.kind} but no {called!r}: add it, or name yours with --{missing}")
+    source = read_source(path, names, labelled=True)
     with naming(path):
         return source.predictions()
 
 
-def read_source(path: Path, names: Columns | None = None) -> Source:
-    """Read logits, probabilities or confidences, and the target or correctness if there is one."""
+def read_source(path: Path, names: Columns | None = None, *, labelled: bool = False) -> Source:
+    """Read logits, probabilities or confidences, and the target or correctness if there is one.
+
+    Args:
+        path: File, folder or pattern.
+        names: Names of the arrays or columns, and what they mean.
+        labelled: Whether labels must be there.
+
+    Raises:
+        FileError: If it cannot be read; one line that names the file and the remedy.
+    """
     names = names or Columns()
     _check_is_there(path)
     with naming(path), closing(open_file(path)) as opened:
-        there = opened.names()
-        kind = _choose(path, there, names)
-        name, labels_name = names.of(kind)
-        values = opened.read(name)
-        labels = opened.read(labels_name) if labels_name in there else None
-    for array, called in ((values, name), (labels, labels_name)):
-        if array is not None and array.ndim == 0:
-            raise FileError(path, f"{called!r} is a single number: it must have a row for each sample")
-    if labels is not None and len(labels) != len(values):
-        raise FileError(path, f"{name!r} has {len(values)} rows but {labels_name!r} has {len(labels)}")
-    return Source(kind, values, labels)
+        if isinstance(opened, Table):
+            if opened.is_empty():
+                raise FileError(path, "has no rows below its header, or none at all")
+            if names.kinds() == Columns().kinds() and language.is_harness(opened.names()):
+                return language.read_harness(path, opened)
+        layout = find_layout(opened.names(), names)
+        read = _read(path, opened, layout, names)
+        if labelled and not layout.labels:
+            raise FileError(path, _without_labels(layout, names))
+        return _finished(read, opened, layout, names)
 
 
 def _check_is_there(path: Path) -> None:
-    if path.is_dir():
+    if not is_table(path) and suffix_of(path) not in SUFFIXES:
+        raise FileError(path, f"expected one of {', '.join(SUFFIXES)}, a folder or a pattern of them")
+    if path.is_dir() and suffix_of(path) in (".npz", ".npy"):
         raise FileError(path, "is a folder: name a file in it")
-    if path.suffix.lower() not in SUFFIXES:
-        raise FileError(path, f"expected one of {', '.join(SUFFIXES)}")
+    if path.is_dir() or (not path.exists() and re.search(r"[*?\[]", str(path))):
+        return
     if not path.is_file():
         raise FileError(path, "is not a regular file" if path.exists() else "no such file")
     if path.stat().st_size == 0:
         raise FileError(path, "is empty: was it written to the end?")
 
 
-def _choose(path: Path, there: list[str], names: Columns) -> Kind:
-    """Which of the three kinds to read: the one the user named, else the most informative one."""
-    with_labels = [kind for kind in names.kinds() if set(names.of(kind)) <= set(there)]
-    alone = [kind for kind in names.kinds() if names.of(kind)[0] in there]
-    for kind in with_labels + alone:
-        return kind
-    looked_for = " or ".join(repr(names.of(kind)[0]) for kind in names.kinds())
-    found = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "") or "no arrays"
-    raise FileError(
-        path, f"has no {looked_for}; it has {found}: name yours with --logits, --probabilities or --confidence"
+def _without_labels(layout: Layout, names: Columns) -> str:
+    called = names.of(layout.kind)[1]
+    if layout.kind == "confidence":
+        return f"has confidence but no {called!r}: add it, or name yours with --correct, or --prediction and --target"
+    return f"has {layout.kind} but no {called!r}: add it, or name yours with --target"
+
+
+def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns) -> Source:
+    """The columns as they are: values as one array, labels and weights."""
+    by_options = isinstance(opened, Table) and language.holds_options(opened.columns[layout.values[0]])
+    wanted = [*layout.labels, *(name for name in (layout.prediction, names.weight) if name)]
+    if names.weight is not None and names.weight not in opened.names():
+        raise FileError(path, f"has no weights {names.weight!r}; it has {', '.join(opened.names()[:20])}")
+    for name in (*layout.values, *wanted):
+        twins = [other for other in opened.names() if re.fullmatch(rf"{re.escape(name)} \(column \d+\)", other)]
+        if twins:
+            raise ValueError(f"has {1 + len(twins)} columns {name!r}: rename all but one")
+    columns = opened.read(wanted if by_options else [*layout.values, *wanted])
+    for name, column in columns.items():
+        if column.ndim == 0:
+            raise FileError(path, f"{name!r} is a single number: it must have a row for each sample")
+    labels = None
+    if layout.labels:
+        parts = [columns[name] for name in layout.labels]
+        labels = parts[0] if len(parts) == 1 else np.stack(list(map(numbers_of, layout.labels, parts)), 1)
+    weight = None if names.weight is None else numbers_of(names.weight, columns[names.weight])
+    said = layout.notices + (opened.notices if isinstance(opened, Table) else ())
+    source = Source(path, layout.kind, np.empty(0), labels, layout.classes, weight, layout.values, notices=said)
+    source = replace(source, label=layout.labels[0] if layout.labels else None)
+    if isinstance(opened, Table) and by_options:
+        return language.with_options(source, opened.json(layout.values[0]))
+    values, labels = flattened(_stacked(layout, columns), labels)
+    if labels is not None and len(labels) != len(values):
+        raise ValueError(f"{layout.values[0]!r} has {len(values)} rows but {layout.labels[0]!r} has {len(labels)}")
+    if layout.prediction is not None and labels is not None:
+        predicted = filled(layout.prediction, columns[layout.prediction])
+        labels, more = alike(predicted, filled(layout.labels[0], labels))
+        source = replace(source, notices=source.notices + more)
+    return replace(source, values=values, labels=labels)
+
+
+def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
+    arrays = [columns[name] for name in layout.values]
+    if len(arrays) == 1:
+        return arrays[0] if arrays[0].dtype.kind == "U" else numbers_of(layout.values[0], arrays[0])
+    if any(array.ndim > 1 for array in arrays):
+        raise ValueError(f"columns {layout.values[0]!r} and so on must hold plain numbers")
+    return np.stack(list(map(numbers_of, layout.values, arrays)), 1)
+
+
+def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: Columns) -> Source:
+    """Leave out what is ignored, number the classes, and make the values ready."""
+    source = _without_ignored(source, layout, names.ignore_index)
+    count = source.values.shape[1] if source.values.ndim > 1 and source.values.shape[1] > 1 else 2
+    labels, several = source.labels, source.labels is not None and source.labels.ndim > 1
+    of_classes: tuple[str, ...] | None = None
+    more: tuple[str, ...] = ()
+    if source.kind != "confidence":
+        of_columns = source.names or _names_of_arrays(opened)
+        of_classes = names_of_classes(of_columns, names.class_names(), count)
+        if labels is not None and not several:
+            labels, of_classes, more = class_indices(layout.labels[0], labels, of_classes, count)
+    elif labels is not None and is_text(labels):
+        labels = numbers_of(layout.labels[0], labels)
+    if "label_ids" in layout.labels and source.kind == "logits" and looks_normalised(source.values):
+        raise ValueError("rows of 'predictions' sum to 1, as probabilities do: give --probabilities predictions, "
+                         "or --logits predictions")  # fmt: skip
+    values, changed = checked(source.kind, source.values, percent=names.percent, several=several)
+    return replace(source, values=values, labels=labels, names=of_classes, notices=source.notices + more + changed)
+
+
+def _names_of_arrays(opened: Npz | Npy | Table) -> tuple[str, ...] | None:
+    """Names of the classes that are saved with the arrays, as ``classes_`` of scikit-learn."""
+    name = next((each for each in ("classes_", "classes") if each in opened.names()), None)
+    if isinstance(opened, Table) or name is None:
+        return None
+    return tuple(str(each) for each in opened.read([name])[name].tolist())
+
+
+def _without_ignored(source: Source, layout: Layout, ignored: int | None) -> Source:
+    labels = source.labels
+    if labels is None or is_text(labels) or source.kind == "confidence":
+        return source
+    if ignored is None:
+        negative = labels[np.ma.getdata(labels < 0)] if labels.dtype.kind in "if" and labels.ndim == 1 else labels[:0]
+        if len(negative) and (negative == negative[0]).all() and len(negative) < len(labels):
+            raise ValueError(
+                f"column {layout.labels[0]!r} has {negative[0]:g} in {len(negative):,} of {len(labels):,} rows: give "
+                f"--ignore-index {negative[0]:g} to leave them out"
+            )
+        return source
+    kept = np.flatnonzero(labels != ignored)
+    if len(kept) == len(labels):
+        return source
+    return source.keep(
+        kept, f"{len(labels) - len(kept):,} of {len(labels):,} rows with the label {ignored} are left out"
     )
 
 
 def fits_in_memory(path: Path) -> bool:
     """Whether a table can be processed in memory, by its size and the free memory."""
-    if path.suffix.lower() == ".parquet":
-        with naming(path), closing(Parquet(path)) as opened:
-            read = 8 * opened.values()
-    else:
-        read = path.stat().st_size
+    with naming(path):
+        files = files_of(str(path))
+        read = 8 * cells_of_parquet(path, files) if suffix_of(files[0]) == ".parquet" else sum(map(_bytes, files))
     # Copies: as read, as float64, sorted, and one work array.
     return 4 * read < free_memory()
+
+
+def _bytes(name: str) -> int:
+    """Size of a text file; compressed numbers take a fifth of it at most."""
+    path = Path(name)
+    return path.stat().st_size * (5 if path.suffix.lower() == ".gz" else 1)
 
 
 def free_memory() -> int:

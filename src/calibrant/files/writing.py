@@ -5,12 +5,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
 
 from calibrant.files.error import FileError
-from calibrant.files.formats import SUFFIXES, Column
 
 
 @contextmanager
@@ -47,28 +43,3 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write text or bytes to a file, whole or not at all."""
     with whole_or_not_at_all(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def write_predictions(
-    path: Path, values: Column, target: Column | None, *, kind: Literal["logits", "probabilities"] = "probabilities"
-) -> None:
-    """Write ``(N, C)`` logits or probabilities, and the target if known, in the format of the file's name."""
-    labels = {} if target is None else {"target": target}
-    columns = {f"{kind}_{k}": values[:, k] for k in range(values.shape[1])} | labels
-    with whole_or_not_at_all(path) as temporary, temporary.open("wb") as file:
-        match path.suffix.lower():
-            case ".npz":
-                arrays: dict[str, Any] = {kind: values, **labels}
-                np.savez(file, **arrays)
-            case ".csv":
-                digits = "%.9g" if values.dtype == np.float32 else "%.17g"
-                formats = [digits] * values.shape[1] + ["%d"] * len(labels)
-                table = np.column_stack(list(columns.values()))
-                np.savetxt(file, table, delimiter=",", header=",".join(columns), comments="", fmt=formats)
-            case ".parquet":
-                import pyarrow
-                import pyarrow.parquet
-
-                pyarrow.parquet.write_table(pyarrow.table(columns), file)
-            case _:
-                raise FileError(path, f"expected one of {', '.join(SUFFIXES)}")

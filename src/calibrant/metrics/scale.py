@@ -1,6 +1,5 @@
 """Exact calibration statistics of predictions that do not fit in memory, by DuckDB or Spark."""
 
-import glob
 import os
 import re
 import tempfile
@@ -17,8 +16,9 @@ from calibrant import inputs
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.scale_columns import Column, Rows, find_pairs
+from calibrant.metrics.scale_columns import Rows, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Sums
+from calibrant.tables import SETTINGS, Column, open_table, text
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -85,8 +85,8 @@ def statistics_duckdb(
     after an error.
 
     Args:
-        source: A ``.parquet`` or ``.csv`` file, a directory of Parquet files, or a pattern such as
-            ``"part-*.parquet"``.
+        source: A ``.parquet``, ``.csv``, ``.tsv`` or ``.jsonl`` file, also gzipped, a folder of them, or a pattern such
+            as ``"part-*.parquet"``.
         columns: Names of its columns.
         bins: Number of equal-width, right-closed bins of ECE and MCE.
         memory_limit: Memory that DuckDB may use, such as ``"500MB"``, in addition to that of the process itself.
@@ -117,10 +117,10 @@ def statistics_duckdb(
     report = progress or (lambda _: None)
     with tempfile.TemporaryDirectory(prefix="calibrant-", dir=temp_dir) as spill:
         try:
-            with duckdb.connect() as connection:
+            with duckdb.connect(config=SETTINGS) as connection:
                 _limit(connection, memory_limit, threads, spill)
                 report(0.0)
-                found = _columns_of_file(connection, where)
+                found = open_table(connection, where).columns
                 return _statistics(
                     sql.DUCKDB, lambda text: connection.execute(text).fetchall(), "source", found, columns, bins,
                     where=where, ranges=None, report=report,
@@ -237,7 +237,7 @@ def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
 def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | None, spill: str) -> None:
     settings = {"memory_limit": memory_limit, "temp_directory": spill}
     for name, value in settings.items():
-        connection.execute(f"SET {name} = {_text(value)}")
+        connection.execute(f"SET {name} = {text(value)}")
     # The order of rows does not matter here, and keeping it costs memory.
     connection.execute("SET preserve_insertion_order = false")
     # Parquet's statistics leave NaN out, and DuckDB 2.0 would conclude from them that there is none (its issue 25521).
@@ -249,35 +249,6 @@ def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | N
         threads = max(1, min(os.cpu_count() or 1, int(megabytes / MEGABYTES_PER_THREAD)))
     inputs.check_count("threads", threads)
     connection.execute(f"SET threads = {threads}")
-
-
-def _columns_of_file(connection: "DuckDBPyConnection", where: str) -> list[Column]:
-    """Make the view ``source`` of a file, and return its columns."""
-    path = Path(where)
-    remote = "://" in where
-    suffix = path.suffix.lower()
-    if suffix not in (".parquet", ".csv") and not path.is_dir():
-        raise ValueError(UNKNOWN.format(where))
-    if not remote and not glob.glob(where) and not path.exists():  # noqa: PTH207 (the pattern may be absolute)
-        raise FileNotFoundError(f"{where}: no such file: check the path")
-    pattern = glob.escape(where) if path.exists() else where
-    if path.is_dir():
-        pattern += "/**/*.parquet"
-
-    def describe(reader: str) -> list[Column]:
-        connection.execute(f"CREATE OR REPLACE VIEW source AS SELECT * FROM {reader}")  # noqa: S608 (quoted below)
-        return [Column(name, kind) for name, kind, *_ in connection.execute("DESCRIBE source").fetchall()]
-
-    if suffix != ".csv":
-        return describe(f"read_parquet({_text(pattern)})")
-    found = describe(f"read_csv({_text(pattern)}, header = true, delim = ',')")
-    # A column that begins with whole numbers may contain others later.
-    wide = ", ".join(f"{_text(column.name)}: 'DOUBLE'" for column in found if column.type == "BIGINT")
-    return describe(f"read_csv({_text(pattern)}, header = true, delim = ',', types = {{{wide}}})") if wide else found
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _first_line(message: str) -> str:

@@ -1,85 +1,96 @@
 """Columns of a source of predictions, and SQL that makes pairs of confidence and correctness from them."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.given import TOLERANCE
+from calibrant.metrics.layouts import find_layout
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
+from calibrant.tables import Column, text
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
 
 Rows = Callable[[str], Sequence[Sequence[Any]]]
 
 
-class Column(NamedTuple):
-    """A column of the source: its name, and its type as the engine calls it."""
-
-    name: str
-    type: str
-
-    @property
-    def is_list(self) -> bool:
-        """Whether it holds lists: ``FLOAT[]`` or ``FLOAT[10]`` in DuckDB, ``array<float>`` in Spark."""
-        return self.type.endswith("]") or self.type.lower().startswith("array<")
-
-    @property
-    def is_boolean(self) -> bool:
-        """Whether it holds true and false."""
-        return self.type.lower() == "boolean"
-
-    @property
-    def number(self) -> str | None:
-        """The type to compute in: FLOAT stays, other numbers become DOUBLE; None if it holds no numbers."""
-        element = re.sub(r"^array<(.*)>$|\[\d*\]$", r"\1", self.type.lower())
-        if element == "float":
-            return "FLOAT"
-        return "DOUBLE" if re.fullmatch(r"double|decimal.*|u?(tiny|small|big|huge)?int(eger)?", element) else None
-
-
 def find_pairs(
     dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, where: str
 ) -> Pairs:
-    """Find the layout of the source among those that `Columns` describes."""
+    """Find the predictions of the source, in the layout that `Columns` describes."""
     by_name = {column.name: column for column in found}
+    if columns.weight is not None:
+        raise ValueError(f"{where}: weights need the samples in memory: leave them out, or choose --engine memory")
+    try:
+        layout = find_layout(list(by_name), columns)
+        names = columns.class_names() or layout.classes
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    if len(layout.labels) != 1:
+        wanted = ", or ".join(" and ".join(columns.of(kind)) for kind in columns.kinds())
+        raise ValueError(f"{where}: needs {wanted}; it has {', '.join(by_name)}: rename them, or name yours")
 
     def numbers(name: str, *, also_boolean: bool = False) -> Column:
         column = by_name[name]
         if column.number is None and not (also_boolean and column.is_boolean):
-            raise ValueError(f"{where}: column {name} holds {column.type}, not numbers: convert it")
+            remedy = "give the order of the classes with --classes FILE" if name in layout.labels else "convert it"
+            raise ValueError(f"{where}: column {name} holds {column.type}, not numbers: {remedy}")
         return column
 
-    for kind in columns.kinds():
-        name, labels = columns.of(kind)
-        names = [name] if name in by_name else _numbered(name, by_name, where) if kind != "confidence" else []
-        if not names or labels not in by_name:
-            continue
-        if kind == "confidence":
-            return _pairs_of_confidence(dialect, table, numbers(name), numbers(labels, also_boolean=True))
-        scores = [numbers(name) for name in names]
-        classes = len(scores)
-        if scores[0].is_list:
-            quoted = dialect.name(name)
-            first = rows(f"SELECT {dialect.length.format(quoted)} FROM {table} WHERE {quoted} IS NOT NULL LIMIT 1")
-            classes = first[0][0] if first else 1
-            if classes == 0:
-                raise ValueError(f"{where}: column {name} holds empty lists: write a number for each class")
-        target = numbers(labels, also_boolean=True)
-        return _pairs_of_scores(dialect, table, scores, target, classes, name=name, logits=kind == "logits")
-    wanted = ", or ".join(" and ".join(columns.of(kind)) for kind in columns.kinds())
-    raise ValueError(f"{where}: needs the columns {wanted}; it has {', '.join(by_name)}: rename them, or name yours")
+    label = by_name[layout.labels[0]]
+    if columns.ignore_index is not None and label.number is not None:
+        table = f"(SELECT * FROM {table} WHERE {dialect.name(label.name)} <> {columns.ignore_index}) AS kept"
+    divisor = 100 if columns.percent else 1
+    if layout.kind == "confidence":
+        right = _agreement(dialect, layout.prediction, label.name) if layout.prediction else None
+        right = right or _marks(dialect, numbers(label.name, also_boolean=True))
+        return _pairs_of_confidence(dialect, table, numbers(layout.values[0]), label.name, right, divisor)
+    scores = [numbers(name) for name in layout.values]
+    classes = len(scores)
+    name = columns.of(layout.kind)[0]
+    if scores[0].is_list:
+        quoted = dialect.name(scores[0].name)
+        first = rows(f"SELECT {dialect.length.format(quoted)} FROM {table} WHERE {quoted} IS NOT NULL LIMIT 1")
+        classes = first[0][0] if first else 1
+        if classes == 0:
+            raise ValueError(f"{where}: column {name} holds empty lists: write a number for each class")
+    target = _position(dialect, label, names) if names is not None and label.is_text else None
+    if target is None:
+        target = _marks(dialect, numbers(label.name, also_boolean=True))
+        if layout.classes is not None and layout.classes[0].isdecimal():
+            target += f" - {layout.classes[0]}"  # classes are numbered from 1
+    made = Scores(scores, classes, name, layout.kind == "logits", divisor)
+    return _pairs_of_scores(dialect, table, made, label.name, target)
 
 
-def _numbered(name: str, by_name: dict[str, Column], where: str) -> list[str]:
-    """The columns ``name_0``, ``name_1`` and so on."""
-    if f"{name}_0" not in by_name:
-        return []
-    count = sum(re.fullmatch(rf"{re.escape(name)}_\d+", other) is not None for other in by_name)
-    names = [f"{name}_{i}" for i in range(count)]
-    for absent in (other for other in names if other not in by_name):
-        raise ValueError(f"{where}: there are {count} columns {name}_..., but no {absent}: number them from 0")
-    return names
+class Scores(NamedTuple):
+    """Columns of scores: one of lists, one plain (the score of class 1), or one for each class.
+
+    Attributes:
+        columns: The columns.
+        classes: Number of scores per row; 1 means binary.
+        name: Name of the scores in error messages.
+        logits: Whether the scores are logits.
+        divisor: 100 if they are percentages.
+    """
+
+    columns: Sequence[Column]
+    classes: int
+    name: str
+    logits: bool
+    divisor: int
+
+
+def _position(dialect: Dialect, label: Column, names: Sequence[str]) -> str:
+    """Place of a label among the names of the classes."""
+    listed = dialect.make_list.format(", ".join(map(text, names)))
+    return f"CAST({dialect.position.format(listed, dialect.name(label.name))} - 1 AS DOUBLE)"
+
+
+def _agreement(dialect: Dialect, prediction: str, target: str) -> str:
+    """Where the predicted class is the true one."""
+    one, other = (f"lower(trim(CAST({dialect.name(name)} AS {dialect.text_type})))" for name in (prediction, target))
+    return f"CASE WHEN {one} = {other} THEN 1e0 WHEN {one} <> {other} THEN 0e0 END"
 
 
 def _marks(dialect: Dialect, column: Column) -> str:
@@ -89,47 +100,48 @@ def _marks(dialect: Dialect, column: Column) -> str:
     return f"CASE WHEN {name} THEN 1e0 WHEN NOT {name} THEN 0e0 END" if column.is_boolean else f"CAST({name} AS DOUBLE)"
 
 
-def _pairs_of_confidence(dialect: Dialect, table: str, confidence: Column, correct: Column) -> Pairs:
+def _pairs_of_confidence(
+    dialect: Dialect, table: str, confidence: Column, label: str, right: str, divisor: int
+) -> Pairs:
     """Pairs that the source already holds."""
     kind = confidence.number or "DOUBLE"
     text = (
-        f"pairs AS (SELECT CAST({dialect.name(confidence.name)} AS {kind}) AS z, "
-        f"{_marks(dialect, correct)} AS c FROM {table})"
+        f"pairs AS (SELECT CAST({dialect.name(confidence.name)}{f' / {divisor}' * (divisor > 1)} AS {kind}) AS z, "
+        f"{right} AS c FROM {table})"
     )
     checks = (
         Check("z IS NULL OR isnan(z)", f"have no {confidence.name} (NaN or missing): fill it in or leave them out"),
         Check("NOT z BETWEEN 0 AND 1", f"have a {confidence.name} outside [0, 1]: write probabilities, not logits"),
-        Check("c IS NULL OR c NOT IN (0, 1)", f"have a {correct.name} that is neither 0 nor 1: write 0 or 1"),
+        Check("c IS NULL OR c NOT IN (0, 1)", f"have a {label} that is neither 0 nor 1: write 0 or 1"),
     )
     return Pairs(text, kind, checks)
 
 
-def _pairs_of_scores(
-    dialect: Dialect, table: str, scores: Sequence[Column], target: Column, classes: int, *, name: str, logits: bool
-) -> Pairs:
+def _pairs_of_scores(dialect: Dialect, table: str, scores: Scores, label: str, target: str) -> Pairs:
     """Pairs of the predicted class, from probabilities or logits.
 
     Args:
         dialect: SQL dialect of the engine.
         table: Table to select from.
-        scores: One column of lists, one plain column (the score of class 1), or one column for each class.
-        target: Column of labels.
-        classes: Number of scores per row; 1 means binary.
-        name: Name of the scores in error messages.
-        logits: Whether the scores are logits.
+        scores: Columns of scores.
+        label: Name of the labels, for errors.
+        target: Expression of the labels.
     """
-    kind = "FLOAT" if all(column.number == "FLOAT" for column in scores) else "DOUBLE"
-    label = f"{_marks(dialect, target)} AS t"
+    columns, classes, name, logits, divisor = scores
+    kind = "FLOAT" if all(column.number == "FLOAT" for column in columns) else "DOUBLE"
+    marks = f"{target} AS t"
     checks = [Check("s IS NULL", f"have no {name}: fill them in or leave those rows out")]
-    if scores[0].is_list or len(scores) > 1:
-        quoted = [dialect.name(column.name) for column in scores]
-        if scores[0].is_list:
-            listed = f"CAST({quoted[0]} AS {dialect.list_type.format(kind)})"
+    share = f" / {divisor}" * (divisor > 1)
+    if columns[0].is_list or len(columns) > 1:
+        quoted = [dialect.name(column.name) for column in columns]
+        if columns[0].is_list:
+            plain = dialect.divided.format(quoted[0], divisor) if share else quoted[0]
+            listed = f"CAST({plain} AS {dialect.list_type.format(kind)})"
         else:
-            listed = dialect.make_list.format(", ".join(f"CAST({column} AS {kind})" for column in quoted))
+            listed = dialect.make_list.format(", ".join(f"CAST({column}{share} AS {kind})" for column in quoted))
         top, bottom = dialect.largest.format("s"), dialect.smallest.format("s")
         sources = (
-            f"scores AS (SELECT {listed} AS s, {label} FROM {table}), "
+            f"scores AS (SELECT {listed} AS s, {marks} FROM {table}), "
             f"tops AS (SELECT s, t, {top} AS top, {bottom} AS bottom FROM scores)"
         )
         length, filled = dialect.length.format("s"), dialect.not_null.format("s")
@@ -139,9 +151,9 @@ def _pairs_of_scores(
             Check(f"{filled} < {length}", f"have missing {name}: fill them in or leave those rows out"),
         ]  # fmt: skip
     else:
-        column = f"CAST({dialect.name(scores[0].name)} AS {kind})"
+        column = f"CAST({dialect.name(columns[0].name)}{share} AS {kind})"
         sources = (
-            f"scores AS (SELECT {column} AS s, {label} FROM {table}), "
+            f"scores AS (SELECT {column} AS s, {marks} FROM {table}), "
             "tops AS (SELECT s, t, s AS top, s AS bottom FROM scores)"
         )
     confidence, predicted, more = (_of_logits if logits else _of_probabilities)(dialect, kind, classes, name)
@@ -149,7 +161,7 @@ def _pairs_of_scores(
     checks += [
         *more,
         Check(f"t IS NULL OR NOT t BETWEEN 0 AND {highest} OR t <> floor(t)",
-              f"have a {target.name} that is not a whole number from 0 to {highest}: "
+              f"have a {label} that is not a whole number from 0 to {highest}: "
               "number the classes from 0, and leave out rows without a label"),
     ]  # fmt: skip
     correct = f"CASE WHEN {predicted} = t THEN 1e0 ELSE 0e0 END"

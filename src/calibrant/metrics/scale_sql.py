@@ -28,6 +28,7 @@ class Dialect:
     """Expressions that differ between DuckDB and Spark."""
 
     mark: str  # around an identifier; doubled inside one
+    text_type: str
     list_type: str
     make_list: str
     length: str
@@ -38,6 +39,7 @@ class Dialect:
     ascending: str
     total: str
     shifted_powers: str
+    divided: str
     quantiles: str
 
     def name(self, identifier: str) -> str:
@@ -47,6 +49,7 @@ class Dialect:
 
 DUCKDB = Dialect(
     mark='"',
+    text_type="VARCHAR",
     list_type="{}[]",
     make_list="[{}]",
     length="len({})",
@@ -57,11 +60,13 @@ DUCKDB = Dialect(
     ascending="list_sort({})",
     total="list_sum({})",
     shifted_powers="list_transform({}, lambda x: exp(CAST(x AS DOUBLE) - {}))",
+    divided="list_transform({}, lambda x: x / {})",
     quantiles="reservoir_quantile({}, [{}], 32768)",
 )
 
 SPARK = Dialect(
     mark="`",
+    text_type="STRING",
     list_type="ARRAY<{}>",
     make_list="array({})",
     length="size({})",
@@ -72,6 +77,7 @@ SPARK = Dialect(
     ascending="array_sort({})",
     total="aggregate({}, CAST(0 AS DOUBLE), (a, x) -> a + x)",
     shifted_powers="transform({}, x -> exp(CAST(x AS DOUBLE) - {}))",
+    divided="transform({}, x -> x / {})",
     quantiles="approx_percentile({}, array({}), 2000)",
 )
 

@@ -1,0 +1,94 @@
+"""Labels as class indices: names of classes come from the columns, from a file, or in alphabetical order."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.files.arrays import Array
+from calibrant.files.cells import WORDS, filled, is_text, numbers_of
+
+
+class Labels(NamedTuple):
+    """Class indices, names of the classes if known, and what was assumed."""
+
+    indices: Array
+    names: tuple[str, ...] | None
+    notices: tuple[str, ...] = ()
+
+
+def names_of_classes(
+    of_columns: Sequence[str] | None, given: Sequence[str] | None, count: int
+) -> tuple[str, ...] | None:
+    """Names of the classes, from the columns or from what was given, which must agree."""
+    names = of_columns
+    if given is not None and (of_columns is None or sorted(given) != sorted(of_columns)):
+        if of_columns is not None and not all(name.isdecimal() for name in of_columns):
+            raise ValueError(f"its columns name the classes {_few(of_columns)}, but --classes has {_few(given)}")
+        names = given
+    if names is not None and len(names) != max(count, 2):
+        raise ValueError(f"has {max(count, 2)} classes, but --classes has {len(names)} names: write one for each")
+    return None if names is None else tuple(names)
+
+
+def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count: int) -> Labels:
+    """Class indices of labels, which may be names.
+
+    Args:
+        name: Name of the labels, for errors.
+        labels: Numbers or text, ``(N,)``.
+        names: Names of the classes, if known.
+        count: Number of classes.
+
+    Raises:
+        ValueError: If a label is no class, or the order of the classes is unknown.
+
+    Example:
+        >>> import numpy as np
+        >>> class_indices("label", np.array(["dog", "cat", "dog"], dtype=object), None, 2).indices
+        array([1, 0, 1])
+    """
+    labels = filled(name, labels)
+    if not is_text(labels):
+        return _numbered(name, labels, names)
+    cells = [str(cell).strip() for cell in labels.tolist()]
+    found = set(cells)
+    if names is None and (found <= {"", *WORDS} or all(_is_whole(cell) for cell in found)):
+        return Labels(numbers_of(name, labels), None)
+    notices: tuple[str, ...] = ()
+    if names is None:
+        if len(found) != count:
+            raise ValueError(
+                f"column {name!r} has {len(found)} names of classes ({_few(sorted(found))}), but there are {count} "
+                "classes: give their order with --classes FILE"
+            )
+        names = tuple(sorted(found))
+        order = ", ".join(f"{k} = {each!r}" for k, each in enumerate(names[:3])) + ", ..." * (len(names) > 3)
+        notices = (f"the classes are taken in alphabetical order ({order}): give --classes FILE if it is another",)
+    if unknown := found - set(names):
+        if all(_is_whole(cell) for cell in found):
+            return Labels(numbers_of(name, labels), names)
+        raise ValueError(f"column {name!r} has {_few(sorted(unknown))}, which is none of the classes {_few(names)}")
+    place = {each: k for k, each in enumerate(names)}
+    return Labels(np.fromiter((place[cell] for cell in cells), np.int64, len(cells)), names, notices)
+
+
+def _numbered(name: str, labels: Array, names: tuple[str, ...] | None) -> Labels:
+    """Numbers are class indices, unless the classes are called by other numbers."""
+    if names is None or not all(_is_whole(each) for each in names):
+        return Labels(labels, names)
+    place = {float(each): k for k, each in enumerate(names)}
+    unknown = sorted(set(labels.tolist()) - set(place))
+    if unknown:
+        raise ValueError(
+            f"column {name!r} has {_few([f'{each:g}' for each in unknown])}, none of the classes {_few(names)}"
+        )
+    return Labels(np.array([place[each] for each in labels.tolist()], np.int64), names)
+
+
+def _is_whole(cell: str) -> bool:
+    return cell.removeprefix("-").removesuffix(".0").isdecimal()
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + ", ..." * (len(names) > 3)

@@ -1,0 +1,86 @@
+"""Values of a file, made ready: percentages, rows that were rounded, shapes that hide a mistake."""
+
+import numpy as np
+
+from calibrant.files.arrays import Array
+from calibrant.metrics.columns import Kind
+from calibrant.metrics.predictions import TOLERANCE
+
+# Distance of a sum from 1 that rounding of float32 explains, and that is not worth a notice.
+EXACT = 1e-4
+# Digits that rounded probabilities have.
+FEWEST_DIGITS, MOST_DIGITS = 2, 6
+
+
+def checked(kind: Kind, values: Array, *, percent: bool, several: bool = False) -> tuple[Array, tuple[str, ...]]:
+    """Values without percentages and rounding, and notices of what was changed.
+
+    Args:
+        kind: Kind of the values.
+        values: The values.
+        percent: Whether they are percentages.
+        several: Whether a sample has several labels, so that a row need not sum to 1.
+
+    Raises:
+        ValueError: If they cannot be what they are said to be.
+
+    Example:
+        >>> import numpy as np
+        >>> values, notices = checked("probabilities", np.array([[0.33, 0.33, 0.33], [0.5, 0.3, 0.2]]), percent=False)
+        >>> values[0].sum().round(6), notices
+        (np.float64(1.0), ('1 of 2 rows of rounded probabilities sum to 0.99 to 0.99: they are divided by their sum',))
+    """
+    if values.ndim and not len(values):
+        raise ValueError("has no rows: was it written to the end?")
+    if kind == "logits" or values.dtype.kind not in "fiub":
+        if percent and kind == "logits":
+            raise ValueError("has logits, which are no percentages: leave out --percent")
+        return values, ()
+    if percent:
+        values = values / 100
+    if values.ndim == 2 and values.shape[1] == 1 and (values == 1).all():
+        raise ValueError(
+            f"{kind} has one column, and every value is 1, as a softmax over one output gives: write its sigmoid"
+        )
+    largest = float(values.max(initial=0.0))
+    if 1.01 < largest <= 100 and values.min() >= 0:
+        hint = "give --percent if they are percentages" if not percent else "leave out --percent"
+        raise ValueError(f"{kind} must lie in [0, 1], got up to {largest:.4g}: {hint}, or --logits if they are logits")
+    return _renormalised(values) if values.ndim == 2 and values.shape[1] > 1 and not several else (values, ())
+
+
+def _renormalised(values: Array) -> tuple[Array, tuple[str, ...]]:
+    sums = values.sum(1, dtype=np.float64)
+    off = np.abs(sums - 1) > EXACT
+    # NaN, negative numbers and sums that rounding cannot explain are left to the checks of predictions.
+    if not off.any() or not np.isfinite(sums).all() or values.min() < 0 or np.abs(sums - 1).max() > _explained(values):
+        return values, ()
+    low, high = sums[off].min(), sums[off].max()
+    notice = (
+        f"{off.sum():,} of {len(values):,} rows of rounded probabilities sum to {low:.4g} to {high:.4g}: "
+        "they are divided by their sum"
+    )
+    return np.where(off[:, None], values / sums[:, None], values).astype(values.dtype, copy=False), (notice,)
+
+
+def _explained(values: Array) -> float:
+    """Distance of a sum from 1 that the number of digits explains."""
+    wide = values.astype(np.float64)
+    for digits in range(FEWEST_DIGITS, MOST_DIGITS):
+        if np.allclose(wide, wide.round(digits), rtol=0, atol=1e-7):
+            return max(TOLERANCE, float(0.5 * 10.0**-digits * values.shape[1] + EXACT))
+    return TOLERANCE
+
+
+def looks_normalised(values: Array) -> bool:
+    """Whether rows are probabilities, by their range and their sums."""
+    if values.ndim != 2 or values.dtype.kind != "f" or not values.shape[1] > 1:
+        return False
+    return bool(values.min(initial=0) >= 0 and (np.abs(values.sum(1, dtype=np.float64) - 1) < EXACT).all())
+
+
+def flattened(values: Array, labels: Array | None) -> tuple[Array, Array | None]:
+    """Values of tokens or pixels, ``(N, T, C)`` with labels ``(N, T)``, as one row each."""
+    if labels is not None and values.ndim > 2 and labels.ndim == values.ndim - 1 and values.shape[:-1] == labels.shape:
+        return values.reshape(-1, values.shape[-1]), labels.reshape(-1)
+    return values, labels
