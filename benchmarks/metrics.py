@@ -108,19 +108,19 @@ def everything(confidence: Array, correct: Array) -> list[tuple[str, str, str, b
     jobs: list[Job] = [lambda: np.sort(confidence), lambda: metrics.evaluate(confidence, correct)]
     if installed("torchmetrics"):
         jobs.append(torchmetrics_ece(confidence, correct))
-    timing = take_turns(jobs, seconds=10.0, turn=0.0)
-    ratios = take_turns(jobs, seconds=10.0, turn=0.0, clock=time.process_time).ratios
+    # It runs in one thread, so that its processor time is its time on an idle machine.
+    seconds, ratios = take_turns(jobs, seconds=15.0, turn=0.0, clock=time.process_time)
     rows = [
         (
-            f"metrics.evaluate of {len(confidence):,} {kind} pairs: every score",
-            duration(timing.seconds[1]),
+            f"metrics.evaluate of {len(confidence):,} {kind} pairs: every score, processor time",
+            duration(seconds[1]),
             "<= 1.5 s",
-            timing.seconds[1] <= 1.5,
+            seconds[1] <= 1.5,
         ),
-        ("its processor time over that of numpy.sort", f"{ratios[0]:.1f}x", "", True),
+        ("over numpy.sort of the same array", f"{ratios[0]:.1f}x", "", True),
     ]
     if len(jobs) > 2:
-        rows.append(("over that of torchmetrics' ECE alone", f"{ratios[0] / ratios[1]:.1f}x", "", True))
+        rows.append(("over torchmetrics' ECE alone", f"{ratios[0] / ratios[1]:.1f}x", "", True))
     return rows
 
 
@@ -128,7 +128,8 @@ def single_figures() -> tuple[list[list[str]], list[str]]:
     """Rows of the second table, and every promise that was not kept."""
     status("ESD of ten million samples")
     many = pairs(MANY)
-    esd = take_turns([lambda: np.sort(many[0]), lambda: metrics.esd(*many)], seconds=8.0, turn=0.0)
+    jobs: list[Job] = [lambda: np.sort(many[0]), lambda: metrics.esd(*many)]
+    esd = take_turns(jobs, seconds=8.0, turn=0.0, clock=time.process_time)
     whole = [everything(many[0].astype(kind), many[1]) for kind in (np.float32, np.float64)]
     tests: dict[str, float] = {}
     for metric in ("esd", "ks_error", "ece"):
@@ -136,7 +137,7 @@ def single_figures() -> tuple[list[list[str]], list[str]]:
         tests[metrics.METRICS[metric].label] = take_turns([calibration_test(metric)], seconds=3.0).seconds[0]
     status("")
     figures = [
-        (f"ESD of {MANY:,} float32 confidences", duration(esd.seconds[1]), "", True),
+        (f"ESD of {MANY:,} float32 confidences, processor time", duration(esd.seconds[1]), "", True),
         ("over numpy.sort of the same array", f"{esd.ratios[0]:.1f}x", "<= 4x", esd.ratios[0] <= 4),
         *(row for rows in whole for row in rows),
         *(

@@ -176,8 +176,8 @@ def main() -> None:
     text = (
         f"# {title}\n\n"
         f"Measured by `make bench` on {machine()}, {os.cpu_count()} cores. Accuracy, mean confidence, Brier score, "
-        "ECE, KS error and ESD of a Parquet file of mostly distinct confidences, with DuckDB also the test of calibration "
-        "(1,000 draws) and the interval of the gap, from opening the file to the result. CPU time is that of all "
+        "ECE, KS error and ESD of a Parquet file of mostly distinct confidences; with DuckDB also the test of "
+        "calibration, 1,000 draws, and the interval of the gap. From the file to the result. CPU time is that of all "
         "threads; over a scan: divided by that of DuckDB's own sum of the two columns. The limit is `memory_limit`; "
         f"memory is the peak of the whole fresh process. Spark runs on {CORES} local cores, "
         "the start of its session not counted. The error is the largest relative one of the six figures against NumPy, "

@@ -141,7 +141,7 @@ def evaluate(
         convention: Convention of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
             :func:`calibrant.metrics.ece`.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds NLL, class-wise ECE
-            and the Brier score of all classes.
+            and the Brier score of all classes. ``sample_weight=``: how many times each sample counts.
 
     Example:
         >>> import torch
