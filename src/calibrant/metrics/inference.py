@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Iterable
 from statistics import NormalDist
 from typing import Unpack
 
@@ -14,6 +15,7 @@ from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.jackknife import Difference, normal_difference
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.resampling import Progress
+from calibrant.metrics.rows import RowStatistic
 from calibrant.metrics.table import Chosen, Metric, find_metric
 from calibrant.metrics.verdicts import CalibrationTest, Comparison, Interval, label
 
@@ -92,7 +94,12 @@ def calibration_test(
 
 
 def _null(data: Predictions, measure: Metric, draws: int, seed: int, progress: Progress | None) -> CalibrationTest:
-    observed, null = _draw_null(data, measure, draws, seed, progress)
+    return judged(measure, *_draw_null(data, measure, draws, seed, progress))
+
+
+def judged(measure: Metric, observed: float, null: Array) -> CalibrationTest:
+    """The test of a metric's value against its values on draws from a calibrated model."""
+    draws = len(null)
     size = abs(observed) if measure.signed else observed
     null = np.abs(null) if measure.signed else null
     slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
@@ -107,23 +114,30 @@ def _draw_null(
 ) -> tuple[float, Array]:
     """The metric of the data, and of draws from a calibrated model with the same confidences."""
     observed = _value(data, measure)
-    null = np.empty(draws)
-    done = 0
     if measure.rows is not None:
         value = measure.rows(data)
-        for block in resampling.consistent_residuals(data, draws, seed):
-            null[done : done + len(block)] = value(block)
-            done += len(block)
-            if progress is not None:
-                progress(done, draws)
+        null = null_of_rows(value, resampling.consistent_residuals(data, draws, seed), draws, progress)
         # By the same sums as the draws: a draw that equals the data must tie with it.
         return float(value(resampling.observed_residuals(data.groups))[0]), _check_draws(null, measure)
-    for drawn in resampling.consistent_predictions(data, draws, seed, of_classes=measure.of_classes):
-        null[done] = measure.value(drawn)
-        done += 1
+    null = np.empty(draws)
+    drawn = resampling.consistent_predictions(data, draws, seed, of_classes=measure.of_classes)
+    for done, each in enumerate(drawn, 1):
+        null[done - 1] = measure.value(each)
         if progress is not None:
             progress(done, draws)
     return observed, _check_draws(null, measure)
+
+
+def null_of_rows(value: RowStatistic, residuals: Iterable[Array], draws: int, progress: Progress | None) -> Array:
+    """The values of a metric on blocks of drawn residuals."""
+    null = np.empty(draws)
+    done = 0
+    for block in residuals:
+        null[done : done + len(block)] = value(block)
+        done += len(block)
+        if progress is not None:
+            progress(done, draws)
+    return null
 
 
 def confidence_interval(

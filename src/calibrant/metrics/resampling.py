@@ -40,11 +40,14 @@ def consistent_residuals(given: Predictions, draws: int, seed: int) -> Iterator[
     Uniform numbers have 53 bits, so a confidence of 0.99999 is wrong as often as it should be, and one of 1 never.
     With weights, a sample is drawn once and counts by its weight.
     """
+    if given.weight is None:
+        return consistent_group_residuals(given.groups, draws, seed)
+    return _weighted_residuals(given, given.weight, draws, seed)
+
+
+def consistent_group_residuals(groups: TieGroups, draws: int, seed: int) -> Iterator[Array]:
+    """The same from tie groups of samples without weights."""
     alone, together = np.random.default_rng((seed, CONSISTENCY)).spawn(2)
-    if given.weight is not None:
-        yield from _weighted_residuals(given, given.weight, draws, alone)
-        return
-    groups = given.groups
     tied = np.flatnonzero(groups.samples > 1)
     sizes, chances = groups.samples[tied].astype(np.int64), groups.confidence[tied]
     expected = groups.samples * groups.confidence
@@ -56,9 +59,8 @@ def consistent_residuals(given: Predictions, draws: int, seed: int) -> Iterator[
         yield residual
 
 
-def _weighted_residuals(
-    given: Predictions, weight: Array, draws: int, generator: np.random.Generator
-) -> Iterator[Array]:
+def _weighted_residuals(given: Predictions, weight: Array, draws: int, seed: int) -> Iterator[Array]:
+    generator = np.random.default_rng((seed, CONSISTENCY))
     order, first = weighted_order(given.confidence, weight)
     confidence, weight = given.confidence[order].astype(np.float64), weight[order]
     for rows in block_sizes(draws, len(order)):
