@@ -116,7 +116,7 @@ def test_one_sort_serves_all_draws(name: str, metric: str) -> None:
     value = rows_of(data)
     assert value(resampling.observed_residuals(data.groups))[0] == pytest.approx(PLAIN[metric](z, c), abs=1e-14)
     sizes = data.groups.samples.astype(int)
-    for block in resampling.consistent_residuals(data.groups, 20, seed=1):
+    for block in resampling.consistent_residuals(data, 20, seed=1):
         right = np.rint(block + data.groups.samples * data.groups.confidence).astype(int)
         for drawn, found in zip(right, value(block), strict=True):
             correct = np.concatenate([np.arange(n) < r for n, r in zip(sizes, drawn, strict=True)])
@@ -148,7 +148,7 @@ def test_draws_have_the_probability_of_the_confidence() -> None:
     z = np.array([0.0, 1e-5, 0.3, 0.99999, 1 - 1e-9, 1.0])
     data = predictions(np.concatenate((z, np.full(7, 0.9), np.full(5, 1 - 1e-4))), np.ones(18))
     draws = 400_000
-    residual = sum(block.sum(0) for block in resampling.consistent_residuals(data.groups, draws, seed=0))
+    residual = sum(block.sum(0) for block in resampling.consistent_residuals(data, draws, seed=0))
     p, n = data.groups.confidence, data.groups.samples
     error = np.sqrt(draws * n * p * (1 - p))
     assert (np.abs(residual) <= 4 * error + 1e-3).all()
@@ -399,7 +399,7 @@ def test_the_least_spread_is_that_of_calibrated_models(metric: str) -> None:
         data = predictions(z, np.arange(300) % 2)
         assert made.rows is not None
         assert made.jackknife is not None
-        values = [made.rows(data)(block) for block in resampling.consistent_residuals(data.groups, 4000, seed=0)]
+        values = [made.rows(data)(block) for block in resampling.consistent_residuals(data, 4000, seed=0)]
         assert made.jackknife(data).least_spread == pytest.approx(np.concatenate(values).std(), rel=0.1)
 
 

@@ -1,5 +1,6 @@
 """The ECE family: calibration errors over bins of equal width or equal mass, with named conventions."""
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
@@ -7,8 +8,10 @@ import torch
 
 from calibrant import inputs
 from calibrant.arrays import Array, IndexArray
+from calibrant.metrics.mass import BinTable as BinTable
+from calibrant.metrics.mass import mass_of
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
-from calibrant.metrics.sorting import BLOCK
+from calibrant.metrics.sorting import BLOCK, Block
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
@@ -50,29 +53,6 @@ CONVENTIONS: dict[ConventionName, Convention] = {
 }
 
 
-class BinTable(NamedTuple):
-    """Sums of the samples in each bin: all that the binned metrics and a reliability diagram need.
-
-    Attributes:
-        lower: Lower edges.
-        upper: Upper edges.
-        samples: Number of samples in each bin.
-        confidence: Sum of their confidences.
-        right: Number of right predictions among them.
-    """
-
-    lower: Array
-    upper: Array
-    samples: Array
-    confidence: Array
-    right: Array
-
-    @property
-    def gaps(self) -> Array:
-        """Mean confidence minus accuracy of each bin; 0 for empty bins."""
-        return (self.confidence - self.right) / np.maximum(self.samples, 1)
-
-
 def equal_width_bins(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> BinTable:
     """Sort samples into bins of equal width.
 
@@ -81,12 +61,56 @@ def equal_width_bins(given: Predictions, *, bins: int | None = None, convention:
         bins: Number of bins; by default the convention's.
         convention: As in :func:`ece`.
     """
+    kind = EqualWidth(convention, bins)
+    if kind in given.parts:
+        made: WidthSums = given.parts[kind]
+        return made.table
     rule, count = rule_of(convention, bins)
     edges = rule.edges_like(given.confidence, count)
-    samples, confidence, right = bin_sums(given.confidence, given.correct, edges, rule)
+    return _width_table(edges, *bin_sums(given.confidence, given.correct, edges, rule, given.weight))
+
+
+def _width_table(edges: Array, samples: Array, confidence: Array, right: Array) -> BinTable:
     slots = len(samples)
     lower, upper = edges[:slots], np.minimum(np.append(edges, 1.0)[1 : slots + 1], 1.0)
     return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
+
+
+@dataclass(frozen=True)
+class EqualWidth:
+    """Bins of equal width, and the start of their sums over sorted groups: faster, once the samples are sorted."""
+
+    convention: ConventionName
+    bins: int | None
+
+    def __call__(self, data: Predictions) -> "WidthSums":
+        """Start the sums."""
+        rule, count = rule_of(self.convention, self.bins)
+        return WidthSums(rule, rule.edges_like(data.confidence, count))
+
+
+class WidthSums:
+    """Sums of bins of equal width, from groups in ascending order."""
+
+    def __init__(self, rule: Convention, edges: Array) -> None:
+        self.rule, self.edges = rule, edges
+        self.sums = np.zeros((3, len(edges) - 1 + (rule.last == "extra")))
+
+    def add(self, groups: Block) -> None:
+        """Add the next block of groups."""
+        z, samples, right = groups
+        first, last = slots_of(z[[0, -1]], self.edges, self.rule)
+        if first == last:  # most blocks lie in one bin
+            self.sums[:, first] += groups.sums
+            return
+        slot = slots_of(z, self.edges, self.rule)
+        for row, values in zip(self.sums, (samples, samples * z, right), strict=True):
+            row += np.bincount(slot, weights=values, minlength=len(row))
+
+    @property
+    def table(self) -> BinTable:
+        """The bins."""
+        return _width_table(self.edges, *self.sums)
 
 
 def rule_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
@@ -113,9 +137,17 @@ def slots_of(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
     return np.clip(slot, 0, count if rule.last == "extra" else count - 1, out=slot)
 
 
-def bin_sums(confidence: Array, correct: Any, edges: Array, rule: Convention) -> tuple[Array, Array, Array]:
-    """Number of samples, sum of confidences and number of right predictions of each bin."""
+def bin_sums(
+    confidence: Array, correct: Any, edges: Array, rule: Convention, weight: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Number of samples, sum of confidences and number of right predictions of each bin, in any order of samples."""
     slots = len(edges) - 1 + (rule.last == "extra")
+    if weight is not None:
+        slot = slots_of(confidence, edges, rule)
+        sums = np.zeros((3, slots))
+        for row, values in zip(sums, (weight, weight * confidence, weight * correct), strict=True):
+            row += np.bincount(slot, weights=values, minlength=slots)
+        return sums[0], sums[1], sums[2]
     counts, total = np.zeros((slots, 2), dtype=np.int64), np.zeros(slots)
     for start in range(0, len(confidence), BLOCK):
         block = confidence[start : start + BLOCK]
@@ -137,37 +169,10 @@ def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS, split_ties: bo
             together in the bin its first sample belongs to, and the result does not depend on the order.
     """
     inputs.check_count("bins", bins)
-    return _Mass(given, split_ties).table(bins)
+    return mass_of(given, split_ties).table(bins)
 
 
-class _Mass:
-    """Samples in order of confidence and their running sums, ready to be cut into any number of bins."""
-
-    def __init__(self, given: Predictions, split_ties: bool) -> None:
-        samples: Array
-        if split_ties:
-            order = np.argsort(given.confidence, kind="stable")
-            self.confidence: Array = given.confidence[order].astype(np.float64)
-            samples, right = np.ones(len(order)), given.correct[order]
-        else:
-            self.confidence, samples, right = given.groups
-        self.split_ties = split_ties
-        self.sums = np.zeros((3, len(samples) + 1))
-        for row, values in zip(self.sums, (samples, samples * self.confidence, right), strict=True):
-            np.cumsum(values, out=row[1:])
-
-    def table(self, bins: int) -> BinTable:
-        size, larger = divmod(int(self.sums[0, -1]), bins)
-        cuts = np.arange(1, bins) * size + np.minimum(np.arange(1, bins), larger)  # the first few hold one more
-        if not self.split_ties:
-            # A cut inside a group moves to the group's end.
-            cuts = np.searchsorted(self.sums[0], cuts, side="left")
-        edges = np.unique(np.concatenate(([0], cuts, [len(self.confidence)])))
-        samples, confidence, right = np.diff(self.sums[:, edges], axis=1)
-        return BinTable(self.confidence[edges[:-1]], self.confidence[edges[1:] - 1], samples, confidence, right)
-
-
-def ece_of(table: BinTable, samples: int, norm: float = 1.0) -> float:
+def ece_of(table: BinTable, samples: float, norm: float = 1.0) -> float:
     """The mean of the gap of each sample's bin, or its power mean with exponent ``norm``."""
     if norm == 1:
         return float(np.abs(table.confidence - table.right).sum() / samples)
@@ -219,7 +224,7 @@ def ece(
     """
     inputs.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE", **given)
-    return ece_of(equal_width_bins(data, bins=bins, convention=convention), len(data), norm)
+    return ece_of(equal_width_bins(data, bins=bins, convention=convention), data.total, norm)
 
 
 def ece_guo(
@@ -292,7 +297,7 @@ def equal_mass_ece(
         0.25
     """
     data = predictions(confidence, correct, name="ECE", **given)
-    return ece_of(equal_mass_bins(data, bins=bins, split_ties=split_ties), len(data))
+    return ece_of(equal_mass_bins(data, bins=bins, split_ties=split_ties), data.total)
 
 
 def debiased_l2(
@@ -330,8 +335,9 @@ def debiased_l2(
     data = predictions(confidence, correct, name="the debiased L2 error", **given)
     table = equal_mass_bins(data, bins=bins, split_ties=split_ties)
     accuracy = table.right / table.samples
-    terms = table.gaps**2 - accuracy * (1 - accuracy) / np.maximum(table.samples - 1, 1)
-    value = float((table.samples * (table.samples > 1)) @ terms / len(data))
+    several = table.samples > 1
+    terms = table.gaps**2 - accuracy * (1 - accuracy) / np.where(several, table.samples - 1, 1)
+    value = float((table.samples * several) @ terms / data.total)
     return value if squared else float(np.sqrt(max(value, 0.0)))
 
 
@@ -368,7 +374,7 @@ def ece_sweep(
     """
     inputs.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE-sweep", **given)
-    return ece_of(swept_bins(data, split_ties=split_ties), len(data), norm)
+    return ece_of(swept_bins(data, split_ties=split_ties), data.total, norm)
 
 
 def swept_bins(given: Predictions, *, split_ties: bool = False) -> BinTable:
@@ -378,13 +384,13 @@ def swept_bins(given: Predictions, *, split_ties: bool = False) -> BinTable:
         given: Checked predictions.
         split_ties: Cut tie groups in the order given; by default they stay together.
     """
-    mass = _Mass(given, split_ties)
-    best = mass.table(1)
-    for bins in range(2, min(len(given), MOST_SWEPT) + 1):
-        table = mass.table(bins)
-        if (np.diff(table.right / table.samples) < 0).any():
+    mass = mass_of(given, split_ties)
+    best = 1
+    for bins in range(2, int(min(given.total, MOST_SWEPT)) + 1):
+        accuracy = mass.accuracy(bins)
+        if (np.diff(accuracy) < 0).any():
             break
-        best = table
-        if len(table.samples) == len(mass.confidence):
+        best = bins
+        if len(accuracy) < bins and len(accuracy) == mass.most:
             break  # every tie group has its own bin: there cannot be more
-    return best
+    return mass.table(best)

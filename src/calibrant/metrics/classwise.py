@@ -49,7 +49,7 @@ def classwise_errors(given: Predictions, *, bins: int | None = None, convention:
     """
     rule, count = rule_of(convention, bins)
     gaps = classwise_gaps(given, rule, count)
-    errors: Array = np.abs(gaps).sum(1) / len(given)
+    errors: Array = np.abs(gaps).sum(1) / given.total
     return errors
 
 
@@ -60,6 +60,6 @@ def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> Array:
     rows = []
     for k in range(probabilities.shape[1]):
         column = np.ascontiguousarray(probabilities[:, k])
-        _, confidence, right = bin_sums(column, target == k, edges, rule)
+        _, confidence, right = bin_sums(column, target == k, edges, rule, given.weight)
         rows.append(confidence - right)
     return np.stack(rows)

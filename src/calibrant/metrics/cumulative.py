@@ -1,18 +1,61 @@
 """Errors of the cumulative residuals, without bins: ESD and the Kolmogorov-Smirnov error."""
 
-from typing import NamedTuple, Unpack
+from collections.abc import Iterable
+from typing import Unpack
 
 import numpy as np
 
+from calibrant.metrics.passes import part_of
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
-from calibrant.metrics.sorting import Keys, blocks
+from calibrant.metrics.sorting import Block
 
 
-class Cumulative(NamedTuple):
-    """ESD and the KS error: one pass over the sorted pairs gives both."""
+class CumulativeSums:
+    r"""Sums over groups in ascending order that give ESD, the KS error and the Brier score.
 
-    esd: float
-    ks: float
+    With :math:`R_g` the residual of a group of :math:`n_g` samples, :math:`Q_g` the sum of its squared residuals,
+    :math:`E_g` the sum of residuals up to and with it and :math:`s_g` the number of samples below,
+    :math:`\sum_i A_i^2` is the sum of :math:`n_g E_g^2 - 2 E_g R_g + Q_g`, and :math:`\sum_i B_i` that of
+    :math:`(N - 1 - s_g) Q_g`: each :math:`d_j^2` counts once for every other sample at or above it.
+    """
+
+    def __init__(self, _: Predictions | None = None) -> None:
+        self.samples = self.end = self.high = self.low = self.triples = self.squares = 0.0
+
+    def add(self, groups: Block) -> None:
+        """Add the next block of groups."""
+        residual, squares = groups.residual, groups.squares
+        ends = residual.cumsum()
+        ends += self.end
+        self.end = float(ends[-1])
+        self.high, self.low = max(self.high, float(ends.max())), min(self.low, float(ends.min()))
+        pairs = groups.samples * ends
+        pairs -= 2 * residual
+        # einsum rather than a BLAS product, whose threads wait for each other on a busy machine.
+        self.triples += float(np.einsum("i,i->", pairs, ends)) + float(np.einsum("i,i->", squares, groups.below))
+        total = float(squares.sum())
+        self.triples += self.samples * total
+        self.squares += total
+        self.samples += groups.sums[0]
+
+    @property
+    def esd(self) -> float:
+        """The expected squared difference."""
+        n = self.samples
+        return (self.triples - (n - 2) * self.squares) / (n * (n - 1) * (n - 2)) if n > 2 else np.nan
+
+    @property
+    def ks(self) -> float:
+        """The KS error."""
+        return max(self.high, -self.low) / self.samples if self.samples else np.nan
+
+
+def cumulative(blocks: Iterable[Block]) -> CumulativeSums:
+    """The sums of blocks of groups, in ascending order."""
+    sums = CumulativeSums()
+    for groups in blocks:
+        sums.add(groups)
+    return sums
 
 
 def esd(confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]) -> float:
@@ -36,7 +79,7 @@ def esd(confidence: Values | Predictions | None = None, correct: Values | None =
         >>> round(metrics.esd([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         -0.0267
     """
-    return cumulative(predictions(confidence, correct, minimum=3, name="ESD", **given).keys).esd
+    return part_of(predictions(confidence, correct, minimum=3, name="ESD", **given), CumulativeSums).esd
 
 
 def ks_error(
@@ -62,41 +105,4 @@ def ks_error(
         >>> round(metrics.ks_error([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.3
     """
-    return cumulative(predictions(confidence, correct, name="the KS error", **given).keys).ks
-
-
-def cumulative(keys: Keys) -> Cumulative:
-    r"""Both errors from sorted keys.
-
-    Equal keys are a run of n samples with one residual d, right after :math:`s` others in order. With P the
-    prefix sum at the end of its tie group, a run adds :math:`n (P - d)^2` to :math:`\sum_i A_i^2` and
-    :math:`n d^2 (N - 1 - s)` to :math:`\sum_i B_i`, where each :math:`d_j^2` counts once for every other sample
-    at or above it. A tie group is one run or two, wrong ones before right ones.
-    """
-    n = len(keys)
-    one, kind = keys.dtype.type(1), np.float32 if keys.dtype == np.uint32 else np.float64
-    prefix = total = high = low = 0.0
-    for start, block in blocks(keys):
-        first = np.concatenate(([0], np.flatnonzero(block[1:] != block[:-1]) + 1))
-        runs = block.take(first, mode="clip")
-        bits = runs >> one
-        residual = (runs & one) - bits.view(kind).astype(np.float64)
-        below = first.astype(np.float64)
-        samples = np.empty_like(below)
-        np.subtract(below[1:], below[:-1], out=samples[:-1])
-        samples[-1] = len(block) - below[-1]
-        sums = samples * residual
-        ends = sums.cumsum()
-        ends += prefix
-        prefix = float(ends[-1])
-        tied = bits[1:] == bits[:-1]
-        np.copyto(ends[:-1], ends[1:], where=tied)
-        np.copyto(below[1:], below[:-1], where=tied)
-        high, low = max(high, float(ends.max())), min(low, float(ends.min()))
-        sums *= residual
-        below += start + 1 - n
-        ends -= residual
-        samples *= ends
-        # einsum rather than a BLAS product, whose threads wait for each other on a busy machine.
-        total += float(np.einsum("i,i->", samples, ends)) + float(np.einsum("i,i->", sums, below))
-    return Cumulative(total / (n * (n - 1.0) * (n - 2.0)) if n > 2 else np.nan, max(high, -low) / n if n else np.nan)
+    return part_of(predictions(confidence, correct, name="the KS error", **given), CumulativeSums).ks

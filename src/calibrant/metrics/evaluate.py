@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.passes import collect
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.table import Metric, described, metrics_table
 
@@ -158,7 +159,8 @@ def evaluate(
 
 
 def _scores(data: Predictions, table: dict[str, Metric]) -> Iterator[Score]:
-    for metric in table.values():
-        if metric.evaluated and not (metric.of_classes and data.probabilities is None):
-            remark = metric.remark(data) if metric.remark else ""
-            yield Score(metric.key, metric.value(data), metric.convention + remark)
+    shown = [each for each in table.values() if each.evaluated and not (each.of_classes and data.probabilities is None)]
+    collect(data, {kind for metric in shown for kind in metric.parts})
+    for metric in shown:
+        remark = metric.remark(data) if metric.remark else ""
+        yield Score(metric.key, metric.value(data), metric.convention + remark)

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Iterable
 from statistics import NormalDist
 from typing import Unpack
 
@@ -14,6 +15,7 @@ from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.jackknife import Difference, normal_difference
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.resampling import Progress
+from calibrant.metrics.rows import RowStatistic
 from calibrant.metrics.table import Chosen, Metric, find_metric
 from calibrant.metrics.verdicts import CalibrationTest, Comparison, Interval, label
 
@@ -68,7 +70,8 @@ def calibration_test(
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
         progress: Called now and then with the number of draws done and ``draws``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct;
+            ``sample_weight=``: a sample is drawn once, and counts by its weight.
 
     References:
         Bröcker, Smith, "Increasing the Reliability of Reliability Diagrams", Weather and Forecasting 2007;
@@ -85,12 +88,17 @@ def calibration_test(
         ESD 3.47e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
     measure = _measure(metric, draws, seed, bins, convention)
-    data = predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given)
+    data = _observations(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given))
     return _null(data, measure, draws, seed, progress)
 
 
 def _null(data: Predictions, measure: Metric, draws: int, seed: int, progress: Progress | None) -> CalibrationTest:
-    observed, null = _draw_null(data, measure, draws, seed, progress)
+    return judged(measure, *_draw_null(data, measure, draws, seed, progress))
+
+
+def judged(measure: Metric, observed: float, null: Array) -> CalibrationTest:
+    """The test of a metric's value against its values on draws from a calibrated model."""
+    draws = len(null)
     size = abs(observed) if measure.signed else observed
     null = np.abs(null) if measure.signed else null
     slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
@@ -105,23 +113,30 @@ def _draw_null(
 ) -> tuple[float, Array]:
     """The metric of the data, and of draws from a calibrated model with the same confidences."""
     observed = _value(data, measure)
-    null = np.empty(draws)
-    done = 0
     if measure.rows is not None:
         value = measure.rows(data)
-        for block in resampling.consistent_residuals(data.groups, draws, seed):
-            null[done : done + len(block)] = value(block)
-            done += len(block)
-            if progress is not None:
-                progress(done, draws)
+        null = null_of_rows(value, resampling.consistent_residuals(data, draws, seed), draws, progress)
         # By the same sums as the draws: a draw that equals the data must tie with it.
         return float(value(resampling.observed_residuals(data.groups))[0]), _check_draws(null, measure)
-    for drawn in resampling.consistent_predictions(data, draws, seed, of_classes=measure.of_classes):
-        null[done] = measure.value(drawn)
-        done += 1
+    null = np.empty(draws)
+    drawn = resampling.consistent_predictions(data, draws, seed, of_classes=measure.of_classes)
+    for done, each in enumerate(drawn, 1):
+        null[done - 1] = measure.value(each)
         if progress is not None:
             progress(done, draws)
     return observed, _check_draws(null, measure)
+
+
+def null_of_rows(value: RowStatistic, residuals: Iterable[Array], draws: int, progress: Progress | None) -> Array:
+    """The values of a metric on blocks of drawn residuals."""
+    null = np.empty(draws)
+    done = 0
+    for block in residuals:
+        null[done : done + len(block)] = value(block)
+        done += len(block)
+        if progress is not None:
+            progress(done, draws)
+    return null
 
 
 def confidence_interval(
@@ -158,7 +173,9 @@ def confidence_interval(
         bins: As in :func:`calibration_test`.
         convention: As in :func:`calibration_test`.
         progress: Called now and then with the number of draws done and the total number.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct;
+            ``sample_weight=``: a sample is one observation, whatever its weight. The ESD and MMCE of an interval
+            average over different samples, and differ from the metric, which counts a sample of weight 2 as two.
 
     References:
         Arvesen, "Jackknifing U-statistics", Annals of Mathematical Statistics 1969; Wilson, "Probable inference, the
@@ -177,7 +194,7 @@ def confidence_interval(
     measure = _measure(metric, draws, seed, bins, convention)
     _check_level(level)
     name = f"an interval of {label(measure.key)}"
-    data = predictions(confidence, correct, minimum=measure.minimum + 1, name=name, **given)
+    data = _observations(predictions(confidence, correct, **given), minimum=measure.minimum + 1, name=name)
     if measure.jackknife is not None:
         found = measure.jackknife(data)
         low, high = np.clip(jackknife.interval(found, level), *measure.span).tolist()
@@ -263,8 +280,8 @@ def compare(
     measure = _measure(metric, draws, seed, bins, convention)
     _check_level(level)
     _check_pair(a, b)
-    for model in (a, b):
-        predictions(model, minimum=measure.minimum + 1, name=f"a comparison of {label(measure.key)}")
+    name = f"a comparison of {label(measure.key)}"
+    a, b = (_observations(model, minimum=measure.minimum + 1, name=name) for model in (a, b))
     if measure.jackknife is not None:
         of_a, of_b = measure.jackknife(a), measure.jackknife(b)
         first, second = (abs(of.value) if measure.signed else of.value for of in (of_a, of_b))
@@ -312,6 +329,16 @@ def _percentiles(drawn: Array, level: float) -> Difference:
     return Difference(low, high, min(2 * (1 + fewer) / (1 + draws), 1.0))
 
 
+def _observations(data: Predictions, minimum: int = 1, name: str = "this test") -> Predictions:
+    """The samples that count: those of weight 0 would be drawn and left out like others."""
+    if data.weight is not None and not data.weight.all():
+        data = resampling.take(data, np.flatnonzero(data.weight))
+    if len(data) < minimum:
+        of_weight = "" if data.weight is None else " of positive weight"
+        raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}{of_weight}, got {len(data)}")
+    return data
+
+
 def _value(data: Predictions, measure: Metric) -> float:
     value = measure.value(data)
     if not math.isfinite(value):
@@ -356,6 +383,9 @@ def _check_pair(a: Predictions, b: Predictions) -> None:
             raise TypeError(f"{name} must be Predictions, got {got}: call metrics.predictions(...) first")
     if len(a) != len(b):
         raise ValueError(f"a and b must be predictions of the same samples, got {len(a)} and {len(b)} of them")
+    first, second = (np.ones(len(each)) if each.weight is None else each.weight for each in (a, b))
+    if not np.array_equal(first, second):
+        raise ValueError("a and b must have the same sample_weight: give both the same weights, or none")
     if a.target is not None and b.target is not None and not np.array_equal(a.target, b.target):
         differ = int((a.target != b.target).sum())
         raise ValueError(

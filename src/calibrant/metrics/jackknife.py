@@ -8,16 +8,21 @@ every :math:`\theta` whose distance to U is at most z standard errors *at* :math
 
 Two models are compared by the plain difference of U, never by roots: the errors of one network at two temperatures are
 nearly the same curve plus a constant, so their roots move together, and a difference of roots hides their uncertainty.
+
+With weights, a sample is still one observation. So the statistic here averages over pairs and triples of *different*
+samples, by the product of their weights: it is unbiased, and does not depend on the scale of the weights. The metric
+itself also has pairs of a sample with its own repetitions.
 """
 
 import math
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, IndexArray, laplace_sums_of_array, tie_bounds_of_array
+from calibrant.arrays import Array, laplace_sums_of_array, tie_bounds_of_array
 from calibrant.metrics.predictions import Predictions
+from calibrant.metrics.sorting import weighted_order
 
 
 class Jackknife(NamedTuple):
@@ -25,7 +30,7 @@ class Jackknife(NamedTuple):
 
     Attributes:
         value: The U-statistic U.
-        without_each: Its value on all samples but m, for every m in the given order.
+        without_each: Its value on all samples but m, for every m of positive weight in the given order.
         least_spread: Lower bound of the standard error, however similar the leave-one-out values are.
         biased: The V-statistic V, positive unless the data have no error; None for a mean, whose error is normal.
     """
@@ -47,91 +52,114 @@ class Difference(NamedTuple):
 def esd_jackknife(given: Predictions) -> Jackknife:
     r"""ESD with all N leave-one-out values in :math:`O(N \log N)`, ties included.
 
-    With :math:`S = \sum_i (A_i^2 - B_i)`, removing m removes its own term, and changes :math:`A_i, B_i` of every other
-    sample at or above it to :math:`A_i - d_m, B_i - d_m^2`. With :math:`n_m` the number of those and :math:`R_m` the
-    sum of their :math:`A_i`,
+    With :math:`a_i = w_i d_i` and :math:`S = \sum_i w_i (A_i^2 - B_i)`, removing m removes its own term, and changes
+    :math:`A_i, B_i` of every other sample at or above it to :math:`A_i - a_m, B_i - a_m^2`. With :math:`n_m` the weight
+    of those and :math:`R_m` the sum of their :math:`w_i A_i`,
 
-    .. math:: S_{(m)} = S - (A_m^2 - B_m) - 2 d_m (R_m - d_m n_m).
+    .. math:: S_{(m)} = S - w_m (A_m^2 - B_m) - 2 a_m (R_m - a_m n_m).
     """
-    n = len(given)
-    order, ascending, residual = _sorted_residuals(given)
-    first, last = tie_bounds_of_array(ascending)
-    squares = residual**2
-    below = residual.cumsum()[last] - residual
-    own = below**2 - (squares.cumsum()[last] - squares)
-    above = below[::-1].cumsum()[::-1][first] - below
+    rows = _Rows(given)
+    w, a = rows.weight, rows.weight * rows.residual
+    first, last = tie_bounds_of_array(rows.confidence)
+    squares = a**2
+    below = a.cumsum()[last] - a
+    own = w * (below**2 - (squares.cumsum()[last] - squares))
+    above = (w * below)[::-1].cumsum()[::-1][first] - w * below
+    heavier = w[::-1].cumsum()[::-1][first]
     total = float(own.sum())
-    without = np.empty(n)
-    without[order] = total - own - 2 * residual * (above - residual * (n - 1 - first))
-    chance = ascending * (1 - ascending)
+    without = total - own - 2 * a * (above - a * (heavier - w))
+    chance = rows.chance
     # Weight of a pair of samples: the share of samples at or above both.
-    pairs = 2 * float((chance * ((n - first) / n) ** 2 * (chance.cumsum() - chance)).sum())
-    biased = float(np.square(below).sum()) / (n * (n - 1.0) ** 2)
+    pairs = 2 * float((chance * (heavier / rows.total) ** 2 * (chance.cumsum() - chance)).sum())
+    biased = float((w * np.square(below)).sum() / (w * (rows.total - w) ** 2).sum())
+    one, two, three = (float((w**power).sum()) for power in (1, 2, 3))
+    left = one - w, two - w**2, three - w**3
     return Jackknife(
-        total / (n * (n - 1.0) * (n - 2.0)),
-        without / ((n - 1.0) * (n - 2.0) * (n - 3.0)),
-        _least_spread(given, pairs, biased),
+        total / _triples(one, two, three),
+        rows.as_given(without / _triples(*left)),
+        rows.least_spread(pairs, biased),
         biased,
     )
 
 
+def _triples(one: Any, two: Any, three: Any) -> Any:
+    """Products of the weights of three different samples, summed, from the sums of their powers."""
+    return one**3 - 3 * one * two + 2 * three
+
+
 def mmce_jackknife(given: Predictions, bandwidth: float = 0.4) -> Jackknife:
     """Unbiased squared MMCE with all its leave-one-out values: the pairs without m are all pairs minus those with m."""
-    n = len(given)
-    order, ascending, residual = _sorted_residuals(given)
-    below, tied, above = laplace_sums_of_array(ascending, residual, bandwidth)
-    pairs = residual * (below + tied + above - residual)
+    rows = _Rows(given)
+    w, a = rows.weight, rows.weight * rows.residual
+    below, tied, above = laplace_sums_of_array(rows.confidence, a, bandwidth)
+    pairs = a * (below + tied + above - a)
     total = float(pairs.sum())
-    without = np.empty(n)
-    without[order] = total - 2 * pairs
-    chance = ascending * (1 - ascending)
-    squared_kernel = laplace_sums_of_array(ascending, chance, bandwidth / 2)
-    biased = (total + float(np.square(residual).sum())) / n**2
+    chance = rows.chance
+    squared_kernel = laplace_sums_of_array(rows.confidence, chance, bandwidth / 2)
+    biased = (total + float(np.square(a).sum())) / rows.total**2
+    all_pairs = rows.total**2 - float(np.square(w).sum())
     return Jackknife(
-        total / (n * (n - 1.0)),
-        without / ((n - 1.0) * (n - 2.0)),
-        _least_spread(given, float((chance * (sum(squared_kernel) - chance)).sum()), biased),
+        total / all_pairs,
+        rows.as_given((total - 2 * pairs) / (all_pairs - 2 * w * (rows.total - w))),
+        rows.least_spread(float((chance * (sum(squared_kernel) - chance)).sum()), biased),
         biased,
     )
 
 
 def gap_jackknife(given: Predictions) -> Jackknife:
     """The signed gap with all its leave-one-out values."""
-    return _mean(given.confidence.astype(np.float64) - given.correct, given)
+    rows = _Rows(given)
+    return _mean(-rows.residual, rows)
 
 
 def accuracy_jackknife(given: Predictions) -> Jackknife:
     """The share of right samples with all its leave-one-out values."""
-    return _mean(given.correct.astype(np.float64), given)
+    rows = _Rows(given)
+    return _mean(rows.correct.astype(np.float64), rows)
 
 
-def _mean(each: Array, given: Predictions) -> Jackknife:
-    total, n = float(each.sum()), len(given)
-    return Jackknife(total / n, (total - each) / (n - 1.0), math.sqrt(_untold(given) / n))
+def _mean(each: Array, rows: "_Rows") -> Jackknife:
+    total = float((rows.weight * each).sum())
+    without = (total - rows.weight * each) / (rows.total - rows.weight)
+    return Jackknife(total / rows.total, rows.as_given(without), math.sqrt(rows.untold))
 
 
-def _untold(given: Predictions) -> float:
-    """Variance of correctness by the confidences if all samples are right or all wrong, which shows none; else 0."""
-    if given.correct.any() and not given.correct.all():
+class _Rows:
+    """Samples of positive weight in order of confidence: the observations that are left out one by one."""
+
+    def __init__(self, given: Predictions) -> None:
+        order, _ = weighted_order(given.confidence, given.weight)
+        self.place = np.argsort(order)
+        self.confidence = given.confidence[order].astype(np.float64)
+        self.correct = given.correct[order]
+        self.residual = self.correct - self.confidence
+        self.weight = np.ones(len(order)) if given.weight is None else given.weight[order]
+        self.total = float(self.weight.sum())
+
+    @property
+    def chance(self) -> Array:
+        """Variance of a calibrated sample's weighted correctness."""
+        return self.weight**2 * self.confidence * (1 - self.confidence)
+
+    @property
+    def untold(self) -> float:
+        """Variance of the mean by the confidences if all samples are right or all wrong, which shows none; else 0."""
+        if self.correct.all() or not self.correct.any():
+            return float(self.chance.sum()) / self.total**2
         return 0.0
-    confidence = given.confidence.astype(np.float64)
-    return float((confidence * (1 - confidence)).mean())
 
+    def least_spread(self, pairs: float, biased: float) -> float:
+        r"""The standard error of a squared length if the model is calibrated.
 
-def _least_spread(given: Predictions, pairs: float, biased: float) -> float:
-    r"""The standard error of a squared length if the model is calibrated.
+        It is :math:`\sqrt{2 \sum_{i \ne j} h_{ij}^2} / N^2`, where :math:`h_{ij}` is the part of a pair of samples. If
+        all are right or all wrong, which shows no spread, the largest spread that a length of this size can have is
+        added.
+        """
+        return math.sqrt(2 * max(pairs, 0.0) / self.total**4 + 4 * max(biased, 0.0) * self.untold)
 
-    It is :math:`\sqrt{2 \sum_{i \ne j} h_{ij}^2} / N^2`, where :math:`h_{ij}` is the part of a pair of samples. If all
-    are right or all wrong, which shows no spread, the largest spread that a length of this size can have is added.
-    """
-    n = len(given)
-    return math.sqrt(2 * max(pairs, 0.0) / n**4 + 4 * max(biased, 0.0) * _untold(given) / n)
-
-
-def _sorted_residuals(given: Predictions) -> tuple[IndexArray, Array, Array]:
-    order = np.argsort(given.confidence, kind="stable")
-    ascending = given.confidence[order].astype(np.float64)
-    return order, ascending, given.correct[order] - ascending
+    def as_given(self, each: Array) -> Array:
+        """Numbers in order of confidence, back in the order given."""
+        return each[self.place]
 
 
 def spread(without_each: Array, least: float) -> float:

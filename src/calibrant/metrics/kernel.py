@@ -1,13 +1,15 @@
 """Kernel calibration errors: MMCE of the pairs, and SKCE of whole probability vectors."""
 
+from dataclasses import dataclass
 from typing import Literal, Unpack
 
 import numpy as np
 import torch
 
 from calibrant import inputs
-from calibrant.arrays import laplace_sums_of_array
+from calibrant.metrics.passes import part_of
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.metrics.sorting import Block
 from calibrant.numerics import exponential_is_safe, laplace_quadratic_form
 
 # Number of elements of the kernel matrix in memory at a time.
@@ -42,17 +44,51 @@ def mmce_unbiased(
     """
     inputs.check_range("bandwidth", bandwidth, low=1e-6)
     data = predictions(confidence, correct, minimum=2, name="MMCE", **given)
-    position, samples, right = data.groups
-    weight = right - samples * position
+    n = data.total
     if exponential_is_safe(bandwidth, torch.float64):
-        with np.errstate(under="ignore"):
-            below, tied, above = laplace_sums_of_array(position, weight, bandwidth)
-            total = float(weight @ (below + tied + above))
-    else:
-        total = float(laplace_quadratic_form(torch.from_numpy(position), torch.from_numpy(weight), bandwidth))
-    n = len(data)
-    own = float((right * (1 - position) ** 2 + (samples - right) * position**2).sum())
-    return (total - own) / (n * (n - 1))
+        return part_of(data, Laplace(bandwidth)).pairs / (n * (n - 1))
+    groups = Block(*data.groups)
+    position, residual = torch.from_numpy(groups.confidence), torch.from_numpy(groups.residual)
+    total = float(laplace_quadratic_form(position, residual, bandwidth))
+    return (total - float(groups.squares.sum())) / (n * (n - 1))
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """A Laplace kernel, and the start of its sums."""
+
+    bandwidth: float = 0.4
+
+    def __call__(self, _: Predictions) -> "LaplaceSums":
+        """Start the sums."""
+        return LaplaceSums(self.bandwidth)
+
+
+class LaplaceSums:
+    r"""Products of residuals of two different samples, times the kernel, from groups in ascending order.
+
+    They sum to :math:`\sum_g (R_g^2 - Q_g) + 2 \sum_{g<h} R_g R_h k_{gh}`, and :math:`k_{gh} = u_g / u_h` with
+    :math:`u = \exp(z / \phi)`: one running sum of :math:`R_g u_g` serves all pairs.
+    """
+
+    def __init__(self, bandwidth: float) -> None:
+        self.bandwidth = bandwidth
+        self.grown = self.pairs = 0.0
+
+    def add(self, groups: Block) -> None:
+        """Add the next block of groups."""
+        residual = groups.residual
+        up = np.exp((groups.confidence - 0.5) / self.bandwidth)
+        own = residual * up
+        reach = own.cumsum()
+        end = self.grown + float(reach[-1])
+        reach += self.grown
+        reach -= own
+        reach /= up
+        reach *= 2
+        reach += residual
+        self.pairs += float(np.einsum("i,i->", residual, reach)) - float(groups.squares.sum())
+        self.grown = end
 
 
 def skce(
@@ -94,17 +130,20 @@ def skce(
     residual = -p
     residual[np.arange(len(p)), target] += 1
     if estimator == "linear":
+        if checked.weight is not None:
+            raise ValueError("the linear estimator pairs neighbours and takes no sample_weight: use the quadratic one")
         half = len(p) // 2 * 2
         distance = np.linalg.norm(p[:half:2] - p[1:half:2], axis=1)
         agreement = (residual[:half:2] * residual[1:half:2]).sum(1)
         return float((agreement * np.exp(-distance / bandwidth)).mean())
     from scipy.spatial.distance import cdist
 
-    total = 0.0
+    total, own = 0.0, np.square(residual).sum(1)
+    weighted = residual if checked.weight is None else residual * checked.weight[:, np.newaxis]
     rows = max(BLOCK // len(p), 1)
     for start in range(0, len(p), rows):
         with np.errstate(under="ignore"):
             kernel = np.exp(-cdist(p[start : start + rows], p) / bandwidth)
-        total += float((kernel * (residual[start : start + rows] @ residual.T)).sum())
-    total -= float((residual**2).sum())
-    return total / (len(p) * (len(p) - 1))
+        total += float((kernel * (weighted[start : start + rows] @ weighted.T)).sum())
+    total -= float(own.sum() if checked.weight is None else own @ checked.weight)
+    return total / (checked.total * (checked.total - 1))

@@ -1,6 +1,6 @@
 """Predictions (pairs, probabilities or logits; NumPy or torch; any device) as checked NumPy arrays, sorted once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypedDict
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calibrant import hints, inputs
 from calibrant.arrays import Array, IndexArray, Marks
-from calibrant.metrics.sorting import Keys, TieGroups, pack, tie_groups
+from calibrant.metrics.sorting import Block, Keys, TieGroups, blocks_of, key_blocks, pack, weighted_tie_groups
 from calibrant.numerics import at_least_float32
 
 Values = Tensor | np.ndarray[Any, Any] | Sequence[Any]
@@ -65,13 +65,31 @@ class Predictions:
 
     @cached_property
     def keys(self) -> Keys:
-        """Confidence and correctness packed and sorted: the one sort every cumulative metric shares."""
-        return np.sort(pack(self.confidence, self.correct))
+        """Confidence and correctness packed and sorted: the one sort that all metrics share, without weights."""
+        keys = pack(self.confidence, self.correct)
+        keys.sort()
+        return keys
 
     @cached_property
     def groups(self) -> TieGroups:
         """Samples of equal confidence, ascending, from which every metric of the pairs is computed."""
-        return tie_groups(self.keys)
+        if self.weight is None:
+            return TieGroups(*(np.concatenate(field) for field in zip(*self.blocks(), strict=True)))
+        return weighted_tie_groups(self.confidence, self.correct, self.weight)
+
+    def blocks(self) -> Iterator[Block]:
+        """The same in blocks that fit in a core's cache, without ever holding them all."""
+        return key_blocks(self.keys) if self.weight is None else blocks_of(self.groups)
+
+    @cached_property
+    def total(self) -> float:
+        """Sum of the weights; without weights, the number of samples."""
+        return float(len(self)) if self.weight is None else float(self.weight.sum())
+
+    @cached_property
+    def parts(self) -> dict[Any, Any]:
+        """What :func:`calibrant.metrics.passes.collect` has added up over the groups."""
+        return {}
 
     def of_classes(self, metric: str) -> tuple[Array, IndexArray]:
         """Return probabilities and target, or raise an error that this metric needs them."""
@@ -129,8 +147,13 @@ def predictions(
             assert logits is not None  # noqa: S101 (one of the three is given; mypy cannot see it)
             made = _from_logits(logits, value)
         made = replace(made, weight=_weight(sample_weight, made), names=_names(classes, made))
-    if len(made) < minimum:
+    if made.weight is None and len(made) < minimum:
         raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(made)}")
+    if made.weight is not None and made.total < minimum > 1:
+        raise ValueError(
+            f"{name} needs weights that sum to at least {minimum}, got {made.total:g}: sample_weight is the number of "
+            "times that a sample counts, so scale the weights to a mean of 1"
+        )
     return made
 
 

@@ -6,7 +6,13 @@ import numpy as np
 
 from calibrant.arrays import Array
 from calibrant.metrics.binned import ConventionName, equal_width_bins
+from calibrant.metrics.cumulative import CumulativeSums
+from calibrant.metrics.passes import part_of
 from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
+from calibrant.metrics.sorting import Block
+
+# What a probability of 0 counts as: the smallest normal number of float32.
+SMALLEST_PROBABILITY = np.finfo(np.float32).tiny
 
 
 def accuracy(
@@ -19,7 +25,8 @@ def accuracy(
         >>> metrics.accuracy([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0])
         0.5
     """
-    return float(predictions(confidence, correct, name="accuracy", **given).correct.mean())
+    data = predictions(confidence, correct, name="accuracy", **given)
+    return float(data.correct.mean() if data.weight is None else data.weight @ data.correct / data.total)
 
 
 def mean_confidence(
@@ -33,6 +40,8 @@ def mean_confidence(
         0.8
     """
     data = predictions(confidence, correct, name="the mean confidence", **given)
+    if data.weight is not None:
+        return float(data.weight @ data.confidence.astype(np.float64) / data.total)
     return float(data.confidence.mean(dtype=np.float64))
 
 
@@ -51,8 +60,9 @@ def gap(confidence: Values | Predictions | None = None, correct: Values | None =
 def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
     """Mean negative log-likelihood of the target, in nats.
 
-    From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as the smallest
-    normal number of float32, or of float64 if given as such, so that one sample does not make the mean infinite.
+    From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38, the
+    smallest normal number of float32, in every dtype: one sample does not make the mean infinite, and a file has one
+    value, whatever its precision.
 
     Args:
         data: Checked predictions, in place of the keywords.
@@ -65,18 +75,23 @@ def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
     """
     checked = predictions(data, name="NLL", **given)
     probabilities, target = checked.of_classes("NLL")
-    rows = np.arange(len(target))
     if checked.logits is None:
-        of_target = probabilities[rows, target]
-        return float(-np.log(np.maximum(of_target, np.finfo(of_target.dtype).tiny), dtype=np.float64).mean())
-    total = 0.0
-    for start in range(0, len(rows), ROWS):
+        of_target = probabilities[np.arange(len(target)), target]
+        return _mean(-np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64), checked)
+    losses = np.empty(len(target))
+    for start in range(0, len(target), ROWS):
         block = checked.logits[start : start + ROWS].astype(np.float64)
         largest = block.max(1)
         with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
-            total += float(np.log(np.exp(block - largest[:, np.newaxis]).sum(1)).sum())
-        total += float((largest - block[np.arange(len(block)), target[start : start + ROWS]]).sum())
-    return total / len(rows)
+            loss = np.log(np.exp(block - largest[:, np.newaxis]).sum(1))
+        loss += largest - block[np.arange(len(block)), target[start : start + ROWS]]
+        losses[start : start + ROWS] = loss
+    return _mean(losses, checked)
+
+
+def _mean(each: Array, data: Predictions) -> float:
+    """The mean of one number per sample, by weight."""
+    return float(each.mean() if data.weight is None else data.weight @ each / data.total)
 
 
 def brier(
@@ -104,12 +119,12 @@ def brier(
     if data.probabilities is None:
         return brier_top(data)
     probabilities, target = data.of_classes("Brier")
-    total = 0.0
+    scores = np.empty(len(target))
     for start in range(0, len(target), ROWS):
         block = probabilities[start : start + ROWS].astype(np.float64)
         block[np.arange(len(block)), target[start : start + ROWS]] -= 1
-        total += float(np.square(block, out=block).sum())
-    return total / len(target)
+        scores[start : start + ROWS] = np.square(block, out=block).sum(1)
+    return _mean(scores, data)
 
 
 def brier_top(
@@ -123,8 +138,7 @@ def brier_top(
         0.025
     """
     data = predictions(confidence, correct, name="Brier", **given)
-    z, samples, right = data.groups
-    return float((right * (1 - z) ** 2 + (samples - right) * z**2).sum() / len(data))
+    return part_of(data, CumulativeSums).squares / data.total
 
 
 class BrierDecomposition(NamedTuple):
@@ -170,7 +184,7 @@ def brier_decomposition(
         (0.25, -0.0025)
     """
     data = predictions(confidence, correct, name="the Brier decomposition", **given)
-    n = len(data)
+    n = data.total
     table = equal_width_bins(data, bins=bins, convention=convention)
     z, samples, right = data.groups
     occupied = table.samples > 0
@@ -216,22 +230,39 @@ def corp_decomposition(
         0.25
     """
     data = predictions(confidence, correct, name="the CORP decomposition", **given)
-    n = len(data)
-    _, samples, right = data.groups
-    fitted = isotonic(right / samples, samples)
-    overall = right.sum() / n
+    n = data.total
+    samples, right = part_of(data, IsotonicPools).pooled()
+    fitted, overall = right / samples, right.sum() / n
     uncertainty = float(overall * (1 - overall))
-    recalibrated = float((right * (1 - fitted) ** 2 + (samples - right) * fitted**2).sum() / n)
+    recalibrated = float((right * (1 - fitted)).sum() / n)
     score = brier_top(data)
     return Corp(score, score - recalibrated, uncertainty - recalibrated, uncertainty)
 
 
-def isotonic(values: Array, weight: Array) -> Array:
-    """The non-decreasing sequence nearest to ``values`` in weighted least squares."""
+class IsotonicPools:
+    """Tie groups pooled until accuracy rises with confidence.
+
+    Pools of the whole are made of pools of its parts: blocks are pooled one by one, and then their few pools together.
+    """
+
+    def __init__(self, _: Predictions) -> None:
+        self.pools: list[tuple[Array, Array]] = []
+
+    def add(self, groups: Block) -> None:
+        """Add the next block of groups."""
+        self.pools.append(_pool(groups.samples, groups.right))
+
+    def pooled(self) -> tuple[Array, Array]:
+        """Number of samples and of right ones in each pool, in ascending order."""
+        samples, right = (np.concatenate(field) for field in zip(*self.pools, strict=True))
+        return _pool(samples, right)
+
+
+def _pool(samples: Array, right: Array) -> tuple[Array, Array]:
     from scipy.optimize import isotonic_regression
 
-    fitted: Array = isotonic_regression(values, weights=weight).x
-    return fitted
+    starts = isotonic_regression(right / samples, weights=samples).blocks[:-1]
+    return np.add.reduceat(samples, starts), np.add.reduceat(right, starts)
 
 
 def aurc(
@@ -255,6 +286,47 @@ def aurc(
         0.2708
     """
     data = predictions(confidence, correct, name="AURC", **given)
-    _, samples, right = (field[::-1] for field in data.groups)
-    rate = np.repeat(1 - right / samples, samples.astype(np.intp))
-    return float((rate.cumsum() / np.arange(1, len(data) + 1)).mean())
+    return part_of(data, RiskCoverage).area / data.total
+
+
+class RiskCoverage:
+    """The error rates of the k most confident samples, summed over k, from groups in ascending order.
+
+    With K samples and E errors above a group of n samples with error rate r, it adds
+    (E + r) / (K + 1) + ... + (E + n r) / (K + n) = n r + (E - K r) (1 / (K + 1) + ... + 1 / (K + n)).
+    """
+
+    def __init__(self, data: Predictions) -> None:
+        self.above = data.total
+        self.errors = data.total * (1 - accuracy(data))
+        self.area = 0.0
+
+    def add(self, groups: Block) -> None:
+        """Add the next block of groups."""
+        wrong = groups.samples - groups.right
+        errors = self.errors - wrong.cumsum()
+        # Sums of weights may miss 0 by rounding.
+        above = np.maximum(self.above - groups.samples - groups.below, 0)
+        harmonic = 1 / (above + 1)
+        several = np.flatnonzero(groups.samples != 1)
+        if len(several):
+            harmonic[several] = _harmonic(above[several], groups.samples[several])
+        wrong *= above
+        wrong /= groups.samples
+        samples, _, right = groups.sums
+        self.area += samples - right + float(np.einsum("i,i->", errors - wrong, harmonic))
+        self.above -= samples
+        self.errors = float(errors[-1])
+
+
+def _harmonic(above: Array, samples: Array) -> Array:
+    """1 / (K + 1) + ... + 1 / (K + n), also for numbers that are not whole: a difference of digamma functions."""
+    from scipy.special import digamma
+
+    # Around the middle of the terms, where odd powers cancel; the digamma functions of large numbers would lose digits.
+    middle = above + (samples + 1) / 2
+    inverse, squared = middle**-2.0, samples**2
+    found = samples / middle * (1 + (squared - 1) * inverse / 12 * (1 + (3 * squared - 7) * inverse / 20))
+    far = (middle < 128) | (100 * samples > middle)
+    found[far] = digamma(above[far] + samples[far] + 1) - digamma(above[far] + 1)
+    return found

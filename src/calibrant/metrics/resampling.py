@@ -6,12 +6,14 @@ so that the size of the blocks does not change the draws.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from calibrant.arrays import Array, IndexArray
 from calibrant.metrics.predictions import ROWS, Predictions
-from calibrant.metrics.sorting import TieGroups
+from calibrant.metrics.sorting import TieGroups, weighted_order
 
 # Called with the number of draws done, and the total number.
 Progress = Callable[[int, int], None]
@@ -33,11 +35,19 @@ def observed_residuals(groups: TieGroups) -> Array:
     return (groups.right - groups.samples * groups.confidence)[np.newaxis]
 
 
-def consistent_residuals(groups: TieGroups, draws: int, seed: int) -> Iterator[Array]:
+def consistent_residuals(given: Predictions, draws: int, seed: int) -> Iterator[Array]:
     """Blocks of residuals of a calibrated model with these confidences: right with exactly that probability.
 
     Uniform numbers have 53 bits, so a confidence of 0.99999 is wrong as often as it should be, and one of 1 never.
+    With weights, a sample is drawn once and counts by its weight.
     """
+    if given.weight is None:
+        return consistent_group_residuals(given.groups, draws, seed)
+    return _weighted_residuals(given, given.weight, draws, seed)
+
+
+def consistent_group_residuals(groups: TieGroups, draws: int, seed: int) -> Iterator[Array]:
+    """The same from tie groups of samples without weights."""
     alone, together = np.random.default_rng((seed, CONSISTENCY)).spawn(2)
     tied = np.flatnonzero(groups.samples > 1)
     sizes, chances = groups.samples[tied].astype(np.int64), groups.confidence[tied]
@@ -50,12 +60,24 @@ def consistent_residuals(groups: TieGroups, draws: int, seed: int) -> Iterator[A
         yield residual
 
 
+def _weighted_residuals(given: Predictions, weight: Array, draws: int, seed: int) -> Iterator[Array]:
+    generator = np.random.default_rng((seed, CONSISTENCY))
+    order, first = weighted_order(given.confidence, weight)
+    confidence, weight = given.confidence[order].astype(np.float64), weight[order]
+    for rows in block_sizes(draws, len(order)):
+        uniform = generator.random((rows, len(order)))
+        residual = np.subtract(uniform < confidence, confidence, out=uniform)
+        residual *= weight
+        yield np.add.reduceat(residual, first, axis=1)
+
+
 def consistent_predictions(given: Predictions, draws: int, seed: int, *, of_classes: bool) -> Iterator[Predictions]:
     """The same as predictions, one at a time, for any metric; with ``of_classes``, of all classes if they are known."""
     generator = np.random.default_rng((seed, CONSISTENCY))
     if not of_classes or given.probabilities is None or given.target is None:
         for _ in range(draws):
-            yield Predictions(given.confidence, generator.random(len(given)) < given.confidence)
+            correct = generator.random(len(given)) < given.confidence
+            yield Predictions(given.confidence, correct, weight=given.weight)
         return
     scores = given.probabilities if given.logits is None else given.logits
     predicted = scores.argmax(1)
@@ -65,7 +87,7 @@ def consistent_predictions(given: Predictions, draws: int, seed: int, *, of_clas
         uniform = generator.random((len(given), 1))
         blocks = (slice(start, start + ROWS) for start in range(0, len(given), ROWS))
         target = np.concatenate([(shares[block] <= uniform[block]).sum(1) for block in blocks])
-        yield Predictions(given.confidence, predicted == target, given.probabilities, given.logits, target)
+        yield replace(given, correct=predicted == target, target=target)
 
 
 def bootstrap_indices(samples: int, draws: int, seed: int) -> Iterator[IndexArray]:
@@ -83,25 +105,36 @@ def bootstrap_counts(chosen: IndexArray) -> Array:
 
 
 def bootstrap_residuals(given: Predictions) -> Callable[[Array], Array]:
-    """A function from counts of samples, in the order given, to residuals of the tie groups."""
-    order = np.argsort(given.confidence, kind="stable")
+    """A function from counts of samples, in the order given, to residuals of the tie groups.
+
+    With weights, the weights drawn do not sum to those of the data: the residuals are scaled as if they did.
+    """
+    order, first = weighted_order(given.confidence, given.weight)
     residual = given.correct[order] - given.confidence[order].astype(np.float64)
-    sizes = given.groups.samples.astype(np.intp)
-    starts = sizes.cumsum() - sizes
+    if given.weight is not None:
+        residual *= given.weight[order]
 
     def residuals(counts: Array) -> Array:
         rows: Array = counts.take(order, axis=1) * residual
-        return rows if len(starts) == len(order) else np.add.reduceat(rows, starts, axis=1)
+        if given.weight is not None:
+            rows *= (given.total / (counts @ given.weight))[:, np.newaxis]
+        return rows if len(first) == len(order) else np.add.reduceat(rows, first, axis=1)
 
     return residuals
 
 
 def take(given: Predictions, chosen: IndexArray) -> Predictions:
     """The predictions of some samples."""
-    return Predictions(
-        given.confidence[chosen],
-        given.correct[chosen],
-        None if given.probabilities is None else given.probabilities[chosen],
-        None if given.logits is None else given.logits[chosen],
-        None if given.target is None else given.target[chosen],
+
+    def some(field: Any) -> Any:
+        return None if field is None else field[chosen]
+
+    return replace(
+        given,
+        confidence=given.confidence[chosen],
+        correct=given.correct[chosen],
+        probabilities=some(given.probabilities),
+        logits=some(given.logits),
+        target=some(given.target),
+        weight=some(given.weight),
     )

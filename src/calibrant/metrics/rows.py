@@ -66,7 +66,7 @@ def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -
     def value(residual: Array) -> Array:
         gaps = np.add.reduceat(residual, starts, axis=1)
         total: Array = np.abs(gaps, out=gaps).sum(1)
-        return total / len(given)
+        return total / given.total
 
     return value
 

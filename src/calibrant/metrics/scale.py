@@ -6,6 +6,7 @@ import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from calibrant.metrics.binned import BinTable
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.scale_columns import Column, Rows, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Sums
+from calibrant.metrics.sorting import TieGroups
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -54,6 +56,8 @@ class Statistics:
         esd: Expected squared difference, unbiased; it can be negative.
         brier_top: Mean squared difference of confidence and correctness of the predicted class.
         bins: The sums of each bin, for a reliability diagram.
+        cells: The same sums in 65,536 cells of confidence, each as one group at its mean confidence: what
+            :mod:`calibrant.metrics.scale_inference` tests.
     """
 
     samples: int
@@ -66,6 +70,7 @@ class Statistics:
     esd: float
     brier_top: float
     bins: BinTable
+    cells: TieGroups
 
 
 def statistics_duckdb(
@@ -92,7 +97,7 @@ def statistics_duckdb(
         memory_limit: Memory that DuckDB may use, such as ``"500MB"``, in addition to that of the process itself.
         threads: Number of threads; by default all cores, if the memory limit suffices.
         temp_dir: Parent of the temporary directory; by default that of the system.
-        progress: Called with the fraction done, from 0 to 1, as stages finish.
+        progress: Called with the fraction done, from 0 to 1, several times a second.
 
     Raises:
         ValueError: If the file is invalid; the message names the file and the remedy.
@@ -122,9 +127,8 @@ def statistics_duckdb(
                 report(0.0)
                 found = _columns_of_file(connection, where)
                 return _statistics(
-                    sql.DUCKDB, lambda text: connection.execute(text).fetchall(), "source", found, columns, bins,
-                    where=where, ranges=None, report=report,
-                )  # fmt: skip
+                    sql.DUCKDB, _watched(connection, report), "source", found, columns, bins, where=where, ranges=None
+                )
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
                 f"{where}: DuckDB ran out of space with memory_limit={memory_limit!r}: raise it, lower threads, or "
@@ -182,7 +186,7 @@ def statistics_spark(
             found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
             return _statistics(
                 sql.SPARK, lambda text: spark.sql(text).collect(), view, found, columns, bins,
-                where=where, ranges=partitions, report=lambda _: None,
+                where=where, ranges=partitions,
             )  # fmt: skip
         finally:
             spark.catalog.dropTempView(view)
@@ -190,25 +194,21 @@ def statistics_spark(
 
 def _statistics(
     dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, bins: int,
-    *, where: str, ranges: int | None, report: Callable[[float], None],
+    *, where: str, ranges: int | None,
 ) -> Statistics:  # fmt: skip
     """Run the two statements on an engine and combine the few rows that they return."""
     pairs = find_pairs(dialect, rows, table, found, columns, where)
-    report(0.05)
     (samples, *failures, quantiles), *_ = rows(sql.check_statement(dialect, pairs))
     if samples < 3:
         raise ValueError(f"{where}: {samples or 'no'} rows, ESD needs at least 3: give more predictions")
     for check, count in zip(pairs.checks, failures, strict=True):
         if count:
             raise ValueError(f"{where}: {count:,} of {samples:,} rows {check.complaint}")
-    report(0.3)
     # Spark warns about a window that is not partitioned, so there are at least two.
     wanted = ranges or min(max(2, -(-samples // sql.ROWS_PER_RANGE)), sql.MOST_RANGES)
     table_of_sums = rows(sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted)))
     sums = Sums(*np.array([tuple(row) for row in table_of_sums], np.float64).T)
-    made = _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
-    report(1.0)
-    return made
+    return _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
 
 
 def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
@@ -231,7 +231,42 @@ def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
         esd=esd,
         brier_top=float(sums.q.sum() / samples),
         bins=table,
+        cells=_cells(sums),
     )
+
+
+def _cells(sums: Sums) -> TieGroups:
+    # A cell may meet several ranges and bins.
+    _, place = np.unique(sums.cell, return_inverse=True)
+    n, k, z = (np.bincount(place, column).astype(np.float64) for column in (sums.n, sums.k, sums.nz))
+    return TieGroups(np.clip(z / n, 0, 1), n, k)
+
+
+def _watched(connection: "DuckDBPyConnection", report: Callable[[float], None]) -> Rows:
+    """A function that runs a statement, and meanwhile reports the share of the whole that is done."""
+    connection.execute("SET enable_progress_bar = true")
+    connection.execute("SET enable_progress_bar_print = false")
+    done = 0.0
+
+    def rows(text: str) -> Sequence[Sequence[Any]]:
+        nonlocal done
+        # The first scan only checks; the second one groups and sorts.
+        begin, end = done, 0.15 if "FROM running" not in text else 1.0
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(lambda: connection.execute(text).fetchall())
+            try:
+                while not wait([running], timeout=0.2).done:
+                    done = max(done, begin + (end - begin) * max(connection.query_progress(), 0.0) / 100)
+                    report(done)
+            except BaseException:
+                connection.interrupt()
+                raise
+            found = running.result()
+        done = max(done, end)
+        report(done)
+        return found
+
+    return rows
 
 
 def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | None, spill: str) -> None:

@@ -2,7 +2,8 @@
 
 Confidences are cut into ranges of about equally many rows, so that running sums are windows over one range
 each, not one window over everything. A range returns sums of powers of its own running sum; the running sum
-at its lower end, a constant, is added to those afterwards. That is exact, and it takes one statement.
+at its lower end, a constant, is added to those afterwards. That is exact, and it takes one statement. Its rows are
+also apart by cells of confidence, fine ones, from which the test of calibration draws.
 """
 
 import math
@@ -21,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 # one Java method, whose size is limited.
 MOST_RANGES = 256
 ROWS_PER_RANGE = 1_000_000
+# Cells of [0, 1] that are summed apart; a confidence of 1 has its own.
+CELLS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def cuts(quantiles: Sequence[float], ranges: int) -> list[float]:
 
 
 def sums_statement(pairs: Pairs, bins: int, ends: Sequence[float]) -> str:
-    """Second scan: the sums of `Sums`, one row for each range and each bin that it meets."""
+    """Second scan: the sums of `Sums`, one row for each range, and each bin and cell that it meets."""
     kind = pairs.type
     guess = f"ceil(CAST(z AS DOUBLE) * {bins})"
 
@@ -133,24 +136,25 @@ WITH {pairs.text},
 ties AS (SELECT z, CAST(count(*) AS DOUBLE) AS n, sum(c) AS k FROM pairs GROUP BY z),
 placed AS (
     SELECT {range_between(0, len(ends))} AS part, CAST({guess} + {correction} AS INT) AS bin,
+        CAST(floor(CAST(z AS DOUBLE) * {CELLS}) AS INT) AS cell,
         CAST(z AS DOUBLE) AS conf, n, k,
         k - n * CAST(z AS DOUBLE) AS d,
         k * (1 - CAST(z AS DOUBLE)) * (1 - CAST(z AS DOUBLE)) + (n - k) * CAST(z AS DOUBLE) * CAST(z AS DOUBLE) AS q
     FROM ties
 ),
 running AS (
-    SELECT part, bin, conf, n, k, d, q, (sum(d) OVER below) AS p, (sum(n) OVER below) - n AS s
+    SELECT part, bin, cell, conf, n, k, d, q, (sum(d) OVER below) AS p, (sum(n) OVER below) - n AS s
     FROM placed
     WINDOW below AS (PARTITION BY part ORDER BY conf ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 )
-SELECT part, bin, sum(n), sum(k), sum(n * conf), sum(d), sum(q), sum(n * p), sum(n * p * p), sum(p * d), sum(q * s),
-    min(p), max(p)
-FROM running GROUP BY part, bin
+SELECT part, bin, cell, sum(n), sum(k), sum(n * conf), sum(d), sum(q), sum(n * p), sum(n * p * p), sum(p * d),
+    sum(q * s), min(p), max(p)
+FROM running GROUP BY part, bin, cell
 """
 
 
 class Sums(NamedTuple):
-    """Columns of `sums_statement`: each is a sum over the tie groups of a range that fall in one bin.
+    """Columns of `sums_statement`: each is a sum over the tie groups of a range that fall in one bin and one cell.
 
     For a group at confidence z with n samples, k of them right: d = k - nz is the sum of residuals, q that of
     their squares, p the sum of d in this range up to and with the group, s the number of samples below it there.
@@ -158,6 +162,7 @@ class Sums(NamedTuple):
 
     part: Floats
     bin: Floats
+    cell: Floats
     n: Floats
     k: Floats
     nz: Floats
@@ -181,8 +186,10 @@ def combine(sums: Sums) -> tuple[float, float]:
     samples = math.fsum(sums.n)
     drift = largest = below = 0.0
     terms: list[float] = []
-    for part in np.unique(sums.part):
-        rows = Sums(*(column[sums.part == part] for column in sums))
+    order = np.argsort(sums.part, kind="stable")
+    starts = np.flatnonzero(np.diff(sums.part[order], prepend=-1))
+    for chosen in np.split(order, starts[1:]):
+        rows = Sums(*(column[chosen] for column in sums))
         n, d, q = math.fsum(rows.n), math.fsum(rows.d), math.fsum(rows.q)
         largest = max(largest, drift + float(rows.highest_p.max()), -(drift + float(rows.lowest_p.min())))
         terms += [

@@ -5,7 +5,9 @@ from typing import Unpack
 import numpy as np
 
 from calibrant.arrays import Array
+from calibrant.metrics.passes import part_of
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.metrics.sorting import Block
 
 # Cells of [0, 1]. Halving their width changes the golden values by less than 1e-6.
 CELLS = 4096
@@ -39,7 +41,8 @@ def smooth_ece(
     """
     from scipy.fft import dct, idct
 
-    spectrum = dct(_residuals_on_grid(predictions(confidence, correct, name="smooth ECE", **given)), type=2)
+    data = predictions(confidence, correct, name="smooth ECE", **given)
+    spectrum = dct(part_of(data, ResidualGrid).cells / data.total, type=2)
 
     def error(width: float) -> float:
         with np.errstate(under="ignore"):
@@ -55,14 +58,23 @@ def smooth_ece(
     return error(high)
 
 
-def _residuals_on_grid(given: Predictions) -> Array:
-    """Each tie group's residual, confidence minus right, shared between the two nearest cell centres, over N."""
-    confidence, samples, right = given.groups
-    place = np.clip(confidence * CELLS - 0.5, 0, CELLS - 1)
-    left = np.minimum(place.astype(np.intp), CELLS - 2)
-    share = place - left
-    residual = (samples * confidence - right) / len(given)
-    grid: Array = np.zeros(CELLS)
-    grid += np.bincount(left, weights=residual * (1 - share), minlength=CELLS)
-    grid += np.bincount(left + 1, weights=residual * share, minlength=CELLS)
-    return grid
+class ResidualGrid:
+    """Each tie group's residual, confidence minus right, shared between the two nearest cell centres."""
+
+    def __init__(self, _: Predictions) -> None:
+        self.cells: Array = np.zeros(CELLS)
+
+    def add(self, groups: Block) -> None:
+        """Add the next block of groups."""
+        place = groups.confidence * CELLS - 0.5
+        if place[0] < 0 or place[-1] >= CELLS - 1:
+            place = np.clip(place, 0, CELLS - 1)
+        left = place.astype(np.intp)
+        np.minimum(left, CELLS - 2, out=left)
+        place -= left
+        place *= groups.residual
+        first = int(left[0])  # groups ascend, so a block fills few cells
+        left -= first
+        for offset, share in ((first, groups.residual - place), (first + 1, place)):
+            sums = np.bincount(left, weights=share)
+            self.cells[offset : offset + len(sums)] -= sums

@@ -3,15 +3,16 @@
 A confidence in [0, 1] is a non-negative float, and the bits of those sort like the numbers. Shifted left by
 one they leave a bit for the correctness, so that sorting N pairs costs as much as sorting N numbers: there is
 no permutation to store, and a sample takes 4 bytes. Samples of equal confidence are then one group. A metric
-only needs its confidence, the number of samples and the number of right ones.
+only needs its confidence, the number of samples and the number of right ones: with weights, their sums of weights.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, Marks
+from calibrant.arrays import Array, IndexArray, Marks
 
 # uint32 for float32 confidences, uint64 for float64.
 Keys = np.ndarray[tuple[int, ...], np.dtype[np.unsignedinteger[Any]]]
@@ -24,13 +25,40 @@ class TieGroups(NamedTuple):
 
     Attributes:
         confidence: Confidence of the samples of a group.
-        samples: Number of samples.
-        right: Number of right predictions.
+        samples: Number of samples, or their weight.
+        right: Number of right predictions, or their weight.
     """
 
     confidence: Array
     samples: Array
     right: Array
+
+
+class Block(TieGroups):
+    """Some tie groups that follow each other, and what metrics derive from them; no metric may change it."""
+
+    @cached_property
+    def residual(self) -> Array:
+        """Correctness minus confidence, summed over the samples of a group."""
+        return self.right - self.samples * self.confidence
+
+    @cached_property
+    def squares(self) -> Array:
+        """Squared residuals, summed over the samples of a group."""
+        return self.right * (1 - self.confidence) ** 2 + (self.samples - self.right) * self.confidence**2
+
+    @cached_property
+    def below(self) -> Array:
+        """Number of samples in lower groups of this block."""
+        if (self.samples == 1).all():
+            return np.arange(len(self.samples), dtype=np.float64)  # a sum of ones takes ten times as long
+        return self.samples.cumsum() - self.samples
+
+    @cached_property
+    def sums(self) -> tuple[float, float, float]:
+        """Number of samples, sum of their confidences, and number of right ones."""
+        right = float(self.right.sum())
+        return float(self.samples.sum()), right - float(self.residual.sum()), right
 
 
 def pack(confidence: Array, correct: Marks) -> Keys:
@@ -48,28 +76,55 @@ def pack(confidence: Array, correct: Marks) -> Keys:
     return keys
 
 
-def blocks(keys: Keys) -> Iterator[tuple[int, Keys]]:
-    """Sorted keys in blocks, each with the index it starts at; no tie group is split between two."""
+def key_blocks(keys: Keys) -> Iterator[Block]:
+    """The tie groups of sorted keys in blocks; no group is split between two."""
     start = 0
     while start < len(keys):
-        stop = _end_of_tie_group(keys, min(start + BLOCK, len(keys)))
-        yield start, keys[start:stop]
+        stop = int(ends_of_tie_groups(keys, np.array([min(start + BLOCK, len(keys))]))[0])
+        yield tie_groups(keys[start:stop])
         start = stop
 
 
-def _end_of_tie_group(keys: Keys, stop: int) -> int:
-    """The first index at or after ``stop`` at which a new confidence begins."""
-    if stop == len(keys):
-        return stop
-    last = keys[stop - 1] | keys.dtype.type(1)
-    return stop if keys[stop] > last else stop + int(np.searchsorted(keys[stop:], last, side="right"))
+def ends_of_tie_groups(keys: Keys, cuts: IndexArray) -> IndexArray:
+    """Each cut of sorted keys, moved up to the end of the tie group that it would split."""
+    one = keys.dtype.type(1)
+    inside = np.flatnonzero((cuts > 0) & (cuts < len(keys)))
+    last = keys[cuts[inside] - 1] | one
+    split = keys[cuts[inside]] <= last
+    moved = cuts.copy()
+    moved[inside[split]] = np.searchsorted(keys, last[split], side="right")
+    return moved
 
 
-def tie_groups(keys: Keys) -> TieGroups:
+def tie_groups(keys: Keys) -> Block:
     """All tie groups of sorted keys."""
-    bits, right_so_far = keys >> keys.dtype.type(1), (keys & keys.dtype.type(1)).cumsum(dtype=np.int64)
-    last = np.append(np.flatnonzero(bits[1:] != bits[:-1]), len(keys) - 1)
-    kind = np.float32 if keys.dtype == np.uint32 else np.float64
-    confidence = bits[last].view(kind).astype(np.float64)
-    samples, right = np.diff(last, prepend=-1), np.diff(right_so_far[last], prepend=0)
-    return TieGroups(confidence, samples.astype(np.float64), right.astype(np.float64))
+    one, kind = keys.dtype.type(1), np.float32 if keys.dtype == np.uint32 else np.float64
+    bits, marks = keys >> one, keys & one
+    differs = bits[1:] != bits[:-1]
+    if differs.all():
+        return Block(bits.view(kind).astype(np.float64), np.ones(len(keys)), marks.astype(np.float64))
+    first = np.concatenate(([0], np.flatnonzero(differs) + 1))
+    samples, right = np.diff(first, append=len(keys)), np.add.reduceat(marks, first)
+    return Block(bits[first].view(kind).astype(np.float64), samples.astype(np.float64), right.astype(np.float64))
+
+
+def weighted_tie_groups(confidence: Array, correct: Marks, weight: Array) -> TieGroups:
+    """The tie groups of samples with weights; a sample of weight 0 is left out."""
+    order, first = weighted_order(confidence, weight)
+    weight = weight[order]
+    right = np.add.reduceat(weight * correct[order], first)
+    return TieGroups(confidence[order[first]].astype(np.float64), np.add.reduceat(weight, first), right)
+
+
+def weighted_order(confidence: Array, weight: Array | None) -> tuple[IndexArray, IndexArray]:
+    """Samples of positive weight in stable order of confidence, and where each tie group starts among them."""
+    rows = np.arange(len(confidence)) if weight is None else np.flatnonzero(weight)
+    order = rows[np.argsort(confidence[rows], kind="stable")]
+    ascending = confidence[order]
+    return order, np.concatenate(([0], np.flatnonzero(ascending[1:] != ascending[:-1]) + 1))
+
+
+def blocks_of(groups: TieGroups) -> Iterator[Block]:
+    """Tie groups in blocks."""
+    for start in range(0, len(groups.samples), BLOCK):
+        yield Block(*(field[start : start + BLOCK] for field in groups))

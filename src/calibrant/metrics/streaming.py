@@ -15,9 +15,9 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, ece_of, rule_of
 from calibrant.metrics.classwise import classwise_gaps
-from calibrant.metrics.cumulative import Cumulative, cumulative
+from calibrant.metrics.cumulative import CumulativeSums, cumulative
 from calibrant.metrics.predictions import Predictions, predictions
-from calibrant.metrics.sorting import pack
+from calibrant.metrics.sorting import key_blocks, pack
 
 try:
     from torchmetrics import Metric
@@ -216,12 +216,12 @@ class _Sorted(StreamingMetric):
             added = torch.cat((self.keys.pop(), added))
         self.keys.append(added)
 
-    def cumulative(self) -> Cumulative:
+    def cumulative(self) -> CumulativeSums:
         """ESD and KS of all batches; NaN if there are too few samples, as in a short batch."""
         state: Any = self.keys  # after synchronisation torchmetrics leaves one tensor
         parts = [state] if isinstance(state, Tensor) else list(state)
         keys = torch.cat(parts).cpu().numpy().view(np.uint32) if parts else np.zeros(0, dtype=np.uint32)
-        return cumulative(np.sort(keys))
+        return cumulative(key_blocks(np.sort(keys)))
 
 
 class StreamingESD(_Sorted):

@@ -17,9 +17,10 @@ from calibrant.metrics import binned, classwise, cumulative, jackknife, kernel, 
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.ici import integrated_calibration_index
 from calibrant.metrics.jackknife import Jackknife
+from calibrant.metrics.passes import Kind
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.rows import RowStatistic
-from calibrant.metrics.smooth_ece import smooth_ece
+from calibrant.metrics.smooth_ece import ResidualGrid, smooth_ece
 
 # A metric by its key, or a function of the user.
 Chosen = str | Callable[[Predictions], Any]
@@ -40,6 +41,7 @@ class Metric:
         evaluated: Whether ``evaluate`` computes it.
         only_calibration: Whether it measures calibration and nothing else.
         more_is_better: Whether a larger value is better.
+        parts: Sums over sorted samples that it uses: ``evaluate`` makes those of all metrics in one pass.
         rows: Computes it from many rows of residuals at once, for predictions that differ in nothing else.
         jackknife: Computes it with all leave-one-out values, if it is a U-statistic.
         minimum: Fewest samples that it needs.
@@ -60,6 +62,7 @@ class Metric:
     evaluated: bool = True
     only_calibration: bool = True
     more_is_better: bool = False
+    parts: tuple[Kind, ...] = ()
     rows: Callable[[Predictions], RowStatistic] | None = None
     jackknife: Callable[[Predictions], Jackknife] | None = None
     minimum: int = 1
@@ -135,43 +138,46 @@ def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
     rule, count = binned.rule_of(convention, bins)
     guo, mass = binned.CONVENTIONS["guo"], binned.MASS_BINS if bins is None else bins
 
-    @lru_cache(1)  # ECE and MCE of the same predictions share their bins, as ECE-sweep does with its remark
+    # ECE and MCE of the same predictions share their bins, and ECE-sweep does with its remark.
+    @lru_cache(1)
     def widths(given: Predictions) -> binned.BinTable:
         return binned.equal_width_bins(given, bins=bins, convention=convention)
 
     swept = lru_cache(1)(binned.swept_bins)
 
     def worst(given: Predictions) -> str:
-        samples = int(widths(given).samples[np.abs(widths(given).gaps).argmax()])
-        return f"; its bin holds {samples:,} sample{'s'[: samples != 1]}"
+        samples = float(widths(given).samples[np.abs(widths(given).gaps).argmax()])
+        number = f"{samples:,.0f}" if samples.is_integer() else f"{samples:,.2f}"
+        return f"; its bin holds {number} sample{'s'[: samples != 1]}"
 
     def number_swept(given: Predictions) -> str:
         number = len(swept(given).samples)
         return f", {number} bin{'s'[: number != 1]} chosen"
 
     yield Metric(
-        "ece", lambda given: binned.ece_of(widths(given), len(given)), "ECE", "%",
+        "ece", lambda given: binned.ece_of(widths(given), given.total), "ECE", "%",
         f"{convention}: {rule.describe(count)}",
         "Distance between confidence and accuracy in bins of confidence, averaged over samples. It depends on the "
         "bins: compare values of one convention only.",
-        rows=lambda given: rows.ece_rows(given, bins, convention),
+        rows=lambda given: rows.ece_rows(given, bins, convention), parts=(binned.EqualWidth(convention, bins),),
     )  # fmt: skip
     yield Metric(
         "ece_guo", binned.ece_guo, "ECE, guo", "%", f"guo: {guo.describe(guo.bins)}",
         "ECE with the 15 bins that most papers since Guo et al. (2017) use.",
-        rows=lambda given: rows.ece_rows(given, None, "guo"),
+        rows=lambda given: rows.ece_rows(given, None, "guo"), parts=(binned.EqualWidth("guo", None),),
     )  # fmt: skip
     yield Metric(
         "equal_mass_ece", lambda given: binned.equal_mass_ece(given, bins=mass), "equal-mass ECE", "%",
         f"{mass} bins, ties together", "ECE with bins that hold equally many samples.",
     )  # fmt: skip
     yield Metric(
-        "ece_sweep", lambda given: binned.ece_of(swept(given), len(given)), "ECE-sweep", "%", "equal mass",
+        "ece_sweep", lambda given: binned.ece_of(swept(given), given.total), "ECE-sweep", "%", "equal mass",
         "Equal-mass ECE with the most bins for which accuracy still rises from bin to bin.", remark=number_swept,
     )  # fmt: skip
     yield Metric(
         "smooth_ece", smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
         "ECE without bins: gaps are averaged by a kernel that is as wide as the value itself.",
+        parts=(ResidualGrid,),
     )  # fmt: skip
     yield Metric(
         "debiased_l2", lambda given: binned.debiased_l2(given, bins=mass), "debiased L2", "%",
@@ -189,17 +195,13 @@ def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
 
 
 def _of_curves() -> Iterator[Metric]:
-    @lru_cache(1)
-    def steps(given: Predictions) -> cumulative.Cumulative:
-        return cumulative.cumulative(given.keys)
-
     yield Metric(
-        "ks_error", lambda given: steps(given).ks, "KS error", "%", "cumulative, ties grouped",
+        "ks_error", cumulative.ks_error, "KS error", "%", "cumulative, ties grouped",
         "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
-        rows=lambda given: rows.ks_rows(given.groups),
+        rows=lambda given: rows.ks_rows(given.groups), parts=(cumulative.CumulativeSums,),
     )  # fmt: skip
     yield Metric(
-        "esd", lambda given: steps(given).esd, "ESD", "", "unbiased, may be below 0",
+        "esd", cumulative.esd, "ESD", "", "unbiased, may be below 0",
         "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
         rows=lambda given: rows.esd_rows(given.groups), jackknife=jackknife.esd_jackknife, minimum=3,
     )  # fmt: skip
@@ -215,6 +217,7 @@ def _of_kernels() -> Iterator[Metric]:
         "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, averaged. "
         "Unbiased, so chance can take it below 0.",
         rows=lambda given: rows.mmce_rows(given.groups), jackknife=jackknife.mmce_jackknife, minimum=2,
+        parts=(kernel.Laplace(),),
     )  # fmt: skip
     yield Metric(
         "skce", kernel.skce, "SKCE", "", "unbiased, kernel of width 1",
@@ -231,7 +234,7 @@ def _proper() -> Iterator[Metric]:
     def floor(given: Predictions) -> str:
         if given.logits is not None or given.probabilities is None:
             return ""
-        return f"; p = 0 counts as {np.finfo(given.probabilities.dtype).tiny:.1g}"
+        return f"; p = 0 counts as {proper.SMALLEST_PROBABILITY:.1e}"
 
     yield Metric(
         "nll", proper.nll, "NLL", "nats", "nats",
@@ -252,6 +255,7 @@ def _proper() -> Iterator[Metric]:
     yield Metric(
         "brier_miscalibration", lambda given: parts(given).miscalibration, "  MCB", "", "miscalibration, isotonic",
         "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
+        parts=(proper.IsotonicPools,),
     )  # fmt: skip
     yield Metric(
         "brier_discrimination", lambda given: parts(given).discrimination, "  DSC", "", "discrimination",
@@ -265,7 +269,7 @@ def _proper() -> Iterator[Metric]:
         "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",
         "Area under the risk-coverage curve: the share of errors among the most confident samples, averaged over how "
         "many of them are kept.",
-        **mixed,
+        parts=(proper.RiskCoverage,), **mixed,
     )  # fmt: skip
 
 

@@ -1,0 +1,77 @@
+"""The test of calibration and the interval of the gap from sums, against those of the samples themselves."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("duckdb")
+import pyarrow.parquet  # noqa: E402
+
+from calibrant import metrics  # noqa: E402
+from calibrant.metrics import scale_inference  # noqa: E402
+from calibrant.metrics.scale import Statistics, statistics_duckdb  # noqa: E402
+
+Array = npt.NDArray[Any]
+
+
+def summed(folder: Path, confidence: Array, correct: Array) -> Statistics:
+    path = folder / "pairs.parquet"
+    pyarrow.parquet.write_table(pa.table({"confidence": confidence, "correct": correct}), path)
+    return statistics_duckdb(path)
+
+
+def made(error: float, n: int = 40_000, seed: int = 0) -> tuple[Array, Array]:
+    generator = np.random.default_rng(seed)
+    confidence = 0.3 + 0.7 * generator.random(n) ** 0.2  # crowded towards 1
+    return confidence, generator.random(n) < confidence - error
+
+
+@pytest.mark.parametrize("metric", ["esd", "ks_error", "gap"])
+@pytest.mark.parametrize("error", [0.0, 0.002, 0.01])
+def test_the_test_from_cells_agrees_with_that_of_the_samples(tmp_path: Path, metric: Any, error: float) -> None:
+    pairs = made(error)
+    ours = scale_inference.calibration_test(summed(tmp_path, *pairs), metric=metric, draws=1000)
+    theirs = metrics.calibration_test(*pairs, metric=metric, draws=1000)
+    assert ours.statistic == pytest.approx(theirs.statistic, rel=1e-9)
+    # Two independent sets of draws: p-values differ by chance, by at most four of its standard deviations.
+    assert abs(ours.p_value - theirs.p_value) < 4 * np.sqrt(2 * 0.25 / 1000)
+    assert ours.critical_value == pytest.approx(theirs.critical_value, rel=0.35)
+
+
+@pytest.mark.parametrize("error", [0.0, 0.01])
+def test_the_interval_of_the_gap_is_that_of_the_samples(tmp_path: Path, error: float) -> None:
+    pairs = made(error)
+    ours = scale_inference.gap_interval(summed(tmp_path, *pairs))
+    theirs = metrics.confidence_interval(*pairs, metric="gap")
+    assert (ours.value, ours.low, ours.high) == pytest.approx((theirs.value, theirs.low, theirs.high), rel=1e-6)
+
+
+def test_samples_that_are_all_right_have_an_interval_too(tmp_path: Path) -> None:
+    confidence, _ = made(0)
+    ours = scale_inference.gap_interval(summed(tmp_path, confidence, np.ones(len(confidence))))
+    theirs = metrics.confidence_interval(confidence, np.ones(len(confidence)), metric="gap")
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-4)
+
+
+def test_merged_cells_are_narrow_and_lose_no_sample(tmp_path: Path) -> None:
+    found = summed(tmp_path, *made(0.01))
+    cells = scale_inference.merged(found.cells)
+    assert len(cells.samples) <= 1024 + 4096
+    assert cells.samples.sum() == found.samples
+    assert cells.right.sum() == pytest.approx(found.accuracy * found.samples)
+    assert (cells.samples * cells.confidence).sum() == pytest.approx(found.mean_confidence * found.samples, rel=1e-12)
+    assert (np.diff(cells.confidence) > 0).all()
+
+
+@pytest.mark.slow
+def test_p_values_of_calibrated_data_are_uniform(tmp_path: Path) -> None:
+    p_values = []
+    for seed in range(200):
+        found = summed(tmp_path, *made(0.0, 2000, seed))
+        p_values.append(scale_inference.calibration_test(found, draws=99, seed=seed).p_value)
+    counts = np.histogram(p_values, bins=5, range=(0, 1))[0]
+    assert ((counts - 40) ** 2 / 40).sum() < 18.5  # chi-squared with 4 degrees of freedom: 0.1 %
