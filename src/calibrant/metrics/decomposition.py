@@ -7,7 +7,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.arrays import Array
 from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
-from calibrant.metrics.proper import isotonic, nll
+from calibrant.metrics.proper import nll
 from calibrant.metrics.views import task_of, views
 
 ProperScore = Literal["log_loss", "brier"]
@@ -89,13 +89,15 @@ def decomposition(
 
 def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float]:
     """The score of pairs, and of the increasing map of them that has the lowest."""
+    from scipy.optimize import isotonic_regression
+
     order = np.argsort(pairs.confidence, kind="stable")
     z, event = pairs.confidence[order].astype(np.float64), pairs.correct[order].astype(np.float64)
     weight = np.ones(len(z)) if pairs.weight is None else pairs.weight[order]
     first = np.flatnonzero(np.concatenate(([True], z[1:] != z[:-1])))
     mass, came = np.add.reduceat(weight, first), np.add.reduceat(weight * event, first)
     z, mass, came = z[first][mass > 0], mass[mass > 0], came[mass > 0]
-    fitted = np.clip(isotonic(came / mass, mass), 0, 1)
+    fitted: Array = np.clip(isotonic_regression(came / mass, weights=mass).x, 0, 1)
     floor = float(np.finfo(pairs.confidence.dtype).tiny)
 
     def mean(p: Array) -> float:

@@ -124,7 +124,7 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
         draws = min(draws, FEWEST_DRAWS)
     drawn: list[Array] = []
     worse = made = 0
-    for block in resampling.consistent_residuals(pairs.groups, draws, seed):
+    for block in resampling.consistent_residuals(pairs, draws, seed):
         null = value(block)
         slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
         as_bad = np.flatnonzero(null >= observed - slack)
