@@ -7,7 +7,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.arrays import Array
 from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
-from calibrant.metrics.proper import nll
+from calibrant.metrics.proper import SMALLEST_PROBABILITY, nll
 from calibrant.metrics.views import task_of, views
 
 ProperScore = Literal["log_loss", "brier"]
@@ -97,8 +97,8 @@ def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float]:
     first = np.flatnonzero(np.concatenate(([True], z[1:] != z[:-1])))
     mass, came = np.add.reduceat(weight, first), np.add.reduceat(weight * event, first)
     z, mass, came = z[first][mass > 0], mass[mass > 0], came[mass > 0]
-    fitted = np.clip(isotonic_regression(came / mass, weights=mass).x, 0, 1)
-    floor = float(np.finfo(pairs.confidence.dtype).tiny)
+    fitted: Array = np.clip(isotonic_regression(came / mass, weights=mass).x, 0, 1)
+    floor = float(SMALLEST_PROBABILITY)
 
     def mean(p: Array) -> float:
         if score == "brier":

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from calibrant.report.audit import Audit, Repair, audit
+from calibrant.report.audit import Audit, Finding, Repair, audit
 from calibrant.report.html import render, write_report
 from calibrant.report.packages import require_report_packages
+from calibrant.report.repair import Recalibrated
 from calibrant.report.tracking import log_mlflow, log_wandb
 from calibrant.report.verdict import verdict
 
@@ -15,6 +16,8 @@ FIGURES = ("classwise_plot", "cumulative_plot", "reliability_diagram")
 
 __all__ = [
     "Audit",
+    "Finding",
+    "Recalibrated",
     "Repair",
     "audit",
     "classwise_plot",

@@ -149,7 +149,7 @@ def audit(
         >>> target = [rng.choice(4, p=row) for row in np.exp(logits) / np.exp(logits).sum(1, keepdims=True)]
         >>> found = report.audit("twice too sure", metrics.predictions(logits=2 * logits, target=target), draws=100)
         >>> found.repair.how.description, bool(found.repair.scores.ece < found.scores.ece)
-        ('temperature 1.98', True)
+        ('temperature 1.91', True)
     """
     judgements = metrics.judge(predictions, draws=draws, seed=seed, progress=_part(progress, 0.0, 0.4))
     scores = _scores(predictions, bins, convention)

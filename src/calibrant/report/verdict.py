@@ -33,7 +33,7 @@ def verdict(audit: Audit) -> str:
         >>> given = metrics.predictions(probabilities=risk, target=generator.random(10_000) < risk / 2)
         >>> for sentence in report.verdict(report.audit("model", given)).split(". ")[:2]:
         ...     print(sentence)
-        Risks of class 1 are overstated by a factor of 1.98 (95 % interval 1.88 to 2.08)
+        Risks of class 1 are overstated by a factor of 2.05 (95 % interval 1.95 to 2.16)
         The hypothesis that these risks are calibrated is rejected (p < 0.001)
     """
     findings = audit.findings
