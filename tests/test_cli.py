@@ -156,3 +156,35 @@ def test_what_is_wrong_is_said_shortly(
     if said.startswith("calibrant: "):  # our own words; those about the syntax of options are Cyclopts' and in a frame
         assert (said.count("\n"), shown) == (1, "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n0.6,1\n")
+    for more in ("", "--json"):
+        command = f"{sys.executable} -m calibrant evaluate {path} --draws 50 {more} | true"
+        result = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("evaluate p.csv --report out.pdf", "out.pdf: the report is an HTML page"),
+        ("evaluate p.csv --engine duckdb --memory-limit lots", "must be a size such as 500MB or 1GB, got 'lots'"),
+        ("evaluate p.csv --engine duckdb --memory-limit 1KB", "ran out of space with a memory limit of 1KB: raise it"),
+        ("evaluate p.csv --bins x", "--bins"),
+        ("evaluate p.csv --nothing", "--nothing"),
+        ("nothing", "nothing"),
+    ],
+)  # fmt: skip
+def test_an_option_that_cannot_be_is_one_line(
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.csv").write_text("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n0.6,1\n")
+    monkeypatch.chdir(tmp_path)
+    code, out, said = run(arguments.split(), capsys)
+    assert (code, out) == (2, "")
+    assert said.startswith("calibrant: ")
+    assert said.count("\n") == 1
+    assert message in said

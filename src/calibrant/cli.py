@@ -1,12 +1,13 @@
 """The command line: commands for files of predictions, and commands that other packages add."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from calibrant import __version__
@@ -60,8 +61,9 @@ def evaluate(
 ) -> None:
     """Measure how well the predictions in a file are calibrated; several files are compared side by side.
 
-    A file is .npz, .csv or .parquet and holds logits or probabilities with target, or confidence with correct. In a
-    table, the values of the classes are columns logits_0, logits_1, ..., or in Parquet one column of lists.
+    A file is .npz, .npy, .csv, .tsv, .jsonl or .parquet, or a folder or pattern of tables. It holds logits or
+    probabilities with target, or confidence with correct, or confidence with prediction and target. In a table, the
+    values of the classes are columns logits_0, logits_1, ..., or named by the classes, or one column of lists.
 
     Args:
         files: Predictions, one file for each model.
@@ -147,10 +149,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Invalid input is reported in one line; Ctrl-C ends it without a traceback.
     """
     try:
-        app(arguments)
+        app(arguments, exit_on_error=False, print_error=False)
     except KeyboardInterrupt:
         sys.exit(130)
-    except (ValueError, ImportError, OSError, MemoryError) as error:
+    except BrokenPipeError:
+        # The reader of our output, such as head, has gone; without this, Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except (ValueError, ImportError, OSError, MemoryError, CycloptsError) as error:
         from calibrant.commands.terminal import printable
 
         sys.stderr.write(f"calibrant: {printable(' '.join(str(error).split()))}\n")

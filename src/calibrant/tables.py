@@ -230,8 +230,11 @@ def read_header(path: Path) -> Header:
     Raises:
         ValueError: If there is no such line, or the file is no text.
     """
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        start = file.read(1 << 20)
+    try:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            start = file.read(1 << 20)
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{path}: is not gzipped, or is cut short: compress it again, or leave out .gz") from error
     whole = start[: start.rfind(b"\n") + 1] or start  # the last line may end within a character
     encoding = "utf-16" if start.startswith(b"\xff\xfe") else "utf-8" if _decodes(whole) else "latin-1"
     decoded = start.decode(encoding, errors="replace").removeprefix("\ufeff")

@@ -84,6 +84,23 @@ def test_probabilities_are_recalibrated_like_logits(folder: Path, capsys: pytest
     capsys.readouterr()
 
 
+def test_ids_stay_and_the_same_file_twice_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random(60).round(3)
+    rows = [f"{k:04d},{x},{1 - x:.3f},{'cat' if rng.random() < x else 'dog'}" for k, x in enumerate(p)]
+    Path("p.csv").write_text("\n".join(["id,prob_cat,prob_dog,label", *rows]) + "\n")
+    assert run("recalibrate", "--fit", "p.csv", "--apply", "p.csv", "--method", "temperature", "--json") == 0
+    notices = json.loads(capsys.readouterr().out)["notices"]
+    assert "p.csv: read 'prob_cat' to 'prob_dog' as probabilities, 'label' as target" in notices
+    assert any("fitted on the file that it is applied to" in notice for notice in notices)
+    written = Path("p-calibrated.csv").read_text().splitlines()
+    assert written[0] == "id,label,probabilities_cat,probabilities_dog"
+    assert [row.split(",")[0] for row in written[1:]] == [f"{k:04d}" for k in range(60)]
+    Path("q.csv").write_text(Path("p.csv").read_text().replace("prob_cat,prob_dog", "prob_dog,prob_cat"))
+    assert run("recalibrate", "--fit", "p.csv", "--apply", "q.csv", "--method", "temperature") == 2
+    assert "its classes are dog, cat, but those of p.csv are cat, dog" in capsys.readouterr().err
+
+
 BAD: dict[str, tuple[list[str], str]] = {
     "missing": (["--fit", "nope.npz", "--apply", "test.npz"], "nope.npz: no such file"),
     "no target": (["--fit", "bare.npz", "--apply", "test.npz"], "bare.npz: has no 'target'"),

@@ -315,7 +315,8 @@ def test_memory_limit_is_kept_by_spilling_and_the_directory_removed(tmp_path: Pa
     ("options", "error"),
     [
         ({"bins": 0}, ValueError), ({"bins": 2.5}, TypeError), ({"threads": 0}, ValueError),
-        ({"memory_limit": "lots"}, ValueError),
+        ({"memory_limit": "lots"}, ValueError), ({"memory_limit": "-1"}, ValueError),
+        ({"memory_limit": "1"}, ValueError), ({"memory_limit": "1KB"}, MemoryError),
     ],
 )  # fmt: skip
 def test_bad_options(tmp_path: Path, options: dict[str, Any], error: type[Exception]) -> None:
@@ -323,16 +324,10 @@ def test_bad_options(tmp_path: Path, options: dict[str, Any], error: type[Except
         statistics_duckdb(write(tmp_path / "p.parquet", **GOOD), **options)
 
 
-@pytest.mark.parametrize(
-    ("module", "call", "extra"),
-    [("duckdb", statistics_duckdb, "scale"), ("pyspark", statistics_spark, "spark")],
-)
-def test_a_missing_engine_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, module: str, call: Engine, extra: str
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=re.escape(f'pip install "calibrant[{extra}]"')):
-        call("p.parquet")
+def test_a_missing_spark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(ImportError, match=re.escape('pip install "calibrant[spark]"')):
+        statistics_spark("p.parquet")
 
 
 @pytest.mark.slow

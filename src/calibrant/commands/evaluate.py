@@ -61,6 +61,8 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
         raise ValueError("the same file is given twice")
     if report is not None and os.path.realpath(report) in real:
         raise FileError(report, "the report would overwrite a file of predictions")
+    if report is not None and report.suffix.lower() not in (".html", ".htm"):
+        raise FileError(report, "the report is an HTML page: choose a name that ends in .html")
     names = model_names(paths)
     engines = _engines(paths, options.engine)
     if any(engine != "memory" for engine in engines):

@@ -66,6 +66,22 @@ class Npy:
         same = {each.stem.removeprefix(f"{start}_"): each for each in beside if each.stem.startswith(f"{start}_")}
         self.files = {each.stem: each for each in beside} | (same if start else {})
 
+    def add(self, name: str) -> None:
+        """Add an array by the path of its file."""
+        if name not in self.files and Path(name).is_file():
+            self.files[name] = Path(name)
+
+    def check_values(self, values: str, labels: Sequence[str]) -> tuple[str, ...]:
+        """Return a notice of where the labels are read from.
+
+        Raises:
+            ValueError: If the values would be read from another file than the given one.
+        """
+        if self.files[values] != self.path:
+            stem = self.path.stem
+            raise ValueError(f"is not called by what it holds: give --logits {stem} or --probabilities {stem}")
+        return tuple(f"the labels are read from {self.files[name].name}" for name in labels)
+
     def close(self) -> None:
         """Nothing stays open."""
 

@@ -37,7 +37,7 @@ def numbers_of(name: str, column: Array) -> Array:
     Example:
         >>> import numpy as np
         >>> numbers_of("confidence", np.array(["90%", "65 %"], dtype=object))
-        array([0.9 , 0.65])
+        array([90., 65.])
         >>> numbers_of("probabilities", np.array(["[0.9, 0.1]", "[0.5 0.5]"], dtype=object))
         array([[0.9, 0.1],
                [0.5, 0.5]])
@@ -50,15 +50,12 @@ def numbers_of(name: str, column: Array) -> Array:
     cells = [cell.strip() for cell in filled(name, column).tolist()]
     if cells and all(cell.startswith("[") for cell in cells):
         return _lists(name, cells)
-    signs = bool(cells) and all(cell.endswith("%") for cell in cells)
-    return np.array([_number(name, row, cell, signs=signs) for row, cell in enumerate(cells, 1)])
+    return np.array([_number(name, row, cell.removesuffix("%")) for row, cell in enumerate(cells, 1)])
 
 
-def _number(name: str, row: int, cell: str, *, signs: bool = False) -> float:
+def _number(name: str, row: int, cell: str) -> float:
     try:
-        return (
-            WORDS[cell.lower()] if cell.lower() in WORDS else float(cell.rstrip(" %")) / 100 if signs else float(cell)
-        )
+        return WORDS[cell.lower()] if cell.lower() in WORDS else float(cell)
     except ValueError:
         raise ValueError(f"column {name!r} must hold a number in every row; row {row} has {cell!r}") from None
 

@@ -20,7 +20,9 @@ def naming(path: Path) -> Iterator[None]:
     except FileError:
         raise
     except MemoryError as error:
-        raise FileError(path, "does not fit into memory: write it as .parquet or .csv for --engine duckdb") from error
+        said = str(error).removeprefix(f"{path}: ")
+        missing = "does not fit into memory: write it as .parquet or .csv for --engine duckdb"
+        raise FileError(path, said if "memory limit" in said else missing) from error
     except PermissionError as error:
         raise FileError(path, "permission denied: change its mode, or run as its owner") from error
     except (ValueError, TypeError) as error:

@@ -50,7 +50,7 @@ def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count
     """
     labels = filled(name, labels)
     if not is_text(labels):
-        return _numbered(name, labels, names)
+        return _numbered(name, labels, names, count)
     cells = [str(cell).strip() for cell in labels.tolist()]
     found = set(cells)
     if names is None and (found <= {"", *WORDS} or all(_is_whole(cell) for cell in found)):
@@ -73,9 +73,14 @@ def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count
     return Labels(np.fromiter((place[cell] for cell in cells), np.int64, len(cells)), names, notices)
 
 
-def _numbered(name: str, labels: Array, names: tuple[str, ...] | None) -> Labels:
+def _numbered(name: str, labels: Array, names: tuple[str, ...] | None, count: int) -> Labels:
     """Numbers are class indices, unless the classes are called by other numbers."""
     if names is None or not all(_is_whole(each) for each in names):
+        if labels.dtype.kind in "fiu" and len(labels) > 1 and labels.min() == 1 and labels.max() == count:
+            raise ValueError(
+                f"column {name!r} counts {count} classes from 1: subtract 1, or give --classes FILE with 1 to {count}, "
+                "one on each line"
+            )
         return Labels(labels, names)
     place = {float(each): k for k, each in enumerate(names)}
     unknown = sorted(set(labels.tolist()) - set(place))

@@ -52,8 +52,10 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
         if isinstance(opened, Table):
             if opened.is_empty():
                 raise FileError(path, "has no rows below its header, or none at all")
-            if names.kinds() == Columns().kinds() and language.is_harness(opened.names()):
+            if names.names_none() and language.is_harness(opened.names()):
                 return language.read_harness(path, opened)
+        if isinstance(opened, Npy) and names.target is not None:
+            opened.add(names.target)
         layout = find_layout(opened.names(), names)
         read = _read(path, opened, layout, names)
         if labelled and not layout.labels:
@@ -101,6 +103,10 @@ def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns)
         labels = parts[0] if len(parts) == 1 else np.stack(list(map(numbers_of, layout.labels, parts)), 1)
     weight = None if names.weight is None else numbers_of(names.weight, columns[names.weight])
     said = layout.notices + (opened.notices if isinstance(opened, Table) else ())
+    if isinstance(opened, Npy):
+        said = opened.check_values(layout.values[0], layout.labels)
+    if names.weight is None and "sample_weight" in opened.names():
+        said += ("'sample_weight' is not used: give --weight sample_weight if samples are to be weighted",)
     source = Source(path, layout.kind, np.empty(0), labels, layout.classes, weight, layout.values, notices=said)
     source = replace(source, label=layout.labels[0] if layout.labels else None)
     if isinstance(opened, Table) and by_options:
@@ -136,7 +142,7 @@ def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: 
         of_classes = names_of_classes(of_columns, names.class_names(), count)
         if labels is not None and not several:
             labels, of_classes, more = class_indices(layout.labels[0], labels, of_classes, count)
-    elif labels is not None and is_text(labels):
+    elif labels is not None:
         labels = numbers_of(layout.labels[0], labels)
     if "label_ids" in layout.labels and source.kind == "logits" and looks_normalised(source.values):
         raise ValueError("rows of 'predictions' sum to 1, as probabilities do: give --probabilities predictions, "

@@ -128,6 +128,8 @@ def _plain(column: Array) -> Array:
 
 
 def _copy(connection: "DuckDBPyConnection", select: str, path: Path, temporary: Path) -> None:
+    import duckdb
+
     suffix = suffix_of(path)
     match suffix:
         case ".parquet":
@@ -140,4 +142,8 @@ def _copy(connection: "DuckDBPyConnection", select: str, path: Path, temporary: 
             raise FileError(path, f"expected one of {', '.join(WRITTEN)}")
     if path.suffix.lower() == ".gz":
         options += ", COMPRESSION gzip"
-    connection.execute(f"COPY ({select}) TO {text(str(temporary))} ({options})")
+    try:
+        # The file is temporary already; DuckDB may write no other.
+        connection.execute(f"COPY ({select}) TO {text(str(temporary))} ({options}, USE_TMP_FILE false)")
+    except duckdb.Error as error:
+        raise FileError(path, f"cannot be written: {str(error).splitlines()[0]}") from error

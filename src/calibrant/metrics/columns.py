@@ -53,6 +53,10 @@ class Columns:
         """Kinds to look for, in order of preference: those the user has named, else all three."""
         return tuple(kind for kind in KINDS if getattr(self, kind) is not None) or KINDS
 
+    def names_none(self) -> bool:
+        """Whether no kind of values was named."""
+        return all(getattr(self, kind) is None for kind in KINDS)
+
     def of(self, kind: Kind) -> tuple[str, str]:
         """Names of the values of this kind and of their labels."""
         labels = (self.correct or "correct") if kind == "confidence" else (self.target or "target")

@@ -55,7 +55,7 @@ def find_layout(there: Sequence[str], columns: Columns) -> Layout:
         ('probabilities', ('prob_cat', 'prob_dog'), ('label',), ('cat', 'dog'))
     """
     found = [layout for kind in columns.kinds() if (layout := _of_kind(kind, there, columns))]
-    if not found and columns == Columns(target=columns.target) and {"predictions", "label_ids"} <= set(there):
+    if not found and columns.names_none() and {"predictions", "label_ids"} <= set(there):
         found = [_predictions_of_a_trainer(there, columns)]
     for layout in sorted(found, key=lambda layout: not layout.labels):
         return layout

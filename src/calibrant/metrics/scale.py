@@ -113,11 +113,11 @@ def statistics_duckdb(
         >>> found.samples, round(found.accuracy, 3), round(found.ece, 3), round(found.ks_error, 4)
         (100, 0.75, 0.13, 0.0637)
     """
-    try:
-        import duckdb
-    except ImportError as error:
-        raise ImportError('this needs DuckDB: pip install "calibrant[scale]"') from error
+    import duckdb
+
     inputs.check_count("bins", bins)
+    if not re.fullmatch(r"\d+(\.\d+)?\s*([KMGT]i?B|%)", memory_limit.strip(), re.IGNORECASE):
+        raise ValueError(f"the memory limit must be a size such as 500MB or 1GB, got {memory_limit!r}")
     where = str(source)
     report = progress or (lambda _: None)
     with tempfile.TemporaryDirectory(prefix="calibrant-", dir=temp_dir) as spill:
@@ -131,7 +131,7 @@ def statistics_duckdb(
                 )
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
-                f"{where}: DuckDB ran out of space with memory_limit={memory_limit!r}: raise it, lower threads, or "
+                f"{where}: DuckDB ran out of space with a memory limit of {memory_limit}: raise it, lower threads, or "
                 "choose a temp_dir with more space"
             ) from error
         except duckdb.Error as error:
