@@ -8,7 +8,7 @@ from calibrant import inputs
 from calibrant.arrays import Array
 from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
 from calibrant.metrics.proper import SMALLEST_PROBABILITY, nll
-from calibrant.metrics.views import task_of, views
+from calibrant.metrics.views import views
 
 ProperScore = Literal["log_loss", "brier"]
 STEPS = 50
@@ -69,7 +69,7 @@ def decomposition(
     """
     inputs.check_choice("score", score, ("log_loss", "brier"))
     data = predictions(confidence, correct, name="the decomposition", **given)
-    task = task_of(data)
+    task = data.task
     if task == "multi-class" and score == "log_loss":
         loss, refinement = _by_temperature(data)
         return Decomposition(loss, loss - refinement, refinement, "temperature")
@@ -114,7 +114,7 @@ def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float]:
 def _by_temperature(data: Predictions) -> tuple[float, float]:
     """The log loss, and its minimum over temperatures: Newton's method in the inverse temperature, a convex problem."""
     probabilities, target = data.of_classes("the log loss")
-    floor = float(np.finfo(probabilities.dtype).tiny)
+    floor = float(SMALLEST_PROBABILITY)
     logits = data.logits if data.logits is not None else np.log(np.maximum(probabilities, floor))
     weight = np.ones(len(target)) if data.weight is None else data.weight
 

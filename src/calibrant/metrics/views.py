@@ -6,14 +6,12 @@ from typing import Literal
 import numpy as np
 
 from calibrant.arrays import Array, Marks
+from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import Predictions
 
-Task = Literal["confidence", "binary", "multi-class", "multi-label"]
 Kind = Literal["confidence", "risk", "top label", "class", "label"]
 # Most classes or labels that are judged one by one: the cost of a test grows with each.
 MOST = 50
-# Target of a label that is not known.
-IGNORED = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +38,6 @@ class View:
         return self.kind not in ("confidence", "top label")
 
 
-def task_of(given: Predictions) -> Task:
-    """What kind of predictions these are, from their shapes."""
-    if given.probabilities is None or given.target is None:
-        return "confidence"
-    if given.target.ndim == 2:
-        return "multi-label"
-    return "binary" if given.probabilities.shape[1] == 2 else "multi-class"
-
-
 def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:
     """What to judge, by the task.
 
@@ -68,7 +57,7 @@ def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:
         >>> metrics.views(given)[1].pairs.correct.tolist()
         [True, False]
     """
-    task = task_of(given)
+    task = given.task
     if task == "confidence":
         return (View("confidence", "", _pairs(given, given.confidence, given.correct)),)
     probabilities, target = given.of_classes("a view of classes")
@@ -93,25 +82,18 @@ def name_of(given: Predictions, k: int) -> str:
 
 def sample_weight(given: Predictions) -> Array | None:
     """Weight of each sample, ``(N,)``; of labels, the largest of any of its labels."""
-    if given.weight is None or task_of(given) != "multi-label":
+    if given.weight is None or given.task != "multi-label":
         return given.weight
-    largest: Array = _label_weight(given).max(1)
+    _, target = given.of_classes("labels")
+    weight = np.zeros(target.shape)
+    weight[target != IGNORED] = given.weight
+    largest: Array = weight.max(1)
     return largest
 
 
-def _label_weight(given: Predictions) -> Array:
-    """Weight of each label of each sample, ``(N, L)``: the weights of the pairs are those of known labels."""
-    _, target = given.of_classes("labels")
-    weight = np.zeros(target.shape)
-    weight[target != IGNORED] = 1.0 if given.weight is None else given.weight
-    return weight
-
-
 def _label(given: Predictions, k: int) -> Predictions:
-    probabilities, target = given.of_classes("labels")
-    known = target[:, k] != IGNORED
-    weight = None if given.weight is None else _label_weight(given)[known, k]
-    return Predictions(np.ascontiguousarray(probabilities[known, k]), target[known, k] == 1, weight=weight)
+    label = given.of_class(k)
+    return Predictions(label.confidence, label.correct, weight=label.weight)
 
 
 def _class(given: Predictions, k: int) -> Predictions:

@@ -7,8 +7,8 @@ from calibrant import metrics
 from calibrant.metrics import AnalyticTest, CalibrationLine, Decomposition, Equivalence, Interval, Judgement, Score
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.inference import CalibrationTest
-from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.views import Task, View, sample_weight, task_of
+from calibrant.metrics.predictions import Predictions, Task
+from calibrant.metrics.views import View, sample_weight
 from calibrant.report.lean import Lean, lean_of
 from calibrant.report.losses import brier_losses, log_losses, mean_interval
 from calibrant.report.repair import Recalibrated, recalibrated
@@ -169,7 +169,7 @@ def audit(
     if progress is not None:
         progress(1.0)
     return Audit(
-        name, task_of(predictions), predictions, scores, intervals, findings, parts, repair, problem, bins, convention,
+        name, predictions.task, predictions, scores, intervals, findings, parts, repair, problem, bins, convention,
         seed,
     )  # fmt: skip
 
@@ -195,7 +195,7 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
 def _scores(given: Predictions, bins: int | None, convention: ConventionName) -> metrics.Scores:
     """All scores; of two classes, those of pairs are scores of the probability of class 1."""
     scores = metrics.evaluate(given, bins=bins, convention=convention)
-    if task_of(given) != "binary":
+    if given.task != "binary":
         return scores
     (view,) = metrics.views(given)
     risk = replace(given, confidence=view.pairs.confidence, correct=view.pairs.correct)
@@ -215,7 +215,7 @@ def _intervals(
     given: Predictions, view: View, bins: int | None, convention: ConventionName, draws: int, seed: int
 ) -> dict[str, Interval]:
     found = {}
-    if task_of(given) != "multi-label" and len(given) > 1:
+    if given.task != "multi-label" and len(given) > 1:
         count = min(draws, max(FEWEST_DRAWS, MOST_DRAWN // len(given)))
         for metric in ("gap", "ece"):
             found[metric] = metrics.confidence_interval(

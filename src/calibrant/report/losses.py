@@ -6,8 +6,9 @@ import numpy as np
 
 from calibrant.arrays import Array, Marks
 from calibrant.metrics import Interval
+from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import ROWS, Predictions
-from calibrant.metrics.views import IGNORED
+from calibrant.metrics.proper import SMALLEST_PROBABILITY
 from calibrant.report.chance import ERRORS
 
 
@@ -20,7 +21,7 @@ def log_losses(given: Predictions) -> Array:
     rows = np.arange(len(given.target))
     if given.logits is None:
         of_target = given.probabilities[rows, given.target]
-        return -np.log(np.maximum(of_target, np.finfo(of_target.dtype).tiny), dtype=np.float64)
+        return -np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64)
     found = np.empty(len(rows))
     for start in range(0, len(rows), ROWS):
         block = given.logits[start : start + ROWS].astype(np.float64)
@@ -61,7 +62,7 @@ def _over_labels(losses: Array, target: Marks) -> Array:
 
 
 def _of_events(probability: Array, event: Marks) -> Array:
-    floor = np.finfo(probability.dtype).tiny
+    floor = SMALLEST_PROBABILITY
     # In float64 one minus a float32 is exact.
     p = probability.astype(np.float64)
     return -np.log(np.maximum(np.where(event, p, 1 - p), floor))

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.arrays import Array
-from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.views import IGNORED, Task, sample_weight, task_of
+from calibrant.metrics.given import IGNORED
+from calibrant.metrics.predictions import Predictions, Task
+from calibrant.metrics.views import sample_weight
 from calibrant.posthoc import (
     AutoCalibration,
     FitWarning,
@@ -54,7 +55,7 @@ def recalibrated(given: Predictions, seed: int) -> Recalibrated:
     if len(target) < FEWEST:
         raise ValueError(f"{len(target)} samples are too few to check it on halves")
     weight = sample_weight(given)
-    task = task_of(given)
+    task = given.task
     order = np.random.default_rng(seed).permutation(len(target))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
     found: dict[str, Predictions] = {}
@@ -78,7 +79,7 @@ def recalibrated(given: Predictions, seed: int) -> Recalibrated:
 
 def _candidates(given: Predictions) -> tuple[str, ...]:
     numbers = given.confidence if given.probabilities is None else given.probabilities
-    if task_of(given) == "multi-label" and numbers.shape[1] > MOST_LABELS:
+    if given.task == "multi-label" and numbers.shape[1] > MOST_LABELS:
         return ("temperature", "platt")
     return ("temperature", "auto") if numbers.size <= MOST_NUMBERS else ("temperature",)
 
