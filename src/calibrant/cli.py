@@ -42,6 +42,8 @@ Method = Literal[
 ]  # fmt: skip
 Draws = Annotated[int, Parameter(validator=Number(gte=19))]  # with fewer, no p-value is ever below 5 %
 Margin = Annotated[float, Parameter(validator=Number(gt=0, lte=100))]
+Listed = Annotated[tuple[str, ...], Parameter(negative="")]
+Conditions = Annotated[tuple[str, ...], Parameter(name="--fail-if", negative="", consume_multiple=False)]
 Names = Annotated[Columns, Parameter(name="*", group="Names in the files")]
 
 
@@ -57,6 +59,11 @@ def evaluate(
     margin: Margin = 2.0,
     engine: Engine = "auto",
     memory_limit: str = "1GB",
+    group: Listed = (),
+    time: str | None = None,
+    baseline: Path | None = None,
+    fail_if: Conditions = (),
+    history: Path | None = None,
     names: Names = Columns(),  # noqa: B008 (frozen)
 ) -> None:
     """Measure how well the predictions in a file are calibrated; several files are compared side by side.
@@ -76,14 +83,28 @@ def evaluate(
         margin: Largest acceptable error in points; the output says whether the data show that errors are smaller.
         engine: auto reads the file into memory, and uses duckdb for a table that does not fit.
         memory_limit: Memory limit of duckdb.
+        group: Columns of groups, separated by commas; every value and every combination is judged by itself.
+        time: Column of times: calibration in windows of time, and a test of change.
+        baseline: Predictions of the same model on other samples, such as last month's: has calibration changed?
+        fail_if: Exit with status 1 if this holds: rejected, changed, worse-than-baseline, or a score with a limit such
+            as "ece > 0.05". May be repeated.
+        history: Table to append a row about each file to, .parquet or .csv.
         names: Names of arrays and columns.
     """
     from calibrant.commands.evaluate import Options, evaluate_files
+    from calibrant.commands.monitor import Watch, parsed
 
     if not files:
         raise ValueError("give at least one file of predictions")
-    options = Options(names, bins, convention, draws, seed, margin / 100, engine, memory_limit)
-    evaluate_files(files, options, report=report, as_json=json)
+    groups = tuple(column for given in group for column in given.split(",") if column)
+    watch = Watch(groups, time, baseline, tuple(map(parsed, fail_if)), history)
+    options = Options(names, bins, convention, draws, seed, margin / 100, engine, memory_limit, watch)
+    failed = evaluate_files(files, options, report=report, as_json=json)
+    if failed:
+        from calibrant.commands.terminal import printable
+
+        sys.stderr.write("".join(f"calibrant: {printable(sentence)}\n" for sentence in failed))
+        sys.exit(1)
 
 
 @app.command

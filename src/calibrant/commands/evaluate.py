@@ -10,7 +10,8 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands import Engine
-from calibrant.commands.shown import as_data, print_audit
+from calibrant.commands.monitor import NOTHING, Watch, append_history, failures, watched
+from calibrant.commands.shown import as_data, print_audit, print_watched
 from calibrant.commands.terminal import (
     Advance,
     plain,
@@ -45,6 +46,7 @@ class Options:
     margin: float
     engine: Engine
     memory_limit: str
+    watch: Watch = NOTHING
 
 
 class Compared(NamedTuple):
@@ -54,8 +56,8 @@ class Compared(NamedTuple):
     left_out: dict[str, str]
 
 
-def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | None, as_json: bool) -> None:
-    """Evaluate each file, compare them, print, and write the report if requested."""
+def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | None, as_json: bool) -> list[str]:
+    """Evaluate each file, compare them, print, and write the report if requested; return the conditions that hold."""
     real = [os.path.realpath(path) for path in paths]
     if len(set(real)) < len(real):
         raise ValueError("the same file is given twice")
@@ -67,7 +69,7 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
     engines = _engines(paths, options.engine)
     if any(engine != "memory" for engine in engines):
         _evaluate_beyond_memory(paths, names, engines, options, report=report, as_json=as_json)
-        return
+        return []
     if report is not None:
         from calibrant.report import require_report_packages
 
@@ -82,18 +84,23 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
             from calibrant.report import write_report
 
             write_report(report, audits, compared.pairs)
+        failed = failures(audits, options.watch.conditions)
+        if options.watch.history is not None:
+            append_history(options.watch.history, audits, paths)
     if as_json:
         print_json({
             "models": [as_data(one) | {"notices": list(notices[one.name])} for one in audits],
             "comparisons": [{"names": [a, b], **asdict(found)} for a, b, found in compared.pairs],
             "not_compared": compared.left_out,
+            "failed": failed,
         })  # fmt: skip
-        return
+        return failed
     _show(audits, compared, Console())
     for name, found in notices.items():
         show_notices(Console(), found, f"{name}: " if len(audits) > 1 else "")
     if report is not None:
         Console().print(f"Report: {plain(str(report))}", soft_wrap=True, highlight=False)
+    return failed
 
 
 def model_names(paths: Sequence[Path]) -> list[str]:
@@ -113,10 +120,12 @@ def _audit(
     notices[name] = source.notices
     with naming(path):
         given = source.predictions()
-    return audit(
+    found = audit(
         name, given, bins=options.bins, convention=options.convention, draws=options.draws, seed=options.seed,
         margin=options.margin, progress=begin(f"{name}: testing"),
     )  # fmt: skip
+    begin(f"{name}: groups and changes")
+    return watched(found, source, options.watch, options.names)
 
 
 def _compare(audits: list[Audit], options: Options) -> Compared:
@@ -146,8 +155,11 @@ def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
             console.print(f"{plain(name)} is not compared: it {plain(reason)}.", highlight=False)
         if compared.pairs and any(one.predictions.target is None for one in audits):
             console.print("Without a target, rows are assumed to be the same samples.", highlight=False)
+        for one in audits:
+            print_watched(console, one, about=f"{one.name}: ")
         return
     print_audit(console, audits[0])
+    print_watched(console, audits[0])
 
 
 def _engines(paths: Sequence[Path], wished: Engine) -> list[Engine]:
@@ -181,6 +193,11 @@ def _evaluate_beyond_memory(
     if report is not None:
         raise ValueError(
             f"--report needs the samples in memory, not in {engines[0]}: leave it out, or choose --engine memory"
+        )
+    if options.watch != NOTHING:
+        raise ValueError(
+            f"--group, --time, --baseline, --fail-if and --history need the samples in memory, not in {engines[0]}: "
+            "leave them out, or choose --engine memory"
         )
     with progress_bar("reading") as begin:
         found = {

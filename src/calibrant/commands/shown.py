@@ -1,5 +1,6 @@
 """One audit on the terminal and as JSON."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from calibrant.commands.terminal import plain, print_scores
-from calibrant.metrics import Interval, Judgement
+from calibrant.metrics import GroupCalibration, Interval, Judgement
 from calibrant.metrics.verdicts import number, p_value
 from calibrant.report import Audit, verdict
 from calibrant.report.audit import Finding
@@ -87,6 +88,53 @@ def _print_findings(console: Console, audit: Audit) -> None:
     )
 
 
+def print_watched(console: Console, audit: Audit, about: str = "") -> None:
+    """Calibration of groups and over time, and the change since the baseline, if they were asked for."""
+    stated, came = ("P", "events") if audit.findings[0].view.of_event else ("confidence", "right")
+    if audit.groups is not None:
+        found = audit.groups
+        rejected = f"{len(found.rejected)} of {len(found.groups)} groups are not calibrated, after Holm's correction"
+        _print(console, f"{about}{rejected}. Multicalibration error {100 * found.multicalibration_error:.2f} %.")
+        rows = [
+            (each.name, each.samples, each.mean_confidence, each.accuracy, each.gap, p_value(each.p_value))
+            for each in found.groups[:MOST_VIEWS]
+        ]
+        _print_rows(console, ("group", "samples", stated, came), rows)
+        if len(found.groups) > MOST_VIEWS:
+            _print(console, f"{len(found.groups) - MOST_VIEWS:,} more groups are in --json.")
+        if found.too_small:
+            count = f"{len(found.too_small):,} group{'s'[: len(found.too_small) > 1]}"
+            _print(console, f"Not judged, as they have fewer than {found.least} samples: {count}.")
+    if audit.over_time is not None:
+        _print(console, f"{about}Over time: {audit.over_time}.")
+        windows = [
+            (f"{each.start} to {each.end}", each.samples, each.mean_confidence, each.accuracy, each.gap, "")
+            for each in audit.over_time.windows
+        ]
+        _print_rows(console, ("time", "samples", stated, came), windows)
+    if audit.change is not None:
+        _print(console, f"{about}Against the baseline: {audit.change}.")
+
+
+def _print_rows(console: Console, headings: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(headings[0], overflow="fold")
+    tested = any(row[-1] for row in rows)
+    for heading in (*headings[1:], "gap", "95 % interval", *(["p"] if tested else [])):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, samples, mean, share, gap, p in rows:
+        found = [p.removeprefix("p ").removeprefix("= ")] if tested else []
+        table.add_row(
+            plain(name), f"{samples:,}", f"{100 * mean:.1f} %", f"{100 * share:.1f} %", f"{100 * gap.value:+z.2f}",
+            f"{100 * gap.low:z.2f} to {100 * gap.high:z.2f}", *found,
+        )  # fmt: skip
+    console.print(table)
+
+
+def _groups(found: GroupCalibration) -> dict[str, Any]:
+    return asdict(found) | {"rejected": [group.name for group in found.rejected]}
+
+
 def as_data(audit: Audit) -> dict[str, Any]:
     """Everything in an audit, ready for JSON."""
     test = asdict(audit.test) | {"rejected_at_5_percent": audit.test.rejected()}
@@ -101,6 +149,13 @@ def as_data(audit: Audit) -> dict[str, Any]:
         "parts": {score: parts._asdict() for score, parts in audit.parts.items()},
         "repair": None if audit.repair is None else _repair(audit),
         "no_repair": audit.problem,
+        "groups": None if audit.groups is None else _groups(audit.groups),
+        "over_time": None
+        if audit.over_time is None
+        else asdict(audit.over_time) | {"changed": audit.over_time.changed},
+        "baseline": None
+        if audit.change is None
+        else asdict(audit.change) | {"changed": audit.change.changed, "worse": audit.change.worse},
     }
 
 

@@ -4,7 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from calibrant import metrics
-from calibrant.metrics import AnalyticTest, CalibrationLine, Decomposition, Equivalence, Interval, Judgement, Score
+from calibrant.metrics import (
+    AnalyticTest,
+    CalibrationLine,
+    Change,
+    Decomposition,
+    Equivalence,
+    GroupCalibration,
+    Interval,
+    Judgement,
+    Score,
+    TimeCalibration,
+)
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.inference import CalibrationTest
 from calibrant.metrics.predictions import Predictions, Task
@@ -87,6 +98,9 @@ class Audit:
         bins: Number of bins of ECE; None for the convention's.
         convention: Convention of ECE.
         seed: Seed of the draws and of the halves.
+        groups: Calibration of groups of samples, if these were given.
+        over_time: Calibration over time, if times were given.
+        change: Change of calibration since a baseline, if one was given.
     """
 
     name: str
@@ -101,6 +115,9 @@ class Audit:
     bins: int | None
     convention: ConventionName
     seed: int
+    groups: GroupCalibration | None = None
+    over_time: TimeCalibration | None = None
+    change: Change | None = None
 
     @property
     def test(self) -> CalibrationTest:

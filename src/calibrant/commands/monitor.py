@@ -1,0 +1,216 @@
+"""Groups, time and a baseline of an evaluation; conditions under which it fails; its history."""
+
+import datetime
+import hashlib
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrant.files import FileError, Source, naming, read_source, whole_or_not_at_all
+from calibrant.metrics import METRICS, calibration_by_group, calibration_change, calibration_over_time
+from calibrant.metrics.columns import Columns
+from calibrant.metrics.verdicts import number
+from calibrant.report import Audit, verdict
+
+COMPARED: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+EVENTS = ("rejected", "worse-than-baseline", "changed")
+HISTORY = (".parquet", ".csv")
+
+
+class Condition(NamedTuple):
+    """Condition under which an evaluation fails: an event, or a score compared with a limit."""
+
+    text: str
+    key: str
+    compared: str = ""
+    limit: float = 0.0
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What to look at beside the whole file, and what to do about it.
+
+    Attributes:
+        groups: Columns of groups.
+        time: Column of times.
+        baseline: Predictions on other samples to compare with.
+        conditions: Conditions under which the evaluation fails.
+        history: File to append a row to.
+    """
+
+    groups: tuple[str, ...] = ()
+    time: str | None = None
+    baseline: Path | None = None
+    conditions: tuple[Condition, ...] = ()
+    history: Path | None = None
+
+    def __post_init__(self) -> None:
+        for condition in self.conditions:
+            if condition.key in ("worse-than-baseline", "changed") and self.baseline is None:
+                raise ValueError(f"--fail-if {condition.key} needs a --baseline FILE")
+        if self.history is not None and self.history.suffix.lower() not in HISTORY:
+            raise ValueError(f"{self.history}: a history is one of {', '.join(HISTORY)}")
+
+
+NOTHING = Watch()
+
+
+def parsed(text: str) -> Condition:
+    """Parse a condition, such as ``ece > 0.05``.
+
+    Example:
+        >>> parsed("ece > 0.05")
+        Condition(text='ece > 0.05', key='ece', compared='>', limit=0.05)
+    """
+    if text.strip() in EVENTS:
+        return Condition(text.strip(), text.strip())
+    found = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*([-+\d.eE]+)\s*", text)
+    known = [key for key, metric in METRICS.items() if metric.evaluated]
+    try:
+        limit = float(found[3]) if found else 0.0
+    except ValueError:
+        found = None
+    if not found or found[1] not in known:
+        raise ValueError(
+            f"--fail-if {text!r}: expected {', '.join(EVENTS)}, or a score and a limit such as 'ece > 0.05'; the "
+            f"scores are {', '.join(known)}, as shares rather than percentages"
+        )
+    return Condition(text, found[1], found[2], limit)
+
+
+def watched(audit: Audit, source: Source, watch: Watch, names: Columns) -> Audit:
+    """Add what was asked for to an audit: groups, time and the change since the baseline."""
+    if not (watch.groups or watch.time or watch.baseline):
+        return audit
+    if audit.task == "multi-label":
+        raise FileError(
+            source.path,
+            "has several labels per sample, and --group, --time and --baseline judge one probability per sample: name "
+            "the columns of one label with --probabilities and --target",
+        )
+    pairs, found = audit.judged, audit
+    with naming(source.path):
+        if watch.groups:
+            columns = {name: _filled(column) for name, column in source.columns(watch.groups).items()}
+            only = columns[watch.groups[0]] if len(columns) == 1 else columns
+            found = replace(found, groups=calibration_by_group(pairs, groups=only, seed=audit.seed))
+        if watch.time:
+            times = source.columns([watch.time])[watch.time]
+            if np.ma.getmaskarray(times).any():
+                raise ValueError(f"column {watch.time!r} has empty cells: leave those rows out")
+            found = replace(found, over_time=calibration_over_time(pairs, time=np.ma.getdata(times)))
+    if watch.baseline is not None:
+        found = replace(found, change=calibration_change(_judged(watch.baseline, names, audit), pairs))
+    return found
+
+
+def _filled(column: Any) -> Any:
+    """Group labels, with empty cells as a group of their own."""
+    if not np.ma.getmaskarray(column).any():
+        return np.ma.getdata(column)
+    values = np.ma.getdata(column).astype(object)
+    values[np.ma.getmaskarray(column)] = None
+    return values
+
+
+def _judged(path: Path, names: Columns, audit: Audit) -> Any:
+    """The pairs of the baseline that correspond to those that are judged."""
+    from calibrant.metrics import views
+
+    with naming(path):
+        given = read_source(path, names, labelled=True).predictions()
+        if given.task != audit.task or given.classes != audit.predictions.classes:
+            raise ValueError("has other classes than the file it is the baseline of: compare the same model")
+        return views(given, most=1)[0].pairs
+
+
+def failures(audits: Sequence[Audit], conditions: Sequence[Condition]) -> list[str]:
+    """Sentences about the conditions that hold."""
+    found = []
+    for audit in audits:
+        for condition in conditions:
+            if condition.compared:
+                if condition.key not in audit.scores:
+                    raise ValueError(f"--fail-if {condition.text!r}: {audit.name} has no {condition.key}")
+                value = audit.scores[condition.key]
+                if COMPARED[condition.compared](value, condition.limit):
+                    shown = number(condition.key, value)
+                    found.append(f"{audit.name}: {condition.key} is {shown}, and --fail-if is {condition.text!r}")
+            elif _happened(audit, condition.key):
+                found.append(f"{audit.name}: {condition.key}")
+    return found
+
+
+def _happened(audit: Audit, event: str) -> bool:
+    change = audit.change
+    if event == "rejected":
+        groups = () if audit.groups is None else audit.groups.rejected
+        return any(found.rejected for found in audit.findings) or bool(groups)
+    return change is not None and (change.worse if event == "worse-than-baseline" else change.changed)
+
+
+def append_history(path: Path, audits: Sequence[Audit], files: Sequence[Path]) -> None:
+    """Append one row for each audit to a table, whole or not at all."""
+    import duckdb
+
+    rows = [_row(audit, file) for audit, file in zip(audits, files, strict=True)]
+    kinds = ", ".join(f'"{name}" {_kind(value)}' for name, value in rows[0].items())
+    with naming(path), duckdb.connect() as connection:
+        connection.execute(f"CREATE TABLE now ({kinds})")
+        marks = ", ".join("?" for _ in rows[0])
+        connection.executemany(f"INSERT INTO now VALUES ({marks})", [list(row.values()) for row in rows])  # noqa: S608
+        new = "SELECT * FROM now"
+        try:
+            if path.exists():
+                reader = "read_parquet" if path.suffix.lower() == ".parquet" else "read_csv"
+                connection.execute(f"CREATE TABLE old AS SELECT * FROM {reader}(?)", [str(path)])  # noqa: S608
+                new = "SELECT * FROM old UNION ALL BY NAME SELECT * FROM now"
+            with whole_or_not_at_all(path) as temporary:
+                kind = "PARQUET" if path.suffix.lower() == ".parquet" else "CSV, HEADER"
+                target = str(temporary).replace("'", "''")
+                connection.execute(f"COPY ({new}) TO '{target}' (FORMAT {kind})")
+        except duckdb.Error as error:
+            said = str(error).splitlines()[0]
+            raise FileError(path, f"is not a history that can be continued ({said}): choose another file") from None
+
+
+def _kind(value: Any) -> str:
+    return {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}.get(type(value), "VARCHAR")
+
+
+def _row(audit: Audit, file: Path) -> dict[str, Any]:
+    gap = audit.intervals.get("gap")
+    change = audit.change
+    return {
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "file": str(file),
+        "sha256": _digest(file),
+        "name": audit.name,
+        "task": audit.task,
+        "samples": int(audit.scores.samples),
+        **{key: float(audit.scores[key]) for key in ("accuracy", "mean_confidence", "gap", "ece", "smooth_ece", "esd")},
+        **{key: float(audit.scores[key]) if key in audit.scores else float("nan") for key in ("nll", "brier")},
+        "gap_low": float("nan") if gap is None else float(gap.low),
+        "gap_high": float("nan") if gap is None else float(gap.high),
+        "p_value": float(min(found.p_value for found in audit.findings)),
+        "rejected": any(found.rejected for found in audit.findings),
+        "groups_rejected": 0 if audit.groups is None else len(audit.groups.rejected),
+        "baseline_p_value": float("nan") if change is None else float(change.p_value),
+        "worse_than_baseline": False if change is None else change.worse,
+        "verdict": verdict(audit),
+    }
+
+
+def _digest(file: Path) -> str:
+    """Content hash of a file; of a folder or a pattern, nothing."""
+    if not file.is_file():
+        return ""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

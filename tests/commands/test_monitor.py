@@ -1,0 +1,143 @@
+"""Groups, time, baselines, conditions and history of `calibrant evaluate`."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.cli import main
+
+
+def write(path: Path, columns: dict[str, Sequence[Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(columns)
+        rows.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+@pytest.fixture
+def risks(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    p, region = rng.uniform(0.05, 0.95, 2000), rng.choice(["north", "south"], 2000)
+    event = rng.random(2000) < np.where(region == "south", 0.7 * p, p)
+    day = (np.datetime64("2026-01-01") + np.arange(2000) // 100).astype(str)
+    return write(tmp_path / "risks.csv", {"y_prob": p, "y_true": event.astype(int), "region": region, "day": day})
+
+
+@pytest.fixture
+def baseline(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    p = rng.uniform(0.05, 0.95, 2000)
+    return write(tmp_path / "last.csv", {"y_prob": p, "y_true": (rng.random(2000) < p).astype(int)})
+
+
+def run(*arguments: object) -> int:
+    try:
+        main(["evaluate", *map(str, arguments), "--draws", "100"])
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    return 0
+
+
+def test_the_worst_group_comes_first(risks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(risks, "--group", "region", "--json") == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert [group["name"] for group in model["groups"]["groups"]] == ["south", "north"]
+    assert model["groups"]["rejected"] == ["south"]
+    assert run(risks, "--group", "region") == 0
+    assert "1 of 2 groups are not calibrated, after Holm's correction" in capsys.readouterr().out
+
+
+def test_combinations_of_columns_are_groups(risks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(risks, "--group", "region,day", "--json") == 0
+    groups = json.loads(capsys.readouterr().out)["models"][0]["groups"]["groups"]
+    assert {"region = south", "day = 2026-01-01", "region = south, day = 2026-01-01"} <= {g["name"] for g in groups}
+
+
+def test_windows_of_time_are_shown(risks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(risks, "--time", "day") == 0
+    shown = capsys.readouterr().out
+    assert "Over time: no change of the average gap over time is detected" in shown
+    assert "2026-01-01 to 2026-01-02" in shown
+
+
+def test_a_baseline_of_other_samples_tells_a_change(
+    risks: Path, baseline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(risks, "--baseline", baseline, "--fail-if", "worse-than-baseline") == 1
+    found = capsys.readouterr()
+    assert "calibration has changed (p < 0.001) and is worse" in " ".join(found.out.split())
+    assert found.err == "calibrant: risks: worse-than-baseline\n"
+    assert run(baseline, "--baseline", risks, "--fail-if", "worse-than-baseline") == 0
+
+
+@pytest.mark.parametrize(
+    ("condition", "status"), [("rejected", 1), ("ece > 0.01", 1), ("ece > 0.5", 0), ("accuracy<0.9", 1)]
+)
+def test_conditions_set_the_exit_status(
+    risks: Path, condition: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(risks, "--fail-if", condition) == status
+    assert bool(capsys.readouterr().err) == bool(status)
+
+
+def test_several_conditions_are_each_told(risks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(risks, "--fail-if", "rejected", "--fail-if", "ece > 0.01", "--json") == 1
+    assert len(json.loads(capsys.readouterr().out)["failed"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("wrong", "expected rejected, worse-than-baseline, changed, or a score and a limit"),
+        ("ece > x", "expected rejected"),
+        ("speed > 1", "the scores are accuracy"),
+        ("changed", "needs a --baseline FILE"),
+    ],
+)
+def test_a_wrong_condition_is_told_in_one_line(
+    risks: Path, condition: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(risks, "--fail-if", condition) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_history_grows_by_a_row_a_run(risks: Path, baseline: Path, tmp_path: Path, kind: str) -> None:
+    import duckdb
+
+    history = tmp_path / f"audits.{kind}"
+    for _ in range(2):
+        assert run(risks, "--history", history) == 0
+    assert run(baseline, "--history", history) == 0
+    rows = duckdb.sql(f"SELECT name, samples, rejected, length(sha256) FROM '{history}'").fetchall()  # noqa: S608
+    assert rows == [("risks", 2000, True, 64), ("risks", 2000, True, 64), ("last", 2000, False, 64)]
+
+
+def test_a_history_that_is_something_else_is_left_alone(
+    risks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.parquet"
+    other.write_text("not a table")
+    assert run(risks, "--history", other) == 2
+    assert "is not a history that can be continued" in capsys.readouterr().err
+    assert other.read_text() == "not a table"
+    assert run(risks, "--history", tmp_path / "audits.txt") == 2
+
+
+def test_missing_columns_and_labels_are_told(
+    risks: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(risks, "--group", "sex") == 2
+    assert "has no 'sex'; it has y_prob, y_true, region, day" in capsys.readouterr().err
+    classes = tmp_path / "classes.npz"
+    np.savez(classes, probabilities=np.full((50, 3), 1 / 3), target=np.arange(50) % 3)
+    assert run(risks, "--baseline", classes, "--fail-if", "changed") == 2
+    assert "has other classes" in capsys.readouterr().err
