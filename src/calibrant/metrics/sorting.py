@@ -103,9 +103,9 @@ def tie_groups(keys: Keys) -> Block:
     differs = bits[1:] != bits[:-1]
     if differs.all():
         return Block(bits.view(kind).astype(np.float64), np.ones(len(keys)), marks.astype(np.float64))
-    first = np.concatenate(([0], np.flatnonzero(differs) + 1))
-    samples, right = np.diff(first, append=len(keys)), np.add.reduceat(marks, first)
-    return Block(bits[first].view(kind).astype(np.float64), samples.astype(np.float64), right.astype(np.float64))
+    last = np.append(np.flatnonzero(differs), len(keys) - 1)
+    samples, right = np.diff(last, prepend=-1), np.diff(marks.cumsum(dtype=keys.dtype)[last], prepend=0)
+    return Block(bits[last].view(kind).astype(np.float64), samples.astype(np.float64), right.astype(np.float64))
 
 
 def weighted_tie_groups(confidence: Array, correct: Marks, weight: Array) -> TieGroups:
