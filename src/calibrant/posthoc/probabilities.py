@@ -51,5 +51,5 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         raise ValueError(f"probabilities must have shape (N, C) or (N,), got {tuple(values.shape)}")
     else:
         inputs.check_probabilities(values, None)
-        logits = values.log().clamp_min(FLOOR)
+        logits = values.log().clamp_min_(FLOOR)
     return containers.like(probabilities, logits, getattr(probabilities, "columns", None))
