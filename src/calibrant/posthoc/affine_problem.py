@@ -77,8 +77,8 @@ class Problem:
             return torch.addcmul(position[-1], part, 1 + own)
         return torch.addmm(position[-1], part, position[:-1]).add_(part)
 
-    def evaluate(self, position: Tensor, *, with_spread: bool = False) -> tuple[float, Tensor, Spread]:
-        """Value, gradient and, if asked for, the spread of the probabilities (else zeros)."""
+    def evaluate(self, position: Tensor, *, with_spread: bool = True) -> tuple[float, Tensor, Spread]:
+        """Value, gradient, and the spread of the probabilities, or zeros."""
         value, slope = 0.0, torch.zeros_like(position)
         own, known = position.new_zeros(3, self.classes), position.new_zeros(2, self.classes)
         total = 0.0
@@ -93,8 +93,8 @@ class Problem:
             if with_spread:
                 # The residual of a label is p - 1 and others are p: the spread is the same function of both.
                 distance = residual.abs_()
-                one = 1 if weight is None else weight.unsqueeze(1)
-                spread = (one - distance).mul_(distance).div_(one)
+                unweighted = distance if weight is None else distance / weight.unsqueeze(1)
+                spread = torch.addcmul(distance, distance, unweighted, value=-1)
                 own[0] += spread.sum(0)
                 some = slice(None, None, max(1, len(part) // SOME_ROWS))
                 of_rows = spread[some].sum(1)

@@ -1,19 +1,23 @@
 """Solvers of penalised multinomial regression: Newton's method, and L-BFGS with a preconditioner of the problem."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from calibrant.posthoc.affine_problem import Problem, Spread
 
+Evaluate = Callable[[Tensor], tuple[float, Tensor, Spread]]
 # Pairs of steps and gradient changes that L-BFGS remembers.
 MEMORY = 10
 
 
 def newton(problem: Problem, position: Tensor, tolerance: float) -> Tensor:
     """Newton's method with step halving."""
-    value, gradient, _ = problem.evaluate(position)
+    evaluate = partial(problem.evaluate, with_spread=False)
+    value, gradient, _ = evaluate(position)
     for _ in range(100):
         if not math.isfinite(value):
             return position.fill_(math.nan)
@@ -29,7 +33,7 @@ def newton(problem: Problem, position: Tensor, tolerance: float) -> Tensor:
         gain = -float((direction * gradient).sum())
         if not gain > tolerance:
             break
-        moved = _search(problem, position, value, direction, -gain)
+        moved = _search(evaluate, position, value, direction, -gain)
         if moved is None:
             break
         position, value, gradient, _ = moved
@@ -37,13 +41,13 @@ def newton(problem: Problem, position: Tensor, tolerance: float) -> Tensor:
 
 
 def _search(
-    problem: Problem, position: Tensor, value: float, direction: Tensor, slope: float, *, with_spread: bool = False
+    evaluate: Evaluate, position: Tensor, value: float, direction: Tensor, slope: float
 ) -> tuple[Tensor, float, Tensor, Spread] | None:
     """Halve the step until the value falls enough; None if only rounding is left."""
     size = 1.0
     while size > 1e-6:
         there = position + size * direction
-        reached, gradient, spread = problem.evaluate(there, with_spread=with_spread)
+        reached, gradient, spread = evaluate(there)
         if reached <= value + 1e-4 * size * slope:
             return there, reached, gradient, spread
         size /= 2
@@ -96,22 +100,22 @@ class _Preconditioner:
 
 def lbfgs(problem: Problem, position: Tensor, tolerance: float) -> Tensor:
     """Preconditioned L-BFGS with step halving."""
-    value, gradient, spread = problem.evaluate(position, with_spread=True)
+    value, gradient, spread = problem.evaluate(position)
     preconditioner = _Preconditioner(problem, spread)
     steps: list[tuple[Tensor, Tensor, float]] = []  # step, change of the gradient, and one over their product
     before = math.inf
-    for count in range(1000):
+    for _ in range(1000):
         if not (math.isfinite(value) and gradient.isfinite().all()):
             return position.fill_(math.nan)
         direction = -_two_loops(gradient, steps, preconditioner)
         gain = -float((direction * gradient).sum())
         if not gain > tolerance:
             break
-        # The next gain would be smaller by the same factor as this one, or more: no need to see it.
-        if 10 * gain * gain < tolerance * before and before < math.inf:
+        # The gain falls by a growing factor: after this step it would be below the tolerance.
+        if 4 * gain * gain < tolerance * before < math.inf:
             return position + direction
         before = gain
-        moved = _search(problem, position, value, direction, -gain, with_spread=count == 0)
+        moved = _search(problem.evaluate, position, value, direction, -gain)
         if moved is None:
             if not steps:
                 break
@@ -121,9 +125,7 @@ def lbfgs(problem: Problem, position: Tensor, tolerance: float) -> Tensor:
         change = float(((there - position) * (new - gradient)).sum())
         if change > 0:
             steps = [*steps[1 - MEMORY :], (there - position, new - gradient, 1 / change)]
-        position, gradient = there, new
-        if count == 0:  # the first step goes farthest
-            preconditioner = _Preconditioner(problem, spread)
+        position, gradient, preconditioner = there, new, _Preconditioner(problem, spread)
     return position
 
 
