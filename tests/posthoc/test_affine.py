@@ -60,7 +60,7 @@ def test_the_gradient_vanishes_at_the_solution(
 
 
 @pytest.mark.parametrize("kind", [StructuredMatrixScaling, StructuredVectorScaling])
-@pytest.mark.parametrize(("samples", "classes"), [(300, 3), (1000, 12), (800, 60)])
+@pytest.mark.parametrize(("samples", "classes"), [(300, 3), (1000, 12), (800, 60), (3000, 100)])
 def test_structured_scaling_is_the_minimum_of_its_formula(
     kind: type[StructuredMatrixScaling], samples: int, classes: int
 ) -> None:
@@ -94,6 +94,26 @@ def test_structured_scaling_is_the_minimum_of_its_formula(
         features + features @ (fitted.matrix if kind.full else torch.diag(fitted.matrix)).T + fitted.shift
     ).softmax(1)
     torch.testing.assert_close(fitted.predict_proba(logits), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("strength", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_solver_that_stops_a_step_early_has_reached_the_minimum(strength: float, weighted: bool) -> None:
+    logits, target = overconfident(1500, 30, 2.0, seed=2)
+    logits = logits + torch.linspace(0, 2, 30, dtype=torch.float64)
+    weight = torch.linspace(0.5, 1.5, 1500, dtype=torch.float64) if weighted else None
+    penalty = Penalty(strength, 0.1 * strength, 0.1 * strength)
+    found = fit_affine(logits, target, weight, penalty, start(30, False), tolerance=5e-7)
+    matrix, shift = (part.clone().requires_grad_() for part in found)
+    losses = torch.nn.functional.cross_entropy(logits + logits @ matrix.T + shift, target, reduction="none")
+    nll = losses.mean() if weight is None else losses @ weight / weight.sum()
+    squares = matrix**2
+    own = 0.1 * (squares.diagonal().sum() + (shift**2).sum())
+    slopes = torch.autograd.grad(nll + strength * (squares.sum() - squares.diagonal().sum() + own), (matrix, shift))
+    # Strongly convex: an entry with the penalty a x^2 is within slope^2 / 4a of its best.
+    factor = torch.full((30, 30), strength, dtype=torch.float64).fill_diagonal_(0.1 * strength)
+    bound = (slopes[0] ** 2 / (4 * factor)).sum() + (slopes[1] ** 2).sum() / (0.4 * strength)
+    assert float(bound) < (1e-6 if strength >= 1 else 1e-4)
 
 
 def test_large_problems_in_single_precision_reach_the_same_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc import EnsembleTemperatureScaling, TemperatureScaling
-from calibrant.posthoc import temperature as solver
+from calibrant.posthoc import temperature_slope as solver
 from calibrant.posthoc.mixture import mixture_weights
 from tests.posthoc.data import LOGITS_FILE, ece, nll, overconfident
 
@@ -40,11 +40,11 @@ def test_temperature_is_the_optimum(temperature: float, classes: int) -> None:
 def test_many_samples_take_the_way_over_a_few_to_the_same_optimum(
     misleading: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solver, "SAMPLE", 2**14)
+    monkeypatch.setattr(solver, "SAMPLE", 2**13)
     logits, target = overconfident(5000, 10, 3.0, seed=0)
-    assert logits.numel() // 2**14 == 3
-    if misleading:  # every third row, which the search starts on, is right: alone they have no temperature
-        target[::3] = logits[::3].argmax(1)
+    assert len(logits) * 10 // 2**13 == 6
+    if misleading:  # every sixth row, which the search starts on, is right: alone they have no temperature
+        target[::6] = logits[::6].argmax(1)
     assert TemperatureScaling().fit(logits, target).temperature_ == pytest.approx(
         by_bisection(logits, target), rel=1e-7
     )

@@ -46,10 +46,10 @@ def logits_from_probabilities(probabilities: Any) -> Any:
     values = at_least_float32(values)
     if values.dim() == 1:
         inputs.check_unit_interval("probabilities", values)
-        logits = values.log().clamp_min(FLOOR) - (1 - values).log().clamp_min(FLOOR)
+        logits = values.log().clamp_min_(FLOOR) - (1 - values).log().clamp_min(FLOOR)
     elif values.dim() > 2:
         raise ValueError(f"probabilities must have shape (N, C) or (N,), got {tuple(values.shape)}")
     else:
         inputs.check_probabilities(values, None)
-        logits = values.log().clamp_min(FLOOR)
+        logits = values.log().clamp_min_(FLOOR)
     return containers.like(probabilities, logits, frames.columns(probabilities) or None)

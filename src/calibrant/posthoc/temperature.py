@@ -1,23 +1,14 @@
 """Temperature scaling: one number that corrects the confidence of a network, computed exactly."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.posthoc.base import HUGE, Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
+from calibrant.posthoc.temperature_slope import FARTHEST, Problem, Slopes
 
-# Elements of one chunk: few enough to fit in a core's cache, enough to keep Python's overhead small.
-CHUNK = 2**17
-# Elements of the sample on which the search starts.
-SAMPLE = 2**14
-# Up to this many elements, a prepared copy of all chunks is kept between the passes.
-KEPT = 2**22
-# The search for log(1/T) goes no further than this on either side of 0.
-FARTHEST = 80.0
 # Samples up to which the interval of the temperature is computed; with more it is hardly ever wide.
 FEW = 300
 # A bounded temperature, over the largest difference of logits in a row, if the best is 0 or infinite. Beyond, classes
@@ -32,8 +23,8 @@ class TemperatureScaling(Calibrator):
 
     T > 1 makes an over-confident network less confident, T < 1 an under-confident one more; the predicted class
     never changes. The NLL is convex in :math:`\beta = 1/T`, with derivative
-    :math:`\mathrm{mean}_i(\sum_k l_{ik} \hat p_{ik} - l_{iy_i})`: its root is found by safeguarded Newton steps
-    on :math:`\log\beta`, so T is always positive and needs no learning rate. The last steps are in float64.
+    :math:`\mathrm{mean}_i(\sum_k l_{ik} \hat p_{ik} - l_{iy_i})`: its root is found by safeguarded Newton and cubic
+    steps on :math:`\log\beta`, so T is always positive and needs no learning rate. Sums over samples are in float64.
 
     There is no such root if every held-out label has the largest logit, alone or tied (T tends to 0), if
     predictions are no better than chance (T tends to infinity), or if the logits of a sample are all the same. T is
@@ -91,6 +82,9 @@ class TemperatureScaling(Calibrator):
                     f"{math.exp(place - spread):.2f} to {math.exp(min(place + spread, 700.0)):.3g}: use more data"
                 )
 
+    def check_order(self, rows: Tensor, target: Tensor) -> None:
+        """Add nothing: the search for the temperature has a notice of the same."""
+
     def calibrated_logits(self, logits: Tensor) -> Tensor:
         """Divide by the temperature."""
         return (logits / self.temperature.to(logits.dtype)).clamp(-HUGE, HUGE)
@@ -117,10 +111,10 @@ def best_temperature(logits: Tensor, target: Tensor, weight: Tensor | None = Non
         target: ``(N,)`` class indices.
         weight: ``(N,)`` positive weights, or None.
     """
-    data = _Data(logits, target, weight)
+    data = Slopes(logits, target, weight)
     if problem := data.problem():
         raise ValueError(problem.text)
-    found = data.solve()
+    found = data.root()
     if found is None:
         raise ValueError(
             f"the best temperature lies beyond exp({FARTHEST:g}) or below its inverse: "
@@ -137,17 +131,17 @@ def bounded_temperature(logits: Tensor, target: Tensor, weight: Tensor | None = 
         target: ``(N,)`` class indices.
         weight: ``(N,)`` positive weights, or None.
     """
-    data = _Data(logits, target, weight)
+    data = Slopes(logits, target, weight)
     problem = data.problem()
-    found = None if problem else data.solve()
+    found = None if problem else data.root()
     if found is not None:
         return math.exp(-found), ""
     if problem is None:
-        problem = _Problem("the best temperature is beyond all bounds: scale the logits to a sensible range", 0.0)
+        problem = Problem("the best temperature is beyond all bounds: scale the logits to a sensible range", 0.0)
     if problem.side == 0:
         return 1.0, problem.text
     limit = torch.finfo(torch.float32).max / 2
-    return min(max(data.spread * BOUNDS[problem.side > 0], 1 / limit), limit), problem.text
+    return min(max(data.spread() * BOUNDS[problem.side > 0], 1 / limit), limit), problem.text
 
 
 def temperature_or_one(logits: Tensor, target: Tensor, weight: Tensor | None = None) -> float:
@@ -158,108 +152,6 @@ def temperature_or_one(logits: Tensor, target: Tensor, weight: Tensor | None = N
         return 1.0
 
 
-class _Problem(NamedTuple):
-    """Why there is no best temperature, and on which side it would be: -1 for 0, 1 for infinity, 0 for neither."""
-
-    text: str
-    side: float
-
-
-class _Data:
-    """Logits relative to the largest of their row, class by class, in chunks.
-
-    With classes as rows, sums over classes are sums of whole rows, which a processor does many samples at a time.
-    """
-
-    def __init__(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
-        self.logits, self.target, self.weight = logits, target, weight
-        self.spread = 0.0
-        self._kept: list[tuple[Tensor, Tensor, Tensor | None]] | None = None
-        if logits.numel() <= KEPT:
-            self._kept = list(self._prepared(self.logits, self.target, self.weight))
-
-    def chunks(self) -> Iterable[tuple[Tensor, Tensor, Tensor | None]]:
-        """Relative logits ``(C, n)``, those of the label ``(n,)``, and weights ``(n,)``."""
-        return self._kept or self._prepared(self.logits, self.target, self.weight)
-
-    def _prepared(
-        self, logits: Tensor, target: Tensor, weight: Tensor | None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        rows = max(1, CHUNK // logits.shape[1])
-        smallest = torch.finfo(torch.float32).min
-        weights = [None] * math.ceil(len(logits) / rows) if weight is None else weight.split(rows)
-        for part, labels, of_rows in zip(logits.split(rows), target.split(rows), weights, strict=True):
-            below = part.T.contiguous()
-            below -= below.amax(0)
-            below.clamp_(min=smallest)
-            yield below, below.gather(0, labels.unsqueeze(0)).squeeze(0), of_rows
-
-    def problem(self) -> _Problem | None:
-        """The slope of the NLL in 1/T must be negative at 0 and positive at infinity."""
-        at_zero = at_infinity = 0.0
-        for below, true, weight in self.chunks():
-            mean = below.mean(0, dtype=torch.float64) - true
-            if weight is not None:
-                mean, true = mean * weight, true * weight
-            at_zero += float(mean.sum(dtype=torch.float64))
-            at_infinity -= float(true.sum(dtype=torch.float64))
-            self.spread = max(self.spread, -float(below.amin()))
-        if self.spread == 0:
-            return _Problem(
-                "the logits of every held-out sample are all equal, so no temperature has an effect: "
-                "check that the model is trained and that these are its logits", 0.0,
-            )  # fmt: skip
-        if at_infinity <= 0:
-            return _Problem(
-                "every held-out prediction is right or tied for the top, so the best temperature is 0 and confidences "
-                "would all be 1: fit on more data, or on data the model was not trained on", -1.0,
-            )  # fmt: skip
-        if at_zero >= 0:
-            return _Problem(
-                "the held-out predictions are no better than chance, so the best temperature is infinite: "
-                "check that logits and target are in the same order and that the model is trained", 1.0,
-            )  # fmt: skip
-        return None
-
-    def solve(self) -> float | None:
-        """The log of 1/T at the optimum, or None if it is out of reach."""
-        start = 0.0
-        stride = self.logits.numel() // SAMPLE
-        if stride > 1:
-            # A close start at a fraction of the cost of one pass over all data.
-            weight = None if self.weight is None else self.weight[::stride]
-            some = _Data(self.logits[::stride], self.target[::stride], weight)
-            start = _root(lambda x: some.slope(x, torch.float32), 0.0, tolerance=1e-2) or 0.0
-        near = _root(lambda x: self.slope(x, torch.float32), start, tolerance=3e-3)
-        # A Newton step of size s leaves an error of the order of s squared.
-        return _root(lambda x: self.slope(x, torch.float64), start if near is None else near, tolerance=2e-4)
-
-    def slope(self, log_beta: float, dtype: torch.dtype) -> tuple[float, float]:
-        """First and second derivative of the summed NLL in beta = 1/T."""
-        first = second = 0.0
-        for slopes, curvatures in self.derivatives(log_beta, dtype):
-            first += float(slopes.sum(dtype=torch.float64))
-            second += float(curvatures.sum(dtype=torch.float64))
-        return first, second
-
-    def derivatives(self, log_beta: float, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-        """First and second derivative of the NLL of each sample in beta = 1/T, chunk by chunk."""
-        beta = math.exp(log_beta)
-        for given, true, weight in self.chunks():
-            below = given.to(dtype)
-            powers = (below * beta).exp_()
-            total = powers.sum(0)
-            # Exponentials first, so that a vanishing one is there before a large logit is squared.
-            mean = powers.mul_(below).sum(0) / total
-            square = powers.mul_(below).sum(0) / total
-            slopes, curvatures = mean - true, square - mean.square()
-            if weight is None:
-                yield slopes, curvatures
-            else:
-                of_rows = weight.to(dtype)
-                yield slopes * of_rows, curvatures * of_rows
-
-
 def solve_from(
     logits: Tensor,
     target: Tensor,
@@ -267,12 +159,11 @@ def solve_from(
     *,
     weight: Tensor | None = None,
     tolerance: float = 1e-4,
-    dtype: torch.dtype = torch.float64,
 ) -> float | None:
     """Return the log of the best temperature, searched from a nearby start, or None if there is none.
 
     Like :func:`best_temperature`, for callers who solve repeatedly for logits that change slowly, and for whom it is no
-    error if there is no solution. The search ends at a Newton step below the tolerance; the error is about its square.
+    error if there is no solution. The error is about the square of the tolerance.
 
     Args:
         logits: ``(N, C)``, finite.
@@ -280,12 +171,11 @@ def solve_from(
         start: Initial guess of the log of the temperature.
         weight: ``(N,)`` non-negative weights of the samples.
         tolerance: Size of the Newton step at which to stop.
-        dtype: Dtype of the computation.
     """
-    data = _Data(logits, target, weight)
+    data = Slopes(logits, target, weight, -start)
     if data.problem() is not None:
         return None
-    found = _root(lambda x: data.slope(x, dtype), -start, tolerance=tolerance)
+    found = data.root(tolerance)
     return None if found is None else -found
 
 
@@ -301,27 +191,11 @@ def standard_error(logits: Tensor, target: Tensor, log_temperature: float, *, we
         log_temperature: Log of the fitted temperature.
         weight: ``(N,)`` non-negative weights of the samples.
     """
-    parts = list(_Data(logits, target, weight).derivatives(-log_temperature, torch.float64))
-    squares = sum(float(first.square().sum()) for first, _ in parts)
-    curvature = math.exp(-log_temperature) * sum(float(second.sum()) for _, second in parts)
-    return math.sqrt(squares) / curvature if curvature > 0 else math.inf
-
-
-def _root(slope: Callable[[float], tuple[float, float]], start: float, *, tolerance: float) -> float | None:
-    """The log(beta) at which the increasing slope crosses 0: Newton, kept inside a shrinking bracket."""
-    low, high = -FARTHEST, FARTHEST
-    here = start
-    for _ in range(200):
-        first, second = slope(here)
-        if first == 0:
-            return here
-        low, high = (here, high) if first < 0 else (low, here)
-        curvature = math.exp(here) * second
-        step = -first / curvature if curvature > 0 else math.copysign(2.0, -first)
-        if abs(step) < tolerance:
-            return here + step
-        there = here + max(-2.0, min(2.0, step))
-        here = there if low < there < high else (low + high) / 2
-        if high - low < 1e-12 or FARTHEST - abs(here) < 1e-6:
-            return None
-    return None
+    beta = math.exp(-log_temperature)
+    squares = curvature = 0.0
+    for chunk in Slopes(logits, target, weight).chunks():
+        first, second = chunk.derivatives(beta)
+        weighted = first if chunk.weight is None else first * chunk.weight
+        squares += chunk.total(first * weighted)
+        curvature += chunk.total(second)
+    return math.sqrt(squares) / (beta * curvature) if curvature > 0 else math.inf

@@ -181,8 +181,7 @@ def solution(
     """Log of the best temperature by a criterion, or None if the data do not determine it; rough is to thousandths."""
     if len(target) < FEWEST:
         return None
-    tolerance, dtype = (NEAR, torch.float32) if rough else (1e-4, torch.float64)
-    found = solve_from(logits, target, start, weight=weight, tolerance=tolerance, dtype=dtype)
+    found = solve_from(logits, target, start, weight=weight, tolerance=NEAR if rough else 1e-4)
     if found is None or abs(found) > FARTHEST:
         return None
     return found if criterion == "nll" else _least_esd(logits, target, found, weight)

@@ -1,0 +1,214 @@
+"""The slope of the NLL in the inverse temperature, and the temperature at which it is 0."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.numerics import accumulation_dtype
+
+# Elements of one chunk: few enough to fit in a core's cache, enough to keep Python's overhead small.
+CHUNK = 2**17
+# Elements up to which everything is in float64. With more, rounding of single elements averages out.
+DOUBLE = 2**13
+# Elements, and rows, of the sample on which the search starts.
+SAMPLE, SAMPLE_ROWS = 2**14, 512
+# Up to this many elements, a prepared copy of all chunks is kept between the passes.
+KEPT = 2**22
+# A difference of logits below this would overflow in float32.
+SMALLEST = torch.finfo(torch.float32).min
+# The search for log(1/T) goes no further than this on either side of 0.
+FARTHEST = 80.0
+
+
+class Problem(NamedTuple):
+    """Why there is no best temperature, and on which side it would be: -1 for 0, 1 for infinity, 0 for neither."""
+
+    text: str
+    side: float
+
+
+class Chunk(NamedTuple):
+    """Relative logits ``(n, C)``, those of the label ``(n,)``, weights ``(n,)`` or None, and ``(C,)`` ones.
+
+    Arrays on the CPU, where NumPy has less overhead, and tensors elsewhere: their operators are the same. A product
+    with ones is the quickest sum of rows.
+    """
+
+    below: Any
+    true: Any
+    weight: Any
+    ones: Any
+
+    def total(self, values: Any) -> float:
+        """Sum of values of the samples, times their weights, in float64."""
+        if self.weight is not None:
+            values = values * self.weight
+        return float(values.sum(dtype=np.float64 if isinstance(values, np.ndarray) else torch.float64))
+
+    def derivatives(self, beta: float) -> tuple[Any, Any]:
+        """First and second derivative of the NLL of each sample in beta = 1/T, without weights."""
+        powers = self.below * beta
+        powers = np.exp(powers, out=powers) if isinstance(powers, np.ndarray) else powers.exp_()
+        total = powers @ self.ones
+        # Exponentials first, so that a vanishing one is there before a large logit is squared.
+        powers *= self.below
+        mean = powers @ self.ones / total
+        powers *= self.below
+        return mean - self.true, powers @ self.ones / total - mean * mean
+
+
+class Slopes:
+    """Logits relative to the largest of their row, in chunks, and the slope of their NLL.
+
+    Args:
+        logits: ``(N, C)``, finite.
+        target: ``(N,)`` class indices.
+        weight: ``(N,)`` non-negative weights, or None.
+        start: Log of the inverse temperature at which to begin; by default it is estimated from some of the samples.
+    """
+
+    def __init__(self, logits: Tensor, target: Tensor, weight: Tensor | None, start: float | None = None) -> None:
+        self.logits, self.target, self.weight = logits, target, weight
+        if start is not None:
+            self.start = start
+        self._known: dict[float, tuple[float, float]] = {}
+        self._ends = (0.0, 0.0)
+        single = logits.dtype != torch.float64 and logits.numel() > DOUBLE
+        self._prepare(torch.float32 if single else accumulation_dtype(logits))
+
+    def _prepare(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._kept = list(self._prepared()) if self.logits.numel() <= KEPT else None
+
+    @cached_property
+    def start(self) -> float:
+        """A close start at a fraction of the cost of one pass over all samples."""
+        stride = len(self.logits) // max(SAMPLE_ROWS, SAMPLE // self.logits.shape[1])
+        if stride < 4:
+            return 0.0
+        weight = None if self.weight is None else self.weight[::stride]
+        some = Slopes(self.logits[::stride], self.target[::stride], weight)
+        return 0.0 if some.problem() else some.root(1e-2) or 0.0
+
+    def chunks(self) -> Iterable[Chunk]:
+        """All samples."""
+        return self._prepared() if self._kept is None else self._kept
+
+    def _prepared(self) -> Iterator[Chunk]:
+        rows = max(1, CHUNK // self.logits.shape[1])
+        ones = torch.ones(self.logits.shape[1], dtype=self._dtype, device=self.logits.device)
+        for first in range(0, len(self.logits), rows):
+            at = slice(first, first + rows)
+            logits = self.logits[at].detach().to(self._dtype)
+            below = (logits - logits.amax(1, keepdim=True)).clamp_(min=SMALLEST)
+            true = below.gather(1, self.target[at].unsqueeze(1)).squeeze(1)
+            weight = None if self.weight is None else self.weight[at]
+            if below.device.type != "cpu":
+                yield Chunk(below, true, weight, ones)
+            else:
+                yield Chunk(below.numpy(), true.numpy(), None if weight is None else weight.numpy(), ones.numpy())
+
+    def slope(self, log_beta: float) -> tuple[float, float]:
+        """First and second derivative of the summed NLL in beta = 1/T."""
+        if log_beta not in self._known:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = self._pass(log_beta)
+                precise = accumulation_dtype(self.logits)
+                # Squares of huge logits overflow in float32, and those of tiny ones vanish.
+                if not (math.isfinite(found[0]) and 1e-30 < found[1] < math.inf) and self._dtype != precise:
+                    self._prepare(precise)
+                    found = self._pass(log_beta)
+            self._known[log_beta] = found
+        return self._known[log_beta]
+
+    def _pass(self, log_beta: float) -> tuple[float, float]:
+        first = second = at_zero = at_infinity = 0.0
+        for chunk in self.chunks():
+            slopes, curvatures = chunk.derivatives(math.exp(log_beta))
+            first += chunk.total(slopes)
+            second += chunk.total(curvatures)
+            if not self._known:  # in the first pass, while the chunk is in the cache
+                true = chunk.total(chunk.true)
+                at_zero += chunk.total(chunk.below @ chunk.ones) / len(chunk.ones) - true
+                at_infinity -= true
+        if not self._known:
+            self._ends = at_zero, at_infinity
+        return first, second
+
+    def spread(self) -> float:
+        """Largest difference of logits in a row."""
+        return max(-float(chunk.below.min()) for chunk in self.chunks())
+
+    def problem(self) -> Problem | None:
+        """The slope of the NLL in 1/T must be negative at 0 and positive at infinity."""
+        self.slope(self.start)
+        at_zero, at_infinity = self._ends
+        if at_zero < 0 < at_infinity:
+            return None
+        if self.spread() == 0:
+            return Problem(
+                "the logits of every held-out sample are all equal, so no temperature has an effect: "
+                "check that the model is trained and that these are its logits", 0.0,
+            )  # fmt: skip
+        if at_infinity <= 0:
+            return Problem(
+                "every held-out prediction is right or tied for the top, so the best temperature is 0 and confidences "
+                "would all be 1: fit on more data, or on data the model was not trained on", -1.0,
+            )  # fmt: skip
+        return Problem(
+            "the held-out predictions are no better than chance, so the best temperature is infinite: "
+            "check that logits and target are in the same order and that the model is trained", 1.0,
+        )  # fmt: skip
+
+    def root(self, tolerance: float = 2e-4) -> float | None:
+        """The log of 1/T at which the slope is 0, to about the square of the tolerance; None if it is out of reach."""
+        return _root(self.slope, self.start, tolerance)
+
+
+def _root(slope: Callable[[float], tuple[float, float]], start: float, tolerance: float) -> float | None:
+    """The log(beta) at which the increasing slope is 0: Newton and cubic steps, kept inside a shrinking bracket."""
+    low, high = -FARTHEST, FARTHEST
+    here = start
+    before: tuple[float, float, float] | None = None
+    for _ in range(200):
+        first, second = slope(here)
+        if first == 0:
+            return here
+        low, high = (here, high) if first < 0 else (low, here)
+        curvature = math.exp(here) * second
+        step = -first / curvature if curvature > 0 else math.copysign(2.0, -first)
+        # From above, where the slope is flat, Newton's method goes less far in T than in its logarithm.
+        there = here + (min(2.0, step) if step > 0 else max(-2.0, -math.log1p(-step)))
+        # A Newton step of size s leaves an error of the order of s squared.
+        done = abs(step) < tolerance
+        if curvature > 0:
+            point = here, first, curvature
+            if before is not None and before[1] != first:
+                cubic = _cubic(before, point)
+                if low < cubic < high and abs(cubic - here) < 2:
+                    # A cubic step after one of size r leaves the square of their product, and is close to Newton's.
+                    near = abs((here - before[0]) * step) < tolerance and abs(cubic - there) < 50 * tolerance**2
+                    there, done = cubic, done or near
+            before = point
+        if done:
+            return there
+        here = there if low < there < high else (low + high) / 2
+        if high - low < 1e-12 or FARTHEST - abs(here) < 1e-6:
+            return None
+    return None
+
+
+def _cubic(one: tuple[float, float, float], two: tuple[float, float, float]) -> float:
+    """The place of value 0, from two places with their values and derivatives: inverse Hermite interpolation."""
+    (x, f, slope), (y, g, other) = one, two
+    t = -f / (g - f)
+    rise = (g - f) / slope, (g - f) / other
+    return (
+        x + (y - x) * t * t * (3 - 2 * t)
+        + rise[0] * t * (1 - t) ** 2 + rise[1] * t * t * (t - 1)
+    )  # fmt: skip
