@@ -1,7 +1,7 @@
 """The arena: our post-hoc methods against probmetrics, netcal, scikit-learn and venn-abers, scored by the same code.
 
     python -m benchmarks.arena [--data FOLDER ...] [--methods NAME ...] [--groups NAME ...]
-                               [--pairs development|held-out|all] [--out results/arena] [--runs runs/arena.jsonl]
+                               [--pairs development|seen|held-out ...] [--out results/arena] [--runs FILE]
     python -m benchmarks.arena table      # tables and figure from results on file; runs nothing
     python -m benchmarks.arena speed      # times of ours against its peers, writes OUT/speed.md
 
@@ -24,6 +24,8 @@ from benchmarks.arena_table import best_against_peers, detail, standings, summar
 from benchmarks.measure import machine
 from benchmarks.tables import RESULTS, markdown
 
+# In the order of the sections; the first that has pairs has every number and the figure.
+PARTS = ["held-out", "seen", "development"]
 SHARED = RESULTS.parent.parent / "shared" / "data"
 
 
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", nargs="+", type=Path, default=[SHARED / "arena", SHARED / "logits"])
     parser.add_argument("--methods", nargs="+", default=[], help="parts of names; all by default")
     parser.add_argument("--groups", nargs="+", default=[], help="parts of names of groups; all by default")
-    parser.add_argument("--pairs", choices=["development", "held-out", "all"], default="all")
+    parser.add_argument("--pairs", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--out", type=Path, default=RESULTS / "arena")
     parser.add_argument("--runs", type=Path, default=RESULTS.parent / "runs" / "arena.jsonl")
     options = parser.parse_args(arguments)
@@ -68,15 +70,8 @@ def on_file(mine: Sequence[Case], chosen: Sequence[Method], results: Results) ->
 
 def publish(mine: Sequence[Case], results: Sequence[Result], out: Path) -> None:
     """Write arena.md, arena.json, and the figure as SVG and PNG."""
-    parts = {
-        "held-out": [case for case in mine if not case.development],
-        "development": [case for case in mine if case.development],
-        "all": list(mine),
-    }
-    # Held-out pairs first, then all; one part alone if there is only one.
-    sections = ["held-out", "all"] if parts["held-out"] and parts["development"] else [
-        name for name in ("held-out", "development") if parts[name]
-    ]  # fmt: skip
+    parts = {name: [case for case in mine if case.part == name] for name in PARTS}
+    sections = [name for name in PARTS if parts[name]]
     text = [HEAD.format(limit=f"{LIMIT:g}", machine=machine())]
     if absent():
         text.append(f"Not installed, so not compared: {', '.join(absent())}.")
@@ -104,17 +99,21 @@ def publish(mine: Sequence[Case], results: Sequence[Result], out: Path) -> None:
 
 
 def split_table(mine: Sequence[Case]) -> str:
-    """Data sets or networks of each group, for development and held out."""
+    """Data sets, networks, or sources of networks of each group, by what they were used for."""
     rows = []
     for group in GROUPS:
-        halves = [[c for c in mine if c.group == group and c.development == half] for half in (True, False)]
-        blocks = [sorted({case.block for case in half}, key=str.lower) for half in halves]
+        mine_of = [[case for case in mine if case.group == group and case.part == part] for part in PARTS]
+        blocks = [sorted({case.block for case in one}, key=str.lower) for one in mine_of]
         if any(blocks):
             rows.append([group, *(", ".join(names) or "-" for names in blocks)])
-    return markdown(["group", "development", "held-out"], rows)
+    return markdown(["group", *PARTS], rows)
 
 
-TITLES = {"held-out": "Held-out pairs", "development": "Development pairs", "all": "All pairs"}
+TITLES = {
+    "held-out": "Held-out pairs",
+    "seen": "Pairs that were held out once and have been seen since",
+    "development": "Development pairs",
+}
 HEAD = """# The arena of post-hoc calibration
 
 Measured by `python -m benchmarks.arena` on {machine}; one thread for every method. A pair is a data set with a
@@ -132,12 +131,20 @@ probabilities of the calibration part and is scored on the test part by the same
 - **Intervals**: 95 %, from 2,000 bootstrap draws of whole data sets (tabular) or networks. The critical difference in
   the figure takes pairs as independent, as is usual, and so it is the more optimistic of the two.
 
-Development pairs are for choices, held-out pairs to judge them. `benchmarks/arena_data.py` has the two halves: of the
-tabular sets of each kind in alphabetical order, every second one; networks were chosen by hand, by family and depth,
-before a test score was looked at. Two limits: networks of both halves share test rows, and an earlier comparison,
-whose table guided the choice of methods, included these data sets. Binary tasks of networks are derived: on CIFAR-10,
-animal or machine, and cat or dog; on ANLI, entailment or not. There is one network with 100 classes, which is held
-out; on development pairs its place is taken by CIFAR-10 networks that name the classes of two images at once."""
+`benchmarks/arena_data.py` says which pairs are which. Three kinds:
+
+- **Held-out** pairs were used to choose nothing. They come from `python -m benchmarks.arena_fresh`: tables and networks
+  that were not in the arena before. Every second one in alphabetical order, of the tables of each kind and of the
+  sources of networks, is held out; the others are for development. The rule was fixed before a score was computed. They
+  were scored once.
+- **Seen** pairs were held out for an earlier choice of members. Their scores have been looked at since, and the present
+  choice used them: they are development pairs by now.
+- **Development** pairs are for choices.
+
+Limits: networks of one source share rows. The older pairs had been in an earlier comparison, whose table guided the
+choice of methods; half of its tables are not on record by name, and may be among the fresh ones. Binary tasks of the
+older networks are derived: on CIFAR-10, animal or machine, and cat or dog; on ANLI, entailment or not. Fresh networks
+are small, and trained for their task."""
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Three kinds of source, found by what a folder holds:
 
 - ``.npz`` files with keys ``MODEL-SPLIT/{cal, cal_y, test, test_y}``: probabilities and labels, one file a data set.
+  In a folder named ``networks`` a file is a task of networks, and what stands before the first hyphen is its source.
 - The saved outputs of networks that ``NETWORKS`` lists. Files that only have a test part are cut into halves by a fixed
   seed; split 0 calibrates on the first half and tests on the second, split 1 the other way round.
 - ``.h5`` files of CalArena (arXiv 2605.30188): groups ``DATASET/MODEL`` with ``probas_cal``, ``labels_cal``,
@@ -13,7 +14,7 @@ A pair is a data set with a model. Every method gets the same float32 probabilit
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,16 +32,29 @@ GROUPS = (
     "tabular, binary",
 )
 
-# Everything else is held out. Of the tabular sets of each kind, in alphabetical order, the second, fourth, ... are for
-# development. Networks were chosen by hand, by family and depth. No test score of this arena was looked at before, but
-# an earlier comparison of the same methods had used these data sets.
+# Pairs are for development, or were held out and have been seen since, so that they too are for development by now; all
+# others are held out. Of the tabular sets of each kind, in alphabetical order, the second, fourth, ... are for
+# development, first among those of an earlier comparison of these methods, later among the fresh sets of
+# `benchmarks.arena_fresh`; so are the sources of its networks. Older networks were chosen by hand, by family and depth.
 DEVELOPMENT_SETS = (
     "Caravan", "credit_data", "HMDA", "mlc_churn", "spambase",
     "iris", "nassCDS", "satimage", "vehicle",
+    "australian", "bupa", "email", "HealthInsurance", "ionosphere", "lending_club", "OJ", "ring", "sonar", "SwissLabor",
+    "tic-tac-toe", "VerbAgg",
+    "Chile", "hayes-roth", "hpc_data", "marketing", "olive", "splice", "vowel", "Yogurt",
 )  # fmt: skip
 DEVELOPMENT_NETWORKS = (
     "resnet20", "resnet44", "lenet5",
     "bert_r1", "roberta_from_r2", "roberta_from_r3", "anli_roberta_large",
+    "cifar10", "mnist", "rte", "snli",
+)  # fmt: skip
+SEEN_SETS = (
+    "breast_cancer", "chess", "Default", "mammographic", "phoneme", "wa_churn",
+    "digits", "letter", "penbased", "storms", "Wage",
+)  # fmt: skip
+SEEN_NETWORKS = (
+    "resnet32", "resnet56", "densenet40", "densenet-bc-100",
+    "anli_albert_xxlarge", "anli_bart_large", "anli_electra_large", "anli_xlnet_large",
 )  # fmt: skip
 
 
@@ -92,8 +106,8 @@ class Case(NamedTuple):
     data: str
     model: str
     split: int
-    block: str  # what the bootstrap draws: the data set, or the network
-    development: bool
+    block: str  # what the bootstrap draws: the data set, the network, or the source that fresh networks share
+    part: str  # development, seen or held-out
     read: Callable[[], tuple[Part, Part]]
 
     @property
@@ -114,12 +128,12 @@ def kind(tabular: bool, classes: int) -> str:
     return GROUPS[2] if classes == 2 else GROUPS[0] if classes <= 10 else GROUPS[1]
 
 
-def cases(folders: Iterable[Path], which: str = "all") -> list[Case]:
-    """Every case of some folders or ``.h5`` files: ``which`` is development, held-out or all."""
+def cases(folders: Iterable[Path], which: Sequence[str] = ("held-out", "seen", "development")) -> list[Case]:
+    """Every case of some folders or ``.h5`` files that belongs to some parts."""
     found = [case for folder in folders for case in _of(folder)]
     if not found:
         raise FileNotFoundError(f"no predictions in {', '.join(map(str, folders)) or 'no folder'}: see arena_data.py")
-    return [case for case in found if which == "all" or case.development == (which == "development")]
+    return [case for case in found if case.part in which]
 
 
 def _of(source: Path) -> Iterator[Case]:
@@ -133,7 +147,7 @@ def _of(source: Path) -> Iterator[Case]:
         if path.name in listed:
             yield from _networks(path)
         else:
-            yield from _tabular(path)
+            yield from _saved(path)
     for path in sorted(source.glob("*.h5")):
         yield from calarena(path)
 
@@ -146,7 +160,13 @@ def _part(p: Array, y: Array) -> Part:
     return Part((p / p.sum(axis=1, keepdims=True)).astype(np.float32), np.asarray(y).reshape(-1).astype(np.int64))
 
 
-def _tabular(path: Path) -> Iterator[Case]:
+def _part_of(block: str, tabular: bool) -> str:
+    if block in (DEVELOPMENT_SETS if tabular else DEVELOPMENT_NETWORKS):
+        return "development"
+    return "seen" if block in (SEEN_SETS if tabular else SEEN_NETWORKS) else "held-out"
+
+
+def _saved(path: Path) -> Iterator[Case]:
     with np.load(path) as file:
         names = sorted({name.rsplit("/", 1)[0] for name in file.files})
         if not all(f"{name}/{part}" in file.files for name in names for part in ("cal", "cal_y", "test", "test_y")):
@@ -164,9 +184,12 @@ def _tabular(path: Path) -> Iterator[Case]:
         return read
 
     data = path.stem
+    tabular = path.parent.name != "networks"
+    block = data if tabular else data.split("-")[0]
     for name in names:
         model, split = name.rsplit("-", 1)
-        yield Case(kind(True, classes), data, model, int(split), data, data in DEVELOPMENT_SETS, reader(name))
+        part = _part_of(block, tabular)
+        yield Case(kind(tabular, classes), data, model, int(split), block, part, reader(name))
 
 
 def _networks(path: Path) -> Iterator[Case]:
@@ -196,7 +219,7 @@ def _networks(path: Path) -> Iterator[Case]:
         for data, (classes, derive) in derived.items():
             for split in range(1 if network.calibration else 2):
                 yield Case(
-                    kind(False, classes), data, name, split, name, name in DEVELOPMENT_NETWORKS,
+                    kind(False, classes), data, name, split, name, _part_of(name, tabular=False),
                     lambda network=network, split=split, derive=derive: tuple(  # type: ignore[misc]
                         derive(part) for part in _halves(path, network, split)
                     ),
@@ -274,4 +297,4 @@ def calarena(path: Path) -> Iterator[Case]:
                 classes = 2 if len(shape) == 1 or shape[1] == 1 else int(shape[1])
                 block = data if tabular else model
                 name = f"{path.stem}:{data}"
-                yield Case(kind(tabular, classes), name, model, 0, block, False, reader(f"{data}/{model}"))
+                yield Case(kind(tabular, classes), name, model, 0, block, "held-out", reader(f"{data}/{model}"))

@@ -229,9 +229,8 @@ def write_json(path: Path, cases: Sequence[Case], results: Sequence[Result]) -> 
             None if value is None else float(f"{value:.{3 if name in ('fit', 'predict') else 6}g}") for value in values
         ]
 
-    halves = {True: "development", False: "held-out"}
     document = {
-        "cases": [[case.key, case.group, case.block, halves[case.development]] for case in cases],
+        "cases": [[case.key, case.group, case.block, case.part] for case in cases],
         "methods": methods,
         "results": {method: {name: column(method, name) for name in names} for method in methods},
         "failed": {

@@ -23,7 +23,7 @@ from calibrant_lab.models.lenet import LeNet5
 from calibrant_lab.models.resnet_he import NarrowResNet
 from calibrant_lab.recipes.made import draw_rows
 
-LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2, "e": 0, "n": 1, "c": 2}
+LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2, "not_entailment": 1, "e": 0, "n": 1, "c": 2}
 
 
 class Pool(NamedTuple):
@@ -93,7 +93,7 @@ def _cifar10(images: int, seed: int, folder: Path, cache: Path) -> Pool:
 
 def _table(name: str, rows: int, seed: int, folder: Path, cache: Path) -> Pool:
     del folder
-    with np.load(_once(cache / f"{name}.npz", {"letter": _letter, "diamonds": _diamonds}[name])) as file:
+    with np.load(once(cache / f"{name}.npz", {"letter": _letter, "diamonds": _diamonds}[name])) as file:
         x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1000 + seed))
     chosen, rest = order[:rows], order[rows:]
@@ -142,7 +142,7 @@ def pairs(folder: Path, names: list[str]) -> list[tuple[str, str, int]]:
 
 def _features(name: str, seed: int, folder: Path, cache: Path) -> Pool:
     del seed
-    with np.load(_once(cache / f"{name}.npz", partial(_embedded, name, folder))) as file:
+    with np.load(once(cache / f"{name}.npz", partial(_embedded, name, folder))) as file:
         parts = {key: torch.from_numpy(file[key]) for key in file.files}
 
     def joined(part: str) -> Tensor:
@@ -195,7 +195,7 @@ def _tokens(seed: int, folder: Path, cache: Path) -> Pool:
             out |= {f"x_{part}": found["input_ids"], f"y_{part}": np.array(labels)}
         return out
 
-    with np.load(_once(cache / "snli-tokens.npz", made)) as file:
+    with np.load(once(cache / "snli-tokens.npz", made)) as file:
         x, y, test_x, test_y = (torch.from_numpy(file[key]) for key in ("x_train", "y_train", "x_test", "y_test"))
     return Pool(x, y, test_x, test_y, 3)
 
@@ -220,7 +220,8 @@ class MiniLM(nn.Module):
         return logits
 
 
-def _once(path: Path, make: Callable[[], dict[str, Any]]) -> Path:
+def once(path: Path, make: Callable[[], dict[str, Any]]) -> Path:
+    """The path of arrays that are made unless they are there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial_path = path.with_suffix(".partial.npz")

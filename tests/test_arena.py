@@ -7,8 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import arena
-from benchmarks.arena_data import DEVELOPMENT_NETWORKS, DEVELOPMENT_SETS, GROUPS, NETWORKS, Case, Part, cases
+from benchmarks import arena, arena_fresh_networks, arena_fresh_tables
+from benchmarks.arena_data import (
+    DEVELOPMENT_NETWORKS,
+    DEVELOPMENT_SETS,
+    GROUPS,
+    NETWORKS,
+    SEEN_NETWORKS,
+    SEEN_SETS,
+    Case,
+    Part,
+    cases,
+)
 from benchmarks.arena_methods import NOTHING, Method, methods, source_version
 from benchmarks.arena_runs import Results, attempt, filled, run
 from benchmarks.arena_scores import (
@@ -248,12 +258,12 @@ def test_a_folder_of_predictions_is_read_and_split_by_data_set(tmp_path: Path) -
     save(tmp_path, "iris", 3, splits=2)
     save(tmp_path, "mine", 2)
     found = cases([tmp_path])
-    assert [(c.group, c.key, c.development) for c in found] == [
-        (GROUPS[3], "iris/forest/0", True),
-        (GROUPS[3], "iris/forest/1", True),
-        (GROUPS[4], "mine/forest/0", False),
+    assert [(c.group, c.key, c.part) for c in found] == [
+        (GROUPS[3], "iris/forest/0", "development"),
+        (GROUPS[3], "iris/forest/1", "development"),
+        (GROUPS[4], "mine/forest/0", "held-out"),
     ]
-    assert [c.data for c in cases([tmp_path], "held-out")] == ["mine"]
+    assert [c.data for c in cases([tmp_path], ["held-out"])] == ["mine"]
     assert (found[0].read()[1].p == part(10, 3).p).all()
 
 
@@ -283,9 +293,29 @@ def test_networks_are_cut_into_halves_and_binary_tasks_derived(tmp_path: Path) -
     assert "CIFAR-10 two images/resnet32/0" not in found
 
 
-def test_development_names_exist() -> None:
-    assert set(DEVELOPMENT_NETWORKS) < set(NETWORKS)
-    assert len(set(DEVELOPMENT_SETS)) == 9
+def test_a_folder_named_networks_has_tasks_of_networks_by_source(tmp_path: Path) -> None:
+    folder = tmp_path / "networks"
+    folder.mkdir()
+    for name, classes in (("mnist-parity", 2), ("sick-nli", 3)):
+        save(folder, name, classes)
+    assert [(c.group, c.data, c.block, c.part) for c in cases([folder])] == [
+        (GROUPS[2], "mnist-parity", "mnist", "development"),
+        (GROUPS[0], "sick-nli", "sick", "held-out"),
+    ]
+
+
+def test_every_second_fresh_table_and_source_is_for_development() -> None:
+    binary = set(arena_fresh_tables.BINARY)
+    for names in (binary, set(arena_fresh_tables.names()) - binary):
+        ordered = sorted(names, key=str.lower)
+        assert [name for name in ordered if name in DEVELOPMENT_SETS] == ordered[1::2]
+    sources = sorted({arena_fresh_networks.source_of(task) for task in arena_fresh_networks.TASKS})
+    assert [source for source in sources if source in DEVELOPMENT_NETWORKS] == sources[1::2]
+
+
+def test_every_saved_network_is_for_development_or_seen() -> None:
+    assert set(NETWORKS) <= {*DEVELOPMENT_NETWORKS, *SEEN_NETWORKS}
+    assert not {*DEVELOPMENT_NETWORKS, *DEVELOPMENT_SETS} & {*SEEN_NETWORKS, *SEEN_SETS}
 
 
 def test_calarena_files_are_read(tmp_path: Path) -> None:
@@ -328,7 +358,7 @@ def test_the_command_writes_table_figure_and_json_and_resumes(tmp_path: Path) ->
     arena.main(options)
     text = (tmp_path / "out" / "arena.md").read_text(encoding="utf-8")
     assert "## Held-out pairs" in text
-    assert "## All pairs" in text
+    assert "## Development pairs" in text
     assert "| tabular, multi-class | iris | mine |" in text
     assert (tmp_path / "out" / "arena.svg").read_text(encoding="utf-8").startswith("<?xml")
     document = json.loads((tmp_path / "out" / "arena.json").read_text(encoding="utf-8"))

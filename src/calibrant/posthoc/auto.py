@@ -11,11 +11,13 @@ from calibrant import inputs
 from calibrant.numerics import log_softmax
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.beta import BetaCalibration
+from calibrant.posthoc.centred_isotonic import CentredIsotonicCalibration
 from calibrant.posthoc.fitted import saved_settings
 from calibrant.posthoc.folds import canonical_order, fold_numbers
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.mixture import brier_weights, mixture_weights
 from calibrant.posthoc.probabilities import FLOOR
+from calibrant.posthoc.quadratic import QuadraticScaling
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling
@@ -34,19 +36,24 @@ LEAST_WEIGHT = 0.005
 
 # Samples of a class that the model expects, above which their absence is a mistake in the data rather than chance.
 EXPECTED = 5.0
-# Prior of the weights, in samples that each member alone predicts: no weight is 0 by chance.
-PRIOR = 0.5
+# Prior of the weights, in samples that a member alone predicts: no weight is 0 by chance. Beyond these rows it is worth
+# less in proportion: a member that is never the best would keep a weight that costs more than it insures.
+PRIOR, PRIOR_ROWS = 0.5, 200
+# With two classes scalings do nearly all that can be done; maps, which follow the noise, have to show that they help.
+BINARY_PRIOR = {
+    "unchanged": 0.5, "temperature": 2.0, "sms": 2.0, "quadratic": 2.0, "beta": 2.0,
+    "centred isotonic": 0.05, "class-wise spline": 0.05,
+}  # fmt: skip
+# Members with few parameters, which need less mixing with the uniform distribution: the square of the usual share.
+SPARING = ("unchanged", "temperature", "beta")
+# Share of the uniform distribution where the predictions are kept: it costs at most this in log loss, and none is 0.
+KEPT = 5e-7
 
 
 class Unchanged(Calibrator):
-    """The predictions as they are, as a member of a mixture; mixed with the square of the usual share."""
+    """The predictions as they are, as a member of a mixture."""
 
     least_rows = 0
-
-    def solve(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
-        """Nothing to fit but the share of the uniform distribution."""
-        super().solve(rows, target, weight)
-        self.smoothing_ **= 2
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Nothing to fit."""
@@ -61,11 +68,21 @@ MEMBERS: dict[str, Any] = {
     "temperature": TemperatureScaling,
     "svs": StructuredVectorScaling,
     "sms": StructuredMatrixScaling,
+    "quadratic": QuadraticScaling,
     "beta": BetaCalibration,
     "isotonic": IsotonicCalibration,
+    "centred isotonic": CentredIsotonicCalibration,
     "spline": SplineCalibration,
     "class-wise spline": lambda: SplineCalibration(view="class-wise"),
 }
+
+
+def _fitted(name: str, rows: Tensor, target: Tensor, weight: Tensor | None) -> Calibrator:
+    member: Calibrator = MEMBERS[name]()
+    member.solve(rows, target, weight)
+    if name in SPARING:
+        member.smoothing_ **= 2
+    return member
 
 
 class AutoCalibration(Calibrator):
@@ -74,16 +91,18 @@ class AutoCalibration(Calibrator):
     .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
 
     Members are the unchanged predictions, temperature scaling, structured matrix scaling, and beta, isotonic and spline
-    calibration; above 50 classes, structured vector scaling in place of the last three; with fewer than 50 samples, or
+    calibration; of two classes also quadratic scaling, with centred isotonic regression and a spline of the class's
+    probability; above 50 classes, structured vector scaling in place of the last three; with fewer than 50 samples, or
     fewer than 5 per class on average, only the first two. Every member predicts each sample from a fit without its
-    fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's stacking), with a
-    Dirichlet prior worth half a sample per member; then members are fitted again on all samples, and those with less
-    than half a percent are dropped.
+    fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's stacking), with a Dirichlet
+    prior worth half a sample per member (of two classes two samples for a scaling, and a twentieth for isotonic and
+    spline maps), and less in proportion beyond 200 samples; then members are fitted again on all samples, and those
+    with less than half a percent are dropped.
 
-    If the mixture is no better than the unchanged predictions in cross-validation, or with fewer than 50 samples not
-    better by one standard error, these are kept, mixed with a share of :math:`1 / (n + 1)^2` of the uniform
-    distribution, and a notice says so. A class without samples that the model expects more than a few of leaves only
-    the first two members.
+    Unless the mixture is better than the unchanged predictions in cross-validation by more than one standard error,
+    these are kept, and a notice says so. They are then mixed with a share of :math:`5 \cdot 10^{-7}` of the uniform
+    distribution, so that no probability is 0. A class without samples that the model expects more than a few of leaves
+    only the first two members.
 
     The result is deterministic and does not depend on the order of the samples.
 
@@ -158,9 +177,9 @@ class AutoCalibration(Calibrator):
         self.members_ = tuple(names[index] for index in kept)
         self.members = nn.ModuleDict()
         for name in self.members_:
-            member: Calibrator = MEMBERS[name]()
-            member.solve(logits, target, weight)
-            self.members[name] = member
+            self.members[name] = _fitted(name, logits, target, weight)
+        if self.members_ == ("unchanged",):
+            self.members["unchanged"].smoothing_ = KEPT
         self.weights = logits.new_tensor(found[kept] / found[kept].sum())
 
     def _candidates(self, samples: int, classes: int) -> tuple[list[str], str]:
@@ -171,8 +190,10 @@ class AutoCalibration(Calibrator):
             return simple, f"{samples} samples of {classes} classes are too few for more than a temperature"
         if classes > MOST_CLASSES:
             return [*simple, "svs", "sms"], f"{classes} classes are too many for maps of single classes"
-        spline = "class-wise spline" if classes == 2 else "spline"
-        return [*simple, "sms", "beta", "isotonic", spline], f"{samples} samples are enough for all members"
+        others = ["sms", "beta", "isotonic", "spline"]
+        if classes == 2:
+            others = ["sms", "quadratic", "beta", "centred isotonic", "class-wise spline"]
+        return [*simple, *others], f"{samples} samples are enough for all members"
 
     def _stack(self, names: list[str], logits: Tensor, target: Tensor, weight: Tensor | None) -> Any:
         """Weights of the members by their predictions of samples they were not fitted on."""
@@ -188,7 +209,7 @@ class AutoCalibration(Calibrator):
         labels, folds = labels[out].cpu(), number[out].cpu().numpy()
         each = np.stack([part.cpu().numpy() for part in predicted])
         share = None if shares is None else shares[out].cpu().numpy()
-        weights = self._best(each, labels.numpy(), share)
+        weights = self._best(names, each, labels.numpy(), share)
         # The gain is honest only with weights from other samples than those it is measured on.
         gains = np.zeros(len(labels))
         groups = folds if len(used) > 1 else np.arange(len(labels)) % 2
@@ -196,20 +217,21 @@ class AutoCalibration(Calibrator):
             here, there = groups == group, groups != group
             others = weights
             if there.any():
-                others = self._best(each[:, there], labels.numpy()[there], None if share is None else share[there])
+                known = None if share is None else share[there]
+                others = self._best(names, each[:, there], labels.numpy()[there], known)
             mixed = np.tensordot(others, each[:, here], 1)
             gains[here] = self._losses(each[0, here], labels.numpy()[here]) - self._losses(mixed, labels.numpy()[here])
         part = np.full(len(gains), 1 / len(gains)) if share is None else share / share.sum()
         mean = float(part @ gains)
         error = math.sqrt(float((part**2) @ (gains - mean) ** 2))
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
-        # Few samples must show a gain beyond one standard error.
-        if mean - (error if len(rows) < LEAST_ROWS else 0) <= 0:
+        # A gain within one standard error is as likely as not to be chance, and a loss on new samples.
+        if mean - error <= 0:
             score = self.metric.replace("_", " ")
             self.notice(
                 f"in cross-validation on {len(labels)} samples the {score} changes by {-mean:+.4f}, 95 % interval "
                 f"{-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is no evidence of a gain: the predictions are "
-                f"kept, mixed with a share of {self.smoothing_**2:.1g} of the uniform distribution; use more data"
+                "kept; use more data"
             )
             return np.eye(len(names))[0]
         mixed = np.tensordot(weights, each, 1)
@@ -230,18 +252,19 @@ class AutoCalibration(Calibrator):
         pieces, places = [], []
         for fold in used:
             kept, out = number != fold, number == fold
-            member: Calibrator = MEMBERS[name]()
-            member.solve(rows[kept], target[kept], None if weight is None else weight[kept])
+            member = _fitted(name, rows[kept], target[kept], None if weight is None else weight[kept])
             pieces.append(member.mixed(rows[out]).double())
             places.append(out.nonzero().squeeze(1))
         return torch.cat(pieces)[torch.cat(places).argsort()]
 
-    def _best(self, each: Any, target: Any, share: Any) -> Any:
+    def _best(self, names: list[str], each: Any, target: Any, share: Any) -> Any:
         if self.metric == "brier":
             return brier_weights(each, target, share)
         likelihood = np.maximum(each[:, np.arange(len(target)), target].T, math.exp(FLOOR))
         # A Dirichlet prior is as good as samples that only one member finds likely.
-        counts = np.concatenate((np.ones(len(target)) if share is None else share, np.full(len(each), PRIOR)))
+        counts = np.ones(len(target)) if share is None else share
+        prior = np.array([BINARY_PRIOR[name] if each.shape[2] == 2 else PRIOR for name in names])
+        counts = np.concatenate((counts, prior * min(1.0, PRIOR_ROWS / counts.sum())))
         return mixture_weights(np.vstack((likelihood, np.eye(len(each)))), counts)
 
     def _losses(self, predicted: Any, target: Any) -> Any:
