@@ -116,6 +116,7 @@ def recalibrate(
     accuracy: Literal["free", "keep"] = "free",
     out: Path | None = None,
     save: Path | None = None,
+    prior: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
     names: Names = Columns(),  # noqa: B008 (frozen)
 ) -> None:
@@ -131,12 +132,14 @@ def recalibrate(
         accuracy: keep never changes a predicted class; for auto and temperatures.
         out: File to write; by default beside --apply, with a name that ends in -calibrated.
         save: File to write the fitted method to, .safetensors, for calibrant apply and calibrant.posthoc.load.
+        prior: Frequency of each class where the method is used, such as 0.9,0.1, if it differs from the file it is
+            fitted on; em or confusion estimates it from the predictions of --apply.
         json: Print JSON instead of a table.
         names: Names of arrays and columns.
     """
     from calibrant.commands.recalibrate import Fit, recalibrate_file
 
-    recalibrate_file(fit, apply, Fit(method, accuracy, out, save), names, as_json=json)
+    recalibrate_file(fit, apply, Fit(method, accuracy, out, save, prior), names, as_json=json)
 
 
 @app.command

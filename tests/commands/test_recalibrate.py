@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from calibrant import metrics
+from calibrant import metrics, posthoc
 from calibrant.cli import Method
 from calibrant.files import read_predictions
 from calibrant.posthoc import METHODS, AutoCalibration
@@ -137,3 +137,48 @@ def test_bad_input_is_one_line_status_2_and_writes_nothing(
     assert message in shown.err
     assert shown.err.count("\n") == 1
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def shifted(path: Path, share: float, seed: int) -> Path:
+    """Binary logits of a model that is right where half of the samples are positive, with another share of them."""
+    rng = np.random.default_rng(seed)
+    target = (rng.random(4000) < share).astype(int)
+    np.savez(path, logits=2 * (rng.normal(size=4000) + 2 * target - 1), target=target)
+    return path
+
+
+@pytest.mark.parametrize("prior", ["0.9,0.1", "em", "confusion"])
+def test_a_prior_moves_probabilities_to_other_frequencies(
+    tmp_path: Path, prior: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit, new = shifted(tmp_path / "fit.npz", 0.5, 0), shifted(tmp_path / "new.npz", 0.1, 1)
+    save = tmp_path / "shift.safetensors"
+    options = ["--method", "platt", "--prior", prior, "--save", str(save)]
+    assert run("recalibrate", "--fit", fit, "--apply", new, *options, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["prior"][1] == pytest.approx(0.1, abs=0.02)
+    assert found["prior_of_fit"][1] == pytest.approx(0.5, abs=0.03)
+    with np.load(tmp_path / "new-calibrated.npz") as written:
+        assert written["probabilities"][:, 1].mean() == pytest.approx(0.1, abs=0.02)
+        np.testing.assert_allclose(
+            posthoc.load(save).predict_proba(np.load(new)["logits"]), written["probabilities"], atol=1e-6
+        )
+    assert run("recalibrate", "--fit", fit, "--apply", new, *options) == 0
+    assert "Frequencies moved: class 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prior", "often"], "expected em, confusion, or a frequency for each class"),
+        (["--prior", "0.5,0.6"], "must sum to 1"),
+        (["--prior", "0.9,0.1", "--accuracy", "keep"], "leave out --accuracy keep"),
+        (["--prior", "em"], "give --apply FILE"),
+    ],
+)
+def test_a_wrong_prior_is_told_in_one_line(
+    tmp_path: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit = shifted(tmp_path / "fit.npz", 0.5, 0)
+    assert run("recalibrate", "--fit", fit, "--save", tmp_path / "a.safetensors", *options) == 2
+    assert message in capsys.readouterr().err

@@ -22,10 +22,11 @@ from calibrant.commands.terminal import (
     show_notices,
 )
 from calibrant.files import FileError, fits_in_memory, naming, read_source
-from calibrant.metrics import Comparison, Score, Scores, compare
+from calibrant.metrics import CalibrationTest, Comparison, Interval, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.table import metrics_table
+from calibrant.metrics.verdicts import p_value
 from calibrant.report import Audit, audit, verdict
 from calibrant.tables import SUFFIXES as TABLES
 from calibrant.tables import is_table, missing
@@ -180,6 +181,22 @@ def _engines(paths: Sequence[Path], wished: Engine) -> list[Engine]:
     return [wished for _ in paths]
 
 
+class Beyond(NamedTuple):
+    """What is known of predictions that were not read into memory."""
+
+    scores: Scores
+    test: CalibrationTest
+    gap: Interval
+
+    def verdict(self) -> str:
+        """The average error and the test, in two sentences."""
+        low, high = 100 * self.gap.low, 100 * self.gap.high
+        said = f"The average gap is {100 * self.gap.value:+z.2f} points (95 % interval {low:+z.2f} to {high:+z.2f})."
+        rejected = "is rejected" if self.test.rejected() else "is not rejected"
+        p = p_value(self.test.p_value)
+        return f"{said} The hypothesis that the confidences in the top label are calibrated {rejected} ({p})."
+
+
 def _evaluate_beyond_memory(
     paths: Sequence[Path],
     names: list[str],
@@ -189,34 +206,50 @@ def _evaluate_beyond_memory(
     report: Path | None,
     as_json: bool,
 ) -> None:
-    """Exact scores from SQL, without the test of calibration and the report, which need the samples."""
+    """Exact scores from SQL, and a test of the top label from cells; the report needs the samples."""
     if report is not None:
         raise ValueError(
             f"--report needs the samples in memory, not in {engines[0]}: leave it out, or choose --engine memory"
         )
-    if options.watch != NOTHING:
+    if options.watch != NOTHING or options.names.weight is not None:
         raise ValueError(
-            f"--group, --time, --baseline, --fail-if and --history need the samples in memory, not in {engines[0]}: "
-            "leave them out, or choose --engine memory"
+            "--group, --time, --baseline, --fail-if, --history and --weight need the samples in memory, not in "
+            f"{engines[0]}: leave them out, or choose --engine memory"
         )
     with progress_bar("reading") as begin:
         found = {
-            name: _scores_beyond_memory(path, engine, options, begin(f"{name}: {engine}"))
+            name: _beyond_memory(path, engine, options, begin(f"{name}: {engine}"))
             for path, name, engine in zip(paths, names, engines, strict=True)
         }
     if as_json:
         models = [
-            {"name": name, "engine": engine, **scores.to_dict()}
-            for (name, scores), engine in zip(found.items(), engines, strict=True)
+            {
+                "name": name,
+                "engine": engine,
+                "verdict": one.verdict(),
+                **one.scores.to_dict(),
+                "intervals": {"gap": asdict(one.gap)},
+                "test": asdict(one.test) | {"rejected_at_5_percent": one.test.rejected()},
+            }
+            for (name, one), engine in zip(found.items(), engines, strict=True)
         ]
         print_json({"models": models, "comparisons": []})
         return
-    title = ", ".join(f"{plain(name)}: {scores.title}" for name, scores in found.items())
-    print_scores(Console(), {"value": next(iter(found.values()))} if len(found) == 1 else found, title=title)
+    console = Console()
+    for name, one in found.items():
+        console.print(f"[bold]{plain(name)}[/]: {plain(one.verdict())}", highlight=False)
+    scores = {name: one.scores for name, one in found.items()}
+    title = ", ".join(f"{plain(name)}: {each.title}" for name, each in scores.items())
+    print_scores(console, {"value": next(iter(scores.values()))} if len(scores) == 1 else scores, title=title)
+    console.print(
+        "Scores and the interval of the gap are exact; the p-value is that of 65,536 cells of confidence. The "
+        "risk of class 1, other classes, recalibration and figures need the samples in memory.",
+        highlight=False,
+    )
 
 
-def _scores_beyond_memory(path: Path, engine: Engine, options: Options, progress: Advance) -> Scores:
-    from calibrant.metrics import scale
+def _beyond_memory(path: Path, engine: Engine, options: Options, progress: Advance) -> Beyond:
+    from calibrant.metrics import scale, scale_inference
 
     rule = CONVENTIONS[options.convention]
     if (rule.closed, rule.last) != ("right", "closed"):
@@ -231,6 +264,8 @@ def _scores_beyond_memory(path: Path, engine: Engine, options: Options, progress
         else:
             limit = options.memory_limit
             found = scale.statistics_duckdb(path, columns=columns, bins=bins, memory_limit=limit, progress=progress)
+        test = scale_inference.calibration_test(found, draws=options.draws, seed=options.seed)
+        gap = scale_inference.gap_interval(found)
     table = metrics_table(bins, options.convention).items()
     entries = (Score(key, getattr(found, key), metric.convention) for key, metric in table if hasattr(found, key))
-    return Scores(found.samples, None, tuple(entries))
+    return Beyond(Scores(found.samples, None, tuple(entries)), test, gap)

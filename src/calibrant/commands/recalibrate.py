@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from rich.console import Console
@@ -14,11 +14,14 @@ from calibrant.commands.apply import FEWEST, Calibrated, calibrated, logits_of, 
 from calibrant.commands.terminal import Advance, plain, print_json, progress_bar, show_notices
 from calibrant.files import FileError, naming, read_source
 from calibrant.metrics.columns import Columns
-from calibrant.posthoc import METHODS, AutoCalibration, Calibrator, FitWarning, TemperatureScaling
+from calibrant.posthoc import METHODS, AutoCalibration, Calibrator, FitWarning, PriorShift, TemperatureScaling
 from calibrant.posthoc import save as save_calibrator
+from calibrant.posthoc.prior import Estimate
 
 # Elements of the logits up to which a fit is compared with doing nothing in cross-validation.
 CROSS_CHECKED = 2**18
+# Classes whose frequencies are printed; the rest is counted.
+MOST_SHOWN = 5
 
 
 # Methods other than auto that never change a prediction.
@@ -34,9 +37,19 @@ class Fit:
     accuracy: Accuracy
     out: Path | None
     save: Path | None
+    prior: str | None = None
+
+    @property
+    def estimated(self) -> Estimate | None:
+        """How to estimate the frequencies of the classes, if they are not given."""
+        return cast(Estimate, self.prior) if self.prior in ("em", "confusion") else None
 
     def calibrator(self) -> Calibrator:
         """Make the unfitted calibrator."""
+        if self.prior is not None:
+            if self.accuracy == "keep":
+                raise ValueError("--prior may change predictions: leave out --accuracy keep")
+            return PriorShift(None if self.estimated else _frequencies(self.prior), self.method)
         if self.method == "auto":
             return AutoCalibration(accuracy=self.accuracy)
         if self.accuracy == "keep" and self.method not in KEEPING:
@@ -51,6 +64,10 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Fit, names: Columns, *,
         raise ValueError("nothing to do with the fitted method: give --apply FILE, --save FILE, or both")
     if apply is None and out is not None:
         raise ValueError("--out is for the predictions of --apply: give --apply FILE, or leave --out away")
+    if apply is None and how.estimated:
+        raise ValueError(
+            f"--prior {how.prior} estimates frequencies from the predictions of --apply: give --apply FILE"
+        )
     inputs = [fit] if apply is None else [fit, apply]
     written = None if apply is None else output_of(apply, out, inputs)
     if save is not None:
@@ -71,8 +88,11 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Fit, names: Columns, *,
     console = Console()
     found = f" {calibrator.temperature_:.4g}" if isinstance(calibrator, TemperatureScaling) else ""
     console.print(f"[bold]{how.method}{found}[/], fitted on {plain(str(fit))}.", highlight=False)
-    if isinstance(calibrator, AutoCalibration):
-        console.print(_explained(calibrator), highlight=False)
+    inner = calibrator.calibrator if isinstance(calibrator, PriorShift) else calibrator
+    if isinstance(inner, AutoCalibration):
+        console.print(_explained(inner), highlight=False)
+    if isinstance(calibrator, PriorShift):
+        console.print(_moved(calibrator, how), highlight=False)
     show_notices(console, notices)
     if done is not None and written is not None:
         done.show(console, written)
@@ -93,7 +113,28 @@ def _known(calibrator: Calibrator) -> dict[str, Any]:
         return {"temperature": calibrator.temperature_}
     if isinstance(calibrator, AutoCalibration):
         return {"weights": calibrator.weights_, "gain": calibrator.gain_, "why": calibrator.why_}
+    if isinstance(calibrator, PriorShift):
+        old, new = calibrator.source_.tolist(), list(calibrator.prior or ())
+        return {**_known(calibrator.calibrator), "prior_of_fit": old, "prior": new}
     return {}
+
+
+def _frequencies(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--prior {text!r}: expected em, confusion, or a frequency for each class such as 0.9,0.1"
+        ) from None
+
+
+def _moved(shift: PriorShift, how: Fit) -> str:
+    """The old and the new frequencies of the classes, in a sentence."""
+    pairs = zip(shift.classes_.tolist(), shift.source_.tolist(), shift.prior or (), strict=True)
+    shown = [f"class {name} {100 * old:.3g} % to {100 * new:.3g} %" for name, old, new in pairs]
+    more = f", and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
+    origin = f"estimated by {how.estimated} from the predictions of --apply" if how.estimated else "given"
+    return f"Frequencies moved: {', '.join(shown[:MOST_SHOWN])}{more} ({origin})."
 
 
 def _explained(auto: AutoCalibration) -> str:
@@ -113,7 +154,7 @@ def _fitted(how: Fit, logits: Any, target: Any, weight: Any) -> tuple[Calibrator
         warnings.simplefilter("always", FitWarning)
         calibrator = how.calibrator().fit(logits, target, sample_weight=weight)
     notices = [str(each.message).partition(": ")[2] for each in caught if issubclass(each.category, FitWarning)]
-    if how.method != "auto" and logits.size <= CROSS_CHECKED:
+    if how.method != "auto" and how.prior is None and logits.size <= CROSS_CHECKED:
         worse = calibrator.worse_than_nothing(logits, target)
         notices += [worse] if worse and worse not in notices else []
     return calibrator, notices
@@ -150,6 +191,11 @@ def _recalibrate(
     begin(f"fitting {how.method}")
     with naming(fit):
         calibrator, found = _fitted(how, logits, target, training.weight)
+    if isinstance(calibrator, PriorShift) and how.estimated:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", FitWarning)
+            calibrator.adapt(new_logits, method=how.estimated)
+        found += [str(each.message).partition(": ")[2] for each in caught if issubclass(each.category, FitWarning)]
     return calibrator, notices + found, calibrated(calibrator, new, new_logits, begin)
 
 
