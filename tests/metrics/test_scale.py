@@ -23,7 +23,8 @@ import pyarrow.parquet  # noqa: E402
 from calibrant import metrics  # noqa: E402
 from calibrant.metrics import scale_sql  # noqa: E402
 from calibrant.metrics.scale import Columns, Statistics, statistics_duckdb, statistics_spark  # noqa: E402
-from calibrant.metrics.scale_columns import Column, find_pairs  # noqa: E402
+from calibrant.metrics.scale_columns import find_pairs  # noqa: E402
+from calibrant.tables import Column  # noqa: E402
 
 Array = npt.NDArray[Any]
 Engine = Callable[..., Statistics]

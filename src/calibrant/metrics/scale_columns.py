@@ -28,7 +28,7 @@ def find_pairs(
         raise ValueError(f"{where}: {error}") from error
     if len(layout.labels) != 1:
         wanted = ", or ".join(" and ".join(columns.of(kind)) for kind in columns.kinds())
-        raise ValueError(f"{where}: needs {wanted}; it has {', '.join(by_name)}: rename them, or name yours")
+        raise ValueError(f"{where}: needs the columns {wanted}; it has {', '.join(by_name)}: name yours")
 
     def numbers(name: str, *, also_boolean: bool = False) -> Column:
         column = by_name[name]
