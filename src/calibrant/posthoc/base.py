@@ -87,7 +87,8 @@ class Calibrator(Fitted):
 
     def absent_classes(self, target: Tensor) -> None:
         """Add a notice about classes without samples."""
-        absent = (target.bincount(minlength=self.class_count_ or 0) == 0).nonzero().flatten().tolist()
+        counts = target.bincount(minlength=self.class_count_ or 0).tolist()
+        absent = [k for k, count in enumerate(counts) if count == 0]
         if absent:
             named = ", ".join(str(k if self.labels_ is None else self.labels_[k]) for k in absent[:5])
             named += ", ..." if len(absent) > 5 else ""

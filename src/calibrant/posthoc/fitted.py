@@ -47,14 +47,16 @@ class Fitted(nn.Module, ABC):
     # Options that change the meaning of the buffers, and results of a fit other than its buffers.
     decisive: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
+    class_count_: int | None
+    labels_: list[Any] | None
+    samples_: int | None
+    notices_: list[str]
+    _told: bool  # that the logits look like probabilities
 
     def __init__(self) -> None:
         super().__init__()
-        self.class_count_: int | None = None
-        self.labels_: list[Any] | None = None
-        self.samples_: int | None = None
-        self.notices_: list[str] = []
-        self._told = False  # that the logits look like probabilities
+        # At once, since a module looks at every attribute that is set for parameters and buffers.
+        vars(self).update(class_count_=None, labels_=None, samples_=None, notices_=[], _told=False)
 
     @property
     def classes_(self) -> Array:
@@ -305,7 +307,7 @@ class Fitted(nn.Module, ABC):
 
 def like_probabilities(rows: Tensor) -> bool:
     """Whether rows of logits look like probabilities: not negative with a sum of 1, or a 0 and a number up to 1."""
-    if len(rows) < 8 or bool((rows < 0).any()):
+    if len(rows) < 8 or float(rows.min()) < 0:
         return False
     binary = rows.shape[1] == 2 and not rows[:, 0].any() and bool((rows[:, 1] <= 1).all())
     return binary or bool(((rows.sum(1) - 1).abs() < 1e-3).all())

@@ -115,17 +115,17 @@ class Slopes:
 
     def slope(self, log_beta: float) -> tuple[float, float]:
         """First and second derivative of the summed NLL in beta = 1/T."""
-        if log_beta not in self._known:
-            with np.errstate(over="ignore", invalid="ignore"):
-                found = self._pass(log_beta)
-                precise = accumulation_dtype(self.logits)
-                # Squares of huge logits overflow in float32, and those of tiny ones vanish.
-                if not (math.isfinite(found[0]) and 1e-30 < found[1] < math.inf) and self._dtype != precise:
-                    self._prepare(precise)
-                    found = self._pass(log_beta)
-            self._known[log_beta] = found
-        return self._known[log_beta]
+        if log_beta in self._known:
+            return self._known[log_beta]
+        found = self._pass(log_beta)
+        # Squares of huge logits overflow in float32, and those of tiny ones vanish.
+        if self._dtype == torch.float32 and not (math.isfinite(found[0]) and 1e-30 < found[1] < math.inf):
+            self._prepare(accumulation_dtype(self.logits))
+            found = self._pass(log_beta)
+        self._known[log_beta] = found
+        return found
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _pass(self, log_beta: float) -> tuple[float, float]:
         first = second = at_zero = at_infinity = 0.0
         for chunk in self.chunks():
