@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from calibrant.cli import main
 
 
-def write(path: Path, columns: dict[str, Sequence[Any]]) -> Path:
+def write(path: Path, columns: dict[str, Any]) -> Path:
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(columns)
@@ -117,7 +116,9 @@ def test_a_history_grows_by_a_row_a_run(risks: Path, baseline: Path, tmp_path: P
     for _ in range(2):
         assert run(risks, "--history", history) == 0
     assert run(baseline, "--history", history) == 0
-    rows = duckdb.sql(f"SELECT name, samples, rejected, length(sha256) FROM '{history}'").fetchall()  # noqa: S608
+    with duckdb.connect() as connection:
+        asked = f"SELECT name, samples, rejected, length(sha256) FROM '{history}'"  # noqa: S608
+        rows = connection.execute(asked).fetchall()
     assert rows == [("risks", 2000, True, 64), ("risks", 2000, True, 64), ("last", 2000, False, 64)]
 
 

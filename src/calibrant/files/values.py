@@ -4,7 +4,7 @@ import numpy as np
 
 from calibrant.files.arrays import Array
 from calibrant.metrics.columns import Kind
-from calibrant.metrics.predictions import TOLERANCE
+from calibrant.metrics.given import TOLERANCE
 
 # Distance of a sum from 1 that rounding of float32 explains, and that is not worth a notice.
 EXACT = 1e-4
