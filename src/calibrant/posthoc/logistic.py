@@ -25,10 +25,12 @@ def logistic_regression(
     rows, count, samples = features.shape
     share = features.new_full((samples,), 1 / samples) if weight is None else weight / weight.sum()
     start = centre.expand(rows, count).clone()
+    # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
+    moments = (features @ (target * share).unsqueeze(2)).squeeze(2)
     if rows * samples > ROUGH:
-        single = _Problem(features.float(), target.float(), centre.float(), share.float(), pull)
+        single = _Problem(features.float(), moments.float(), centre.float(), share.float(), pull)
         start = _newton(single, start.float(), tolerance=1e-5).double()
-    return _newton(_Problem(features, target, centre, share, pull), start, tolerance=1e-12)
+    return _newton(_Problem(features, moments, centre, share, pull), start, tolerance=1e-12)
 
 
 def _newton(problem: "_Problem", coefficients: Tensor, tolerance: float) -> Tensor:
@@ -57,21 +59,19 @@ def _newton(problem: "_Problem", coefficients: Tensor, tolerance: float) -> Tens
 class _Problem:
     """Values and derivatives of the regressions of some rows."""
 
-    def __init__(self, features: Tensor, target: Tensor, centre: Tensor, share: Tensor, pull: float) -> None:
-        self.features, self.target = features, target
+    def __init__(self, features: Tensor, moments: Tensor, centre: Tensor, share: Tensor, pull: float) -> None:
+        self.features, self.moments = features, moments
         self.centre, self.share, self.pull = centre, share, pull
-        # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
-        self.moments = (features @ (target * share).unsqueeze(2)).squeeze(2)
 
     def of(self, rows: Tensor) -> "_Problem":
         """The problem of some of the rows."""
-        return _Problem(self.features[rows], self.target[rows], self.centre, self.share, self.pull)
+        return _Problem(self.features[rows], self.moments[rows], self.centre, self.share, self.pull)
 
     def log_odds(self, coefficients: Tensor) -> Tensor:
         return (coefficients.unsqueeze(1) @ self.features).squeeze(1)
 
-    def value(self, coefficients: Tensor, odds: Tensor) -> Tensor:
-        nll = torch.nn.functional.softplus(odds) @ self.share - (self.moments * coefficients).sum(1)
+    def value(self, coefficients: Tensor, odds: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        nll = torch.nn.functional.softplus(odds) @ self.share - (self.moments[rows] * coefficients).sum(1)
         return nll + self.pull / 2 * (coefficients - self.centre).square().sum(1)
 
     def derivatives(self, coefficients: Tensor, odds: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,15 +93,12 @@ def _search(
     there = problem.log_odds(moved)
     reached = problem.value(moved, there)
     worse = (~(reached <= value)).nonzero().squeeze(1)
-    step = 1.0
     for _ in range(40):
         if len(worse) == 0:
             break
-        step /= 2
-        some = problem.of(worse)
-        shorter = position[worse] + step * direction[worse]
-        moved[worse], there[worse] = shorter, some.log_odds(shorter)
-        reached[worse] = some.value(shorter, there[worse])
+        # Log-odds are linear in the coefficients: half the way there is half the way here.
+        moved[worse], there[worse] = (moved[worse] + position[worse]) / 2, (there[worse] + odds[worse]) / 2
+        reached[worse] = problem.value(moved[worse], there[worse], worse)
         worse = worse[~(reached[worse] <= value[worse])]
     moved[worse], there[worse], reached[worse] = position[worse], odds[worse], value[worse]
     return reached < value, moved, there, reached
