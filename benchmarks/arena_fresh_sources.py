@@ -102,8 +102,8 @@ def _sentences(source: str, folder: Path) -> Rows:
 
     def features(part: list[tuple[str, str, int]]) -> Tensor:
         sentences = [numbers(sentence) for first, second, _ in part for sentence in (first, second)]
-        padded: Tensor = nn.utils.rnn.pad_sequence(sentences, batch_first=True).unflatten(0, (-1, 2))
-        return padded
+        padded: Tensor = nn.utils.rnn.pad_sequence(sentences, batch_first=True)
+        return padded.reshape(len(part), 2, -1)
 
     x, y = zip(*((features(part), torch.tensor([label for *_, label in part])) for part in parts), strict=True)
     return Rows(x[0], y[0], x[1], y[1])

@@ -150,7 +150,7 @@ def detail(standing: Standing) -> str:
         "failed fits", "fit, ms", "predict, ms",
     ]  # fmt: skip
     blocks = len(set(standing.blocks))
-    what = "networks" if standing.group.startswith("networks") else "data sets"
+    what = "networks or sources" if standing.group.startswith("networks") else "data sets"
     text = f"Pairs: {len(standing.pairs)}. Fits of each method: {standing.cases}. Different {what}: {blocks}"
     text += ", so there is no interval." if blocks == 1 else "."
     if standing.left_out:

@@ -152,7 +152,7 @@ def part(seed: int, classes: int, rows: int = 60) -> Part:
 
 def case(name: str, classes: int = 3) -> Case:
     group = GROUPS[4] if classes == 2 else GROUPS[3]
-    return Case(group, name, "model", 0, name, False, lambda: (part(1, classes), part(2, classes)))
+    return Case(group, name, "model", 0, name, "held-out", lambda: (part(1, classes), part(2, classes)))
 
 
 class Counter:
@@ -204,7 +204,7 @@ def test_a_failed_fit_scores_as_nothing_and_is_counted(tmp_path: Path) -> None:
             raise ValueError("bad")
         return lambda q: q * q
 
-    both = [case("a"), Case(GROUPS[3], "b", "model", 0, "b", False, lambda: (part(5, 3, rows=50), part(6, 3)))]
+    both = [case("a"), Case(GROUPS[3], "b", "model", 0, "b", "held-out", lambda: (part(5, 3, rows=50), part(6, 3)))]
     results = run(both, [nothing(), Method("flaky", fit, "1")], Results(tmp_path / "runs.jsonl"))  # type: ignore[arg-type]
     table = filled(results)
     assert table[both[0].key, "flaky"]["failed"] is None
@@ -359,7 +359,7 @@ def test_the_command_writes_table_figure_and_json_and_resumes(tmp_path: Path) ->
     text = (tmp_path / "out" / "arena.md").read_text(encoding="utf-8")
     assert "## Held-out pairs" in text
     assert "## Development pairs" in text
-    assert "| tabular, multi-class | iris | mine |" in text
+    assert "| tabular, multi-class | mine | - | iris |" in text
     assert (tmp_path / "out" / "arena.svg").read_text(encoding="utf-8").startswith("<?xml")
     document = json.loads((tmp_path / "out" / "arena.json").read_text(encoding="utf-8"))
     assert [name for name, *_ in document["cases"]] == ["iris/forest/0", "mine/forest/0", "ours/forest/0"]

@@ -61,9 +61,26 @@ def test_members_follow_the_size_of_the_data() -> None:
     assert AutoCalibration()._candidates(49, 2)[0] == ["unchanged", "temperature"]
     assert AutoCalibration()._candidates(200, 50)[0] == ["unchanged", "temperature"]
     assert AutoCalibration()._candidates(5000, 100)[0] == ["unchanged", "temperature", "svs", "sms"]
+    two = ["unchanged", "temperature", "sms", "quadratic", "beta", "centred isotonic", "class-wise spline"]
+    assert AutoCalibration()._candidates(50, 2)[0] == two
     names, why = AutoCalibration()._candidates(5000, 10)
     assert names == ["unchanged", "temperature", "sms", "beta", "isotonic", "spline"]
     assert why == "5000 samples are enough for all members"
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_without_evidence_of_a_gain_the_predictions_are_kept_to_within_a_millionth(classes: int) -> None:
+    logits, target = overconfident(400, classes, 1.0, seed=1)
+    fitted = AutoCalibration().fit(logits, target)
+    assert fitted.weights_ == {"unchanged": 1.0}
+    assert fitted.gain_[0] < (fitted.gain_[2] - fitted.gain_[0]) / 1.96  # less than one standard error
+    assert any("no evidence of a gain: the predictions are kept" in notice for notice in fitted.notices_)
+    impossible = torch.full((1, classes), -1000.0, dtype=torch.float64)
+    impossible[0, 0] = 0
+    for new in (logits, impossible):
+        cost = new.softmax(1).log() - fitted.predict_proba(new).log()
+        assert cost.max() < 1e-6
+    assert fitted.predict_proba(impossible).min() > 0
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 7, 20])

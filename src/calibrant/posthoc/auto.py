@@ -179,7 +179,7 @@ class AutoCalibration(Calibrator):
         for name in self.members_:
             self.members[name] = _fitted(name, logits, target, weight)
         if self.members_ == ("unchanged",):
-            self.members["unchanged"].smoothing_ = KEPT
+            self.members["unchanged"].smoothing_ = KEPT  # type: ignore[assignment]
         self.weights = logits.new_tensor(found[kept] / found[kept].sum())
 
     def _candidates(self, samples: int, classes: int) -> tuple[list[str], str]:
