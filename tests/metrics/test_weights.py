@@ -72,7 +72,7 @@ def over_confident(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 # Those that estimate a square without bias count pairs of samples, of which a scale makes more; AURC counts samples.
-COUNTING = {"esd", "mmce_unbiased", "skce", "debiased_l2", "aurc"}
+COUNTING = {"esd", "mmce_unbiased", "skce", "debiased_l2", "aurc", "integrated_calibration_index"}
 
 
 @pytest.mark.parametrize("key", [key for key in EVERY if not metrics.METRICS[key].of_classes])

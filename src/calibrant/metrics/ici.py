@@ -48,9 +48,10 @@ def integrated_calibration_index(
     data = predictions(confidence, correct, name="the integrated calibration index", **given)
     z = data.confidence.astype(np.float64)
     share = np.ones(len(z)) if data.weight is None else data.weight
-    share = share / share.sum()
+    samples = float(share.sum())
+    share = share / samples
     spread = float(np.sqrt(max(share @ z**2 - (share @ z) ** 2, 0.0)))
-    width = max(1.06 * spread * float((share**2).sum()) ** 0.2, SMALLEST_WIDTH)
+    width = max(1.06 * spread * samples**-0.2, SMALLEST_WIDTH)
     with np.errstate(under="ignore"):
         damping = np.exp(-0.5 * (np.pi * width * np.arange(CELLS)) ** 2)
     mass, residual = _on_grid(z, share), _on_grid(z, share * (data.correct - z))

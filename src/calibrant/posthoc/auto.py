@@ -235,8 +235,11 @@ class AutoCalibration(Calibrator):
             )
             return np.eye(len(names))[0]
         mixed = np.tensordot(weights, each, 1)
-        right = [float(part @ (predicted.argmax(1) == labels.numpy())) for predicted in (each[0], mixed)]
-        if right[1] < right[0] - 1 / len(labels):
+        before, after = (1.0 * (predicted.argmax(1) == labels.numpy()) for predicted in (each[0], mixed))
+        right = float(part @ before), float(part @ after)
+        fall = right[0] - right[1]
+        # Beyond one sample, and beyond two standard errors of the paired difference.
+        if fall > max(1 / len(labels), 2 * math.sqrt(float((part**2) @ (before - after - fall) ** 2))):
             self.notice(
                 f"in cross-validation on {len(labels)} samples the accuracy falls from {right[0]:.1%} to "
                 f'{right[1]:.1%}: use accuracy="keep" if that matters'
