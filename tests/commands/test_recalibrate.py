@@ -182,3 +182,10 @@ def test_a_wrong_prior_is_told_in_one_line(
     fit = shifted(tmp_path / "fit.npz", 0.5, 0)
     assert run("recalibrate", "--fit", fit, "--save", tmp_path / "a.safetensors", *options) == 2
     assert message in capsys.readouterr().err
+
+
+def test_several_labels_per_sample_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = tmp_path / "labels.npz"
+    np.savez(labels, probabilities=RNG.random((50, 3)), target=RNG.integers(2, size=(50, 3)))
+    assert run("recalibrate", "--fit", labels, "--save", tmp_path / "a.safetensors") == 2
+    assert "holds several labels per sample: use calibrant.posthoc.MultiLabelCalibration" in capsys.readouterr().err

@@ -228,3 +228,16 @@ def test_the_gap_of_chance_is_that_of_drawn_labels() -> None:
     gaps = (confidence - (rng.random((20_000, 400)) < confidence)).mean(1)
     given = metrics.predictions(confidence, np.ones(400))
     assert chance_gap(given) == pytest.approx(np.quantile(np.abs(gaps), 0.95), rel=0.03)
+
+
+def test_labels_are_judged_one_by_one_from_the_file_to_the_page() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2000, 3))
+    target = (rng.random((2000, 3)) < 1 / (1 + np.exp(-logits))).astype(int)
+    stated = 1 / (1 + np.exp(-logits * [1, 1, 3]))  # the third label is three times too sure
+    given = metrics.predictions(probabilities=stated, target=target, classes=["cat", "dog", "owl"])
+    audit = report.audit("tagger", given, draws=200)
+    assert audit.task == "multi-label"
+    assert [found.view.name for found in audit.findings if found.rejected] == ["owl"]
+    assert "1 of 3 labels are not calibrated" in report.verdict(audit)
+    assert "owl" in report.render([audit])

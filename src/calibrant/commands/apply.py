@@ -105,6 +105,11 @@ def calibrated(calibrator: Calibrator, source: Source, logits: Array, begin: Cal
 
 def logits_of(source: Source, fewest: int = 1) -> Array:
     """Checked logits of all classes, of at least ``fewest`` samples."""
+    if source.labels is not None and source.labels.ndim > 1:
+        raise ValueError(
+            "holds several labels per sample: use calibrant.posthoc.MultiLabelCalibration in Python, or name the "
+            "columns of one label with --probabilities and --target"
+        )
     if source.kind == "confidence":
         raise ValueError("holds confidences only: recalibration needs the logits or probabilities of all classes")
     # Without labels, any target is good enough to check the values.
