@@ -1,5 +1,6 @@
 """Integrated calibration index: the mean distance between stated probabilities and a smooth calibration curve."""
 
+import math
 from typing import Unpack
 
 import numpy as np
@@ -47,11 +48,9 @@ def integrated_calibration_index(
 
     data = predictions(confidence, correct, name="the integrated calibration index", **given)
     z = data.confidence.astype(np.float64)
-    share = np.ones(len(z)) if data.weight is None else data.weight
-    samples = float(share.sum())
-    share = share / samples
-    spread = float(np.sqrt(max(share @ z**2 - (share @ z) ** 2, 0.0)))
-    width = max(1.06 * spread * samples**-0.2, SMALLEST_WIDTH)
+    share = (np.ones(len(z)) if data.weight is None else data.weight) / data.total
+    spread = math.sqrt(max(float(share @ z**2) - float(share @ z) ** 2, 0.0))
+    width = max(1.06 * spread * data.total**-0.2, SMALLEST_WIDTH)
     with np.errstate(under="ignore"):
         damping = np.exp(-0.5 * (np.pi * width * np.arange(CELLS)) ** 2)
     mass, residual = _on_grid(z, share), _on_grid(z, share * (data.correct - z))
