@@ -85,6 +85,13 @@ def test_conditions_set_the_exit_status(
     assert bool(capsys.readouterr().err) == bool(status)
 
 
+def test_a_score_that_the_file_does_not_have_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    pairs = write(tmp_path / "pairs.csv", {"confidence": rng.random(100), "correct": rng.integers(2, size=100)})
+    assert run(pairs, "--fail-if", "nll > 9") == 1
+    assert "pairs: has no nll" in capsys.readouterr().err
+
+
 def test_several_conditions_are_each_told(risks: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(risks, "--fail-if", "rejected", "--fail-if", "ece > 0.01", "--json") == 1
     assert len(json.loads(capsys.readouterr().out)["failed"]) == 2
@@ -128,7 +135,9 @@ def test_a_history_that_is_something_else_is_left_alone(
     other = tmp_path / "other.parquet"
     other.write_text("not a table")
     assert run(risks, "--history", other) == 2
-    assert "is not a history that can be continued" in capsys.readouterr().err
+    found = capsys.readouterr()
+    assert "is not a history that can be continued" in found.err
+    assert "calibrated is rejected" in " ".join(found.out.split())  # what was found is not lost
     assert other.read_text() == "not a table"
     assert run(risks, "--history", tmp_path / "audits.txt") == 2
 

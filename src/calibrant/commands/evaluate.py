@@ -85,9 +85,7 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
             from calibrant.report import write_report
 
             write_report(report, audits, compared.pairs)
-        failed = failures(audits, options.watch.conditions)
-        if options.watch.history is not None:
-            append_history(options.watch.history, audits, paths)
+    failed = failures(audits, options.watch.conditions)
     if as_json:
         print_json({
             "models": [as_data(one) | {"notices": list(notices[one.name])} for one in audits],
@@ -95,12 +93,14 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
             "not_compared": compared.left_out,
             "failed": failed,
         })  # fmt: skip
-        return failed
-    _show(audits, compared, Console())
-    for name, found in notices.items():
-        show_notices(Console(), found, f"{name}: " if len(audits) > 1 else "")
-    if report is not None:
-        Console().print(f"Report: {plain(str(report))}", soft_wrap=True, highlight=False)
+    else:
+        _show(audits, compared, Console())
+        for name, found in notices.items():
+            show_notices(Console(), found, f"{name}: " if len(audits) > 1 else "")
+        if report is not None:
+            Console().print(f"Report: {plain(str(report))}", soft_wrap=True, highlight=False)
+    if options.watch.history is not None:  # last, so that a full disk does not lose what was found
+        append_history(options.watch.history, audits, paths)
     return failed
 
 

@@ -137,8 +137,9 @@ def failures(audits: Sequence[Audit], conditions: Sequence[Condition]) -> list[s
     for audit in audits:
         for condition in conditions:
             if condition.compared:
-                if condition.key not in audit.scores:
-                    raise ValueError(f"--fail-if {condition.text!r}: {audit.name} has no {condition.key}")
+                if condition.key not in audit.scores:  # what cannot be checked must not pass
+                    found.append(f"{audit.name}: has no {condition.key}, and --fail-if is {condition.text!r}")
+                    continue
                 value = audit.scores[condition.key]
                 if COMPARED[condition.compared](value, condition.limit):
                     shown = number(condition.key, value)

@@ -14,6 +14,7 @@ from calibrant.metrics.brownian import upper_tail
 from calibrant.metrics.cox import line_and_covariance
 from calibrant.metrics.inference import confidence_interval
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.metrics.proper import accuracy, mean_confidence
 from calibrant.metrics.resampling import take
 from calibrant.metrics.verdicts import Interval, p_value
 
@@ -259,11 +260,8 @@ def _cuts(ends: IndexArray, windows: int) -> list[slice]:
 
 def _window(data: Predictions, rows: IndexArray, moments: Array) -> Window:
     part = take(data, rows)
-    weight = np.ones(len(part)) if part.weight is None else part.weight
-    confidence = float(np.average(part.confidence.astype(np.float64), weights=weight))
-    accuracy = float(np.average(part.correct, weights=weight))
     gap = confidence_interval(part, metric="gap")
-    return Window(_shown(moments[0]), _shown(moments[-1]), len(part), confidence, accuracy, gap)
+    return Window(_shown(moments[0]), _shown(moments[-1]), len(part), mean_confidence(part), accuracy(part), gap)
 
 
 def _shown(moment: Any) -> str:

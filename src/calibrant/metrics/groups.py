@@ -13,6 +13,7 @@ from calibrant.metrics.binned import ece
 from calibrant.metrics.inference import confidence_interval
 from calibrant.metrics.judgement import DRAWS_EACH, holm, sequential_test
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.metrics.proper import accuracy, mean_confidence
 from calibrant.metrics.resampling import Progress, take
 from calibrant.metrics.verdicts import CalibrationTest, Interval, p_value
 
@@ -218,11 +219,8 @@ def _pairs(data: Predictions) -> Predictions:
 
 
 def _score(name: str, part: Predictions, test: CalibrationTest, corrected: float) -> GroupScore:
-    weight = np.ones(len(part)) if part.weight is None else part.weight
-    confidence = float(np.average(part.confidence.astype(np.float64), weights=weight))
-    accuracy = float(np.average(part.correct, weights=weight))
     gap = confidence_interval(part, metric="gap")
-    return GroupScore(name, len(part), confidence, accuracy, gap, ece(part), test, corrected)
+    return GroupScore(name, len(part), mean_confidence(part), accuracy(part), gap, ece(part), test, corrected)
 
 
 def _largest(data: Predictions, members: Any) -> float:
