@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from calibrant import metrics
 from calibrant.arrays import Array, Marks
 from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, resampling, rows
-from calibrant.metrics.inference import calibration_test, compare, confidence_interval
+from calibrant.metrics.comparison import compare
+from calibrant.metrics.inference import calibration_test, confidence_interval
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.table import find_metric
 from tests.quick import first_of

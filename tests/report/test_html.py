@@ -14,7 +14,7 @@ import pytest
 
 from calibrant import metrics, report
 from calibrant.files import FileError
-from calibrant.metrics.inference import compare
+from calibrant.metrics.comparison import compare
 from calibrant.report import content
 from tests.report.data import EDGE_CASES, classifier, confidences
 

@@ -30,6 +30,7 @@ from calibrant.metrics.change import (
     calibration_over_time,
 )
 from calibrant.metrics.classwise import classwise_ece, classwise_errors
+from calibrant.metrics.comparison import Comparison, compare
 from calibrant.metrics.cox import CalibrationLine, calibration_line
 from calibrant.metrics.cumulative import esd, ks_error
 from calibrant.metrics.decomposition import Decomposition, decomposition
@@ -37,14 +38,7 @@ from calibrant.metrics.equivalence import Equivalence, equivalence
 from calibrant.metrics.evaluate import Score, Scores, evaluate
 from calibrant.metrics.groups import GroupCalibration, GroupScore, calibration_by_group, multicalibration_error
 from calibrant.metrics.ici import integrated_calibration_index
-from calibrant.metrics.inference import (
-    CalibrationTest,
-    Comparison,
-    Interval,
-    calibration_test,
-    compare,
-    confidence_interval,
-)
+from calibrant.metrics.inference import CalibrationTest, Interval, calibration_test, confidence_interval
 from calibrant.metrics.judgement import Judgement, judge
 from calibrant.metrics.kernel import mmce_unbiased, skce
 from calibrant.metrics.predictions import Predictions, predictions

@@ -8,7 +8,8 @@ import numpy as np
 from calibrant.arrays import Array
 from calibrant.metrics import resampling
 from calibrant.metrics.analytic import kuiper_test
-from calibrant.metrics.inference import ROUNDING, calibration_test
+from calibrant.metrics.draws import ROUNDING
+from calibrant.metrics.inference import calibration_test
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.resampling import Progress
 from calibrant.metrics.table import METRICS

@@ -17,7 +17,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.metrics import resampling, rows
-from calibrant.metrics.inference import judged, null_of_rows
+from calibrant.metrics.draws import judged, null_of_rows
 from calibrant.metrics.resampling import Progress
 from calibrant.metrics.rows import RowStatistic
 from calibrant.metrics.scale import Statistics

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from calibrant.metrics import CONVENTIONS, METRICS, Score
-from calibrant.metrics.inference import Comparison
+from calibrant.metrics.comparison import Comparison
 from calibrant.metrics.verdicts import label as measure
 from calibrant.metrics.verdicts import number as measured
 from calibrant.metrics.verdicts import p_value

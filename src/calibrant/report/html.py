@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from calibrant.files import write_whole
-from calibrant.metrics.inference import Comparison
+from calibrant.metrics.comparison import Comparison
 from calibrant.report.audit import Audit
 from calibrant.report.names import clean
 from calibrant.report.packages import require_report_packages
