@@ -116,7 +116,9 @@ def test_different_samples_are_not_compared(
     other = tmp_path / "other.npz"
     np.savez(other, confidence=RNG.random(50), correct=RNG.integers(2, size=50))
     assert run("evaluate", files["sharp"], other, "--draws", 100) == 0
-    assert "other is not compared: it has other samples than sharp." in " ".join(capsys.readouterr().out.split())
+    assert "sharp and other are not compared: they do not have the same samples." in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_three_samples_are_evaluated_but_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,8 +126,28 @@ def test_three_samples_are_evaluated_but_not_compared(tmp_path: Path, capsys: py
         np.savez(tmp_path / f"{name}.npz", confidence=[0.5, 0.6, 0.7], correct=[1, 0, 1])
     assert run("evaluate", tmp_path / "a.npz", tmp_path / "b.npz", "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["not_compared"] == {"b": "has fewer than 4 samples"}
+    assert found["not_compared"] == [{"names": ["a", "b"], "reason": "they have fewer than 4 samples"}]
     assert found["comparisons"] == []
+
+
+def test_every_pair_of_models_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    event = RNG.integers(2, size=60)
+    for name in ("a", "b", "c"):
+        np.savez(tmp_path / f"{name}.npz", confidence=RNG.random(60), correct=event)
+    assert run("evaluate", *(tmp_path / f"{name}.npz" for name in ("a", "b", "c")), "--json", "--draws", 20) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [pair["names"] for pair in found["comparisons"]] == [["a", "b"], ["a", "c"], ["b", "c"]]
+
+
+def test_models_with_several_labels_are_evaluated_but_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = RNG.integers(2, size=(60, 3))
+    for name in ("a", "b"):
+        np.savez(tmp_path / f"{name}.npz", logits=RNG.normal(size=(60, 3)), target=target)
+    assert run("evaluate", tmp_path / "a.npz", tmp_path / "b.npz", "--json", "--draws", 20) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [pair["reason"] for pair in found["not_compared"]] == ["they have several labels for each sample"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

@@ -1,6 +1,7 @@
 """Groups, time, baselines, conditions and history of `calibrant evaluate`."""
 
 import csv
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,25 @@ def test_missing_columns_and_labels_are_told(
     np.savez(classes, probabilities=np.full((50, 3), 1 / 3), target=np.arange(50) % 3)
     assert run(risks, "--baseline", classes, "--fail-if", "changed") == 2
     assert "has other classes" in capsys.readouterr().err
+
+
+def test_the_page_shows_groups_time_and_the_baseline_and_how_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    risk, region = rng.uniform(0.1, 0.9, 900), rng.choice(["north <b>", "south"], 900)
+    event = rng.random(900) < risk - 0.3 * (region == "south") * (risk > 0.3)
+    week = np.repeat(np.arange(9), 100)
+    path = write(tmp_path / "week.csv", {"y_prob": risk, "y_true": event.astype(int), "region": region, "week": week})
+    page = tmp_path / "week.html"
+    command = ["evaluate", str(path), "--group", "region", "--time", "week", "--baseline", str(path)]
+    monkeypatch.setattr("sys.argv", ["calibrant", *command])
+    assert run(path, *command[2:], "--report", page) == 0
+    shown = page.read_text(encoding="utf-8")
+    assert "1 of 2 groups is not calibrated (Holm" in shown  # the verdict, before everything else
+    for heading in ("In which groups is it wrong?", "Has it changed over time?", "since the baseline?"):
+        assert heading in shown
+    assert "<bdi>north &lt;b&gt;</bdi>" in shown
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in shown
+    assert "calibrant evaluate" in shown
+    assert "<dt>Date</dt>" in shown

@@ -13,6 +13,7 @@ from calibrant import metrics, report
 from calibrant.metrics.predictions import Predictions
 from calibrant.report.chance import wilson_interval
 from calibrant.report.classes import class_rows
+from calibrant.report.style import same_axes
 from tests.report.data import EDGE_CASES, classifier, confidences
 
 
@@ -83,23 +84,24 @@ def test_class_rows_agree_with_counting_one_by_one() -> None:
     probabilities, target = given.of_classes("this test")
     predicted = probabilities.argmax(1)
     for row in class_rows(given, convention="guo"):
-        mine, said = target == row.label, predicted == row.label
-        assert (row.samples, row.predicted) == (mine.sum(), said.sum())
+        mine, said = target == row.place, predicted == row.place
+        assert row.samples == mine.sum()
         assert row.share == pytest.approx(mine.mean())
         assert row.recall == pytest.approx(said[mine].mean())
         assert row.precision == pytest.approx(mine[said].mean())
-        assert row.confidence == pytest.approx(given.confidence[said].mean())
-        assert row.probability == pytest.approx(probabilities[:, row.label].mean())
-        assert row.error == pytest.approx(metrics.ece(probabilities[:, row.label], mine, convention="guo"))
+        assert row.probability == pytest.approx(probabilities[:, row.place].mean())
+        assert row.gap.value == pytest.approx(row.probability - row.share)
+        assert row.error == pytest.approx(metrics.ece(probabilities[:, row.place], mine, convention="guo"))
 
 
 def test_of_many_classes_the_worst_twenty_are_shown_worst_first() -> None:
     given: Predictions = EDGE_CASES["a thousand classes"]
     rows = class_rows(given)
-    errors = np.sort(metrics.classwise.classwise_errors(given, convention="paper"))[::-1]
-    np.testing.assert_allclose([row.error for row in rows], errors[:20])
+    probabilities, target = given.of_classes("this test")
+    gaps = np.sort(np.abs(probabilities.mean(0) - np.bincount(target, minlength=1000) / len(target)))[::-1]
+    np.testing.assert_allclose([abs(row.gap.value) for row in rows], gaps[:20])
     labels = report.classwise_plot(given).axes[0].get_yticklabels()
-    assert [label.get_text() for label in labels] == [str(row.label) for row in rows]
+    assert [label.get_text() for label in labels] == [row.name for row in rows]
     assert len(class_rows(given, most=None)) == 1000
 
 
@@ -117,3 +119,77 @@ def test_the_users_settings_neither_show_nor_change() -> None:
 def test_the_breakdown_needs_classes() -> None:
     with pytest.raises(ValueError, match="needs every class"):
         report.classwise_plot(confidences((0.9, 0.8, 50)))
+
+
+def test_whole_weights_count_as_repeated_rows_in_the_breakdown_by_class() -> None:
+    given = classifier(samples=300, sharpness=2.0, shift=1.0)
+    probabilities, target = given.of_classes("this test")
+    times = np.arange(300) % 3 + 1
+    weighted = metrics.predictions(probabilities=probabilities, target=target, sample_weight=times)
+    repeated = metrics.predictions(probabilities=probabilities.repeat(times, 0), target=target.repeat(times))
+    for one, other in zip(class_rows(weighted), class_rows(repeated), strict=True):
+        assert one.name == other.name
+        for key in ("share", "probability", "recall", "precision", "error"):
+            assert getattr(one, key) == pytest.approx(getattr(other, key)), key
+
+
+def test_weights_of_two_change_no_figure() -> None:
+    given = confidences((0.62, 0.5, 10), (0.64, 1.0, 10), (0.97, 0.9, 20))
+    twice = metrics.predictions(given.confidence, given.correct, sample_weight=np.full(40, 2.0))
+    for draw in (report.reliability_diagram, report.cumulative_plot):
+        one, other = draw(given), draw(twice)
+        for axes, same in zip(one.axes, other.axes, strict=True):
+            for line, equal in zip(axes.lines, same.lines, strict=True):
+                np.testing.assert_allclose(np.array(line.get_xydata()), np.array(equal.get_xydata()))
+            for patch, like in zip(axes.patches, same.patches, strict=True):
+                np.testing.assert_allclose(patch.get_extents().bounds, like.get_extents().bounds)
+
+
+def test_labels_and_class_names_are_in_the_breakdown_and_ignored_labels_are_not() -> None:
+    given = metrics.predictions(
+        probabilities=[[0.9, 0.2, 0.5], [0.8, 0.1, 0.5]], target=[[1, 0, -1], [0, 0, -1]], multi_label=True,
+        ignore_index=-1, classes=["cat", "dog", "emu"],
+    )  # fmt: skip
+    rows = class_rows(given)
+    assert [(row.name, row.samples, row.recall) for row in rows[:1]] == [("cat", 1, 1.0)]
+    assert [row.name for row in rows] == ["cat", "dog"]
+
+
+def test_gaps_of_groups_and_windows_stand_where_the_result_says() -> None:
+    rng = np.random.default_rng(0)
+    risk, region = rng.uniform(0.1, 0.9, 600), rng.choice(["a$b", "south of a place with a long name"], 600)
+    event = rng.random(600) < risk - 0.3 * (region == "a$b")
+    by_group = metrics.calibration_by_group(risk, event, groups=region)
+    figure = report.groups_plot(by_group)
+    values = [float(np.array(line.get_xdata())[0]) for line in figure.axes[0].lines[1:]]
+    assert values == pytest.approx([100 * group.gap.value for group in by_group.groups])
+    assert b"a$b" in drawn(figure)
+    over_time = metrics.calibration_over_time(risk, event, time=np.arange(600))
+    axes = report.time_plot(over_time).axes[0]
+    assert np.array(axes.lines[1].get_ydata()).tolist() == pytest.approx(
+        [100 * window.gap.value for window in over_time.windows]
+    )
+
+
+def test_a_change_is_drawn_where_it_is() -> None:
+    found = metrics.calibration_over_time(np.full(600, 0.7), np.arange(600) < 300, time=np.arange(600), windows=6)
+    assert found.changed
+    line = report.time_plot(found).axes[0].lines[-1]
+    assert np.array(line.get_xdata()).tolist() == pytest.approx([2.5, 2.5])  # between the third and the fourth window
+
+
+@pytest.mark.parametrize("name", ["reliability_diagram", "cumulative_plot", "classwise_plot"])
+def test_figures_can_be_drawn_into_axes_of_ones_own(name: str) -> None:
+    own = Figure()
+    axes = own.subplots(1, 2)
+    assert getattr(report, name)(classifier(samples=100), ax=axes[1], title="a $ sign") is own
+    assert len(axes[0].lines) == 0
+    assert len(axes[1].lines) > 0
+    assert axes[1].get_legend() is not None
+
+
+def test_axes_that_stand_side_by_side_agree() -> None:
+    figures = [report.cumulative_plot(classifier(samples=200, sharpness=sharpness)) for sharpness in (1.0, 3.0)]
+    same_axes(figures)
+    for one, other in zip(*(figure.axes for figure in figures), strict=True):
+        assert one.get_ylim() == other.get_ylim()

@@ -15,7 +15,7 @@ import pytest
 from calibrant import metrics, report
 from calibrant.files import FileError
 from calibrant.metrics.comparison import compare
-from calibrant.report import content
+from calibrant.report import content, formats
 from tests.report.data import EDGE_CASES, classifier, confidences
 
 HOSTILE = "<script>alert(1)</script>"
@@ -103,7 +103,7 @@ def test_headings_are_in_order_and_figures_say_what_they_show() -> None:
         assert all(figure["role"] == "img" for figure in figures)
         starts = (
             "Reliability diagram of {}: mean confidence ", "Reliability diagram of {} after recalibration: ECE ",
-            "Cumulative accuracy and confidence of {}: ", "Accuracy and mean confidence of {} by predicted class; ",
+            "Cumulative accuracy and confidence of {}: ", "Gap of each class of {}, the largest on top",
         )  # fmt: skip
         labels = [str(figure["aria-label"]) for figure in figures]
         for start in (start.format(name) for start in starts for name in names):
@@ -145,10 +145,10 @@ def test_edge_cases_have_their_page(name: str) -> None:
     given = EDGE_CASES[name]
     page = report.render([report.audit(name, given, draws=20)])
     Checker(page)
-    assert ("Which classes are the worst?" in page) == (given.classes is not None)
+    assert ("Which classes are the worst?" in page) == (given.task == "multi-class")
     assert "nan" not in re.sub(r"<style>.*</style>", "", page, flags=re.DOTALL).lower()
     if name == "a thousand classes":
-        assert "The 20 classes of 1,000 with the largest class-wise ECE" in page
+        assert "The 20 classes of 1,000 with the largest gaps." in page
 
 
 def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -> None:
@@ -188,20 +188,17 @@ def test_a_comparison_says_which_model_is_better() -> None:
 def test_models_that_are_not_compared_are_named() -> None:
     given = {"a": classifier(90), "b": classifier(90, sharpness=2.0), "c": classifier(60), "d": classifier(90, seed=1)}
     audits = [report.audit(name, one, draws=10) for name, one in given.items()]
-    reason = "it has other samples"
-
-    def found(chosen: list[report.Audit], pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        return [(other["name"], other["reason"]) for other in content.not_compared(chosen, pairs)]
-
-    assert found(audits, [("a", "b")]) == found(audits, [("b", "a")]) == [("c", reason), ("d", reason)]
-    assert found(audits[:2], []) == []  # nobody asked for a comparison of these two
-    assert found(audits[:3], [("b", "c")]) == [("b", ""), ("c", reason)]
+    said = content.not_compared
+    others = "Not compared, as they do not have the same samples: a and c; a and d; b and c; b and d; c and d."
+    assert said(audits, [("a", "b")]) == said(audits, [("b", "a")]) == others
+    assert said(audits[:2], []) == ""  # nobody asked for a comparison of these two
+    assert said(audits[:2] * 2, [("a", "b")]).endswith("were not compared.")
 
 
 def test_a_page_without_comparisons_says_so() -> None:
     audits = [report.audit(name, confidences((0.9, 0.8, size)), draws=10) for name, size in (("a", 20), ("b", 30))]
     page = report.render(audits)
-    assert "<bdi>b</bdi> is not compared with <bdi>a</bdi>: it has other samples.</p>" in page
+    assert "Not compared, as they do not have the same samples: a and b.</p>" in page
     assert "<h1>Calibration of 2 models</h1>" in page
 
 
@@ -228,7 +225,7 @@ def test_a_number_has_the_same_digits_wherever_it_stands() -> None:
     for value in ("69.55 %", "100.00 %", "+30.45 %"):
         assert text.count(value) >= 2, value
     assert not re.findall(r"\b\d+\.\d %", text)
-    esd = str(content.number(metrics.verdicts.number("esd", found.scores.esd)))
+    esd = str(formats.number(metrics.verdicts.number("esd", found.scores.esd)))
     assert page.count(f"<dd>{esd}<") == 2
     assert page.count(f"<td>{esd}<") >= 4
     assert "<td>0.435</td>" in page

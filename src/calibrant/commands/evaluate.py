@@ -1,8 +1,12 @@
 """`calibrant evaluate`: how well are the predictions in these files calibrated?"""
 
+import datetime
 import os
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,18 +25,20 @@ from calibrant.commands.terminal import (
     progress_bar,
     show_notices,
 )
-from calibrant.files import FileError, fits_in_memory, naming, read_source
+from calibrant.files import FileError, digest, fits_in_memory, naming, read_source
 from calibrant.metrics import CalibrationTest, Comparison, Interval, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.table import metrics_table
 from calibrant.metrics.verdicts import p_value
-from calibrant.report import Audit, audit, verdict
+from calibrant.report import Audit, Made, audit, verdict
 from calibrant.tables import SUFFIXES as TABLES
 from calibrant.tables import is_table, missing
 
 # Fewest samples that two models must share to be compared.
 FEWEST_COMPARED = 4
+# Most models of which every pair is compared.
+MOST_PAIRED = 6
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,10 @@ class Options:
 
 
 class Compared(NamedTuple):
-    """Comparisons of every later model with the first, and the models that could not be compared, with the reason."""
+    """Comparisons of pairs of models, and the pairs that could not be compared, with the reason."""
 
     pairs: list[tuple[str, str, Comparison]]
-    left_out: dict[str, str]
+    left_out: dict[tuple[str, str], str]
 
 
 def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | None, as_json: bool) -> list[str]:
@@ -84,13 +90,13 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
             begin("writing the report")
             from calibrant.report import write_report
 
-            write_report(report, audits, compared.pairs)
+            write_report(report, audits, compared.pairs, made=_made(paths))
     failed = failures(audits, options.watch.conditions)
     if as_json:
         print_json({
             "models": [as_data(one) | {"notices": list(notices[one.name])} for one in audits],
             "comparisons": [{"names": [a, b], **asdict(found)} for a, b, found in compared.pairs],
-            "not_compared": compared.left_out,
+            "not_compared": [{"names": names, "reason": reason} for names, reason in compared.left_out.items()],
             "failed": failed,
         })  # fmt: skip
     else:
@@ -102,6 +108,12 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
     if options.watch.history is not None:  # last, so that a full disk does not lose what was found
         append_history(options.watch.history, audits, paths)
     return failed
+
+
+def _made(paths: Sequence[Path]) -> Made:
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    command = shlex.join(["calibrant", *sys.argv[1:]])
+    return Made(now, command, [(str(path), digest(path)) for path in paths])
 
 
 def model_names(paths: Sequence[Path]) -> list[str]:
@@ -130,18 +142,26 @@ def _audit(
 
 
 def _compare(audits: list[Audit], options: Options) -> Compared:
+    """Compare every pair; of many models, each with the first."""
     found = Compared([], {})
-    first = audits[0].predictions
-    for other in audits[1:]:
-        a, b = first, other.predictions
+    pairs = list(combinations(audits, 2))
+    if len(audits) > MOST_PAIRED:
+        pairs = [(audits[0], other) for other in audits[1:]]
+    for one, other in pairs:
+        a, b = one.predictions, other.predictions
+        weights = [np.ones(len(each)) if each.weight is None else each.weight for each in (a, b)]
         known = a.target is not None and b.target is not None
         if len(a) != len(b) or (known and not np.array_equal(np.asarray(a.target), np.asarray(b.target))):
-            found.left_out[other.name] = f"has other samples than {audits[0].name}"
+            found.left_out[one.name, other.name] = "they do not have the same samples"
         elif len(a) < FEWEST_COMPARED:
-            found.left_out[other.name] = f"has fewer than {FEWEST_COMPARED} samples"
+            found.left_out[one.name, other.name] = f"they have fewer than {FEWEST_COMPARED} samples"
+        elif "multi-label" in (a.task, b.task):
+            found.left_out[one.name, other.name] = "they have several labels for each sample"
+        elif not np.array_equal(weights[0], weights[1]):
+            found.left_out[one.name, other.name] = "they have different weights"
         else:
             result = compare(a, b, metric="esd", draws=options.draws, seed=options.seed)
-            found.pairs.append((audits[0].name, other.name, result))
+            found.pairs.append((one.name, other.name, result))
     return found
 
 
@@ -152,8 +172,10 @@ def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
         print_scores(console, {one.name: one.scores for one in audits})
         for a, b, comparison in compared.pairs:
             console.print(f"{plain(a)} (a) and {plain(b)} (b): {plain(str(comparison))}.", highlight=False)
-        for name, reason in compared.left_out.items():
-            console.print(f"{plain(name)} is not compared: it {plain(reason)}.", highlight=False)
+        for (a, b), reason in compared.left_out.items():
+            console.print(f"{plain(a)} and {plain(b)} are not compared: {plain(reason)}.", highlight=False)
+        if len(audits) > MOST_PAIRED:
+            console.print(f"Of {len(audits)} models, each is compared with the first.", highlight=False)
         if compared.pairs and any(one.predictions.target is None for one in audits):
             console.print("Without a target, rows are assumed to be the same samples.", highlight=False)
         for one in audits:

@@ -1,7 +1,6 @@
 """Groups, time and a baseline of an evaluation; conditions under which it fails; its history."""
 
 import datetime
-import hashlib
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.files import FileError, Source, naming, read_source, whole_or_not_at_all
+from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
 from calibrant.metrics import METRICS, calibration_by_group, calibration_change, calibration_over_time
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.verdicts import number
@@ -192,7 +191,7 @@ def _row(audit: Audit, file: Path) -> dict[str, Any]:
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "file": str(file),
-        "sha256": _digest(file),
+        "sha256": digest(file),
         "name": audit.name,
         "task": audit.task,
         "samples": int(audit.scores.samples),
@@ -207,11 +206,3 @@ def _row(audit: Audit, file: Path) -> dict[str, Any]:
         "worse_than_baseline": False if change is None else change.worse,
         "verdict": verdict(audit),
     }
-
-
-def _digest(file: Path) -> str:
-    """Content hash of a file; of a folder or a pattern, nothing."""
-    if not file.is_file():
-        return ""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

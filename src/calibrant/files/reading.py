@@ -1,5 +1,6 @@
 """Reading predictions: which arrays of a file to read, what they mean, and whether they fit into memory."""
 
+import hashlib
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -202,3 +203,11 @@ def free_memory() -> int:
         if found:
             return 1024 * int(found[1])
     return 4 << 30  # not Linux: assume a small machine
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's content; of a folder or a pattern, nothing."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

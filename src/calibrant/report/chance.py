@@ -17,7 +17,21 @@ ERRORS = 1.959964
 def chance_gap(predictions: Predictions) -> float:
     """Largest average gap that chance alone gives a calibrated model."""
     confidence = predictions.confidence.astype(np.float64)
-    return ERRORS * math.sqrt(float((confidence * (1 - confidence)).sum())) / len(confidence)
+    weight = np.ones(len(confidence)) if predictions.weight is None else predictions.weight
+    return ERRORS * math.sqrt(float((weight**2 * confidence * (1 - confidence)).sum())) / predictions.total
+
+
+def observations(predictions: Predictions) -> float:
+    """Number of independent observations that a weight of 1 stands for, by Kish's effective sample size.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> observations(metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1], sample_weight=[2, 2, 2]))
+        0.5
+    """
+    if predictions.weight is None:
+        return 1.0
+    return predictions.total / float(np.square(predictions.weight).sum())
 
 
 def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:

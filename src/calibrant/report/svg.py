@@ -8,7 +8,7 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from calibrant.report.figures import ACCENT, FAINT, GAP, INK, MUTED, PAPER, house_style
+from calibrant.report.style import ACCENT, FAINT, GAP, INK, MUTED, PAPER, house_style
 
 VARIABLES = {
     INK: "--ink", MUTED: "--muted", FAINT: "--faint", PAPER: "--paper", ACCENT: "--accent", GAP: "--gap"

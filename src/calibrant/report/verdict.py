@@ -20,7 +20,8 @@ def verdict(audit: Audit) -> str:
     What is judged is named: the risk of class 1, the top label, each class or label, the confidence. An error is told
     if its interval excludes 0; if nothing is rejected, the size of the errors that the samples cannot rule out.
     Recalibration repairs the model if no test rejects any more, on samples it was not fitted on; if not, smooth ECE,
-    which needs no bins, measures how much of the error is left where it was rejected.
+    which needs no bins, measures how much of the error is left where it was rejected. Groups, time and the baseline
+    are mentioned if something was found there.
 
     Args:
         audit: Audit from :func:`calibrant.report.audit`.
@@ -43,7 +44,31 @@ def verdict(audit: Audit) -> str:
         said.append(_together(audit, family, after=findings[0] if findings[0] not in family else None))
     if any(found.rejected for found in findings):
         said.append(_hope(audit))
-    return " ".join(said)
+    return " ".join([*said, *_watched(audit)])
+
+
+def _watched(audit: Audit) -> list[str]:
+    """What was found in groups, over time, and since the baseline."""
+    said = []
+    if audit.groups is not None and audit.groups.rejected:
+        wrong = audit.groups.rejected
+        named = "; ".join(f"{group.name} ({100 * group.gap.value:+z.2f} points)" for group in wrong[:MOST_NAMED])
+        more = f"; and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
+        are = "is" if len(wrong) == 1 else "are"
+        said.append(
+            f"{len(wrong):,} of {len(audit.groups.groups):,} groups {are} not calibrated (Holm's correction): "
+            f"{named}{more}."
+        )
+    if audit.over_time is not None and audit.over_time.changed:
+        said.append(_sentence(audit.over_time))
+    if audit.change is not None and audit.change.changed:
+        said.append(f"Since the baseline, {audit.change}.")
+    return said
+
+
+def _sentence(found: object) -> str:
+    text = str(found)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def is_saturated(predictions: Predictions) -> bool:

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from calibrant.files import whole_or_not_at_all
-from calibrant.report.figures import ACCENT, GAP, INK, MUTED, PAPER, house_style, legend_above, percent_ticks
+from calibrant.report.style import ACCENT, GAP, INK, MUTED, PAPER, house_style, legend_above, percent_ticks
 
 if TYPE_CHECKING:
     from calibrant.training.search import SearchResult, WeightScores

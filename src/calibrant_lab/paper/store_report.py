@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from calibrant.files import write_whole
-from calibrant.report.content import percent
+from calibrant.report.formats import percent
 from calibrant.report.names import clean
 from calibrant.report.svg import inline_svg
 from calibrant_lab import plugins

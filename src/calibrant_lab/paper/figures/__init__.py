@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from calibrant.files import FileError, whole_or_not_at_all
-from calibrant.report.figures import house_style
+from calibrant.report.style import house_style
 from calibrant_lab.columns import column
 from calibrant_lab.paper.figures.cost import figure3
 from calibrant_lab.paper.figures.cumulative import figure4

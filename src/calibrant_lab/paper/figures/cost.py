@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from calibrant.report.figures import INK, MUTED, legend_above
+from calibrant.report.style import INK, MUTED, legend_above
 from calibrant_lab.paper.figures import parts
 from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.store import Result, Store

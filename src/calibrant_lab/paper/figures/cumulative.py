@@ -9,7 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 from calibrant.metrics import Predictions, esd, predictions
 from calibrant.posthoc import TemperatureScaling
-from calibrant.report.figures import ACCENT, GAP, INK, MUTED, cumulated, legend_above, percent_ticks, short_confidence
+from calibrant.report.figures import cumulated, short_confidence
+from calibrant.report.style import ACCENT, GAP, INK, MUTED, legend_above, percent_ticks
 from calibrant_lab.paper.figures import parts
 from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.trials.store import Store

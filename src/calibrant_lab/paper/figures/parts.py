@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from calibrant.report.figures import ACCENT, GAP, MUTED, PAPER, house_style, percent_ticks
+from calibrant.report.style import ACCENT, GAP, MUTED, PAPER, house_style, percent_ticks
 from calibrant_lab import plugins
 from calibrant_lab.sweeps.protocol import Plan, Row, row_name
 from calibrant_lab.trials.configuration import Configuration

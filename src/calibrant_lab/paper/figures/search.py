@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from calibrant.report.figures import ACCENT, INK, legend_above
+from calibrant.report.style import ACCENT, INK, legend_above
 from calibrant_lab.methods import METHODS
 from calibrant_lab.paper.figures import parts
 from calibrant_lab.sweeps.protocol import Plan, Row, Search

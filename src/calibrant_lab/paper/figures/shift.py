@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
-from calibrant.report.figures import FAINT, MUTED, PAPER, legend_above
+from calibrant.report.style import FAINT, MUTED, PAPER, legend_above
 from calibrant_lab.paper.figures import parts
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.evaluation import ShiftResult

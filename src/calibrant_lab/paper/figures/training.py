@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from calibrant.report.figures import ACCENT, GAP, legend_above
+from calibrant.report.style import ACCENT, GAP, legend_above
 from calibrant_lab.paper.figures import parts
 from calibrant_lab.scores import BINS
 from calibrant_lab.sweeps.protocol import Plan

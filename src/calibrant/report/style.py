@@ -1,0 +1,114 @@
+"""The style of all figures: colours, letters, canvas, legend, and axes that agree."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
+
+from calibrant.report.names import clean
+
+# Blue and orange differ for every common colour vision. A page replaces them with its own colours.
+INK, MUTED, FAINT, PAPER = "#1c2733", "#5a6775", "#d9e0e6", "#ffffff"
+ACCENT, GAP = "#1b62b5", "#c8541a"
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.facecolor": "none",
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.major.pad": 6,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.handlelength": 1.2,
+    "legend.handletextpad": 0.5,
+    "legend.columnspacing": 1.4,
+}
+# 4.7 inches are 338 points, about the width of a phone: letters keep their size there.
+WIDTH = 4.7
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw and save in our style, without changing the user's settings."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        yield
+
+
+@contextmanager
+def canvas(height: float, title: str | None) -> Iterator[Figure]:
+    """An empty figure in our style, of this height and a little more for a title."""
+    with house_style():
+        yield Figure(figsize=(WIDTH, height + 0.3 * (title is not None)), facecolor=PAPER, layout="constrained")
+
+
+def legend_above(figure: Figure, title: str | None, *handles: Line2D | Patch) -> None:
+    """Put the legend between title and axes, where it hides nothing, on as many lines as its width needs."""
+    for columns in range(len(handles), 0, -1):
+        legend = figure.legend(
+            handles=list(handles), loc="outside upper left", ncols=columns, alignment="left", borderpad=0,
+            borderaxespad=0.3,
+        )  # fmt: skip
+        if title is not None:
+            legend.set_title(clean(title), prop=FontProperties(size=10.5, weight="bold"))
+            # A dollar sign in a name is a dollar sign, not mathematics.
+            legend.get_title().set_parse_math(False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
+
+
+def percent_ticks(decimals: int = 0) -> PercentFormatter:
+    """Shares on an axis as percent."""
+    return PercentFormatter(1, decimals=decimals, symbol=" %")
+
+
+def same_axes(figures: Sequence[Figure], *, x: bool = True, y: bool = True) -> None:
+    """Give the axes of figures that stand side by side the same limits, those that show all of them."""
+    for row in zip(*(figure.axes for figure in figures), strict=True):
+        if x:
+            lows, highs = zip(*(sorted(axes.get_xlim()) for axes in row), strict=True)
+            for axes in row:
+                axes.set_xlim(min(lows), max(highs))
+        if y:
+            lows, highs = zip(*(sorted(axes.get_ylim()) for axes in row), strict=True)
+            for axes in row:
+                axes.set_ylim(min(lows), max(highs))
+
+
+def literal(text: str) -> str:
+    """A name for a figure: a dollar sign in it is a dollar sign, not mathematics."""
+    return clean(text).replace("$", r"\$")
+
+
+def legend_inside(axes: Any, title: str | None, *handles: Line2D | Patch) -> Figure:
+    """Put the legend and the title of axes that the user brought; return their figure."""
+    axes.legend(handles=list(handles), loc="best")
+    if title is not None:
+        axes.set_title(literal(title))
+    figure = axes.get_figure(root=True)
+    if not isinstance(figure, Figure):
+        raise TypeError("ax must belong to a figure of matplotlib")
+    return figure
