@@ -36,7 +36,7 @@ docs: .venv/dev.stamp  ## the documentation, into docs/_build
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
 
 clean:
-	rm -rf .venv .venv-versions docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-versions docs/_build docs/_gallery .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Calibrant needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

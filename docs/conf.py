@@ -1,5 +1,9 @@
 """Sphinx configuration."""
 
+import re
+from pathlib import Path
+from typing import Any
+
 import calibrant
 
 project = "Calibrant"
@@ -9,10 +13,28 @@ extensions = ["cyclopts.ext.sphinx", "myst_parser", "sphinx.ext.autodoc", "sphin
 myst_enable_extensions = ["dollarmath"]
 html_theme = "furo"
 html_title = "Calibrant"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_gallery"]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"show-inheritance": False}
 napoleon_google_docstring = True
 napoleon_custom_sections = ["Shapes"]
 nitpicky = False
+
+
+def draw_gallery(_: object) -> None:
+    """Draw the figures of gallery.md by its own code."""
+    folder = Path(__file__).parent
+    (folder / "_gallery").mkdir(exist_ok=True)
+    names: dict[str, Any] = {}
+    place = 0
+    for code in re.findall(r"^```python\n(.*?)^```$", (folder / "gallery.md").read_text(), re.DOTALL | re.MULTILINE):
+        exec(code, names)  # noqa: S102 (our own page)
+        if "figure" in names:
+            place += 1
+            names.pop("figure").savefig(folder / f"_gallery/{place}.svg", metadata={"Date": None})
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", draw_gallery)

@@ -162,13 +162,19 @@ def _numbers(audit: Audit) -> dict[str, Any]:
     first = audit.findings[0]
     line = "there is none that is finite" if first.line is None else str(first.line)
     tests = [
-        ("ESD, resampled", f"{measured('esd', first.test.statistic)}, {p_value(first.p_value)}"),
+        (
+            "ESD, resampled",
+            Markup("{}, {}").format(number(measured("esd", first.test.statistic)), p_value(first.p_value)),
+        ),
         *((test.name, f"{test.statistic:z.2f}, {p_value(test.p_value)}") for test in first.analytic),
         ("Calibration line", line),
         ("Integrated calibration index", percent(first.ici)),
         ("Equivalence", str(first.equivalence)),
     ]
-    return found | {"judged": str(first.view), "tests": [(name, sentence(text)) for name, text in tests]}
+    return found | {
+        "judged": str(first.view),
+        "tests": [(name, text if isinstance(text, Markup) else sentence(text)) for name, text in tests],
+    }
 
 
 def _has_classes(audit: Audit) -> bool:
