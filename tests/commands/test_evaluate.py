@@ -150,6 +150,23 @@ def test_models_with_several_labels_are_evaluated_but_not_compared(
     assert [pair["reason"] for pair in found["not_compared"]] == ["they have several labels for each sample"]
 
 
+def test_of_two_classes_the_same_is_judged_beyond_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    risk = RNG.uniform(0.05, 0.95, 2000)
+    event = RNG.random(2000) < risk - 0.05
+    rows = "".join(f"{p!r},{int(y)}\n" for p, y in zip(risk.tolist(), event.tolist(), strict=True))
+    (tmp_path / "risks.csv").write_text("y_prob,y_true\n" + rows)
+    models = []
+    for engine in ("memory", "duckdb"):
+        assert run("evaluate", tmp_path / "risks.csv", "--json", "--draws", 100, "--engine", engine) == 0
+        models.append(json.loads(capsys.readouterr().out)["models"][0])
+    memory, beyond = models
+    assert "the risks of class 1 are calibrated is rejected" in beyond["verdict"]
+    for key in ("gap", "ece", "ks_error", "esd"):
+        assert beyond["scores"][key]["value"] == pytest.approx(memory["scores"][key]["value"], rel=1e-6), key
+    assert "accuracy" not in beyond["scores"]
+    assert beyond["intervals"]["gap"]["low"] == pytest.approx(memory["intervals"]["gap"]["low"], rel=1e-5)
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_numbers_are_never_cut(width: int) -> None:
     screen = io.StringIO()

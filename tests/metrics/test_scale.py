@@ -350,3 +350,35 @@ def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Pa
     assert "hashpartitioning(part" in plan
     assert "SinglePartition" not in plan
     assert spark.sql("SELECT 1 AS alive").collect()[0].alive == 1
+
+
+@pytest.mark.parametrize("layout", ["one probability", "two probabilities", "one logit", "two logits", "a list"])
+def test_of_two_classes_the_risk_of_class_1_can_be_judged(engine: Engine, tmp_path: Path, layout: str) -> None:
+    rng = np.random.default_rng(0)
+    risk, offset = rng.uniform(0.02, 0.98, 300), rng.normal(size=300)
+    event, logit = (rng.random(300) < risk - 0.02).astype(int), np.log(risk / (1 - risk))
+    columns: dict[str, dict[str, Any]] = {
+        "one probability": {"probabilities": risk},
+        "two probabilities": {"prob_0": 1 - risk, "prob_1": risk},
+        "one logit": {"logits": logit},
+        "two logits": {"logit_0": offset, "logit_1": offset + logit},
+        "a list": {"probabilities": np.stack((1 - risk, risk), 1).tolist()},
+    }
+    path = write(tmp_path / "risks.parquet", **columns[layout], target=event)
+    found = engine(path, risk=True)
+    assert found.risk
+    expected = metrics.evaluate(risk, event)
+    for key in ("gap", "ece", "ks_error", "esd", "brier_top"):
+        assert getattr(found, key) == pytest.approx(expected[key], rel=1e-9, abs=1e-12), key
+    assert not engine(path).risk
+
+
+def test_of_three_classes_the_top_label_is_judged(engine: Engine, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = write(
+        tmp_path / "three.parquet",
+        probabilities=rng.dirichlet(np.ones(3), 50).tolist(),
+        target=rng.integers(3, size=50),
+    )
+    assert not engine(path, risk=True).risk
+    assert engine(path, risk=True).esd == engine(path).esd

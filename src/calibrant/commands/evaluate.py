@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from calibrant.metrics.columns import Columns
 from calibrant.metrics.table import metrics_table
 from calibrant.metrics.verdicts import p_value
 from calibrant.report import Audit, Made, audit, verdict
+from calibrant.report.audit import OF_TOP_LABEL
 from calibrant.tables import SUFFIXES as TABLES
 from calibrant.tables import is_table, missing
 
@@ -209,6 +210,7 @@ class Beyond(NamedTuple):
     scores: Scores
     test: CalibrationTest
     gap: Interval
+    judged: str
 
     def verdict(self) -> str:
         """The average error and the test, in two sentences."""
@@ -216,7 +218,7 @@ class Beyond(NamedTuple):
         said = f"The average gap is {100 * self.gap.value:+z.2f} points (95 % interval {low:+z.2f} to {high:+z.2f})."
         rejected = "is rejected" if self.test.rejected() else "is not rejected"
         p = p_value(self.test.p_value)
-        return f"{said} The hypothesis that the confidences in the top label are calibrated {rejected} ({p})."
+        return f"{said} The hypothesis that {self.judged} are calibrated {rejected} ({p})."
 
 
 def _evaluate_beyond_memory(
@@ -264,8 +266,8 @@ def _evaluate_beyond_memory(
     title = ", ".join(f"{plain(name)}: {each.title}" for name, each in scores.items())
     print_scores(console, {"value": next(iter(scores.values()))} if len(scores) == 1 else scores, title=title)
     console.print(
-        "Scores and the interval of the gap are exact; the p-value is that of 65,536 cells of confidence. The "
-        "risk of class 1, other classes, recalibration and figures need the samples in memory.",
+        "Scores and the interval of the gap are exact; the p-value is that of 65,536 cells of confidence. "
+        "Single classes, recalibration and figures need the samples in memory.",
         highlight=False,
     )
 
@@ -282,12 +284,18 @@ def _beyond_memory(path: Path, engine: Engine, options: Options, progress: Advan
     columns = options.names
     with naming(path):
         if engine == "spark":
-            found = scale.statistics_spark(path, columns=columns, bins=bins)
+            found = scale.statistics_spark(path, columns=columns, bins=bins, risk=True)
         else:
             limit = options.memory_limit
-            found = scale.statistics_duckdb(path, columns=columns, bins=bins, memory_limit=limit, progress=progress)
+            found = scale.statistics_duckdb(
+                path, columns=columns, bins=bins, risk=True, memory_limit=limit, progress=progress
+            )
         test = scale_inference.calibration_test(found, draws=options.draws, seed=options.seed)
         gap = scale_inference.gap_interval(found)
     table = metrics_table(bins, options.convention).items()
-    entries = (Score(key, getattr(found, key), metric.convention) for key, metric in table if hasattr(found, key))
-    return Beyond(Scores(found.samples, None, tuple(entries)), test, gap)
+    entries = [Score(key, getattr(found, key), metric.convention) for key, metric in table if hasattr(found, key)]
+    if not found.risk:
+        return Beyond(Scores(found.samples, None, tuple(entries)), test, gap, "the confidences in the top label")
+    # Accuracy and mean confidence are scores of the top label, here and in memory.
+    entries = [replace(one, convention=f"P(y = 1); {one.convention}") for one in entries if one.key not in OF_TOP_LABEL]
+    return Beyond(Scores(found.samples, 2, tuple(entries)), test, gap, "the risks of class 1")

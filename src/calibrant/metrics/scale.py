@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,7 @@ class Statistics:
         esd: Expected squared difference, unbiased; it can be negative.
         brier_top: Mean squared difference of confidence and correctness of the predicted class.
         bins: The sums of each bin, for a reliability diagram.
+        risk: Whether confidence and correctness are the probability of class 1 of two, and whether it came.
         cells: The same sums in 65,536 cells of confidence, each as one group at its mean confidence: what
             :mod:`calibrant.metrics.scale_inference` tests.
     """
@@ -71,6 +72,7 @@ class Statistics:
     brier_top: float
     bins: BinTable
     cells: TieGroups
+    risk: bool = False
 
 
 def statistics_duckdb(
@@ -78,6 +80,7 @@ def statistics_duckdb(
     *,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
     bins: int = 20,
+    risk: bool = False,
     memory_limit: str = "1GB",
     threads: int | None = None,
     temp_dir: Path | None = None,
@@ -94,6 +97,7 @@ def statistics_duckdb(
             as ``"part-*.parquet"``.
         columns: Names of its columns.
         bins: Number of equal-width, right-closed bins of ECE and MCE.
+        risk: Judge the probability of class 1 of two, rather than the confidence in the top label.
         memory_limit: Memory that DuckDB may use, such as ``"500MB"``, in addition to that of the process itself.
         threads: Number of threads; by default all cores, if the memory limit suffices.
         temp_dir: Parent of the temporary directory; by default that of the system.
@@ -127,7 +131,15 @@ def statistics_duckdb(
                 report(0.0)
                 found = open_table(connection, where).columns
                 return _statistics(
-                    sql.DUCKDB, _watched(connection, report), "source", found, columns, bins, where=where, ranges=None
+                    sql.DUCKDB,
+                    _watched(connection, report),
+                    "source",
+                    found,
+                    columns,
+                    bins,
+                    risk=risk,
+                    where=where,
+                    ranges=None,
                 )
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
@@ -144,6 +156,7 @@ def statistics_spark(
     session: "SparkSession | None" = None,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
     bins: int = 20,
+    risk: bool = False,
     partitions: int | None = None,
 ) -> Statistics:
     """The statistics of `statistics_duckdb`, by the same SQL on Spark.
@@ -157,6 +170,7 @@ def statistics_spark(
         session: The session to use; by default the active one, else a local one that is stopped at the end.
         columns: Names of its columns.
         bins: Number of equal-width, right-closed bins of ECE and MCE.
+        risk: Judge the probability of class 1 of two, rather than the confidence in the top label.
         partitions: Number of ranges of the confidence, from 2 to 256; by default one for each million rows.
 
     Raises:
@@ -186,7 +200,7 @@ def statistics_spark(
             found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
             return _statistics(
                 sql.SPARK, lambda text: spark.sql(text).collect(), view, found, columns, bins,
-                where=where, ranges=partitions,
+                risk=risk, where=where, ranges=partitions,
             )  # fmt: skip
         finally:
             spark.catalog.dropTempView(view)
@@ -194,10 +208,10 @@ def statistics_spark(
 
 def _statistics(
     dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, bins: int,
-    *, where: str, ranges: int | None,
+    *, risk: bool, where: str, ranges: int | None,
 ) -> Statistics:  # fmt: skip
     """Run the two statements on an engine and combine the few rows that they return."""
-    pairs = find_pairs(dialect, rows, table, found, columns, where)
+    pairs = find_pairs(dialect, rows, table, found, columns, where, risk=risk)
     (samples, *failures, quantiles), *_ = rows(sql.check_statement(dialect, pairs))
     if samples < 3:
         raise ValueError(f"{where}: {samples or 'no'} rows, ESD needs at least 3: give more predictions")
@@ -208,7 +222,8 @@ def _statistics(
     wanted = ranges or min(max(2, -(-samples // sql.ROWS_PER_RANGE)), sql.MOST_RANGES)
     table_of_sums = rows(sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted)))
     sums = Sums(*np.array([tuple(row) for row in table_of_sums], np.float64).T)
-    return _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
+    found_sums = _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
+    return replace(found_sums, risk=pairs.risk)
 
 
 def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:

@@ -15,9 +15,12 @@ Rows = Callable[[str], Sequence[Sequence[Any]]]
 
 
 def find_pairs(
-    dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, where: str
+    dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, where: str, *, risk: bool
 ) -> Pairs:
-    """Find the predictions of the source, in the layout that `Columns` describes."""
+    """Find the predictions of the source, in the layout that `Columns` describes.
+
+    With ``risk``, pairs of two classes are the probability of class 1 and whether it came.
+    """
     by_name = {column.name: column for column in found}
     if columns.weight is not None:
         raise ValueError(f"{where}: weights need the samples in memory: leave them out, or choose --engine memory")
@@ -60,7 +63,7 @@ def find_pairs(
         if layout.classes is not None and layout.classes[0].isdecimal():
             target += f" - {layout.classes[0]}"  # classes are numbered from 1
     made = Scores(scores, classes, name, layout.kind == "logits", divisor)
-    return _pairs_of_scores(dialect, table, made, label.name, target)
+    return _pairs_of_scores(dialect, table, made, label.name, target, risk=risk and classes <= 2)
 
 
 class Scores(NamedTuple):
@@ -117,8 +120,8 @@ def _pairs_of_confidence(
     return Pairs(text, kind, checks)
 
 
-def _pairs_of_scores(dialect: Dialect, table: str, scores: Scores, label: str, target: str) -> Pairs:
-    """Pairs of the predicted class, from probabilities or logits.
+def _pairs_of_scores(dialect: Dialect, table: str, scores: Scores, label: str, target: str, *, risk: bool) -> Pairs:
+    """Pairs of the predicted class, or of class 1 of two, from probabilities or logits.
 
     Args:
         dialect: SQL dialect of the engine.
@@ -126,6 +129,7 @@ def _pairs_of_scores(dialect: Dialect, table: str, scores: Scores, label: str, t
         scores: Columns of scores.
         label: Name of the labels, for errors.
         target: Expression of the labels.
+        risk: Whether the pairs are those of class 1.
     """
     columns, classes, name, logits, divisor = scores
     kind = "FLOAT" if all(column.number == "FLOAT" for column in columns) else "DOUBLE"
@@ -164,9 +168,19 @@ def _pairs_of_scores(dialect: Dialect, table: str, scores: Scores, label: str, t
               f"have a {label} that is not a whole number from 0 to {highest}: "
               "number the classes from 0, and leave out rows without a label"),
     ]  # fmt: skip
+    if risk:
+        confidence, predicted = _of_class_1(dialect, kind, classes, logits=logits), "1"
     correct = f"CASE WHEN {predicted} = t THEN 1e0 ELSE 0e0 END"
     text = f"{sources}, pairs AS (SELECT *, {confidence} AS z, {correct} AS c FROM tops)"
-    return Pairs(text, kind, tuple(checks))
+    return Pairs(text, kind, tuple(checks), risk)
+
+
+def _of_class_1(dialect: Dialect, kind: str, classes: int, *, logits: bool) -> str:
+    """Probability of class 1 of two."""
+    if classes == 1:
+        return f"CAST(1 / (1 + exp(-CAST(top AS DOUBLE))) AS {kind})" if logits else "top"
+    first, second = (f"CAST({dialect.element.format('s', place)} AS DOUBLE)" for place in (1, 2))
+    return f"CAST(1 / (1 + exp({first} - {second})) AS {kind})" if logits else dialect.element.format("s", 2)
 
 
 def _of_probabilities(dialect: Dialect, kind: str, classes: int, name: str) -> tuple[str, str, list[Check]]:

@@ -39,6 +39,7 @@ class Dialect:
     largest: str
     smallest: str
     position: str
+    element: str  # places count from 1
     ascending: str
     total: str
     shifted_powers: str
@@ -60,6 +61,7 @@ DUCKDB = Dialect(
     largest="list_max({})",
     smallest="list_min({})",
     position="list_position({}, {})",
+    element="list_extract({}, {})",
     ascending="list_sort({})",
     total="list_sum({})",
     shifted_powers="list_transform({}, lambda x: exp(CAST(x AS DOUBLE) - {}))",
@@ -77,6 +79,7 @@ SPARK = Dialect(
     largest="array_max({})",
     smallest="array_min({})",
     position="array_position({}, {})",
+    element="element_at({}, {})",
     ascending="array_sort({})",
     total="aggregate({}, CAST(0 AS DOUBLE), (a, x) -> a + x)",
     shifted_powers="transform({}, x -> exp(CAST(x AS DOUBLE) - {}))",
@@ -94,11 +97,15 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Common table expressions that end in ``pairs``, with columns z (confidence) and c (0 or 1)."""
+    """Common table expressions that end in ``pairs``, with columns z (confidence) and c (0 or 1).
+
+    ``risk`` tells that they are the probability of class 1 of two, and whether it came.
+    """
 
     text: str
     type: str
     checks: tuple[Check, ...]
+    risk: bool = False
 
 
 def check_statement(dialect: Dialect, pairs: Pairs) -> str:
