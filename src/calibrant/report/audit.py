@@ -169,7 +169,7 @@ def audit(
         ('temperature 1.91', True)
     """
     judgements = metrics.judge(predictions, draws=draws, seed=seed, progress=_part(progress, 0.0, 0.4))
-    scores = _scores(predictions, bins, convention)
+    scores = scores_of(predictions, bins, convention)
     findings = tuple(_finding(judgement, margin) for judgement in judgements)
     intervals = _intervals(predictions, findings[0].view, bins, convention, draws, seed)
     if progress is not None:
@@ -181,7 +181,7 @@ def audit(
         problem = str(error).split(":")[0]  # what follows a colon is advice to direct callers of the fit
     else:
         judged = metrics.judge(how.predictions, draws=draws, seed=seed, progress=_part(progress, 0.6, 0.4))
-        repair = Repair(how, _scores(how.predictions, bins, convention), judged)
+        repair = Repair(how, scores_of(how.predictions, bins, convention), judged)
     parts = {score: metrics.decomposition(predictions, score=score) for score in ("log_loss", "brier")}
     if progress is not None:
         progress(1.0)
@@ -209,7 +209,7 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
     )
 
 
-def _scores(given: Predictions, bins: int | None, convention: ConventionName) -> metrics.Scores:
+def scores_of(given: Predictions, bins: int | None = None, convention: ConventionName = "paper") -> metrics.Scores:
     """All scores; of two classes, those of pairs are scores of the probability of class 1."""
     scores = metrics.evaluate(given, bins=bins, convention=convention)
     if given.task != "binary":
