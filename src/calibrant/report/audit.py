@@ -15,14 +15,17 @@ from calibrant.metrics import (
     Judgement,
     Score,
     TimeCalibration,
+    notebook,
 )
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.inference import CalibrationTest
 from calibrant.metrics.predictions import Predictions, Task
+from calibrant.metrics.verdicts import p_value
 from calibrant.metrics.views import View, sample_weight
 from calibrant.report.lean import Lean, lean_of
 from calibrant.report.losses import brier_losses, log_losses, mean_interval
 from calibrant.report.repair import Recalibrated, recalibrated
+from calibrant.report.verdict import verdict
 
 Progress = Callable[[float], None]
 # Scores of the top label, even where the risk of class 1 is judged.
@@ -60,6 +63,17 @@ class Finding:
         """Whether the hypothesis of calibration is rejected at 5 %, after the correction."""
         return self.p_value <= 0.05
 
+    def _repr_html_(self) -> str:
+        rows = [
+            ("average error", str(self.lean.gap)),
+            ("test", f"{p_value(self.p_value)}, {'rejected' if self.rejected else 'not rejected'} at 5 %"),
+            *((test.name, f"{test.statistic:z.2f}, {p_value(test.p_value)}") for test in self.analytic),
+            ("equivalence", str(self.equivalence)),
+            ("calibration line", "none that is finite" if self.line is None else str(self.line)),
+            ("ICI", f"{100 * self.ici:.2f} %"),
+        ]
+        return notebook.table(str(self.view), (), rows, right=())
+
 
 @dataclass(frozen=True, eq=False)
 class Repair:
@@ -79,6 +93,9 @@ class Repair:
     def predictions(self) -> Predictions:
         """Every sample recalibrated by a fit on the other half of the samples."""
         return self.how.predictions
+
+    def _repr_html_(self) -> str:
+        return self.how._repr_html_() + self.scores._repr_html_()
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +147,14 @@ class Audit:
     def judged(self) -> Predictions:
         """Pairs of the first view: what gap, ECE and the reliability diagram are about; of labels all pairs."""
         return self.predictions if self.task == "multi-label" else self.findings[0].view.pairs
+
+    def _repr_html_(self) -> str:
+        after = [""] * len(self.scores.entries) if self.repair is None else list(map(str, self.repair.scores))
+        rows = [(e.label, str(e), new, e.convention) for e, new in zip(self.scores, after, strict=True)]
+        header = ("score", "value", "recalibrated", "convention")
+        page = notebook.table(f"{self.name}: {verdict(self)}", header, rows, right=(1, 2))
+        watched = [found for found in (self.groups, self.over_time, self.change) if found is not None]
+        return page + "".join(found._repr_html_() for found in watched)
 
 
 def audit(
