@@ -60,3 +60,7 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module(f"calibrant.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -96,6 +96,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "not one": (["apply", "test.npz", "--calibrator", "val.npz"], "val.npz: is not a safetensors file"),
     "truncated": (["apply", "test.npz", "--calibrator", "cut.safetensors"], "cut.safetensors: is truncated"),
     "sets": (["apply", "test.npz", "--calibrator", "sets.safetensors"], "holds a ConformalClassifier, which gives"),
+    "labels": (
+        ["apply", "test.npz", "--calibrator", "labels.safetensors"],
+        "holds a MultiLabelCalibration, which gives probabilities of several labels",
+    ),
     "classes": (["apply", "two.npz", "--calibrator", SAVED], "two.npz: TemperatureScaling was fitted on 3 classes"),
     "no file": (["apply", "nope.npz", "--calibrator", SAVED], "nope.npz: no such file"),
     "overwritten": (["apply", "test.npz", "--calibrator", SAVED, "--out", "test.npz"], "test.npz: would be"),
@@ -114,6 +118,7 @@ def test_bad_input_is_one_line_status_2_and_writes_nothing(
     save()
     logits, target = sample(50, 3)
     posthoc.save(ConformalClassifier().fit(logits, target), "sets.safetensors")
+    posthoc.save(posthoc.MultiLabelCalibration("platt").fit(logits, np.eye(3, dtype=int)[target]), "labels.safetensors")
     Path("cut.safetensors").write_bytes(Path(SAVED).read_bytes()[:-2])
     np.savez("two.npz", logits=logits[:, :2], target=target % 2)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -109,7 +109,7 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["--fit", "val.npz", "--apply", "test.npz", "--method", "beta", "--accuracy", "keep"],
         "--accuracy keep is for --method auto, temperature, ensemble-temperature, not beta",
     ),
-    "pairs": (["--fit", "val.npz", "--apply", "pairs.npz"], "pairs.npz: holds confidences only"),
+    "pairs": (["--fit", "val.npz", "--apply", "pairs.npz"], "--probabilities confidence --target correct"),
     "nan": (["--fit", "val.npz", "--apply", "nan.npz"], "nan.npz: "),
     "text without target": (["--fit", "val.npz", "--apply", "text.npz"], "text.npz: logits must hold numbers"),
     "sums without target": (["--fit", "val.npz", "--apply", "sum.npz"], "sum.npz: probabilities must sum to 1"),
@@ -137,6 +137,40 @@ def test_bad_input_is_one_line_status_2_and_writes_nothing(
     assert message in shown.err
     assert shown.err.count("\n") == 1
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_scores_of_two_classes_are_those_that_evaluate_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    event = (rng.random(500) < 0.3).astype(int)
+    np.savez(tmp_path / "risk.npz", probabilities=np.full(500, 0.4), target=event)
+    np.savez(tmp_path / "fit.npz", probabilities=rng.uniform(0.1, 0.9, 500), target=event)
+    command = ["recalibrate", "--fit", tmp_path / "fit.npz", "--apply", tmp_path / "risk.npz", "--method", "platt"]
+    assert run(*command, "--json") == 0
+    before = json.loads(capsys.readouterr().out)["before"]["scores"]
+    assert before["gap"]["value"] == pytest.approx(0.4 - event.mean())
+    assert run("evaluate", tmp_path / "risk.npz", "--draws", 19, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["models"][0]["scores"] == before
+
+
+def test_the_probability_of_being_right_can_be_recalibrated(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sure = rng.uniform(0.5, 1, 400)
+    right = (rng.random(400) < sure - 0.2).astype(int)
+    file = tmp_path / "answers.npz"
+    np.savez(file, confidence=sure, correct=right)
+    names = ["--probabilities", "confidence", "--target", "correct", "--method", "platt"]
+    assert run("recalibrate", "--fit", file, "--apply", file, *names) == 0
+    with np.load(tmp_path / "answers-calibrated.npz") as written:
+        assert written["probabilities"][:, 1].mean() == pytest.approx(right.mean(), abs=0.01)
+
+
+def test_names_of_classes_stay_in_an_npz(folder: Path) -> None:
+    (folder / "names.txt").write_text("cat\ndog\nfrog\n")
+    named = ["--classes", "names.txt", "--method", "temperature"]
+    assert run("recalibrate", "--fit", "val.npz", "--apply", "test.npz", *named) == 0
+    assert read_predictions(folder / "test-calibrated.npz").names == ("cat", "dog", "frog")
 
 
 def shifted(path: Path, share: float, seed: int) -> Path:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant import frames, metrics
-from calibrant.metrics import InputWarning, Predictions
+from calibrant.metrics import STREAMING, InputWarning, Predictions
 from tests.frames import LIBRARIES, frame_of, series_of
 
 RNG = np.random.default_rng(0)
@@ -228,19 +228,67 @@ def test_without_a_library_of_frames_the_error_says_so(monkeypatch: pytest.Monke
         metrics.evaluate(logits=LOGITS, target=TARGET).to_frame()
 
 
-def test_every_result_shows_as_a_table_in_a_notebook() -> None:
+NO_RESULTS = {"Convention", "InputWarning", "Metric"}
+
+
+def results() -> dict[str, Any]:
+    """One result of each public class."""
     data = metrics.predictions(logits=LOGITS, target=TARGET, classes=["<a>", "b", "c"], sample_weight=WEIGHT)
     other = metrics.predictions(logits=2 * LOGITS, target=TARGET)
-    plain = metrics.predictions(logits=LOGITS, target=TARGET)
-    results: list[Any] = [
+    groups = metrics.calibration_by_group(other, groups=["<a>", "b"] * 150, draws=20)
+    over_time = metrics.calibration_over_time(other, time=np.arange(300))
+    scores = metrics.evaluate(other)
+    found = [
         data,
-        metrics.evaluate(plain),
-        metrics.calibration_test(plain, draws=20),
-        metrics.confidence_interval(plain),
-        metrics.compare(plain, other),
+        scores,
+        scores.entries[0],
+        metrics.calibration_test(other, draws=20),
+        metrics.confidence_interval(other),
+        metrics.compare(other, metrics.predictions(logits=LOGITS, target=TARGET)),
+        metrics.spiegelhalter_test(other),
+        metrics.equal_width_bins(other),
+        metrics.brier_decomposition(other),
+        metrics.corp_decomposition(other),
+        metrics.decomposition(other),
+        metrics.calibration_line(other),
+        metrics.calibration_change(other, other),
+        metrics.equivalence(other),
+        groups,
+        groups.groups[0],
+        over_time,
+        over_time.windows[0],
+        metrics.judge(data, draws=20)[1],
+        metrics.views(data)[1],
+        metrics.coverage_by_size(np.eye(3, dtype=bool)[TARGET], TARGET)[0],
     ]
-    for result in results:
-        page = result._repr_html_()
+    return {type(each).__name__: each for each in found}
+
+
+def test_every_result_shows_as_a_table_in_a_notebook() -> None:
+    shown = {name: result._repr_html_() for name, result in results().items()}
+    classes = {name for name in metrics.__all__ if isinstance(getattr(metrics, name), type)}
+    assert set(shown) == {name for name in classes if name not in STREAMING} - NO_RESULTS
+    for page in shown.values():
         assert page.startswith("<table><caption>")
-        assert page.count("<tr>") == page.count("</tr>") > 1
-    assert "&lt;a&gt;, b, c" in data._repr_html_()
+        assert page.count("<tr>") == page.count("</tr>") > 0
+        assert "<a>" not in page
+    assert "&lt;a&gt;, b, c" in shown["Predictions"]
+    for name in ("GroupCalibration", "View", "Judgement"):
+        assert "&lt;a&gt;" in shown[name]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_groups_and_windows_become_frames(library: str) -> None:
+    groups = metrics.calibration_by_group(logits=LOGITS, target=TARGET, groups=["a", "b"] * 150, draws=20)
+    frame = groups.to_frame(library)
+    assert type(frame).__module__.split(".")[0] == library
+    numbers = ["samples", "mean_confidence", "accuracy", "gap", "gap_low", "gap_high"]
+    assert frames.columns(frame) == ["name", *numbers, "ece", "p_value", "rejected"]
+    for row, group in zip(frames.as_array(frame), groups.groups, strict=True):
+        gap = (group.gap.value, group.gap.low, group.gap.high)
+        mean = (group.mean_confidence, group.accuracy)
+        assert tuple(row) == (group.name, group.samples, *mean, *gap, group.ece, group.p_value, group.rejected)
+    over_time = metrics.calibration_over_time(logits=LOGITS, target=TARGET, time=np.arange(300))
+    frame = over_time.to_frame(library)
+    assert frames.columns(frame) == ["start", "end", *numbers]
+    assert frames.as_array(frame)[:, 5].tolist() == [window.gap.value for window in over_time.windows]

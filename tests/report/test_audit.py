@@ -1,9 +1,14 @@
+from dataclasses import replace
+from html import escape
+from types import ModuleType
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from calibrant import metrics, report
+import calibrant
+from calibrant import metrics, report, training
 from calibrant.posthoc import TemperatureScaling
 from tests.report.data import classifier, confidences, two_classes
 
@@ -158,3 +163,27 @@ def test_where_there_is_no_repair_the_audit_says_why(monkeypatch: pytest.MonkeyP
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 3 samples, got 2"):
         report.audit("model", metrics.predictions([0.9, 0.8], [1, 0]))
+
+
+def test_an_audit_and_its_parts_show_as_tables_in_a_notebook() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(300, 3))
+    given = metrics.predictions(logits=3 * logits, target=logits.argmax(1), classes=["<a>", "b", "c"])
+    audit = report.audit("<model>", given, draws=20)
+    assert audit.repair is not None
+    groups = metrics.calibration_by_group(given, groups=["north", "south"] * 150, draws=20)
+    page = replace(audit, groups=groups)._repr_html_()
+    assert page.startswith(f"<table><caption>&lt;model&gt;: {escape(report.verdict(audit))}</caption>")
+    assert page.endswith(groups._repr_html_())
+    assert all(f">{score}</td>" in page for score in (*audit.scores, *audit.repair.scores))
+    assert "&lt;a&gt;" in audit.findings[1]._repr_html_()
+    assert escape(str(audit.findings[0].equivalence)) in audit.findings[0]._repr_html_()
+    assert audit.repair._repr_html_().startswith(f"<table><caption>Recalibration by {audit.repair.how.description}<")
+    for shown in (page, audit.repair._repr_html_(), *(found._repr_html_() for found in audit.findings)):
+        assert shown.count("<tr>") == shown.count("</tr>") > 0
+        assert "<a>" not in shown
+
+
+@pytest.mark.parametrize("module", [calibrant, metrics, report, training], ids=lambda module: module.__name__)
+def test_what_is_imported_when_first_used_is_listed_too(module: ModuleType) -> None:
+    assert set(module.__all__) <= set(dir(module))

@@ -20,9 +20,10 @@ from calibrant.files import (
     read_source,
     write_calibrated,
 )
-from calibrant.metrics import Scores, evaluate, predictions
+from calibrant.metrics import Scores, predictions
 from calibrant.metrics.columns import Columns
-from calibrant.posthoc import Calibrator, load, logits_from_probabilities
+from calibrant.posthoc import Calibrator, ConformalClassifier, load, logits_from_probabilities
+from calibrant.report.audit import scores_of
 from calibrant.tables import suffix_of
 
 # Rows that scores need: the number that ``evaluate`` does.
@@ -100,7 +101,7 @@ def calibrated(calibrator: Calibrator, source: Source, logits: Array, begin: Cal
         if source.labels is None or len(source.labels) < FEWEST:
             return Calibrated(source, probabilities)
         after = replace(source, kind="probabilities", values=probabilities)
-        return Calibrated(source, probabilities, evaluate(source.predictions()), evaluate(after.predictions()))
+        return Calibrated(source, probabilities, scores_of(source.predictions()), scores_of(after.predictions()))
 
 
 def logits_of(source: Source, fewest: int = 1) -> Array:
@@ -111,7 +112,10 @@ def logits_of(source: Source, fewest: int = 1) -> Array:
             "columns of one label with --probabilities and --target"
         )
     if source.kind == "confidence":
-        raise ValueError("holds confidences only: recalibration needs the logits or probabilities of all classes")
+        raise ValueError(
+            "holds confidences only: recalibration needs the logits or probabilities of all classes, or, for the "
+            "probability of being right, --probabilities confidence --target correct"
+        )
     # Without labels, any target is good enough to check the values.
     target = np.zeros(len(source.values), dtype=np.int64) if source.labels is None else source.labels
     given: dict[str, Any] = {source.kind: source.values, "target": target}
@@ -131,7 +135,8 @@ def _loaded(path: Path) -> Calibrator:
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from error
     if not isinstance(found, Calibrator):
+        what = "sets of classes" if isinstance(found, ConformalClassifier) else "probabilities of several labels"
         raise FileError(
-            path, f"holds a {type(found).__name__}, which gives sets of classes: use calibrant.posthoc.load in Python"
+            path, f"holds a {type(found).__name__}, which gives {what}: use calibrant.posthoc.load in Python"
         )
     return found

@@ -1,8 +1,10 @@
 """Output on the terminal: tables of scores side by side, and progress."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 from rich import box
@@ -64,11 +66,20 @@ def _score_table(
         table.add_column("convention", style="dim")
     for key, first in rows.items():
         found = [next((str(entry) for entry in scores if entry.key == key), "") for scores in columns.values()]
-        # A convention that differs between columns, such as the number of bins of a sweep, is not shown.
-        said = {entry.convention for scores in columns.values() for entry in scores if entry.key == key}
-        convention = first.convention if len(said) == 1 else first.convention.split(",")[0].split(";")[0]
-        table.add_row(first.label, *found, *([plain(convention)] if with_convention else []))
+        said = [entry.convention for scores in columns.values() for entry in scores if entry.key == key]
+        table.add_row(first.label, *found, *([plain(_shared(said))] if with_convention else []))
     return table
+
+
+def _shared(conventions: Sequence[str]) -> str:
+    """The parts with which all conventions begin: the number of bins of a sweep differs between columns.
+
+    Example:
+        >>> _shared(["P(y = 1); equal mass, 13 bins chosen", "P(y = 1); equal mass, 6 bins chosen"])
+        'P(y = 1); equal mass'
+    """
+    parts = zip(*(re.split("(?=[,;] )", each) for each in conventions), strict=False)
+    return "".join(same[0] for same in takewhile(lambda each: len(set(each)) == 1, parts))
 
 
 def show_notices(console: Console, notices: Sequence[str], about: str = "") -> None:

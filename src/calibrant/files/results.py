@@ -60,7 +60,8 @@ def write_calibrated(path: Path, source: Source, probabilities: Array) -> None:
     new = _by_class("probabilities", probabilities, source.names)
     if suffix_of(path) == ".npz":
         others = {name: _saveable(each) for name, each in _others(source).items() if name != "probabilities"}
-        _write_npz(path, {"probabilities": probabilities, **others})
+        named = {} if source.names is None else {"classes_": np.array(source.names)}
+        _write_npz(path, {"probabilities": probabilities, **others, **named})
     elif is_table(source.path):
         _write_joined(path, source, new)
     else:

@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.arrays import Array
+from calibrant.metrics import notebook
 from calibrant.metrics.brownian import exceeds_distance, exceeds_range, upper_tail
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.verdicts import p_value
@@ -35,6 +36,9 @@ class AnalyticTest:
 
     def __str__(self) -> str:
         return f"{self.name} {self.statistic:z.2f}, {p_value(self.p_value)}"
+
+    def _repr_html_(self) -> str:
+        return notebook.one(str(self), self)
 
 
 def spiegelhalter_test(

@@ -7,9 +7,9 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant import inputs
+from calibrant import frames, inputs
 from calibrant.arrays import Array, IndexArray
-from calibrant.metrics import jackknife
+from calibrant.metrics import jackknife, notebook
 from calibrant.metrics.brownian import upper_tail
 from calibrant.metrics.cox import line_and_covariance
 from calibrant.metrics.inference import confidence_interval
@@ -68,6 +68,9 @@ class Change:
             return f"no change of calibration is detected ({p_value(self.p_value)}): {moved}"
         verdict = "and is worse" if self.worse else "but is not clearly worse"
         return f"calibration has changed ({p_value(self.p_value)}) {verdict}: {moved}"
+
+    def _repr_html_(self) -> str:
+        return notebook.one(str(self), self)
 
 
 def calibration_change(before: Predictions, after: Predictions) -> Change:
@@ -137,6 +140,9 @@ class Window:
     accuracy: float
     gap: Interval
 
+    def _repr_html_(self) -> str:
+        return notebook.one(f"{self.start} to {self.end}", self)
+
 
 @dataclass(frozen=True)
 class TimeCalibration:
@@ -161,6 +167,17 @@ class TimeCalibration:
         if not self.changed:
             return f"no change of the average gap over time is detected ({p_value(self.p_value)})"
         return f"the average gap changes over time ({p_value(self.p_value)}), most likely after {self.change_at}"
+
+    def to_frame(self, backend: str | None = None) -> Any:
+        """Return the windows as a data frame, with the columns of :class:`Window`, and gap_low and gap_high.
+
+        Args:
+            backend: ``"pandas"``, ``"polars"`` or ``"pyarrow"``; by default the first of them that is installed.
+        """
+        return frames.made(notebook.columns_of(self.windows), backend)
+
+    def _repr_html_(self) -> str:
+        return notebook.several(str(self), notebook.columns_of(self.windows))
 
 
 def calibration_over_time(

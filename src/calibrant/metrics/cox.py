@@ -6,6 +6,7 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from calibrant.arrays import Array
+from calibrant.metrics import notebook
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.verdicts import p_value
 
@@ -40,10 +41,13 @@ class CalibrationLine(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"slope {self.slope:.2f} (95 % interval {self.slope_low:.2f} to {self.slope_high:.2f}), "
+            f"slope {self.slope:z.2f} (95 % interval {self.slope_low:z.2f} to {self.slope_high:z.2f}), "
             f"intercept {self.intercept:z.2f} ({self.intercept_low:z.2f} to {self.intercept_high:z.2f}), "
             f"{p_value(self.p_value)}"
         )
+
+    def _repr_html_(self) -> str:
+        return notebook.one(str(self), self)
 
 
 def calibration_line(

@@ -6,6 +6,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.arrays import Array
+from calibrant.metrics import notebook
 from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
 from calibrant.metrics.proper import SMALLEST_PROBABILITY, nll
 from calibrant.metrics.views import views
@@ -28,6 +29,9 @@ class Decomposition(NamedTuple):
     calibration: float
     refinement: float
     recalibration: str
+
+    def _repr_html_(self) -> str:
+        return notebook.one("loss = calibration + refinement", self)
 
 
 def decomposition(

@@ -8,6 +8,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.arrays import Array
+from calibrant.metrics import notebook
 from calibrant.metrics.inference import confidence_interval
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 
@@ -76,6 +77,9 @@ class Equivalence:
             f"{100 * self.low:z.2f} to {100 * self.high:z.2f}); in every one of {self.groups} groups by probability "
             f"the gap is at most {100 * self.largest:.2f} points"
         )
+
+    def _repr_html_(self) -> str:
+        return notebook.one(str(self), self)
 
 
 def equivalence(

@@ -42,6 +42,9 @@ class Score:
         metric = described(self.key)
         return metric.shown(self.value, signed=metric.signed)
 
+    def _repr_html_(self) -> str:
+        return notebook.one(f"{self.label.strip()} {self}", self)
+
 
 class Scores:
     """The scores of one model: ``scores["ece"]`` or ``scores.ece``, printed as a table.

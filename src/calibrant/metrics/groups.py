@@ -7,8 +7,9 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant import inputs
+from calibrant import frames, inputs
 from calibrant.arrays import Array, IndexArray, Marks
+from calibrant.metrics import notebook
 from calibrant.metrics.binned import ece
 from calibrant.metrics.inference import confidence_interval
 from calibrant.metrics.judgement import DRAWS_EACH, holm, sequential_test
@@ -57,6 +58,9 @@ class GroupScore:
             f"{100 * gap.high:+z.2f}), {p_value(self.p_value)} after correction, {self.samples:,} samples"
         )
 
+    def _repr_html_(self) -> str:
+        return notebook.one(str(self), self)
+
 
 @dataclass(frozen=True)
 class GroupCalibration:
@@ -86,6 +90,24 @@ class GroupCalibration:
             more = len(self.too_small) - 10
             lines.append(f"fewer than {self.least} samples: {names}{f' and {more} more' if more > 0 else ''}")
         return "\n".join(lines)
+
+    def to_frame(self, backend: str | None = None) -> Any:
+        """Return the groups as a data frame with the columns of :class:`GroupScore`, gap_low, gap_high and rejected.
+
+        Groups that were not judged, and the column test, are left out.
+
+        Args:
+            backend: ``"pandas"``, ``"polars"`` or ``"pyarrow"``; by default the first of them that is installed.
+        """
+        rejected = [group.rejected for group in self.groups]
+        return frames.made(notebook.columns_of(self.groups) | {"rejected": rejected}, backend)
+
+    def _repr_html_(self) -> str:
+        small = f"; {len(self.too_small)} with fewer than {self.least} samples are not judged" if self.too_small else ""
+        caption = (
+            f"{len(self.rejected)} of {len(self.groups)} groups are not calibrated, after Holm's correction{small}"
+        )
+        return notebook.several(caption, notebook.columns_of(self.groups))
 
 
 def calibration_by_group(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calibrant.arrays import Array
-from calibrant.metrics import resampling
+from calibrant.metrics import notebook, resampling
 from calibrant.metrics.analytic import kuiper_test
 from calibrant.metrics.draws import ROUNDING
 from calibrant.metrics.inference import calibration_test
@@ -43,6 +43,9 @@ class Judgement:
     def rejected(self) -> bool:
         """Whether the hypothesis is rejected at 5 %, after the correction."""
         return self.p_value <= 0.05
+
+    def _repr_html_(self) -> str:
+        return notebook.one(str(self.view), self)
 
 
 def judge(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.arrays import Array, IndexArray
+from calibrant.metrics import notebook
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.sorting import BLOCK, Keys, ends_of_tie_groups
 
@@ -35,6 +36,10 @@ class BinTable(NamedTuple):
     def gaps(self) -> Array:
         """Mean confidence minus accuracy of each bin; 0 for empty bins."""
         return (self.confidence - self.right) / np.where(self.samples > 0, self.samples, 1)
+
+    def _repr_html_(self) -> str:
+        columns = self._asdict() | {"gap": self.gaps}
+        return notebook.several(f"{len(self.lower)} bins", {name: each.tolist() for name, each in columns.items()})
 
 
 def mass_of(given: Predictions, split_ties: bool = False) -> "KeyMass | GroupMass":

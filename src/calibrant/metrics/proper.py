@@ -5,6 +5,7 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from calibrant.arrays import Array
+from calibrant.metrics import notebook
 from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.cumulative import CumulativeSums
 from calibrant.metrics.given import IGNORED
@@ -173,6 +174,9 @@ class BrierDecomposition(NamedTuple):
     within_variance: float
     within_covariance: float
 
+    def _repr_html_(self) -> str:
+        return notebook.one("Brier score over bins", self)
+
 
 def brier_decomposition(
     confidence: Values | Predictions | None = None,
@@ -225,6 +229,9 @@ class Corp(NamedTuple):
     miscalibration: float
     discrimination: float
     uncertainty: float
+
+    def _repr_html_(self) -> str:
+        return notebook.one("Brier score = miscalibration - discrimination + uncertainty", self)
 
 
 def corp_decomposition(

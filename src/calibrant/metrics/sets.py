@@ -9,6 +9,7 @@ from torch import Tensor
 
 from calibrant import frames
 from calibrant.arrays import IndexArray, Marks
+from calibrant.metrics import notebook
 from calibrant.metrics.given import Values, as_tensor, checked_target
 
 # Largest set of each stratum but the last, as in the authors' code of RAPS.
@@ -29,6 +30,9 @@ class Stratum(NamedTuple):
     high: int
     samples: int
     coverage: float
+
+    def _repr_html_(self) -> str:
+        return notebook.one(f"sets of {self.low} to {self.high} classes", self)
 
 
 def coverage(sets: Values, target: Values) -> float:

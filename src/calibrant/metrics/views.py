@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from calibrant.arrays import Array, Marks
+from calibrant.metrics import notebook
 from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import Predictions
 
@@ -36,6 +37,9 @@ class View:
     def of_event(self) -> bool:
         """Whether the probability is that of one event, rather than of whatever is predicted."""
         return self.kind not in ("confidence", "top label")
+
+    def _repr_html_(self) -> str:
+        return notebook.table(str(self), (), [("samples", f"{len(self.pairs):,}")])
 
 
 def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:

@@ -54,3 +54,7 @@ def __getattr__(name: str) -> Any:
             raise ModuleNotFoundError(f"figures need {package}: pip install 'calibrant[report]'") from error
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,14 +15,17 @@ from calibrant.metrics import (
     Judgement,
     Score,
     TimeCalibration,
+    notebook,
 )
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.inference import CalibrationTest
 from calibrant.metrics.predictions import Predictions, Task
+from calibrant.metrics.verdicts import p_value
 from calibrant.metrics.views import View, sample_weight
 from calibrant.report.lean import Lean, lean_of
 from calibrant.report.losses import brier_losses, log_losses, mean_interval
 from calibrant.report.repair import Recalibrated, recalibrated
+from calibrant.report.verdict import verdict
 
 Progress = Callable[[float], None]
 # Scores of the top label, even where the risk of class 1 is judged.
@@ -60,6 +63,17 @@ class Finding:
         """Whether the hypothesis of calibration is rejected at 5 %, after the correction."""
         return self.p_value <= 0.05
 
+    def _repr_html_(self) -> str:
+        rows = [
+            ("average error", str(self.lean.gap)),
+            ("test", f"{p_value(self.p_value)}, {'rejected' if self.rejected else 'not rejected'} at 5 %"),
+            *((test.name, f"{test.statistic:z.2f}, {p_value(test.p_value)}") for test in self.analytic),
+            ("equivalence", str(self.equivalence)),
+            ("calibration line", "none that is finite" if self.line is None else str(self.line)),
+            ("ICI", f"{100 * self.ici:.2f} %"),
+        ]
+        return notebook.table(str(self.view), (), rows, right=())
+
 
 @dataclass(frozen=True, eq=False)
 class Repair:
@@ -79,6 +93,9 @@ class Repair:
     def predictions(self) -> Predictions:
         """Every sample recalibrated by a fit on the other half of the samples."""
         return self.how.predictions
+
+    def _repr_html_(self) -> str:
+        return self.how._repr_html_() + self.scores._repr_html_()
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +148,14 @@ class Audit:
         """Pairs of the first view: what gap, ECE and the reliability diagram are about; of labels all pairs."""
         return self.predictions if self.task == "multi-label" else self.findings[0].view.pairs
 
+    def _repr_html_(self) -> str:
+        after = [""] * len(self.scores.entries) if self.repair is None else list(map(str, self.repair.scores))
+        rows = [(e.label, str(e), new, e.convention) for e, new in zip(self.scores, after, strict=True)]
+        header = ("score", "value", "recalibrated", "convention")
+        page = notebook.table(f"{self.name}: {verdict(self)}", header, rows, right=(1, 2))
+        watched = [found for found in (self.groups, self.over_time, self.change) if found is not None]
+        return page + "".join(found._repr_html_() for found in watched)
+
 
 def audit(
     name: str,
@@ -169,7 +194,7 @@ def audit(
         ('temperature 1.91', True)
     """
     judgements = metrics.judge(predictions, draws=draws, seed=seed, progress=_part(progress, 0.0, 0.4))
-    scores = _scores(predictions, bins, convention)
+    scores = scores_of(predictions, bins, convention)
     findings = tuple(_finding(judgement, margin) for judgement in judgements)
     intervals = _intervals(predictions, findings[0].view, bins, convention, draws, seed)
     if progress is not None:
@@ -181,7 +206,7 @@ def audit(
         problem = str(error).split(":")[0]  # what follows a colon is advice to direct callers of the fit
     else:
         judged = metrics.judge(how.predictions, draws=draws, seed=seed, progress=_part(progress, 0.6, 0.4))
-        repair = Repair(how, _scores(how.predictions, bins, convention), judged)
+        repair = Repair(how, scores_of(how.predictions, bins, convention), judged)
     parts = {score: metrics.decomposition(predictions, score=score) for score in ("log_loss", "brier")}
     if progress is not None:
         progress(1.0)
@@ -209,7 +234,7 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
     )
 
 
-def _scores(given: Predictions, bins: int | None, convention: ConventionName) -> metrics.Scores:
+def scores_of(given: Predictions, bins: int | None = None, convention: ConventionName = "paper") -> metrics.Scores:
     """All scores; of two classes, those of pairs are scores of the probability of class 1."""
     scores = metrics.evaluate(given, bins=bins, convention=convention)
     if given.task != "binary":

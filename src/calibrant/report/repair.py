@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.arrays import Array
+from calibrant.metrics import notebook
 from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import Predictions, Task
 from calibrant.metrics.views import sample_weight
@@ -43,6 +44,10 @@ class Recalibrated:
     calibrator: Any
     predictions: Predictions
     tried: dict[str, float]
+
+    def _repr_html_(self) -> str:
+        rows = [(f"log loss of {name}, cross-fitted", f"{loss:.4f}") for name, loss in self.tried.items()]
+        return notebook.table(f"Recalibration by {self.description}", (), rows)
 
 
 def recalibrated(given: Predictions, seed: int) -> Recalibrated:

@@ -1,20 +1,23 @@
 """The verdict: an audit in a few sentences, each of them about what was tested."""
 
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calibrant.metrics import smooth_ece
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.verdicts import p_value
-from calibrant.report.audit import Audit, Finding, Repair
 from calibrant.report.chance import ERRORS, chance_gap
+
+if TYPE_CHECKING:  # an audit shows its verdict, so it imports this file
+    from calibrant.report.audit import Audit, Finding, Repair
 
 # Classes or labels that are described one by one; the rest are counted.
 MOST_NAMED = 3
 
 
-def verdict(audit: Audit) -> str:
+def verdict(audit: "Audit") -> str:
     """Say how wrong the stated probabilities are, how certain that is, and whether recalibration helps.
 
     What is judged is named: the risk of class 1, the top label, each class or label, the confidence. An error is told
@@ -76,14 +79,14 @@ def is_saturated(predictions: Predictions) -> bool:
     return predictions.logits is None and float((predictions.confidence == 1).mean()) > 0.5
 
 
-def caveat(audit: Audit) -> str:
+def caveat(audit: "Audit") -> str:
     """A reservation about a fitted recalibration; empty if there is none."""
     if audit.repair is None or not is_saturated(audit.predictions):
         return ""
     return "most confidences are exactly 1, so the fit depends on the number used in place of p = 0"
 
 
-def _alone(found: Finding, samples: int) -> str:
+def _alone(found: "Finding", samples: int) -> str:
     """The sentences about the confidence, the top label or the risk of class 1."""
     p, view = p_value(found.p_value), found.view
     stated = f"the risks of class {view.name}" if view.of_event else "the confidences"
@@ -107,7 +110,7 @@ def _alone(found: Finding, samples: int) -> str:
     )
 
 
-def _lean(found: Finding) -> str:
+def _lean(found: "Finding") -> str:
     over, view = found.lean.gap.value > 0, found.view
     if view.of_event:
         return f"Risks of class {view.name} are {'over' if over else 'under'}stated {found.lean.amount()}"
@@ -115,7 +118,7 @@ def _lean(found: Finding) -> str:
     return f"{'Over' if over else 'Under'}-confident{where} {found.lean.amount()}"
 
 
-def _shape(found: Finding) -> str:
+def _shape(found: "Finding") -> str:
     """How the error depends on the probability; empty if the calibration line does not say."""
     line = found.line
     if line is None or line.slope_low <= 1 <= line.slope_high:
@@ -126,7 +129,7 @@ def _shape(found: Finding) -> str:
     return f"{how} (calibration slope {line.slope:.2f})"
 
 
-def _unseen(found: Finding, samples: int) -> str:
+def _unseen(found: "Finding", samples: int) -> str:
     """Size of the errors that these samples cannot rule out."""
     equal = found.equivalence
     if equal.groups == 1:
@@ -138,7 +141,7 @@ def _unseen(found: Finding, samples: int) -> str:
     )
 
 
-def _within(found: Finding) -> str:
+def _within(found: "Finding") -> str:
     equal = found.equivalence
     if not equal.on_average or (equal.groups == 1 and not equal.everywhere):
         return ""
@@ -148,7 +151,7 @@ def _within(found: Finding) -> str:
     )
 
 
-def _together(audit: Audit, family: list[Finding], after: Finding | None) -> str:
+def _together(audit: "Audit", family: "list[Finding]", after: "Finding | None") -> str:
     """The sentence about all classes or labels."""
     kind, total = family[0].view.kind, audit.predictions.classes or len(family)
     words = f"{kind}es" if kind == "class" else f"{kind}s"
@@ -174,13 +177,13 @@ def _together(audit: Audit, family: list[Finding], after: Finding | None) -> str
     )
 
 
-def _of_class(found: Finding) -> str:
+def _of_class(found: "Finding") -> str:
     if not found.lean.shown:
         return f"is within chance on average, but {_shape(found) or 'not at every probability'}"
     return f"is {'over' if found.lean.gap.value > 0 else 'under'}stated {found.lean.amount()}"
 
 
-def _hope(audit: Audit) -> str:
+def _hope(audit: "Audit") -> str:
     if audit.repair is None:
         return f"Recalibration was not tried: {audit.problem}."
     but = caveat(audit)
@@ -188,7 +191,7 @@ def _hope(audit: Audit) -> str:
     return f"Recalibration by {how} {_effect(audit, audit.repair)}{but and f', but {but}'}."
 
 
-def _effect(audit: Audit, repair: Repair) -> str:
+def _effect(audit: "Audit", repair: "Repair") -> str:
     alone = [found for found in repair.judgements if found.view.kind not in ("class", "label")]
     chance = all(abs(_gap(found.view.pairs)) <= chance_gap(found.view.pairs) for found in alone)
     if chance and not any(found.rejected for found in repair.judgements):

@@ -65,3 +65,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"calibrant.training.{module}"), name)
     except ModuleNotFoundError as error:
         raise ImportError(f"{name} needs the package {error.name}: pip install 'calibrant[{extra}]'") from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
