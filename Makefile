@@ -30,7 +30,7 @@ lint: .venv/dev.stamp  ## formatting, style and types
 	$(BIN)/mypy
 
 bench: .venv/peers.stamp  ## measure speed and memory against named peers; writes results/
-	for part in objectives metrics posthoc scale training; do $(BIN)/python -m benchmarks.$$part || exit 1; done
+	for part in objectives metrics posthoc files scale training; do $(BIN)/python -m benchmarks.$$part || exit 1; done
 
 docs: .venv/dev.stamp  ## the documentation, into docs/_build
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build

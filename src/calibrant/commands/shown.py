@@ -160,11 +160,7 @@ def as_data(audit: Audit) -> dict[str, Any]:
 
 
 def _finding(found: Finding) -> dict[str, Any]:
-    return {
-        "kind": found.view.kind,
-        "name": found.view.name,
-        "rejected_at_5_percent": found.rejected,
-        "p_value": found.p_value,
+    return _judgement(found) | {
         "test": asdict(found.test),
         "gap": asdict(found.lean.gap),
         "factor": None if found.lean.factor is None else found.lean.factor._asdict(),
@@ -192,7 +188,7 @@ def _repair(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _judgement(found: Judgement) -> dict[str, Any]:
+def _judgement(found: Finding | Judgement) -> dict[str, Any]:
     return {
         "kind": found.view.kind,
         "name": found.view.name,
