@@ -50,7 +50,7 @@ def verdict(audit: "Audit") -> str:
     return " ".join([*said, *_watched(audit)])
 
 
-def _watched(audit: Audit) -> list[str]:
+def _watched(audit: "Audit") -> list[str]:
     """What was found in groups, over time, and since the baseline."""
     said = []
     if audit.groups is not None and audit.groups.rejected:
