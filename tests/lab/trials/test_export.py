@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibrant import metrics
 from calibrant.cli import app
 from calibrant.files import FileError, read_json, write_json, write_predictions
 from calibrant_lab.trials import store as kept
@@ -15,6 +16,7 @@ from calibrant_lab.trials.export import export
 from calibrant_lab.trials.store import Store
 from tests.lab.made_trials import failed, finished, halfway, of
 
+RESULTS = Path(__file__).parents[3] / "results"
 ESD, NLL = of("esd", weight=2.0), of("nll")
 
 
@@ -91,3 +93,18 @@ def test_logits_beyond_float16_are_refused(store: Store, tmp_path: Path) -> None
     with pytest.raises(FileError, match=r"has logits up to 1e\+05, beyond float16"):
         export(store, tmp_path / "runs.json", predictions=True)
     assert not (tmp_path / "runs.npz").exists()
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "mnist").glob("trials-*.npz")), ids=lambda path: str(path.stem))
+def test_published_logits_give_the_published_scores(path: Path) -> None:
+    trials = json.loads(path.with_suffix(".json").read_text())["trials"]
+    with np.load(path) as arrays:
+        assert len(arrays) == 2 * len(trials)
+        for trial in trials:
+            name = trial["trial"]
+            given = metrics.predictions(
+                logits=arrays[f"{name}_logits"].astype(np.float32), target=arrays[f"{name}_target"]
+            )
+            assert metrics.accuracy(given) == pytest.approx(trial["test"]["accuracy"], abs=2e-4)
+            assert metrics.ece(given) == pytest.approx(trial["test"]["ece"], abs=2e-4)
+            assert metrics.nll(given) == pytest.approx(trial["test"]["nll"], rel=1e-3)
