@@ -7,16 +7,16 @@ from typing import Unpack
 
 import numpy as np
 
-from calibrant import inputs
 from calibrant.arrays import Array
 from calibrant.metrics import notebook
 from calibrant.metrics.brownian import exceeds_distance, exceeds_range, upper_tail
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
-from calibrant.metrics.verdicts import p_value
+from calibrant.metrics.verdicts import Tested, p_value
 
 
+@notebook.shown
 @dataclass(frozen=True)
-class AnalyticTest:
+class AnalyticTest(Tested):
     """Test of the hypothesis that the probabilities are calibrated, by the law of its statistic for many samples.
 
     Attributes:
@@ -29,16 +29,8 @@ class AnalyticTest:
     statistic: float
     p_value: float
 
-    def rejected(self, level: float = 0.05) -> bool:
-        """Whether the hypothesis that the probabilities are calibrated is rejected at this level."""
-        inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
-        return self.p_value <= level
-
     def __str__(self) -> str:
         return f"{self.name} {self.statistic:z.2f}, {p_value(self.p_value)}"
-
-    def _repr_html_(self) -> str:
-        return notebook.one(str(self), self)
 
 
 def spiegelhalter_test(

@@ -22,6 +22,7 @@ from calibrant.metrics.verdicts import Interval, p_value
 FEWEST = 30
 
 
+@notebook.shown
 @dataclass(frozen=True)
 class Change:
     """Calibration of two sets of different samples.
@@ -68,9 +69,6 @@ class Change:
             return f"no change of calibration is detected ({p_value(self.p_value)}): {moved}"
         verdict = "and is worse" if self.worse else "but is not clearly worse"
         return f"calibration has changed ({p_value(self.p_value)}) {verdict}: {moved}"
-
-    def _repr_html_(self) -> str:
-        return notebook.one(str(self), self)
 
 
 def calibration_change(before: Predictions, after: Predictions) -> Change:
@@ -120,6 +118,7 @@ def calibration_change(before: Predictions, after: Predictions) -> Change:
     )  # fmt: skip
 
 
+@notebook.shown
 @dataclass(frozen=True)
 class Window:
     """Calibration in one window of time.
@@ -139,9 +138,6 @@ class Window:
     mean_confidence: float
     accuracy: float
     gap: Interval
-
-    def _repr_html_(self) -> str:
-        return notebook.one(f"{self.start} to {self.end}", self)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ STEPS = 100
 ERRORS = 1.959964
 
 
+@notebook.shown
 class CalibrationLine(NamedTuple):
     """The line that predicts the log-odds of the event from those of the stated probability.
 
@@ -45,9 +46,6 @@ class CalibrationLine(NamedTuple):
             f"intercept {self.intercept:z.2f} ({self.intercept_low:z.2f} to {self.intercept_high:z.2f}), "
             f"{p_value(self.p_value)}"
         )
-
-    def _repr_html_(self) -> str:
-        return notebook.one(str(self), self)
 
 
 def calibration_line(

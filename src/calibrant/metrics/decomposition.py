@@ -15,6 +15,7 @@ ProperScore = Literal["log_loss", "brier"]
 STEPS = 50
 
 
+@notebook.shown
 class Decomposition(NamedTuple):
     """A proper score as the sum of two parts: ``loss == calibration + refinement``.
 
@@ -29,9 +30,6 @@ class Decomposition(NamedTuple):
     calibration: float
     refinement: float
     recalibration: str
-
-    def _repr_html_(self) -> str:
-        return notebook.one("loss = calibration + refinement", self)
 
 
 def decomposition(

@@ -38,6 +38,7 @@ class Groups(NamedTuple):
         return float(np.maximum(np.abs(self.low), np.abs(self.high)).max())
 
 
+@notebook.shown
 @dataclass(frozen=True)
 class Equivalence:
     """Whether the data show that probabilities are right to within a margin.
@@ -77,9 +78,6 @@ class Equivalence:
             f"{100 * self.low:z.2f} to {100 * self.high:z.2f}); in every one of {self.groups} groups by probability "
             f"the gap is at most {100 * self.largest:.2f} points"
         )
-
-    def _repr_html_(self) -> str:
-        return notebook.one(str(self), self)
 
 
 def equivalence(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+@notebook.shown
 @dataclass(frozen=True)
 class Score:
     """One number, and how it was computed.
@@ -41,9 +42,6 @@ class Score:
     def __str__(self) -> str:
         metric = described(self.key)
         return metric.shown(self.value, signed=metric.signed)
-
-    def _repr_html_(self) -> str:
-        return notebook.one(f"{self.label.strip()} {self}", self)
 
 
 class Scores:

@@ -22,6 +22,7 @@ from calibrant.metrics.verdicts import CalibrationTest, Interval, p_value
 Columns = Values | Mapping[str, Values]
 
 
+@notebook.shown
 @dataclass(frozen=True)
 class GroupScore:
     """Calibration of one group.
@@ -57,9 +58,6 @@ class GroupScore:
             f"{self.name}: gap {100 * gap.value:+z.2f} points (95 % interval {100 * gap.low:+z.2f} to "
             f"{100 * gap.high:+z.2f}), {p_value(self.p_value)} after correction, {self.samples:,} samples"
         )
-
-    def _repr_html_(self) -> str:
-        return notebook.one(str(self), self)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ BEYOND_DOUBT, EVENTS = 1e-9, 10.0
 FEWEST_DRAWS = 100
 
 
+@notebook.shown
 @dataclass(frozen=True, eq=False)
 class Judgement:
     """Test of one view.
@@ -43,9 +44,6 @@ class Judgement:
     def rejected(self) -> bool:
         """Whether the hypothesis is rejected at 5 %, after the correction."""
         return self.p_value <= 0.05
-
-    def _repr_html_(self) -> str:
-        return notebook.one(str(self.view), self)
 
 
 def judge(

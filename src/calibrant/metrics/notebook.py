@@ -3,7 +3,9 @@
 import html
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind", bound=Any)
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = (1,)) -> str:
@@ -25,15 +27,26 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], ri
     return f"<table><caption>{html.escape(caption)}</caption>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
 
 
-def one(caption: str, result: Any) -> str:
-    """Return a table of HTML with a row for each field of a result, a data class or a named tuple."""
-    names = [field.name for field in fields(result)] if is_dataclass(result) else result._fields
-    return table(caption, (), [(_words(name), _shown(name, getattr(result, name))) for name in names])
+def shown(kind: Kind) -> Kind:
+    """Let a notebook show results of a data class or a named tuple as tables, with a row for each field.
+
+    The caption is what a result prints as, or else the first line that describes its class.
+    """
+    prints = "__str__" in vars(kind)
+    described = (kind.__doc__ or kind.__name__).splitlines()[0].replace("`", "")
+
+    def page(result: Any) -> str:
+        names = [field.name for field in fields(result)] if is_dataclass(result) else result._fields
+        rows = [(_words(name), _cell(name, getattr(result, name))) for name in names]
+        return table(str(result) if prints else described, (), rows)
+
+    kind._repr_html_ = page
+    return kind
 
 
 def several(caption: str, columns: dict[str, Sequence[Any]]) -> str:
     """Return a table of HTML with these columns; all but the first are aligned right."""
-    rows = [list(map(_shown, columns, row)) for row in zip(*columns.values(), strict=True)]
+    rows = [list(map(_cell, columns, row)) for row in zip(*columns.values(), strict=True)]
     return table(caption, [_words(name) for name in columns], rows, right=range(1, len(columns)))
 
 
@@ -57,7 +70,7 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _shown(name: str, value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
     if name.endswith("p_value") and value < 0.001:
         return "< 0.001"
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -159,6 +159,7 @@ def brier_top(
     return part_of(data, CumulativeSums).squares / data.total
 
 
+@notebook.shown
 class BrierDecomposition(NamedTuple):
     r"""The Brier score of pairs as an exact sum over bins.
 
@@ -173,9 +174,6 @@ class BrierDecomposition(NamedTuple):
     uncertainty: float
     within_variance: float
     within_covariance: float
-
-    def _repr_html_(self) -> str:
-        return notebook.one("Brier score over bins", self)
 
 
 def brier_decomposition(
@@ -222,6 +220,7 @@ def brier_decomposition(
     )
 
 
+@notebook.shown
 class Corp(NamedTuple):
     """The Brier score of pairs without bins: ``brier == miscalibration - discrimination + uncertainty``."""
 
@@ -229,9 +228,6 @@ class Corp(NamedTuple):
     miscalibration: float
     discrimination: float
     uncertainty: float
-
-    def _repr_html_(self) -> str:
-        return notebook.one("Brier score = miscalibration - discrimination + uncertainty", self)
 
 
 def corp_decomposition(

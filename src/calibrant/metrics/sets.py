@@ -16,6 +16,7 @@ from calibrant.metrics.given import Values, as_tensor, checked_target
 SIZES = (1, 3, 6, 10, 100)
 
 
+@notebook.shown
 class Stratum(NamedTuple):
     """Coverage of the sets with ``low`` to ``high`` classes.
 
@@ -30,9 +31,6 @@ class Stratum(NamedTuple):
     high: int
     samples: int
     coverage: float
-
-    def _repr_html_(self) -> str:
-        return notebook.one(f"sets of {self.low} to {self.high} classes", self)
 
 
 def coverage(sets: Values, target: Values) -> float:

@@ -31,8 +31,19 @@ def _interval(metric: str, low: float, high: float, level: float) -> str:
     return f"{100 * level:g} % interval {number(metric, low)} to {number(metric, high)}"
 
 
+class Tested:
+    """A test of the hypothesis of calibration."""
+
+    p_value: float
+
+    def rejected(self, level: float = 0.05) -> bool:
+        """Whether the hypothesis of calibration is rejected at this level."""
+        inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+        return self.p_value <= level
+
+
 @dataclass(frozen=True)
-class CalibrationTest:
+class CalibrationTest(Tested):
     """Test of the hypothesis that the model is calibrated.
 
     Attributes:
@@ -55,11 +66,6 @@ class CalibrationTest:
     draws: int
     null_mean: float
     critical_value: float
-
-    def rejected(self, level: float = 0.05) -> bool:
-        """Whether the hypothesis that the model is calibrated is rejected at this level."""
-        inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
-        return self.p_value <= level
 
     def _repr_html_(self) -> str:
         rows = [

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from calibrant import metrics
 from calibrant.metrics import (
@@ -153,8 +154,8 @@ class Audit:
         rows = [(e.label, str(e), new, e.convention) for e, new in zip(self.scores, after, strict=True)]
         header = ("score", "value", "recalibrated", "convention")
         page = notebook.table(f"{self.name}: {verdict(self)}", header, rows, right=(1, 2))
-        watched = [found for found in (self.groups, self.over_time, self.change) if found is not None]
-        return page + "".join(found._repr_html_() for found in watched)
+        watched: list[Any] = [self.groups, self.over_time, self.change]
+        return page + "".join(found._repr_html_() for found in watched if found is not None)
 
 
 def audit(
