@@ -176,7 +176,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments, exit_on_error=False, print_error=False)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        # rich ends the program with 1 if the reader has gone, which would mean that a condition of --fail-if holds.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         # The reader of our output, such as head, has gone; without this, Python would complain once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

@@ -105,3 +105,14 @@ def test_a_constant_gap_is_rejected_in_5_percent() -> None:
     )
     assert rejected <= 600 * 0.05 + 3 * math.sqrt(600 * 0.0475)
     assert rejected >= 5
+
+
+def test_times_have_the_digits_that_windows_need() -> None:
+    given = np.full(600, 0.5), np.arange(600) % 2
+    start = np.datetime64("2024-06-29T10:34:46.831529507")
+    steps = {"D": np.timedelta64(1, "D"), "m": np.timedelta64(30, "s"), "s": np.timedelta64(200, "ms")}
+    for unit, step in steps.items():
+        found = metrics.calibration_over_time(*given, time=start + np.arange(600) * step)
+        assert found.windows[0].start == str(start.astype(f"M8[{unit}]"))
+    seconds = 1_719_657_286 + np.arange(600) * 3600
+    assert metrics.calibration_over_time(*given, time=seconds).windows[0].start == "1719657286"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from calibrant import metrics, report
+from calibrant.metrics import Scores
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.verdicts import p_value
 from calibrant.report.chance import chance_gap
@@ -241,3 +242,34 @@ def test_labels_are_judged_one_by_one_from_the_file_to_the_page() -> None:
     assert [found.view.name for found in audit.findings if found.rejected] == ["owl"]
     assert "1 of 3 labels are not calibrated" in report.verdict(audit)
     assert "owl" in report.render([audit])
+
+
+def test_a_repair_that_harms_what_was_right_says_so() -> None:
+    rng = np.random.default_rng(0)
+    given = metrics.predictions(probabilities=rng.dirichlet(np.ones(3), 500), target=rng.integers(3, size=500))
+    found = report.audit("model", given, draws=30)
+    assert found.repair is not None
+    right = replace(found.findings[0], p_value=0.9)
+    raised = Scores(500, 3, tuple(
+        replace(score, value=score.value + 0.02) if score.key == "ece" else score for score in found.scores
+    ))  # fmt: skip
+    harmed = replace(found, findings=(right, *found.findings[1:]), repair=replace(found.repair, scores=raised))
+    assert "but raises the ECE of the confidence in the top label from" in report.verdict(harmed)
+    assert "raises the ECE" not in report.verdict(replace(found, findings=(right, *found.findings[1:])))
+
+
+def test_a_repair_of_all_samples_is_not_called_one_of_groups() -> None:
+    rng = np.random.default_rng(0)
+    risk = rng.uniform(0.1, 0.9, 3000)
+    given = metrics.predictions(probabilities=risk, target=rng.random(3000) < risk**2)
+    found = report.audit("model", given, draws=50)
+    groups = metrics.calibration_by_group(found.judged, groups=np.arange(3000) % 2)
+    assert "(cross-fitted)." in report.verdict(found)
+    assert "groups and times were not tested again" in report.verdict(replace(found, groups=groups))
+
+
+def test_long_names_are_cut_in_the_verdict() -> None:
+    rng = np.random.default_rng(0)
+    risk = rng.uniform(0.1, 0.9, 1000)
+    given = metrics.predictions(probabilities=risk, target=rng.random(1000) < risk / 2, classes=["no", "y" * 300])
+    assert f"class {59 * 'y'}\N{HORIZONTAL ELLIPSIS} are" in report.verdict(report.audit("model", given, draws=30))

@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands import Engine
-from calibrant.commands.monitor import NOTHING, Watch, append_history, failures, watched
+from calibrant.commands.monitor import NOTHING, Watch, append_history, check_columns, failures, watched
 from calibrant.commands.shown import as_data, print_audit, print_watched
 from calibrant.commands.terminal import (
     Advance,
@@ -87,11 +87,6 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
         audits = [_audit(path, name, options, notices, begin) for path, name in zip(paths, names, strict=True)]
         begin("comparing")
         compared = _compare(audits, options)
-        if report is not None:
-            begin("writing the report")
-            from calibrant.report import write_report
-
-            write_report(report, audits, compared.pairs, made=_made(paths))
     failed = failures(audits, options.watch.conditions)
     if as_json:
         print_json({
@@ -104,9 +99,14 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
         _show(audits, compared, Console())
         for name, found in notices.items():
             show_notices(Console(), found, f"{name}: " if len(audits) > 1 else "")
-        if report is not None:
+    # Last, so that a full disk does not lose what was found.
+    if report is not None:
+        from calibrant.report import write_report
+
+        write_report(report, audits, compared.pairs, made=_made(paths))
+        if not as_json:
             Console().print(f"Report: {plain(str(report))}", soft_wrap=True, highlight=False)
-    if options.watch.history is not None:  # last, so that a full disk does not lose what was found
+    if options.watch.history is not None:
         append_history(options.watch.history, audits, paths)
     return failed
 
@@ -134,6 +134,7 @@ def _audit(
     notices[name] = source.notices
     with naming(path):
         given = source.predictions()
+    check_columns(source, options.watch)
     found = audit(
         name, given, bins=options.bins, convention=options.convention, draws=options.draws, seed=options.seed,
         margin=options.margin, progress=begin(f"{name}: testing"),

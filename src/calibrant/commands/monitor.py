@@ -84,6 +84,11 @@ def parsed(text: str) -> Condition:
     return Condition(text, found[1], found[2], limit)
 
 
+def check_columns(source: Source, watch: Watch) -> None:
+    """Raise an error if a column of groups or of times is not there, before the audit takes its time."""
+    source.columns([*watch.groups, *([watch.time] if watch.time else [])])
+
+
 def watched(audit: Audit, source: Source, watch: Watch, names: Columns) -> Audit:
     """Add what was asked for to an audit: groups, time and the change since the baseline."""
     if not (watch.groups or watch.time or watch.baseline):

@@ -68,8 +68,10 @@ def _print_findings(console: Console, audit: Audit) -> None:
     table.add_column("judged", overflow="fold")
     for heading in ("gap", "95 % interval", "p", "within"):
         table.add_column(heading, justify="right", no_wrap=True)
-    shown = sorted(audit.findings[1:], key=lambda found: found.p_value)[: MOST_VIEWS - 1]
-    for found in (audit.findings[0], *shown):
+    alone = [found for found in audit.findings if found.view.kind not in ("class", "label")]
+    family = sorted((found for found in audit.findings if found not in alone), key=lambda found: found.p_value)
+    shown = [*alone, *family][:MOST_VIEWS]
+    for found in shown:
         gap, margin = found.lean.gap, found.equivalence.margin
         table.add_row(
             plain("top label" if found.view.kind == "top label" else f"{found.view.kind} {found.view.name}"),
@@ -79,12 +81,13 @@ def _print_findings(console: Console, audit: Audit) -> None:
             f"± {100 * margin:g}" if found.equivalence.on_average else "not shown",
         )
     console.print(table)
-    rest = len(audit.findings) - 1 - len(shown)
+    rest = len(audit.findings) - len(shown)
     draws = max(found.test.draws for found in audit.findings)
     _print(
         console,
-        f"p: ESD of up to {draws:,} data sets drawn from calibrated probabilities, with Holm's correction for classes "
-        f"or labels. Gaps in points.{f' {rest:,} more are in --json.' if rest else ''}",
+        f"p: ESD of up to {draws:,} data sets drawn from calibrated probabilities, Kuiper's test where that is beyond "
+        "doubt (below 1e-9), and Holm's correction for classes or labels. Gaps in points."
+        f"{f' {rest:,} more are in --json.' if rest else ''}",
     )
 
 

@@ -219,8 +219,10 @@ def calibration_over_time(
     weight = np.ones(len(data)) if data.weight is None else data.weight
     gap = (data.confidence.astype(np.float64) - data.correct)[order]
     p, at = _constancy(gap, weight[order], ends)
-    found = [_window(data, order[rows], ordered[rows]) for rows in _cuts(ends, windows)]
-    return TimeCalibration(tuple(found), p, _shown(ordered[at]))
+    cuts = _cuts(ends, windows)
+    shown = _rounded(ordered, len(cuts))
+    found = [_window(data, order[rows], shown[rows]) for rows in cuts]
+    return TimeCalibration(tuple(found), p, _shown(shown[at]))
 
 
 def _moments(time: Any, samples: int) -> Array:
@@ -277,5 +279,15 @@ def _window(data: Predictions, rows: IndexArray, moments: Array) -> Window:
     return Window(_shown(moments[0]), _shown(moments[-1]), len(part), mean_confidence(part), accuracy(part), gap)
 
 
+def _rounded(moments: Array, windows: int) -> Array:
+    """Dates with no more digits than windows need: days if each has several, else minutes or seconds."""
+    if moments.dtype.kind != "M" or moments.dtype.str[-3:] in ("[Y]", "[M]", "[W]", "[D]"):
+        return moments
+    seconds = (moments[-1] - moments[0]).astype("timedelta64[s]").astype(float) / windows
+    unit = "D" if seconds >= 2 * 86400 else "m" if seconds >= 120 else "s"
+    rounded: Array = moments.astype(f"M8[{unit}]")
+    return rounded
+
+
 def _shown(moment: Any) -> str:
-    return str(moment) if np.asarray(moment).dtype.kind == "M" else f"{moment:g}"
+    return str(moment) if np.asarray(moment).dtype.kind == "M" else f"{moment:.10g}"

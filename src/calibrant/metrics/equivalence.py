@@ -72,7 +72,8 @@ class Equivalence:
         return self.largest <= self.margin
 
     def __str__(self) -> str:
-        shown = "shown" if self.on_average else "not shown"
+        outside = self.low > self.margin or self.high < -self.margin
+        shown = "shown" if self.on_average else "no" if outside else "not shown"
         return (
             f"within ± {100 * self.margin:g} points on average: {shown} ({100 * self.level:.4g} % interval of the gap "
             f"{100 * self.low:z.2f} to {100 * self.high:z.2f}); in every one of {self.groups} groups by probability "

@@ -27,17 +27,19 @@ class Score:
         value: The number.
         convention: How exactly it was computed: bins, edges, estimator.
         task: Task of the predictions, which some display names depend on.
+        name: Display name, if it is not that of the metric.
     """
 
     key: str
     value: float
     convention: str
     task: Task = "multi-class"
+    name: str = ""
 
     @property
     def label(self) -> str:
         """Display name; indented if it is a part of the score above."""
-        return for_task(described(self.key), self.task).label
+        return self.name or for_task(described(self.key), self.task).label
 
     def __str__(self) -> str:
         metric = described(self.key)

@@ -248,8 +248,9 @@ def scores_of(given: Predictions, bins: int | None = None, convention: Conventio
     def entry(one: Score, other: Score) -> Score:
         if one.key in OF_TOP_LABEL or metrics.METRICS[one.key].of_classes:
             return one
-        convention = f"mean {stated} - its share" if one.key == "gap" else f"{stated}; {other.convention}"
-        return replace(other, convention=convention)
+        convention = other.convention.replace("accuracy", "share")
+        convention = f"mean {stated} - its share" if one.key == "gap" else f"{stated}; {convention}"
+        return replace(other, convention=convention, name=f"Brier, {stated}" if one.key == "brier_top" else "")
 
     return metrics.Scores(scores.samples, scores.classes, tuple(map(entry, scores, of_risk)))
 

@@ -47,7 +47,8 @@ def footer(audits: Sequence[Audit]) -> str:
     return (
         f"Made by Calibrant {metadata.version('calibrant')} from {samples}. "
         f"p\N{NON-BREAKING HYPHEN}values of calibration: "
-        f"ESD of {counted(test.draws, 'data set')} drawn from a calibrated model, seed {audits[0].seed}."
+        f"ESD of {counted(test.draws, 'data set')} drawn from a calibrated model, seed {audits[0].seed}; for classes "
+        "and labels as many as are needed, or Kuiper's test where that is below 1e\N{MINUS SIGN}9."
     )
 
 

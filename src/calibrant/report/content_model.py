@@ -7,6 +7,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from calibrant.metrics import CONVENTIONS, Interval, Score
+from calibrant.metrics.proper import accuracy, mean_confidence
 from calibrant.metrics.verdicts import number as measured
 from calibrant.metrics.verdicts import p_value
 from calibrant.report.audit import Audit
@@ -131,7 +132,16 @@ def _facts(audit: Audit) -> list[dict[str, str]]:
     }
     if audit.task in ("confidence", "multi-label"):
         notes |= {"accuracy": "", "mean_confidence": ""}
-    facts = []
+    facts: list[dict[str, str]] = []
+    if audit.task == "multi-label":  # the test is that of single labels
+        notes["esd"] = ""
+    if audit.task == "binary":
+        notes = {key: note for key, note in notes.items() if key not in ("accuracy", "mean_confidence")}
+        event = _event(audit)
+        shares = {f"share of {event}": accuracy(audit.judged), "mean probability": mean_confidence(audit.judged)}
+        facts = [
+            {"label": label, "value": percent(share), "note": "", "interval": ""} for label, share in shares.items()
+        ]
     for key, note in notes.items():
         if key not in shown:
             continue
@@ -222,5 +232,12 @@ def _before_and_after(audit: Audit) -> Iterator[dict[str, str]]:
     for key in REPAIRED:
         if key in before and key in after:
             yield {"label": before[key].label, "before": str(before[key]), "after": str(after[key])}
-    tests = (audit.test, audit.repair.judgements[0].test)
-    yield {"label": "p of calibration", "before": bare_p(tests[0].p_value), "after": bare_p(tests[1].p_value)}
+    for name, kinds in (("p", ("confidence", "top label", "risk")), ("smallest p", ("class", "label"))):
+        found = [
+            [each.p_value for each in judged if each.view.kind in kinds]
+            for judged in (audit.findings, audit.repair.judgements)
+        ]
+        if all(found):
+            views = {each.view.kind for each in audit.findings} & set(kinds)
+            of = "classes" if "class" in views else f"{views.pop()}{'s' if 'label' in views else ''}"
+            yield {"label": f"{name}, {of}", "before": bare_p(min(found[0])), "after": bare_p(min(found[1]))}

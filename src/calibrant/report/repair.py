@@ -138,7 +138,8 @@ def _described(name: str, calibrator: Any, predictions: Predictions) -> str:
     if isinstance(calibrator, TemperatureScaling):
         return f"temperature {calibrator.temperature_:.3g}{_emptied(predictions)}"
     shares = sorted(calibrator.weights_.items(), key=lambda each: -each[1])
-    return f"a mixture of methods ({', '.join(f'{member} {share:.0%}' for member, share in shares[:3])})"
+    named = ", ".join(f"{member} {share:.0%}" for member, share in shares[:3])
+    return f"a mixture of methods ({named}{', and others' if len(shares) > 3 else ''})"
 
 
 def _emptied(predictions: Predictions) -> str:

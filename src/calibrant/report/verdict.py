@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # an audit shows its verdict, so it imports this file
 
 # Classes or labels that are described one by one; the rest are counted.
 MOST_NAMED = 3
+# Rise of ECE that is mentioned, and the longest name, in letters, that is not cut.
+LEAST_HARM, LONGEST = 0.005, 60
 
 
 def verdict(audit: "Audit") -> str:
@@ -55,7 +57,9 @@ def _watched(audit: "Audit") -> list[str]:
     said = []
     if audit.groups is not None and audit.groups.rejected:
         wrong = audit.groups.rejected
-        named = "; ".join(f"{group.name} ({100 * group.gap.value:+z.2f} points)" for group in wrong[:MOST_NAMED])
+        named = "; ".join(
+            f"{_short(group.name)} ({100 * group.gap.value:+z.2f} points)" for group in wrong[:MOST_NAMED]
+        )
         more = f"; and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
         are = "is" if len(wrong) == 1 else "are"
         said.append(
@@ -67,6 +71,10 @@ def _watched(audit: "Audit") -> list[str]:
     if audit.change is not None and audit.change.changed:
         said.append(f"Since the baseline, {audit.change}.")
     return said
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _sentence(found: object) -> str:
@@ -89,7 +97,7 @@ def caveat(audit: "Audit") -> str:
 def _alone(found: "Finding", samples: int) -> str:
     """The sentences about the confidence, the top label or the risk of class 1."""
     p, view = p_value(found.p_value), found.view
-    stated = f"the risks of class {view.name}" if view.of_event else "the confidences"
+    stated = f"the risks of class {_short(view.name)}" if view.of_event else "the confidences"
     if view.kind == "top label":
         stated = "the confidences in the top label"
     rejected = "is rejected" if found.rejected else "is not rejected"
@@ -113,7 +121,7 @@ def _alone(found: "Finding", samples: int) -> str:
 def _lean(found: "Finding") -> str:
     over, view = found.lean.gap.value > 0, found.view
     if view.of_event:
-        return f"Risks of class {view.name} are {'over' if over else 'under'}stated {found.lean.amount()}"
+        return f"Risks of class {_short(view.name)} are {'over' if over else 'under'}stated {found.lean.amount()}"
     where = " in the top label" if view.kind == "top label" else ""
     return f"{'Over' if over else 'Under'}-confident{where} {found.lean.amount()}"
 
@@ -168,7 +176,7 @@ def _together(audit: "Audit", family: "list[Finding]", after: "Finding | None") 
         widest = max(abs(gap.value) + wider * (gap.high - gap.low) / 2 for gap in gaps)
         none = f"None of {of} is rejected as uncalibrated (smallest {p_value(smallest)}, {holm})"
         return f"{none}; average errors of up to {100 * widest:.2f} points cannot be ruled out."
-    named = "; ".join(f"{kind} {found.view.name} {_of_class(found)}" for found in wrong[:MOST_NAMED])
+    named = "; ".join(f"{kind} {_short(found.view.name)} {_of_class(found)}" for found in wrong[:MOST_NAMED])
     more = f"; and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
     start = "But the" if after is not None and not after.rejected else "The"
     return (
@@ -180,22 +188,36 @@ def _together(audit: "Audit", family: "list[Finding]", after: "Finding | None") 
 def _of_class(found: "Finding") -> str:
     if not found.lean.shown:
         return f"is within chance on average, but {_shape(found) or 'not at every probability'}"
-    return f"is {'over' if found.lean.gap.value > 0 else 'under'}stated {found.lean.amount()}"
+    shape = _shape(found)
+    over = "over" if found.lean.gap.value > 0 else "under"
+    return f"is {over}stated {found.lean.amount()}{shape and f', and {shape}'}"
 
 
 def _hope(audit: "Audit") -> str:
     if audit.repair is None:
         return f"Recalibration was not tried: {audit.problem}."
-    but = caveat(audit)
+    but = caveat(audit) or _harm(audit, audit.repair)
     how = audit.repair.how.description
     return f"Recalibration by {how} {_effect(audit, audit.repair)}{but and f', but {but}'}."
+
+
+def _harm(audit: "Audit", repair: "Repair") -> str:
+    """What recalibration makes worse though it was not wrong; empty if nothing."""
+    before, after = audit.scores.ece, repair.scores.ece
+    if audit.findings[0].rejected or audit.task == "multi-label" or after - before < LEAST_HARM:
+        return ""
+    return f"raises the ECE of the {audit.findings[0].view} from {100 * before:.2f} to {100 * after:.2f} %"
 
 
 def _effect(audit: "Audit", repair: "Repair") -> str:
     alone = [found for found in repair.judgements if found.view.kind not in ("class", "label")]
     chance = all(abs(_gap(found.view.pairs)) <= chance_gap(found.view.pairs) for found in alone)
     if chance and not any(found.rejected for found in repair.judgements):
-        return f"repairs it, as far as {audit.scores.samples:,} samples show (cross-fitted)"
+        together = audit.groups is not None or audit.over_time is not None
+        return (
+            f"repairs it, as far as {audit.scores.samples:,} samples show (cross-fitted)"
+            f"{', on all samples together: groups and times were not tested again' if together else ''}"
+        )
     wrong = [place for place, found in enumerate(audit.findings) if found.rejected]
     before = float(np.mean([smooth_ece(audit.findings[place].view.pairs) for place in wrong]))
     after = float(np.mean([smooth_ece(repair.judgements[place].view.pairs) for place in wrong]))
