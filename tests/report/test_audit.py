@@ -172,8 +172,9 @@ def test_an_audit_and_its_parts_show_as_tables_in_a_notebook() -> None:
     audit = report.audit("<model>", given, draws=20)
     assert audit.repair is not None
     groups = metrics.calibration_by_group(given, groups=["north", "south"] * 150, draws=20)
-    page = replace(audit, groups=groups)._repr_html_()
-    assert page.startswith(f"<table><caption>&lt;model&gt;: {escape(report.verdict(audit))}</caption>")
+    watched = replace(audit, groups=groups)
+    page = watched._repr_html_()
+    assert page.startswith(f"<table><caption>&lt;model&gt;: {escape(report.verdict(watched))}</caption>")
     assert page.endswith(groups._repr_html_())
     assert all(f">{score}</td>" in page for score in (*audit.scores, *audit.repair.scores))
     assert "&lt;a&gt;" in audit.findings[1]._repr_html_()
