@@ -188,3 +188,14 @@ def test_an_audit_and_its_parts_show_as_tables_in_a_notebook() -> None:
 @pytest.mark.parametrize("module", [calibrant, metrics, report, training], ids=lambda module: module.__name__)
 def test_what_is_imported_when_first_used_is_listed_too(module: ModuleType) -> None:
     assert set(module.__all__) <= set(dir(module))
+
+
+def test_the_interval_of_a_loss_of_labels_is_about_the_loss_of_the_table() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(300, 4))
+    target = np.where(rng.random((300, 4)) < 0.3, -100, rng.random((300, 4)) < 1 / (1 + np.exp(-logits))).astype(int)
+    found = report.audit("tags", metrics.predictions(logits=logits, target=target, multi_label=True), draws=20)
+    for key in ("nll", "brier"):
+        assert found.intervals[key].value == pytest.approx(found.scores[key], rel=1e-9)
+    assert found.repair is not None
+    assert found.repair.how.tried[found.repair.how.method] == pytest.approx(found.repair.scores.nll, rel=1e-6)

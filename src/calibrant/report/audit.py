@@ -22,9 +22,9 @@ from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.inference import CalibrationTest
 from calibrant.metrics.predictions import Predictions, Task
 from calibrant.metrics.verdicts import p_value
-from calibrant.metrics.views import View, sample_weight
+from calibrant.metrics.views import View
 from calibrant.report.lean import Lean, lean_of
-from calibrant.report.losses import brier_losses, log_losses, mean_interval
+from calibrant.report.losses import brier_losses, log_losses, loss_weight, mean_interval
 from calibrant.report.repair import Recalibrated, recalibrated
 from calibrant.report.verdict import verdict
 
@@ -266,8 +266,8 @@ def _intervals(
                 view.pairs, metric=metric, draws=count, seed=seed, bins=bins, convention=convention
             )
     if given.probabilities is not None:
-        found["nll"] = mean_interval("nll", log_losses(given), sample_weight(given))
-        found["brier"] = mean_interval("brier", brier_losses(given), sample_weight(given))
+        found["nll"] = mean_interval("nll", log_losses(given), loss_weight(given))
+        found["brier"] = mean_interval("brier", brier_losses(given), loss_weight(given))
     return found
 
 

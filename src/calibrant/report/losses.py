@@ -9,6 +9,7 @@ from calibrant.metrics import Interval
 from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import ROWS, Predictions
 from calibrant.metrics.proper import SMALLEST_PROBABILITY
+from calibrant.metrics.views import sample_weight
 from calibrant.report.chance import ERRORS
 
 
@@ -42,6 +43,15 @@ def brier_losses(given: Predictions) -> Array:
     p[np.arange(len(p)), given.target] -= 1
     total: Array = np.square(p, out=p).sum(1)
     return total
+
+
+def loss_weight(given: Predictions) -> Array | None:
+    """Weight of each sample in a mean loss: of labels, times the number of those that are known."""
+    weight = sample_weight(given)
+    if given.task != "multi-label" or given.target is None:
+        return weight
+    known = (given.target != IGNORED).sum(1).astype(np.float64)
+    return known if weight is None else weight * known
 
 
 def mean_interval(metric: str, losses: Array, weight: Array | None) -> Interval:

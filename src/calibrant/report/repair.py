@@ -18,7 +18,7 @@ from calibrant.posthoc import (
     TemperatureScaling,
     logits_from_probabilities,
 )
-from calibrant.report.losses import log_losses
+from calibrant.report.losses import log_losses, loss_weight
 
 FEWEST = 10
 # Beyond so many numbers, or labels, the mixture of methods takes minutes, and a quicker method is tried in its place.
@@ -75,9 +75,10 @@ def recalibrated(given: Predictions, seed: int) -> Recalibrated:
             both[halves[1]], both[halves[0]] = crossed
             found[name] = _with(given, both)
         losses = {name: log_losses(one) for name, one in found.items()}
-        chosen = _best(losses, weight)
+        chosen = _best(losses, loss_weight(given))
         calibrator = _fit(chosen, task, logits, target, weight)
-    share = np.ones(len(target)) if weight is None else weight
+    counted = loss_weight(given)
+    share = np.ones(len(target)) if counted is None else counted
     tried = {name: float(share @ loss / share.sum()) for name, loss in losses.items()}
     return Recalibrated(chosen, _described(chosen, calibrator, found[chosen]), calibrator, found[chosen], tried)
 
