@@ -151,6 +151,41 @@ def test_ignored_labels_are_left_out_and_counted(tmp_path: Path) -> None:
     assert source.others() == ("id", "label")
 
 
+def test_ignored_pixels_and_single_labels_are_left_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    logits, target = rng.normal(size=(4, 3, 5, 6)), rng.integers(3, size=(4, 5, 6))
+    target[:, :2] = 255
+    weight = rng.random((4, 5, 6))
+    np.savez(tmp_path / "p.npz", logits=logits, target=target, w=weight)
+    with pytest.raises(FileError, match=r"has 255 in 48 of 120 places: give --ignore-index 255 if .* 0 to 2"):
+        read(tmp_path / "p.npz")
+    source = read(tmp_path / "p.npz", ignore_index=255, weight="w")
+    assert np.array_equal(source.values, logits[:, :, 2:].transpose(0, 2, 3, 1).reshape(72, 3))
+    assert np.array_equal(np.asarray(source.labels), target[:, 2:].ravel())
+    assert np.array_equal(np.asarray(source.weight), weight[:, 2:].ravel())
+    assert source.notices == ("48 of 120 rows with the label 255 are left out",)
+    np.savez(tmp_path / "q.npz", probabilities=np.full((3, 2), 0.6), target=[[1, 1], [-1, 0], [0, 1]])
+    with pytest.raises(FileError, match="has -1 in 1 of 6 places: give --ignore-index -1"):
+        read(tmp_path / "q.npz")
+    several = read(tmp_path / "q.npz", ignore_index=-1)
+    assert np.asarray(several.predictions().target).tolist() == [[1, 1], [-1, 0], [0, 1]]
+    assert several.notices == ("1 of 6 labels are -1, and left out",)
+    np.savez(tmp_path / "r.npz", logits=logits, target=np.full((4, 5, 6), 255))
+    with pytest.raises(FileError, match="--ignore-index 255 leaves none"):
+        read(tmp_path / "r.npz", ignore_index=255)
+
+
+@pytest.mark.parametrize("labels", ["1,-1,1", "-1.0,1.0,1.0"])
+def test_minus_one_and_one_are_two_classes(tmp_path: Path, labels: str) -> None:
+    rows = zip(labels.split(","), ("0.9", "0.2", "0.4"), strict=True)
+    source = read(write(tmp_path / "p.csv", "target,y_prob\n" + "".join(f"{y},{p}\n" for y, p in rows)))
+    assert np.asarray(source.labels).tolist() == [float(y) > 0 for y in labels.split(",")]
+    assert "read target -1 and 1 as classes 0 and 1" in source.notices
+    np.savez(tmp_path / "p.npz", predict_proba=CAT_AND_DOG, target=[-1, 1, 1], classes_=[-1, 1])
+    named = read(tmp_path / "p.npz")
+    assert (named.names, np.asarray(named.labels).tolist()) == (("-1", "1"), [0, 1, 1])
+
+
 def test_predictions_of_a_trainer_of_transformers(tmp_path: Path) -> None:
     path = tmp_path / "p.npz"
     logits = np.random.default_rng(0).normal(size=(4, 3, 2))

@@ -54,7 +54,7 @@ def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count
     cells = [str(cell).strip() for cell in labels.tolist()]
     found = set(cells)
     if names is None and (found <= {"", *WORDS} or all(_is_whole(cell) for cell in found)):
-        return Labels(numbers_of(name, labels), None)
+        return _numbered(name, numbers_of(name, labels), None, count)
     notices: tuple[str, ...] = ()
     if names is None:
         if len(found) != count:
@@ -76,6 +76,8 @@ def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count
 def _numbered(name: str, labels: Array, names: tuple[str, ...] | None, count: int) -> Labels:
     """Numbers are class indices, unless the classes are called by other numbers."""
     if names is None or not all(_is_whole(each) for each in names):
+        if count == 2 and labels.dtype.kind in "fi" and set(np.unique(labels).tolist()) == {-1, 1}:
+            return Labels((labels > 0).astype(np.int64), names, (f"read {name} -1 and 1 as classes 0 and 1",))
         if labels.dtype.kind in "fiu" and len(labels) > 1 and labels.min() == 1 and labels.max() == count:
             raise ValueError(
                 f"column {name!r} counts {count} classes from 1: subtract 1, or give --classes FILE with 1 to {count}, "
@@ -89,6 +91,23 @@ def _numbered(name: str, labels: Array, names: tuple[str, ...] | None, count: in
             f"column {name!r} has {_few([f'{each:g}' for each in unknown])}, none of the classes {_few(names)}"
         )
     return Labels(np.array([place[each] for each in labels.tolist()], np.int64), names)
+
+
+def refuse_stray(name: str, labels: Array, count: int) -> None:
+    """Refuse a single label that is no class, such as -100 or 255, with the option that leaves it out.
+
+    Raises:
+        ValueError: If there is one; several are left to the checks of predictions.
+    """
+    if labels.dtype.kind not in "fiu":
+        return
+    outside = labels[(labels < 0) | (labels >= count)]
+    if len(outside) and len(outside) < labels.size and (outside == outside[0]).all():
+        places = "rows" if labels.ndim == 1 else "places"
+        raise ValueError(
+            f"column {name!r} has {outside[0]:g} in {len(outside):,} of {labels.size:,} {places}: give "
+            f"--ignore-index {outside[0]:g} if they are to be left out; classes are 0 to {count - 1}"
+        )
 
 
 def _is_whole(cell: str) -> bool:

@@ -10,9 +10,10 @@ import numpy as np
 
 from calibrant.files import language
 from calibrant.files.arrays import Array, Npy, Npz
-from calibrant.files.cells import alike, filled, is_text, numbers_of
+from calibrant.files.cells import alike, filled, numbers_of
 from calibrant.files.error import FileError, naming
-from calibrant.files.labels import class_indices, names_of_classes
+from calibrant.files.ignored import without_ignored
+from calibrant.files.labels import class_indices, names_of_classes, refuse_stray
 from calibrant.files.source import SUFFIXES, Source, open_file
 from calibrant.files.tables import Table, cells_of_parquet
 from calibrant.files.values import checked, flattened, looks_normalised
@@ -112,14 +113,15 @@ def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns)
     source = replace(source, label=layout.labels[0] if layout.labels else None)
     if isinstance(opened, Table) and by_options:
         return language.with_options(source, opened.json(layout.values[0]))
-    values, labels = flattened(_stacked(layout, columns), labels)
-    if labels is not None and len(labels) != len(values):
-        raise ValueError(f"{layout.values[0]!r} has {len(values)} rows but {layout.labels[0]!r} has {len(labels)}")
+    values, labels, weight = flattened(_stacked(layout, columns), labels, weight)
+    for name, column in ((source.label, labels), (names.weight, weight)):
+        if column is not None and len(column) != len(values):
+            raise ValueError(f"{layout.values[0]!r} has {len(values)} rows but {name!r} has {len(column)}")
     if layout.prediction is not None and labels is not None:
         predicted = filled(layout.prediction, columns[layout.prediction])
         labels, more = alike(predicted, filled(layout.labels[0], labels))
         source = replace(source, notices=source.notices + more)
-    return replace(source, values=values, labels=labels)
+    return replace(source, values=values, labels=labels, weight=weight)
 
 
 def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
@@ -133,7 +135,7 @@ def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
 
 def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: Columns) -> Source:
     """Leave out what is ignored, number the classes, and make the values ready."""
-    source = _without_ignored(source, layout, names.ignore_index)
+    source = without_ignored(source, names.ignore_index)
     count = source.values.shape[1] if source.values.ndim > 1 and source.values.shape[1] > 1 else 2
     labels, several = source.labels, source.labels is not None and source.labels.ndim > 1
     of_classes: tuple[str, ...] | None = None
@@ -143,6 +145,8 @@ def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: 
         of_classes = names_of_classes(of_columns, names.class_names(), count)
         if labels is not None and not several:
             labels, of_classes, more = class_indices(layout.labels[0], labels, of_classes, count)
+        if labels is not None and (names.ignore_index is None or not several):
+            refuse_stray(layout.labels[0], labels, 2 if labels.shape == source.values.shape and several else count)
     elif labels is not None:
         labels = numbers_of(layout.labels[0], labels)
     if "label_ids" in layout.labels and source.kind == "logits" and looks_normalised(source.values):
@@ -158,26 +162,6 @@ def _names_of_arrays(opened: Npz | Npy | Table) -> tuple[str, ...] | None:
     if isinstance(opened, Table) or name is None:
         return None
     return tuple(str(each) for each in opened.read([name])[name].tolist())
-
-
-def _without_ignored(source: Source, layout: Layout, ignored: int | None) -> Source:
-    labels = source.labels
-    if labels is None or is_text(labels) or source.kind == "confidence":
-        return source
-    if ignored is None:
-        negative = labels[np.ma.getdata(labels < 0)] if labels.dtype.kind in "if" and labels.ndim == 1 else labels[:0]
-        if len(negative) and (negative == negative[0]).all() and len(negative) < len(labels):
-            raise ValueError(
-                f"column {layout.labels[0]!r} has {negative[0]:g} in {len(negative):,} of {len(labels):,} rows: give "
-                f"--ignore-index {negative[0]:g} to leave them out"
-            )
-        return source
-    kept = np.flatnonzero(labels != ignored)
-    if len(kept) == len(labels):
-        return source
-    return source.keep(
-        kept, f"{len(labels) - len(kept):,} of {len(labels):,} rows with the label {ignored} are left out"
-    )
 
 
 def fits_in_memory(path: Path) -> bool:

@@ -79,8 +79,10 @@ def looks_normalised(values: Array) -> bool:
     return bool(values.min(initial=0) >= 0 and (np.abs(values.sum(1, dtype=np.float64) - 1) < EXACT).all())
 
 
-def flattened(values: Array, labels: Array | None) -> tuple[Array, Array | None]:
-    """Values of tokens or pixels, ``(N, T, C)`` with labels ``(N, T)``, as one row each."""
-    if labels is not None and values.ndim > 2 and labels.ndim == values.ndim - 1 and values.shape[:-1] == labels.shape:
-        return values.reshape(-1, values.shape[-1]), labels.reshape(-1)
-    return values, labels
+def flattened(values: Array, labels: Array | None, weight: Array | None) -> tuple[Array, Array | None, Array | None]:
+    """Values of tokens or pixels, ``(N, T, C)`` with labels and weights ``(N, T)``, as one row each."""
+    if labels is None or labels.ndim < 2 or labels.ndim != values.ndim - 1 or values.shape[:-1] != labels.shape:
+        return values, labels, weight
+    if weight is not None and weight.shape == labels.shape:
+        weight = weight.reshape(-1)
+    return values.reshape(-1, values.shape[-1]), labels.reshape(-1), weight
