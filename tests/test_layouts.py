@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ CORRECT = [1, 0, 1]
 PAIRS = "confidence,correct\n0.9,1\n0.5,0\n0.7,1\n"
 ROWS = [{"confidence": z, "correct": c} for z, c in zip(CONFIDENCE, CORRECT, strict=True)]
 LABELS = ("cat", "dog", "dog")
+P = softmax(np.random.default_rng(0).normal(size=(12, 3)), 1)
 CAT_AND_DOG = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]
 
 
@@ -305,6 +307,26 @@ BAD: dict[str, tuple[str, str | bytes | Callable[[Path], None], dict[str, Any], 
     "late word": ("p.csv", "confidence,correct\n" + "0.5,1\n" * 3000 + "high,0\n", {}, "row 3001 has 'high'"),
     "no weights": ("p.csv", PAIRS, {"weight": "w"}, "has no weights 'w'"),
     "generation": ("p.jsonl", lines([{"target": "42", "resps": [["41"]]}] * 3), {}, "samples of multiple choice"),
+    "logits as probabilities": (
+        "p.csv", "prob_a,prob_b,y\n-3,2,a\n5,1,b\n0,1,a\n", {}, "-3 to 5: these look like logits: give --logits prob$"
+    ),
+    "close to probabilities": (
+        "p.npz", saved(probabilities=P - P.min() - 0.01, target=P.argmax(1)), {}, "too close to it for logits, so clip"
+    ),
+    "not normalised": (
+        "p.npz", saved(probabilities=P * 1.1, target=P.argmax(1)), {}, "12 rows sum to 1.1 to 1.1: divide each row"
+    ),
+    "one digit": (
+        "p.npz", saved(probabilities=P.round(1), target=P.argmax(1)), {}, "rows sum to .* to 1.1: write more digits"
+    ),
+    "minus infinity": (
+        "p.npz", saved(logits=[[0.0, 1.0], [-np.inf, 2.0]], target=[0, 1]), {}, "-inf in 1 of 2 rows: write a large"
+    ),
+    "one-hot": ("p.npz", saved(probabilities=P, target=np.eye(3)[P.argmax(1)]), {}, "one-hot, .*argmax"),
+    "one-hot, logits": ("p.npz", saved(logits=P, target=np.eye(3)[P.argmax(1)]), {}, "one-hot, .*argmax"),
+    "weights of another length": (
+        "p.npz", saved(confidence=CONFIDENCE, correct=CORRECT, w=[1, 2]), {"weight": "w"}, "3 rows but 'w' has 2"
+    ),
     "percent of logits": ("p.npz", saved(logits=[[1.0, 2.0]], target=[0]), {"percent": True}, "leave out --percent"),
 }  # fmt: skip
 
@@ -336,8 +358,50 @@ def test_weights_are_read_by_name_and_never_assumed(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "confidence,correct,sample_weight\n0.9,1,2\n0.5,0,1\n0.7,1,1\n")
     unused = read(path)
     assert unused.weight is None
-    assert any("'sample_weight' is not used" in notice for notice in unused.notices)
+    assert any("'sample_weight' is not used: give --weight sample_weight" in notice for notice in unused.notices)
+    other = read(write(tmp_path / "q.csv", path.read_text().replace("sample_weight", "weight")))
+    assert any("'weight' is not used: give --weight weight" in notice for notice in other.notices)
     assert np.asarray(read(path, weight="sample_weight").predictions().weight).tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize(("predictions", "remedy"), [
+    ("0,1,1", "'conf' is below 0.5 where 'pred' is 0, and only there: if it is the probability of 1, give "
+              "--probabilities conf"),
+    ("no,yes,yes", "where 'pred' is no, and only there: if it is the probability of yes, give --probabilities conf"),
+    ("b,a,a", "the probability of a, give --probabilities conf and --classes FILE with b and a, one on each line"),
+    ("1,0,2", ""), ("1,0,1", ""),
+])  # fmt: skip
+def test_a_confidence_that_is_the_probability_of_a_class_is_noticed(
+    tmp_path: Path, predictions: str, remedy: str
+) -> None:
+    cells = predictions.split(",")
+    rows = zip(cells, ("0.2", "0.9", "0.7"), cells, strict=True)
+    source = read(write(tmp_path / "p.csv", "pred,conf,label\n" + "".join(f"{','.join(row)}\n" for row in rows)))
+    assert any(remedy in notice for notice in source.notices)
+    assert remedy or not any("--probabilities" in notice for notice in source.notices)
+
+
+def test_a_target_with_one_class_is_noticed(tmp_path: Path) -> None:
+    source = read(write(tmp_path / "p.csv", "y_true,y_prob\n1,0.9\n1,0.2\n1,0.4\n"))
+    assert "only class 1 occurs in 'y_true': check the labels" in source.notices
+    named = read(write(tmp_path / "q.csv", "prob_cat,prob_dog,y\n0.9,0.1,cat\n0.2,0.8,cat\n0.5,0.5,cat\n"))
+    assert "only class cat occurs in 'y': check the labels" in named.notices
+
+
+@pytest.mark.parametrize(("arrays", "notice"), [
+    ({"logits": P, "target": P.argmax(1)}, r"look like probabilities \(rows sum to 1\): give --probabilities logits"),
+    ({"logit": P[:, 0], "target": P.argmax(1) > 0}, r"all lie in \[0, 1\], .* give --probabilities logit if"),
+    ({"logits": P, "target": (P > 0.3).astype(int)}, r"all lie in \[0, 1\]"),
+    ({"logits": np.moveaxis(P.reshape(3, 4, 3), -1, 1), "target": P.argmax(1).reshape(3, 4)}, "look like prob"),
+    ({"y_prob": np.ones(12), "target": P.argmax(1) > 0}, "as a softmax over one output gives"),
+])  # fmt: skip
+def test_values_of_another_kind_are_a_notice_that_names_the_option(
+    tmp_path: Path, arrays: dict[str, Any], notice: str
+) -> None:
+    np.savez(tmp_path / "p.npz", **arrays)
+    source = read(tmp_path / "p.npz")
+    assert any(re.search(notice, each) for each in source.notices)
+    assert len(source.predictions()) >= 12  # without a warning, which would be an error here
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".jsonl", ".csv.gz", ".npz"])
@@ -350,7 +414,7 @@ def test_results_keep_every_other_column(tmp_path: Path, suffix: str) -> None:
     again = read(out)
     assert again.values == pytest.approx(probabilities)
     assert np.asarray(again.labels).tolist() == [0, 1, 1]
-    assert set(again.others()) == {"id", "label", "when"}
+    assert set(again.others()) - {"classes_"} == {"id", "label", "when"}
     if suffix == ".csv":
         assert out.read_text().splitlines()[:2] == [
             "id,label,when,probabilities_cat,probabilities_dog", "007,cat,2026-01-31,0.7,0.3"

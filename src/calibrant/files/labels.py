@@ -7,6 +7,7 @@ import numpy as np
 
 from calibrant.files.arrays import Array
 from calibrant.files.cells import WORDS, filled, is_text, numbers_of
+from calibrant.metrics.given import TOLERANCE
 
 
 class Labels(NamedTuple):
@@ -107,6 +108,25 @@ def refuse_stray(name: str, labels: Array, count: int) -> None:
         raise ValueError(
             f"column {name!r} has {outside[0]:g} in {len(outside):,} of {labels.size:,} {places}: give "
             f"--ignore-index {outside[0]:g} if they are to be left out; classes are 0 to {count - 1}"
+        )
+
+
+def refuse_one_hot(name: str, labels: Array, probabilities: Array | None) -> None:
+    """Refuse 0 and 1 for each class with one 1 in every row: these are not several labels.
+
+    Args:
+        name: Name of the labels, for errors.
+        labels: ``(N, C)``.
+        probabilities: Of the same shape; if their rows do not sum to 1, labels may be several.
+
+    Raises:
+        ValueError: If they are one-hot.
+    """
+    sums = np.ones(1) if probabilities is None else probabilities.sum(1)
+    if (np.abs(sums - 1) < TOLERANCE).all() and (labels.sum(1) == 1).all() and labels.max() == 1:
+        raise ValueError(
+            f"{name!r} is one-hot, with one 1 in every row: write the number of the class of each row in its place, "
+            "which is target.argmax(1) in Python"
         )
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.files import language
+from calibrant.files import doubts, language
 from calibrant.files.arrays import Array, Npy, Npz
 from calibrant.files.cells import alike, filled, numbers_of
 from calibrant.files.error import FileError, naming
 from calibrant.files.ignored import without_ignored
-from calibrant.files.labels import class_indices, names_of_classes, refuse_stray
+from calibrant.files.labels import class_indices, names_of_classes, refuse_one_hot, refuse_stray
 from calibrant.files.source import SUFFIXES, Source, open_file
 from calibrant.files.tables import Table, cells_of_parquet
 from calibrant.files.values import checked, flattened, looks_normalised
 from calibrant.metrics import Predictions
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.layouts import Layout, find_layout
+from calibrant.metrics.layouts import Layout, find_layout, name_of_values
 from calibrant.tables import files_of, is_table, suffix_of
 
 
@@ -107,21 +107,28 @@ def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns)
     said = layout.notices + (opened.notices if isinstance(opened, Table) else ())
     if isinstance(opened, Npy):
         said = opened.check_values(layout.values[0], layout.labels)
-    if names.weight is None and "sample_weight" in opened.names():
-        said += ("'sample_weight' is not used: give --weight sample_weight if samples are to be weighted",)
+    if names.weight is None:
+        said += doubts.of_weights(opened.names())
     source = Source(path, layout.kind, np.empty(0), labels, layout.classes, weight, layout.values, notices=said)
     source = replace(source, label=layout.labels[0] if layout.labels else None)
     if isinstance(opened, Table) and by_options:
         return language.with_options(source, opened.json(layout.values[0]))
     values, labels, weight = flattened(_stacked(layout, columns), labels, weight)
-    for name, column in ((source.label, labels), (names.weight, weight)):
-        if column is not None and len(column) != len(values):
-            raise ValueError(f"{layout.values[0]!r} has {len(values)} rows but {name!r} has {len(column)}")
+    _check_lengths({layout.values[0]: values, source.label: labels, names.weight: weight})
     if layout.prediction is not None and labels is not None:
         predicted = filled(layout.prediction, columns[layout.prediction])
         labels, more = alike(predicted, filled(layout.labels[0], labels))
+        half = 50.0 if names.percent else 0.5
+        more += doubts.of_confidence(layout.values[0], values, layout.prediction, predicted, half)
         source = replace(source, notices=source.notices + more)
     return replace(source, values=values, labels=labels, weight=weight)
+
+
+def _check_lengths(columns: dict[str | None, Array | None]) -> None:
+    (first, values), *others = ((name, column) for name, column in columns.items() if column is not None)
+    for name, column in others:
+        if len(column) != len(values):
+            raise ValueError(f"{first!r} has {len(values)} rows but {name!r} has {len(column)}")
 
 
 def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
@@ -149,11 +156,16 @@ def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: 
             refuse_stray(layout.labels[0], labels, 2 if labels.shape == source.values.shape and several else count)
     elif labels is not None:
         labels = numbers_of(layout.labels[0], labels)
+    if labels is not None and labels.ndim == 2 and labels.shape == source.values.shape:
+        refuse_one_hot(layout.labels[0], labels, None if source.kind == "logits" else source.values)
     if "label_ids" in layout.labels and source.kind == "logits" and looks_normalised(source.values):
         raise ValueError("rows of 'predictions' sum to 1, as probabilities do: give --probabilities predictions, "
                          "or --logits predictions")  # fmt: skip
-    values, changed = checked(source.kind, source.values, percent=names.percent, several=several)
-    return replace(source, values=values, labels=labels, names=of_classes, notices=source.notices + more + changed)
+    called = name_of_values(layout, names)
+    values, changed = checked(source.kind, source.values, called, percent=names.percent, several=several)
+    source = replace(source, values=values, labels=labels, names=of_classes)
+    doubtful = doubts.of_values(source, called) + doubts.of_labels(source)
+    return replace(source, notices=source.notices + more + changed + doubtful)
 
 
 def _names_of_arrays(opened: Npz | Npy | Table) -> tuple[str, ...] | None:
