@@ -57,6 +57,7 @@ TEXTS: dict[str, tuple[str, str | bytes]] = {
     "one JSON list": ("p.json", json.dumps(ROWS)),
     "one JSON object": ("p.json", json.dumps({"confidence": CONFIDENCE, "correct": CORRECT})),
     "prediction and truth": ("p.csv", "prediction,confidence,truth\ncat,0.9,cat\ncat,0.5,dog\nDog,0.7,dog\n"),
+    "correct in words": ("p.csv", PAIRS.replace(",1", ",Yes").replace(",0", ",no")),
     "yes and no": (
         "p.jsonl",
         lines([
@@ -116,6 +117,14 @@ def test_what_is_assumed_is_told(tmp_path: Path) -> None:
     assert told.notices == ()
     assert np.asarray(told.labels).tolist() == [1, 0, 0]
     assert read(write(tmp_path / "q.csv", PAIRS)).notices == ()
+
+
+def test_columns_of_classes_can_be_listed(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.csv", "dog,age,cat,label\n0.1,9,0.9,cat\n0.8,8,0.2,dog\n0.4,7,0.6,dog\n")
+    source = read(path, probabilities="cat,dog")
+    assert source.values.tolist() == CAT_AND_DOG
+    assert (source.names, np.asarray(source.labels).tolist()) == (("cat", "dog"), [0, 1, 1])
+    assert statistics_duckdb(path, columns=Columns(probabilities="cat,dog")).accuracy == pytest.approx(2 / 3)
 
 
 def test_columns_numbered_from_one_go_with_labels_from_one(tmp_path: Path) -> None:
@@ -296,7 +305,7 @@ BAD: dict[str, tuple[str, str | bytes | Callable[[Path], None], dict[str, Any], 
     "no rows": ("p.npz", saved(logits=np.zeros((0, 3)), target=np.zeros(0, int)), {}, "has no rows"),
     "ones": ("p.npz", saved(probabilities=np.ones((5, 1)), target=np.ones(5)), {}, "as a softmax over one output"),
     "not gzipped": ("p.csv.gz", PAIRS, {}, "is not gzipped"),
-    "missing key": ("p.jsonl", lines([{"confidence": 0.5, "correct": 1}, {"confidence": 0.6}]), {}, "1 empty values"),
+    "missing key": ("p.jsonl", lines([{"confidence": 0.5, "correct": 1}, {"confidence": 0.6}]), {}, "1 empty value:"),
     "broken line": ("p.jsonl", '{"confidence": 0.5}\n{"confidence": 0.6\n', {}, "cannot be read: .*line"),
     "two ways": ("p.csv", "prediction,confidence,truth\n0,0.9,cat\n1,0.8,dog\n", {}, "both be names or both numbers"),
     "nothing in common": ("p.csv", "prediction,confidence,truth\nA,0.9,cat\nB,0.8,dog\n", {}, "no prediction is ever"),
@@ -327,6 +336,12 @@ BAD: dict[str, tuple[str, str | bytes | Callable[[Path], None], dict[str, Any], 
     "weights of another length": (
         "p.npz", saved(confidence=CONFIDENCE, correct=CORRECT, w=[1, 2]), {"weight": "w"}, "3 rows but 'w' has 2"
     ),
+    "no target": ("p.csv", "id,y_prob,outcome\n1,0.5,1\n", {}, "no 'target'; it also has id, outcome: .*--target"),
+    "called by labels": (
+        "p.csv", "cat,dog,y\n0.9,0.1,cat\n0.2,0.8,dog\n", {}, "give --probabilities cat,dog, or --logits"
+    ),
+    "objects": ("p.npz", saved(logits=P, target=np.array(["a"] * 12, dtype=object)), {}, r"text with \.astype\(str\)"),
+    "spreadsheet": ("p.xlsx", b"PK\x03\x04", {}, "save it as CSV or Parquet"),
     "percent of logits": ("p.npz", saved(logits=[[1.0, 2.0]], target=[0]), {"percent": True}, "leave out --percent"),
 }  # fmt: skip
 
@@ -347,6 +362,12 @@ def test_a_file_that_cannot_be_understood_is_refused_in_one_line(tmp_path: Path,
 def test_files_of_a_folder_must_have_the_same_columns(tmp_path: Path) -> None:
     write(tmp_path / "parts" / "a.csv", PAIRS)
     write(tmp_path / "parts" / "b.csv", "correct,confidence\n1,0.9\n")
+    with pytest.raises(FileError, match=r"b\.csv: orders its columns otherwise than .*a\.csv"):
+        read(tmp_path / "parts")
+    write(tmp_path / "parts" / "b.csv", PAIRS.replace(",", ";"))
+    with pytest.raises(FileError, match="separates or encodes its columns otherwise than"):
+        read(tmp_path / "parts")
+    write(tmp_path / "parts" / "b.csv", "confidence,hit\n1,0.9\n")
     with pytest.raises(FileError, match="has other columns than"):
         read(tmp_path / "parts")
     write(tmp_path / "parts" / "b.csv", "").rename(tmp_path / "parts" / "b.jsonl")

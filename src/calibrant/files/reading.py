@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.files import doubts, language
 from calibrant.files.arrays import Array, Npy, Npz
-from calibrant.files.cells import alike, filled, numbers_of
+from calibrant.files.cells import alike, correctness_of, filled, numbers_of
 from calibrant.files.error import FileError, naming
 from calibrant.files.ignored import without_ignored
 from calibrant.files.labels import class_indices, names_of_classes, refuse_one_hot, refuse_stray
@@ -19,7 +19,7 @@ from calibrant.files.tables import Table, cells_of_parquet
 from calibrant.files.values import checked, flattened, looks_normalised
 from calibrant.metrics import Predictions
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.layouts import Layout, find_layout, name_of_values
+from calibrant.metrics.layouts import Layout, find_layout, name_of_target, name_of_values
 from calibrant.tables import files_of, is_table, suffix_of
 
 
@@ -58,16 +58,40 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
                 return language.read_harness(path, opened)
         if isinstance(opened, Npy) and names.target is not None:
             opened.add(names.target)
-        layout = find_layout(opened.names(), names)
+        layout = _layout(opened, names)
         read = _read(path, opened, layout, names)
         if labelled and not layout.labels:
-            raise FileError(path, _without_labels(layout, names))
+            raise FileError(path, _without_labels(layout, names, opened.names()))
         return _finished(read, opened, layout, names)
+
+
+def _layout(opened: Npz | Npy | Table, names: Columns) -> Layout:
+    try:
+        return find_layout(opened.names(), names)
+    except ValueError as error:
+        called = _called_by_labels(opened, names) if isinstance(opened, Table) and names.names_none() else None
+        if called is None:
+            raise
+        raise ValueError(
+            f"its columns {called} are called by the values of the target: give --probabilities {called}, or --logits"
+        ) from error
+
+
+def _called_by_labels(table: Table, names: Columns) -> str | None:
+    """Columns that are called exactly by the names of the classes in the target, separated by commas."""
+    target = name_of_target(table.names(), names)
+    if target is None or not table.columns[target].is_text:
+        return None
+    labels = {str(cell).strip() for cell in np.ma.compressed(table.read([target])[target])}
+    called = [name for name in table.names() if name in labels]
+    return ",".join(called) if len(called) == len(labels) > 1 else None
 
 
 def _check_is_there(path: Path) -> None:
     if not is_table(path) and suffix_of(path) not in SUFFIXES:
-        raise FileError(path, f"expected one of {', '.join(SUFFIXES)}, a folder or a pattern of them")
+        raise FileError(
+            path, f"expected one of {', '.join(SUFFIXES)}, a folder or a pattern of them: save it as CSV or Parquet"
+        )
     if path.is_dir() and suffix_of(path) in (".npz", ".npy"):
         raise FileError(path, "is a folder: name a file in it")
     if path.is_dir() or (not path.exists() and re.search(r"[*?\[]", str(path))):
@@ -78,11 +102,12 @@ def _check_is_there(path: Path) -> None:
         raise FileError(path, "is empty: was it written to the end?")
 
 
-def _without_labels(layout: Layout, names: Columns) -> str:
+def _without_labels(layout: Layout, names: Columns, there: list[str]) -> str:
     called = names.of(layout.kind)[1]
-    if layout.kind == "confidence":
-        return f"has confidence but no {called!r}: add it, or name yours with --correct, or --prediction and --target"
-    return f"has {layout.kind} but no {called!r}: add it, or name yours with --target"
+    others = [name for name in there if name not in layout.values]
+    shown = f"; it also has {', '.join(others[:20])}{', ...' * (len(others) > 20)}" if others else ""
+    options = "--correct, or --prediction and --target" if layout.kind == "confidence" else "--target"
+    return f"has {layout.kind} but no {called!r}{shown}: add it, or name yours with {options}"
 
 
 def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns) -> Source:
@@ -155,7 +180,7 @@ def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: 
         if labels is not None and (names.ignore_index is None or not several):
             refuse_stray(layout.labels[0], labels, 2 if labels.shape == source.values.shape and several else count)
     elif labels is not None:
-        labels = numbers_of(layout.labels[0], labels)
+        labels = correctness_of(layout.labels[0], labels)
     if labels is not None and labels.ndim == 2 and labels.shape == source.values.shape:
         refuse_one_hot(layout.labels[0], labels, None if source.kind == "logits" else source.values)
     if "label_ids" in layout.labels and source.kind == "logits" and looks_normalised(source.values):

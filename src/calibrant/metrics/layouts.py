@@ -77,6 +77,11 @@ def name_of_values(layout: Layout, columns: Columns) -> str:
     return given or next(begins, layout.values[0])
 
 
+def name_of_target(there: Sequence[str], columns: Columns) -> str | None:
+    """The column of the target: the one that was named, or one with a common name."""
+    return _one("target", there, columns.target)
+
+
 def _predictions_of_a_trainer(there: Sequence[str], columns: Columns) -> Layout:
     """What the Trainer of transformers returns: usually logits."""
     found = _of_kind("logits", there, Columns(logits="predictions", target=columns.target or "label_ids"))
