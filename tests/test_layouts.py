@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ CORRECT = [1, 0, 1]
 PAIRS = "confidence,correct\n0.9,1\n0.5,0\n0.7,1\n"
 ROWS = [{"confidence": z, "correct": c} for z, c in zip(CONFIDENCE, CORRECT, strict=True)]
 LABELS = ("cat", "dog", "dog")
+P = softmax(np.random.default_rng(0).normal(size=(12, 3)), 1)
 CAT_AND_DOG = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]
 
 
@@ -55,6 +57,7 @@ TEXTS: dict[str, tuple[str, str | bytes]] = {
     "one JSON list": ("p.json", json.dumps(ROWS)),
     "one JSON object": ("p.json", json.dumps({"confidence": CONFIDENCE, "correct": CORRECT})),
     "prediction and truth": ("p.csv", "prediction,confidence,truth\ncat,0.9,cat\ncat,0.5,dog\nDog,0.7,dog\n"),
+    "correct in words": ("p.csv", PAIRS.replace(",1", ",Yes").replace(",0", ",no")),
     "yes and no": (
         "p.jsonl",
         lines([
@@ -116,6 +119,14 @@ def test_what_is_assumed_is_told(tmp_path: Path) -> None:
     assert read(write(tmp_path / "q.csv", PAIRS)).notices == ()
 
 
+def test_columns_of_classes_can_be_listed(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.csv", "dog,age,cat,label\n0.1,9,0.9,cat\n0.8,8,0.2,dog\n0.4,7,0.6,dog\n")
+    source = read(path, probabilities="cat,dog")
+    assert source.values.tolist() == CAT_AND_DOG
+    assert (source.names, np.asarray(source.labels).tolist()) == (("cat", "dog"), [0, 1, 1])
+    assert statistics_duckdb(path, columns=Columns(probabilities="cat,dog")).accuracy == pytest.approx(2 / 3)
+
+
 def test_columns_numbered_from_one_go_with_labels_from_one(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "prob_1,prob_2,label\n0.9,0.1,1\n0.2,0.8,2\n0.6,0.4,2\n")
     assert np.asarray(read(path).labels).tolist() == [0, 1, 1]
@@ -149,6 +160,41 @@ def test_ignored_labels_are_left_out_and_counted(tmp_path: Path) -> None:
     assert "1 of 4 rows with the label -100 are left out" in source.notices
     assert source.columns(["id"])["id"].tolist() == ["a", "c", "d"]
     assert source.others() == ("id", "label")
+
+
+def test_ignored_pixels_and_single_labels_are_left_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    logits, target = rng.normal(size=(4, 3, 5, 6)), rng.integers(3, size=(4, 5, 6))
+    target[:, :2] = 255
+    weight = rng.random((4, 5, 6))
+    np.savez(tmp_path / "p.npz", logits=logits, target=target, w=weight)
+    with pytest.raises(FileError, match=r"has 255 in 48 of 120 places: give --ignore-index 255 if .* 0 to 2"):
+        read(tmp_path / "p.npz")
+    source = read(tmp_path / "p.npz", ignore_index=255, weight="w")
+    assert np.array_equal(source.values, logits[:, :, 2:].transpose(0, 2, 3, 1).reshape(72, 3))
+    assert np.array_equal(np.asarray(source.labels), target[:, 2:].ravel())
+    assert np.array_equal(np.asarray(source.weight), weight[:, 2:].ravel())
+    assert source.notices == ("48 of 120 rows with the label 255 are left out",)
+    np.savez(tmp_path / "q.npz", probabilities=np.full((3, 2), 0.6), target=[[1, 1], [-1, 0], [0, 1]])
+    with pytest.raises(FileError, match="has -1 in 1 of 6 places: give --ignore-index -1"):
+        read(tmp_path / "q.npz")
+    several = read(tmp_path / "q.npz", ignore_index=-1)
+    assert np.asarray(several.predictions().target).tolist() == [[1, 1], [-1, 0], [0, 1]]
+    assert several.notices == ("1 of 6 labels are -1, and left out",)
+    np.savez(tmp_path / "r.npz", logits=logits, target=np.full((4, 5, 6), 255))
+    with pytest.raises(FileError, match="--ignore-index 255 leaves none"):
+        read(tmp_path / "r.npz", ignore_index=255)
+
+
+@pytest.mark.parametrize("labels", ["1,-1,1", "-1.0,1.0,1.0"])
+def test_minus_one_and_one_are_two_classes(tmp_path: Path, labels: str) -> None:
+    rows = zip(labels.split(","), ("0.9", "0.2", "0.4"), strict=True)
+    source = read(write(tmp_path / "p.csv", "target,y_prob\n" + "".join(f"{y},{p}\n" for y, p in rows)))
+    assert np.asarray(source.labels).tolist() == [float(y) > 0 for y in labels.split(",")]
+    assert "read target -1 and 1 as classes 0 and 1" in source.notices
+    np.savez(tmp_path / "p.npz", predict_proba=CAT_AND_DOG, target=[-1, 1, 1], classes_=[-1, 1])
+    named = read(tmp_path / "p.npz")
+    assert (named.names, np.asarray(named.labels).tolist()) == (("-1", "1"), [0, 1, 1])
 
 
 def test_predictions_of_a_trainer_of_transformers(tmp_path: Path) -> None:
@@ -259,7 +305,7 @@ BAD: dict[str, tuple[str, str | bytes | Callable[[Path], None], dict[str, Any], 
     "no rows": ("p.npz", saved(logits=np.zeros((0, 3)), target=np.zeros(0, int)), {}, "has no rows"),
     "ones": ("p.npz", saved(probabilities=np.ones((5, 1)), target=np.ones(5)), {}, "as a softmax over one output"),
     "not gzipped": ("p.csv.gz", PAIRS, {}, "is not gzipped"),
-    "missing key": ("p.jsonl", lines([{"confidence": 0.5, "correct": 1}, {"confidence": 0.6}]), {}, "1 empty values"),
+    "missing key": ("p.jsonl", lines([{"confidence": 0.5, "correct": 1}, {"confidence": 0.6}]), {}, "1 empty value:"),
     "broken line": ("p.jsonl", '{"confidence": 0.5}\n{"confidence": 0.6\n', {}, "cannot be read: .*line"),
     "two ways": ("p.csv", "prediction,confidence,truth\n0,0.9,cat\n1,0.8,dog\n", {}, "both be names or both numbers"),
     "nothing in common": ("p.csv", "prediction,confidence,truth\nA,0.9,cat\nB,0.8,dog\n", {}, "no prediction is ever"),
@@ -270,6 +316,32 @@ BAD: dict[str, tuple[str, str | bytes | Callable[[Path], None], dict[str, Any], 
     "late word": ("p.csv", "confidence,correct\n" + "0.5,1\n" * 3000 + "high,0\n", {}, "row 3001 has 'high'"),
     "no weights": ("p.csv", PAIRS, {"weight": "w"}, "has no weights 'w'"),
     "generation": ("p.jsonl", lines([{"target": "42", "resps": [["41"]]}] * 3), {}, "samples of multiple choice"),
+    "logits as probabilities": (
+        "p.csv", "prob_a,prob_b,y\n-3,2,a\n5,1,b\n0,1,a\n", {}, "-3 to 5: these look like logits: give --logits prob$"
+    ),
+    "close to probabilities": (
+        "p.npz", saved(probabilities=P - P.min() - 0.01, target=P.argmax(1)), {}, "too close to it for logits, so clip"
+    ),
+    "not normalised": (
+        "p.npz", saved(probabilities=P * 1.1, target=P.argmax(1)), {}, "12 rows sum to 1.1 to 1.1: divide each row"
+    ),
+    "one digit": (
+        "p.npz", saved(probabilities=P.round(1), target=P.argmax(1)), {}, "rows sum to .* to 1.1: write more digits"
+    ),
+    "minus infinity": (
+        "p.npz", saved(logits=[[0.0, 1.0], [-np.inf, 2.0]], target=[0, 1]), {}, "-inf in 1 of 2 rows: write a large"
+    ),
+    "one-hot": ("p.npz", saved(probabilities=P, target=np.eye(3)[P.argmax(1)]), {}, "one-hot, .*argmax"),
+    "one-hot, logits": ("p.npz", saved(logits=P, target=np.eye(3)[P.argmax(1)]), {}, "one-hot, .*argmax"),
+    "weights of another length": (
+        "p.npz", saved(confidence=CONFIDENCE, correct=CORRECT, w=[1, 2]), {"weight": "w"}, "3 rows but 'w' has 2"
+    ),
+    "no target": ("p.csv", "id,y_prob,outcome\n1,0.5,1\n", {}, "no 'target'; it also has id, outcome: .*--target"),
+    "called by labels": (
+        "p.csv", "cat,dog,y\n0.9,0.1,cat\n0.2,0.8,dog\n", {}, "give --probabilities cat,dog, or --logits"
+    ),
+    "objects": ("p.npz", saved(logits=P, target=np.array(["a"] * 12, dtype=object)), {}, r"text with \.astype\(str\)"),
+    "spreadsheet": ("p.xlsx", b"PK\x03\x04", {}, "save it as CSV or Parquet"),
     "percent of logits": ("p.npz", saved(logits=[[1.0, 2.0]], target=[0]), {"percent": True}, "leave out --percent"),
 }  # fmt: skip
 
@@ -290,6 +362,12 @@ def test_a_file_that_cannot_be_understood_is_refused_in_one_line(tmp_path: Path,
 def test_files_of_a_folder_must_have_the_same_columns(tmp_path: Path) -> None:
     write(tmp_path / "parts" / "a.csv", PAIRS)
     write(tmp_path / "parts" / "b.csv", "correct,confidence\n1,0.9\n")
+    with pytest.raises(FileError, match=r"b\.csv: orders its columns otherwise than .*a\.csv"):
+        read(tmp_path / "parts")
+    write(tmp_path / "parts" / "b.csv", PAIRS.replace(",", ";"))
+    with pytest.raises(FileError, match="separates or encodes its columns otherwise than"):
+        read(tmp_path / "parts")
+    write(tmp_path / "parts" / "b.csv", "confidence,hit\n1,0.9\n")
     with pytest.raises(FileError, match="has other columns than"):
         read(tmp_path / "parts")
     write(tmp_path / "parts" / "b.csv", "").rename(tmp_path / "parts" / "b.jsonl")
@@ -301,8 +379,50 @@ def test_weights_are_read_by_name_and_never_assumed(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "confidence,correct,sample_weight\n0.9,1,2\n0.5,0,1\n0.7,1,1\n")
     unused = read(path)
     assert unused.weight is None
-    assert any("'sample_weight' is not used" in notice for notice in unused.notices)
+    assert any("'sample_weight' is not used: give --weight sample_weight" in notice for notice in unused.notices)
+    other = read(write(tmp_path / "q.csv", path.read_text().replace("sample_weight", "weight")))
+    assert any("'weight' is not used: give --weight weight" in notice for notice in other.notices)
     assert np.asarray(read(path, weight="sample_weight").predictions().weight).tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize(("predictions", "remedy"), [
+    ("0,1,1", "'conf' is below 0.5 where 'pred' is 0, and only there: if it is the probability of 1, give "
+              "--probabilities conf"),
+    ("no,yes,yes", "where 'pred' is no, and only there: if it is the probability of yes, give --probabilities conf"),
+    ("b,a,a", "the probability of a, give --probabilities conf and --classes FILE with b and a, one on each line"),
+    ("1,0,2", ""), ("1,0,1", ""),
+])  # fmt: skip
+def test_a_confidence_that_is_the_probability_of_a_class_is_noticed(
+    tmp_path: Path, predictions: str, remedy: str
+) -> None:
+    cells = predictions.split(",")
+    rows = zip(cells, ("0.2", "0.9", "0.7"), cells, strict=True)
+    source = read(write(tmp_path / "p.csv", "pred,conf,label\n" + "".join(f"{','.join(row)}\n" for row in rows)))
+    assert any(remedy in notice for notice in source.notices)
+    assert remedy or not any("--probabilities" in notice for notice in source.notices)
+
+
+def test_a_target_with_one_class_is_noticed(tmp_path: Path) -> None:
+    source = read(write(tmp_path / "p.csv", "y_true,y_prob\n1,0.9\n1,0.2\n1,0.4\n"))
+    assert "only class 1 occurs in 'y_true': check the labels" in source.notices
+    named = read(write(tmp_path / "q.csv", "prob_cat,prob_dog,y\n0.9,0.1,cat\n0.2,0.8,cat\n0.5,0.5,cat\n"))
+    assert "only class cat occurs in 'y': check the labels" in named.notices
+
+
+@pytest.mark.parametrize(("arrays", "notice"), [
+    ({"logits": P, "target": P.argmax(1)}, r"look like probabilities \(rows sum to 1\): give --probabilities logits"),
+    ({"logit": P[:, 0], "target": P.argmax(1) > 0}, r"all lie in \[0, 1\], .* give --probabilities logit if"),
+    ({"logits": P, "target": (P > 0.3).astype(int)}, r"all lie in \[0, 1\]"),
+    ({"logits": np.moveaxis(P.reshape(3, 4, 3), -1, 1), "target": P.argmax(1).reshape(3, 4)}, "look like prob"),
+    ({"y_prob": np.ones(12), "target": P.argmax(1) > 0}, "as a softmax over one output gives"),
+])  # fmt: skip
+def test_values_of_another_kind_are_a_notice_that_names_the_option(
+    tmp_path: Path, arrays: dict[str, Any], notice: str
+) -> None:
+    np.savez(tmp_path / "p.npz", **arrays)
+    source = read(tmp_path / "p.npz")
+    assert any(re.search(notice, each) for each in source.notices)
+    assert len(source.predictions()) >= 12  # without a warning, which would be an error here
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".jsonl", ".csv.gz", ".npz"])
@@ -315,7 +435,7 @@ def test_results_keep_every_other_column(tmp_path: Path, suffix: str) -> None:
     again = read(out)
     assert again.values == pytest.approx(probabilities)
     assert np.asarray(again.labels).tolist() == [0, 1, 1]
-    assert set(again.others()) == {"id", "label", "when"}
+    assert set(again.others()) - {"classes_"} == {"id", "label", "when"}
     if suffix == ".csv":
         assert out.read_text().splitlines()[:2] == [
             "id,label,when,probabilities_cat,probabilities_dog", "007,cat,2026-01-31,0.7,0.3"

@@ -179,8 +179,11 @@ def _unfold(connection: "DuckDBPyConnection", columns: list[Column]) -> list[Col
 def _open_csv(connection: "DuckDBPyConnection", found: list[str], quoted: str, *, as_text: bool) -> Opened:
     header, *others = [read_header(Path(name)) for name in found]
     for name, other in zip(found[1:], others, strict=True):
+        if other != header and sorted(other.names) == sorted(header.names):
+            how = "separates or encodes" if other.names == header.names else "orders"
+            raise ValueError(f"{name}: {how} its columns otherwise than {found[0]}: write all alike")
         if other != header:
-            raise ValueError(f"{name}: has other columns than {found[0]}, or separates them otherwise: write all alike")
+            raise ValueError(f"{name}: has other columns than {found[0]}: write all alike")
     options = (
         f"auto_detect = false, header = true, quote = '\"', escape = '\"', skip = {header.skipped}, "
         f"delim = {text(header.separator)}, encoding = {text(header.encoding)}"

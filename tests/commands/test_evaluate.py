@@ -281,6 +281,16 @@ def test_bad_input_is_one_line_and_status_2(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_doubtful_values_are_a_note_and_not_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(3), 60)
+    np.savez(tmp_path / "p.npz", logits=p, target=p.argmax(1))
+    notice = "these logits look like probabilities (rows sum to 1): give --probabilities logits if they are"
+    assert run("evaluate", tmp_path / "p.npz", "--draws", 19, "--json") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["models"][0]["notices"] == [notice]
+    assert shown.err == ""
+
+
 def test_names_tell_files_apart() -> None:
     assert model_names([Path("a/x.npz"), Path("a/y.npz")]) == ["x", "y"]
     assert model_names([Path("a/x.npz"), Path("a/x.csv")]) == ["x.npz", "x.csv"]

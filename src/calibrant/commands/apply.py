@@ -1,6 +1,7 @@
 """`calibrant apply`: calibrate a file of predictions with a saved calibrator."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from calibrant.files import (
     read_source,
     write_calibrated,
 )
-from calibrant.metrics import Scores, predictions
+from calibrant.metrics import InputWarning, Scores, predictions
 from calibrant.metrics.columns import Columns
 from calibrant.posthoc import Calibrator, ConformalClassifier, load, logits_from_probabilities
 from calibrant.report.audit import scores_of
@@ -119,7 +120,9 @@ def logits_of(source: Source, fewest: int = 1) -> Array:
     # Without labels, any target is good enough to check the values.
     target = np.zeros(len(source.values), dtype=np.int64) if source.labels is None else source.labels
     given: dict[str, Any] = {source.kind: source.values, "target": target}
-    checked = predictions(minimum=fewest, name="a calibrator", **given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)  # the notices of the source say it
+        checked = predictions(minimum=fewest, name="a calibrator", **given)
     if source.kind == "logits":
         return source.values.astype(np.result_type(source.values.dtype, np.float32), copy=False)
     assert checked.probabilities is not None  # noqa: S101 (probabilities were given)

@@ -11,6 +11,8 @@ import numpy as np
 from calibrant.files.error import FileError
 
 Array = np.ndarray[Any, Any]
+# First bytes of an .npz file, which is a zip file.
+BEGIN = b"PK\x03\x04"
 DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError)
 
 
@@ -23,8 +25,11 @@ class Npz:
         try:
             loaded = np.load(self.handle, allow_pickle=False)
         except (zipfile.BadZipFile, OSError, ValueError, EOFError) as error:
+            self.handle.seek(0)
+            begins = self.handle.read(4) == BEGIN
             self.handle.close()
-            raise FileError(path, "is not an .npz file: write it with numpy.savez") from error
+            what = "is cut short: save it again" if begins else "is not an .npz file: write it with numpy.savez"
+            raise FileError(path, what) from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             self.handle.close()
             raise FileError(path, "holds a single array: write it with numpy.savez and a name for each array")
@@ -109,5 +114,5 @@ def _read_npy(path: Path) -> Array:
 
 def _unreadable(path: Path, what: str, error: Exception) -> FileError:
     if "allow_pickle" in str(error):
-        return FileError(path, f"{what} holds Python objects: save it as an array of numbers")
+        return FileError(path, f"{what} holds Python objects: save an array of numbers, or of text with .astype(str)")
     return FileError(path, f"{what} cannot be read, as it is damaged or cut short: save it again")

@@ -8,6 +8,8 @@ import numpy as np
 from calibrant.files.arrays import Array
 
 WORDS = {"true": 1.0, "false": 0.0}
+# What people write for right and wrong, besides 0 and 1.
+RIGHT = {"yes": "1", "no": "0", "y": "1", "n": "0", "correct": "1", "incorrect": "0", "right": "1", "wrong": "0"}
 
 
 def filled(name: str, column: Array) -> Array:
@@ -18,9 +20,20 @@ def filled(name: str, column: Array) -> Array:
     """
     missing = int(np.ma.getmaskarray(column).sum()) if np.ma.isMaskedArray(column) else 0
     if missing:
-        raise ValueError(f"column {name!r} has {missing} empty values: fill or drop those rows")
+        raise ValueError(empty(name, missing))
     array: Array = np.ma.getdata(column)
     return array
+
+
+def empty(name: str, missing: int) -> str:
+    """Error of a column with empty cells.
+
+    Example:
+        >>> empty("label", 1)
+        "column 'label' has 1 empty value: fill or drop its row"
+    """
+    rest = " empty value: fill or drop its row" if missing == 1 else " empty values: fill or drop their rows"
+    return f"column {name!r} has {missing:,}{rest}"
 
 
 def is_text(column: Array) -> bool:
@@ -51,6 +64,20 @@ def numbers_of(name: str, column: Array) -> Array:
     if cells and all(cell.startswith("[") for cell in cells):
         return _lists(name, cells)
     return np.array([_number(name, row, cell.removesuffix("%")) for row, cell in enumerate(cells, 1)])
+
+
+def correctness_of(name: str, column: Array) -> Array:
+    """1 where a prediction is right and 0 where it is wrong; also in words.
+
+    Example:
+        >>> import numpy as np
+        >>> correctness_of("correct", np.array(["Yes", "no"], dtype=object))
+        array([1., 0.])
+    """
+    if is_text(column):
+        cells = [str(cell).strip() for cell in filled(name, column).tolist()]
+        column = np.array([RIGHT.get(cell.lower(), cell) for cell in cells], dtype=object)
+    return numbers_of(name, column)
 
 
 def _number(name: str, row: int, cell: str) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 
 from calibrant.files.arrays import Array
 from calibrant.files.cells import WORDS, filled, is_text, numbers_of
+from calibrant.metrics.given import TOLERANCE
 
 
 class Labels(NamedTuple):
@@ -54,7 +55,7 @@ def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count
     cells = [str(cell).strip() for cell in labels.tolist()]
     found = set(cells)
     if names is None and (found <= {"", *WORDS} or all(_is_whole(cell) for cell in found)):
-        return Labels(numbers_of(name, labels), None)
+        return _numbered(name, numbers_of(name, labels), None, count)
     notices: tuple[str, ...] = ()
     if names is None:
         if len(found) != count:
@@ -76,6 +77,8 @@ def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count
 def _numbered(name: str, labels: Array, names: tuple[str, ...] | None, count: int) -> Labels:
     """Numbers are class indices, unless the classes are called by other numbers."""
     if names is None or not all(_is_whole(each) for each in names):
+        if count == 2 and labels.dtype.kind in "fi" and set(np.unique(labels).tolist()) == {-1, 1}:
+            return Labels((labels > 0).astype(np.int64), names, (f"read {name} -1 and 1 as classes 0 and 1",))
         if labels.dtype.kind in "fiu" and len(labels) > 1 and labels.min() == 1 and labels.max() == count:
             raise ValueError(
                 f"column {name!r} counts {count} classes from 1: subtract 1, or give --classes FILE with 1 to {count}, "
@@ -89,6 +92,42 @@ def _numbered(name: str, labels: Array, names: tuple[str, ...] | None, count: in
             f"column {name!r} has {_few([f'{each:g}' for each in unknown])}, none of the classes {_few(names)}"
         )
     return Labels(np.array([place[each] for each in labels.tolist()], np.int64), names)
+
+
+def refuse_stray(name: str, labels: Array, count: int) -> None:
+    """Refuse a single label that is no class, such as -100 or 255, with the option that leaves it out.
+
+    Raises:
+        ValueError: If there is one; several are left to the checks of predictions.
+    """
+    if labels.dtype.kind not in "fiu":
+        return
+    outside = labels[(labels < 0) | (labels >= count)]
+    if len(outside) and len(outside) < labels.size and (outside == outside[0]).all():
+        places = "rows" if labels.ndim == 1 else "places"
+        raise ValueError(
+            f"column {name!r} has {outside[0]:g} in {len(outside):,} of {labels.size:,} {places}: give "
+            f"--ignore-index {outside[0]:g} if they are to be left out; classes are 0 to {count - 1}"
+        )
+
+
+def refuse_one_hot(name: str, labels: Array, probabilities: Array | None) -> None:
+    """Refuse 0 and 1 for each class with one 1 in every row: these are not several labels.
+
+    Args:
+        name: Name of the labels, for errors.
+        labels: ``(N, C)``.
+        probabilities: Of the same shape; if their rows do not sum to 1, labels may be several.
+
+    Raises:
+        ValueError: If they are one-hot.
+    """
+    sums = np.ones(1) if probabilities is None else probabilities.sum(1)
+    if (np.abs(sums - 1) < TOLERANCE).all() and (labels.sum(1) == 1).all() and labels.max() == 1:
+        raise ValueError(
+            f"{name!r} is one-hot, with one 1 in every row: write the number of the class of each row in its place, "
+            "which is target.argmax(1) in Python"
+        )
 
 
 def _is_whole(cell: str) -> bool:

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.files import language
+from calibrant.files import doubts, language
 from calibrant.files.arrays import Array, Npy, Npz
-from calibrant.files.cells import alike, filled, is_text, numbers_of
+from calibrant.files.cells import alike, correctness_of, filled, numbers_of
 from calibrant.files.error import FileError, naming
-from calibrant.files.labels import class_indices, names_of_classes
+from calibrant.files.ignored import without_ignored
+from calibrant.files.labels import class_indices, names_of_classes, refuse_one_hot, refuse_stray
 from calibrant.files.source import SUFFIXES, Source, open_file
 from calibrant.files.tables import Table, cells_of_parquet
 from calibrant.files.values import checked, flattened, looks_normalised
 from calibrant.metrics import Predictions
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.layouts import Layout, find_layout
+from calibrant.metrics.layouts import Layout, find_layout, name_of_target, name_of_values
 from calibrant.tables import files_of, is_table, suffix_of
 
 
@@ -57,16 +58,40 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
                 return language.read_harness(path, opened)
         if isinstance(opened, Npy) and names.target is not None:
             opened.add(names.target)
-        layout = find_layout(opened.names(), names)
+        layout = _layout(opened, names)
         read = _read(path, opened, layout, names)
         if labelled and not layout.labels:
-            raise FileError(path, _without_labels(layout, names))
+            raise FileError(path, _without_labels(layout, names, opened.names()))
         return _finished(read, opened, layout, names)
+
+
+def _layout(opened: Npz | Npy | Table, names: Columns) -> Layout:
+    try:
+        return find_layout(opened.names(), names)
+    except ValueError as error:
+        called = _called_by_labels(opened, names) if isinstance(opened, Table) and names.names_none() else None
+        if called is None:
+            raise
+        raise ValueError(
+            f"its columns {called} are called by the values of the target: give --probabilities {called}, or --logits"
+        ) from error
+
+
+def _called_by_labels(table: Table, names: Columns) -> str | None:
+    """Columns that are called exactly by the names of the classes in the target, separated by commas."""
+    target = name_of_target(table.names(), names)
+    if target is None or not table.columns[target].is_text:
+        return None
+    labels = {str(cell).strip() for cell in np.ma.compressed(table.read([target])[target])}
+    called = [name for name in table.names() if name in labels]
+    return ",".join(called) if len(called) == len(labels) > 1 else None
 
 
 def _check_is_there(path: Path) -> None:
     if not is_table(path) and suffix_of(path) not in SUFFIXES:
-        raise FileError(path, f"expected one of {', '.join(SUFFIXES)}, a folder or a pattern of them")
+        raise FileError(
+            path, f"expected one of {', '.join(SUFFIXES)}, a folder or a pattern of them: save it as CSV or Parquet"
+        )
     if path.is_dir() and suffix_of(path) in (".npz", ".npy"):
         raise FileError(path, "is a folder: name a file in it")
     if path.is_dir() or (not path.exists() and re.search(r"[*?\[]", str(path))):
@@ -77,11 +102,12 @@ def _check_is_there(path: Path) -> None:
         raise FileError(path, "is empty: was it written to the end?")
 
 
-def _without_labels(layout: Layout, names: Columns) -> str:
+def _without_labels(layout: Layout, names: Columns, there: list[str]) -> str:
     called = names.of(layout.kind)[1]
-    if layout.kind == "confidence":
-        return f"has confidence but no {called!r}: add it, or name yours with --correct, or --prediction and --target"
-    return f"has {layout.kind} but no {called!r}: add it, or name yours with --target"
+    others = [name for name in there if name not in layout.values]
+    shown = f"; it also has {', '.join(others[:20])}{', ...' * (len(others) > 20)}" if others else ""
+    options = "--correct, or --prediction and --target" if layout.kind == "confidence" else "--target"
+    return f"has {layout.kind} but no {called!r}{shown}: add it, or name yours with {options}"
 
 
 def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns) -> Source:
@@ -106,20 +132,28 @@ def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns)
     said = layout.notices + (opened.notices if isinstance(opened, Table) else ())
     if isinstance(opened, Npy):
         said = opened.check_values(layout.values[0], layout.labels)
-    if names.weight is None and "sample_weight" in opened.names():
-        said += ("'sample_weight' is not used: give --weight sample_weight if samples are to be weighted",)
+    if names.weight is None:
+        said += doubts.of_weights(opened.names())
     source = Source(path, layout.kind, np.empty(0), labels, layout.classes, weight, layout.values, notices=said)
     source = replace(source, label=layout.labels[0] if layout.labels else None)
     if isinstance(opened, Table) and by_options:
         return language.with_options(source, opened.json(layout.values[0]))
-    values, labels = flattened(_stacked(layout, columns), labels)
-    if labels is not None and len(labels) != len(values):
-        raise ValueError(f"{layout.values[0]!r} has {len(values)} rows but {layout.labels[0]!r} has {len(labels)}")
+    values, labels, weight = flattened(_stacked(layout, columns), labels, weight)
+    _check_lengths({layout.values[0]: values, source.label: labels, names.weight: weight})
     if layout.prediction is not None and labels is not None:
         predicted = filled(layout.prediction, columns[layout.prediction])
         labels, more = alike(predicted, filled(layout.labels[0], labels))
+        half = 50.0 if names.percent else 0.5
+        more += doubts.of_confidence(layout.values[0], values, layout.prediction, predicted, half)
         source = replace(source, notices=source.notices + more)
-    return replace(source, values=values, labels=labels)
+    return replace(source, values=values, labels=labels, weight=weight)
+
+
+def _check_lengths(columns: dict[str | None, Array | None]) -> None:
+    (first, values), *others = ((name, column) for name, column in columns.items() if column is not None)
+    for name, column in others:
+        if len(column) != len(values):
+            raise ValueError(f"{first!r} has {len(values)} rows but {name!r} has {len(column)}")
 
 
 def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
@@ -133,7 +167,7 @@ def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
 
 def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: Columns) -> Source:
     """Leave out what is ignored, number the classes, and make the values ready."""
-    source = _without_ignored(source, layout, names.ignore_index)
+    source = without_ignored(source, names.ignore_index)
     count = source.values.shape[1] if source.values.ndim > 1 and source.values.shape[1] > 1 else 2
     labels, several = source.labels, source.labels is not None and source.labels.ndim > 1
     of_classes: tuple[str, ...] | None = None
@@ -143,13 +177,20 @@ def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: 
         of_classes = names_of_classes(of_columns, names.class_names(), count)
         if labels is not None and not several:
             labels, of_classes, more = class_indices(layout.labels[0], labels, of_classes, count)
+        if labels is not None and (names.ignore_index is None or not several):
+            refuse_stray(layout.labels[0], labels, 2 if labels.shape == source.values.shape and several else count)
     elif labels is not None:
-        labels = numbers_of(layout.labels[0], labels)
+        labels = correctness_of(layout.labels[0], labels)
+    if labels is not None and labels.ndim == 2 and labels.shape == source.values.shape:
+        refuse_one_hot(layout.labels[0], labels, None if source.kind == "logits" else source.values)
     if "label_ids" in layout.labels and source.kind == "logits" and looks_normalised(source.values):
         raise ValueError("rows of 'predictions' sum to 1, as probabilities do: give --probabilities predictions, "
                          "or --logits predictions")  # fmt: skip
-    values, changed = checked(source.kind, source.values, percent=names.percent, several=several)
-    return replace(source, values=values, labels=labels, names=of_classes, notices=source.notices + more + changed)
+    called = name_of_values(layout, names)
+    values, changed = checked(source.kind, source.values, called, percent=names.percent, several=several)
+    source = replace(source, values=values, labels=labels, names=of_classes)
+    doubtful = doubts.of_values(source, called) + doubts.of_labels(source)
+    return replace(source, notices=source.notices + more + changed + doubtful)
 
 
 def _names_of_arrays(opened: Npz | Npy | Table) -> tuple[str, ...] | None:
@@ -158,26 +199,6 @@ def _names_of_arrays(opened: Npz | Npy | Table) -> tuple[str, ...] | None:
     if isinstance(opened, Table) or name is None:
         return None
     return tuple(str(each) for each in opened.read([name])[name].tolist())
-
-
-def _without_ignored(source: Source, layout: Layout, ignored: int | None) -> Source:
-    labels = source.labels
-    if labels is None or is_text(labels) or source.kind == "confidence":
-        return source
-    if ignored is None:
-        negative = labels[np.ma.getdata(labels < 0)] if labels.dtype.kind in "if" and labels.ndim == 1 else labels[:0]
-        if len(negative) and (negative == negative[0]).all() and len(negative) < len(labels):
-            raise ValueError(
-                f"column {layout.labels[0]!r} has {negative[0]:g} in {len(negative):,} of {len(labels):,} rows: give "
-                f"--ignore-index {negative[0]:g} to leave them out"
-            )
-        return source
-    kept = np.flatnonzero(labels != ignored)
-    if len(kept) == len(labels):
-        return source
-    return source.keep(
-        kept, f"{len(labels) - len(kept):,} of {len(labels):,} rows with the label {ignored} are left out"
-    )
 
 
 def fits_in_memory(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """Content of a file of predictions."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 from calibrant.files.arrays import Array, Npy, Npz
 from calibrant.files.error import FileError, naming
 from calibrant.files.tables import Table
-from calibrant.metrics import Predictions, predictions
+from calibrant.metrics import InputWarning, Predictions, predictions
 from calibrant.metrics.columns import Kind
 from calibrant.tables import SUFFIXES as TABLES
 from calibrant.tables import suffix_of
@@ -57,12 +58,15 @@ class Source:
     notices: tuple[str, ...] = ()
 
     def predictions(self) -> Predictions:
-        """Return checked predictions."""
-        given: dict[str, Any] = {"sample_weight": self.weight}
+        """Return checked predictions; what is doubtful is said in the notices, and not as a warning."""
+        given: dict[str, Any] = {"sample_weight": self.weight, self.kind: self.values}
         if self.kind == "confidence":
-            return predictions(self.values, self.labels, minimum=3, name="an evaluation", **given)
-        given |= {self.kind: self.values, "target": self.labels, "classes": self.names}
-        return predictions(minimum=3, name="an evaluation", **given)
+            given |= {"correct": self.labels}
+        else:
+            given |= {"target": self.labels, "classes": self.names}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputWarning)
+            return predictions(minimum=3, name="an evaluation", **given)
 
     def keep(self, rows: Array, *notices: str) -> "Source":
         """Only some rows, by their indices."""

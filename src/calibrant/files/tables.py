@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.files.arrays import Array
+from calibrant.files.cells import empty
 from calibrant.files.error import FileError
 from calibrant.tables import SETTINGS, Column, list_of, open_table, quote
 
@@ -88,7 +89,7 @@ class Table:
             f"count(*), count({column}), min(len({column})), max(len({column}))"
         )
         if filled < rows:
-            raise FileError(self.path, f"column {name!r} has {rows - filled} empty values: fill or drop those rows")
+            raise FileError(self.path, empty(name, rows - filled))
         if rows and shortest != longest:
             lengths = sorted(each for (each,) in self._fetch(f"DISTINCT len({column})"))
             raise FileError(self.path, f"lists in column {name!r} must have one length, got {lengths[:5]}")

@@ -22,7 +22,8 @@ class Columns:
     :data:`calibrant.metrics.layouts.OTHER_NAMES`.
 
     Attributes:
-        logits: Name of the array or column of logits, or prefix of several columns.
+        logits: Name of the array or column of logits, or prefix of several columns; or the columns of the classes,
+            separated by commas: they name the classes.
         probabilities: The same for probabilities.
         target: Name of the true classes: indices, or names.
         confidence: Name of the confidence in the prediction, if there are no classes.

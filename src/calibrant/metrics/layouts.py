@@ -64,6 +64,24 @@ def find_layout(there: Sequence[str], columns: Columns) -> Layout:
     raise ValueError(f"has no {looked_for}; it has {shown}: name yours with --logits, --probabilities or --confidence")
 
 
+def name_of_values(layout: Layout, columns: Columns) -> str:
+    """What an option calls the values of a layout: their column, or what their columns begin with.
+
+    Example:
+        >>> name_of_values(find_layout(["Prob_cat", "Prob_cow", "label"], Columns()), Columns())
+        'prob'
+    """
+    given: str | None = getattr(columns, layout.kind)
+    prefixes = (layout.kind, *OTHER_NAMES[layout.kind]) if len(layout.values) > 1 else ()
+    begins = (each for each in prefixes if len(_members(each, layout.values)) == len(layout.values))
+    return given or next(begins, layout.values[0])
+
+
+def name_of_target(there: Sequence[str], columns: Columns) -> str | None:
+    """The column of the target: the one that was named, or one with a common name."""
+    return _one("target", there, columns.target)
+
+
 def _predictions_of_a_trainer(there: Sequence[str], columns: Columns) -> Layout:
     """What the Trainer of transformers returns: usually logits."""
     found = _of_kind("logits", there, Columns(logits="predictions", target=columns.target or "label_ids"))
@@ -114,6 +132,8 @@ def _values(kind: Kind, there: Sequence[str], given: str | None) -> tuple[tuple[
     """Columns of the values of this kind, and the names of their classes."""
     if given is not None and given in there:
         return (given,), None
+    if given is not None and "," in given and set(listed := given.split(",")) <= set(there):
+        return tuple(listed), tuple(listed)
     for prefix in (given,) if given is not None else (kind, *OTHER_NAMES[kind]):
         if given is None and (only := _one_of(prefix, there)):
             return (only,), None

@@ -1,0 +1,79 @@
+"""What a file probably does not mean as it was read: notices that name the remedy."""
+
+import numpy as np
+
+from calibrant.files.arrays import Array
+from calibrant.files.source import Source
+
+# Names of weights, which are never assumed.
+WEIGHTS = ("sample_weight", "sample_weights", "weight", "weights")
+# Share of rows that must agree before a confidence is taken for the probability of a class.
+NEARLY_ALL = 0.99
+# Fewest rows, and rows of a sample, that tell logits from probabilities.
+FEWEST, SAMPLED = 8, 1000
+
+
+def of_weights(names: list[str]) -> tuple[str, ...]:
+    """Columns of weights that are not used."""
+    return tuple(
+        f"column {name!r} is not used: give --weight {name} if samples are to be weighted"
+        for name in names
+        if name.lower() in WEIGHTS
+    )
+
+
+def of_confidence(name: str, confidence: Array, predicted_name: str, predicted: Array, half: float) -> tuple[str, ...]:
+    """A confidence below one half where one of two classes is predicted, and only there: a probability of the other.
+
+    Args:
+        name: Column of the confidence.
+        confidence: Its values.
+        predicted_name: Column of the predicted class.
+        predicted: Its values.
+        half: One half, in the unit of the confidence.
+    """
+    classes = sorted(set(predicted.tolist()))
+    if len(classes) != 2 or confidence.dtype.kind not in "fiu" or not (confidence < half).any():
+        return ()
+    for other, one in (classes, classes[::-1]):
+        if ((confidence < half) == (predicted == other)).mean() >= NEARLY_ALL:
+            other_called, called = (f"{each:g}" if isinstance(each, float) else str(each) for each in (other, one))
+            order = f" and --classes FILE with {other_called} and {called}, one on each line" * (one < other)
+            return (
+                f"{name!r} is below {half:g} where {predicted_name!r} is {other_called}, and only there: if it is the "
+                f"probability of {called}, give --probabilities {name}{order}",
+            )
+    return ()
+
+
+def of_labels(source: Source) -> tuple[str, ...]:
+    """A target in which only one class occurs."""
+    labels = source.labels
+    if labels is None or source.kind == "confidence" or len(labels) < 3 or (labels != labels.flat[0]).any():
+        return ()
+    found = int(labels.flat[0])
+    called = source.names[found] if source.names and 0 <= found < len(source.names) else found
+    return (f"only class {called} occurs in {source.label!r}: check the labels",)
+
+
+def of_values(source: Source, called: str) -> tuple[str, ...]:
+    """Logits that look like probabilities, and a column of ones.
+
+    Args:
+        source: Values and labels.
+        called: What an option calls the values.
+    """
+    values, labels = source.values, source.labels
+    if source.kind == "probabilities" and values.ndim == 1 and len(values) > 2 and (values == 1).all():
+        return (f"every value of {called!r} is 1, as a softmax over one output gives: write its sigmoid",)
+    if source.kind != "logits" or values.dtype.kind not in "fiu":
+        return ()
+    rows = values if values.ndim < 3 else np.moveaxis(values, 1, -1).reshape(-1, values.shape[1])
+    some = rows[:: max(1, len(rows) // SAMPLED)]
+    if len(rows) < FEWEST or some.min() < 0 or some.max() > 1 or not some.any():
+        return ()
+    if some.ndim == 1 or some.shape[1] == 1 or (labels is not None and labels.shape == values.shape):
+        return (f"these logits all lie in [0, 1], as probabilities do: give --probabilities {called} if they are",)
+    if (np.abs(some.sum(1) - 1) <= 1e-3).all():
+        return (f"these logits look like probabilities (rows sum to 1): give --probabilities {called} if they are",)
+    return ()
