@@ -167,6 +167,14 @@ def test_of_two_classes_the_same_is_judged_beyond_memory(tmp_path: Path, capsys:
     assert beyond["intervals"]["gap"]["low"] == pytest.approx(memory["intervals"]["gap"]["low"], rel=1e-5)
 
 
+def test_a_loss_that_rests_on_the_floor_of_p_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, highest in (("sure", 1.0), ("unsure", 0.9)):
+        confidence = np.where(np.arange(40) % 2, highest, 0.5)
+        np.savez(tmp_path / f"{name}.npz", confidence=confidence, correct=np.arange(40) % 3 > 0)
+        assert run("evaluate", tmp_path / f"{name}.npz", "--draws", 20) == 0
+        assert ("p = 0 counts as 1.2e-38" in " ".join(capsys.readouterr().out.split())) == (name == "sure")
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_numbers_are_never_cut(width: int) -> None:
     screen = io.StringIO()

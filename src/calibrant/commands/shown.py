@@ -13,6 +13,7 @@ from calibrant.metrics import GroupCalibration, Interval, Judgement
 from calibrant.metrics.verdicts import number, p_value
 from calibrant.report import Audit, verdict
 from calibrant.report.audit import Finding
+from calibrant.report.losses import floor_note
 
 # Rows of the table of views; the rest is in JSON and in the report.
 MOST_VIEWS = 12
@@ -30,7 +31,7 @@ def print_audit(console: Console, audit: Audit) -> None:
         _print(
             console,
             f"{LOSSES[score]} {parts.loss:.4f} = {parts.calibration:.4f} calibration + {parts.refinement:.4f} "
-            f"refinement (recalibration: {parts.recalibration}).",
+            f"refinement (recalibration: {parts.recalibration}{_floored(audit, score)}).",
         )
     if len(audit.findings) == 1:
         _print_finding(console, audit.findings[0])
@@ -44,6 +45,11 @@ def print_audit(console: Console, audit: Audit) -> None:
             f"Recalibration by {how.description}, fitted on all samples. In the column recalibrated, each half of the "
             f"samples is recalibrated by a fit on the other half. Log loss there: {tried}.",
         )
+
+
+def _floored(audit: Audit, score: str) -> str:
+    note = floor_note(audit.predictions) if score == "log_loss" else ""
+    return note and f"; {note}"
 
 
 def _print(console: Console, text: str) -> None:

@@ -16,6 +16,7 @@ from calibrant.report.content_watched import change, groups, over_time
 from calibrant.report.figures import cumulative_plot, reliability_diagram
 from calibrant.report.formats import bare_p, ends, number, percent, points, sentence
 from calibrant.report.gap_figures import classwise_plot, groups_plot, time_plot
+from calibrant.report.losses import floor_note
 from calibrant.report.style import same_axes
 from calibrant.report.svg import inline_svg
 from calibrant.report.verdict import caveat, verdict
@@ -166,7 +167,8 @@ def _numbers(audit: Audit) -> dict[str, Any]:
         {"loss": LOSSES[key], "whole": part.loss, "calibration": part.calibration, "refinement": part.refinement}
         for key, part in audit.parts.items()
     ]
-    found = {"parts": parts, "maps": "; ".join(f"{LOSSES[k]}: {part.recalibration}" for k, part in audit.parts.items())}
+    maps = [f"{LOSSES[key]}: {part.recalibration}" for key, part in audit.parts.items()]
+    found = {"parts": parts, "maps": "; ".join(filter(None, [*maps, floor_note(audit.predictions)]))}
     if audit.task == "multi-label":
         return found | {"judged": "", "tests": []}
     first = audit.findings[0]

@@ -33,6 +33,12 @@ def log_losses(given: Predictions) -> Array:
     return found
 
 
+def floor_note(given: Predictions) -> str:
+    """What is counted in place of p = 0, if that happened; else empty."""
+    largest = float(log_losses(given).max())
+    return f"p = 0 counts as {SMALLEST_PROBABILITY:.1e}" if largest > -0.999 * math.log(SMALLEST_PROBABILITY) else ""
+
+
 def brier_losses(given: Predictions) -> Array:
     """Brier score of each sample: summed over classes, or the mean over labels."""
     if given.probabilities is None or given.target is None:
