@@ -56,7 +56,7 @@ def loss_weight(given: Predictions) -> Array | None:
     weight = sample_weight(given)
     if given.task != "multi-label" or given.target is None:
         return weight
-    known = (given.target != IGNORED).sum(1).astype(np.float64)
+    known: Array = (given.target != IGNORED).sum(1).astype(np.float64)
     return known if weight is None else weight * known
 
 
