@@ -73,6 +73,8 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
         raise FileError(report, "the report would overwrite a file of predictions")
     if report is not None and report.suffix.lower() not in (".html", ".htm"):
         raise FileError(report, "the report is an HTML page: choose a name that ends in .html")
+    if report is not None:
+        _check_place(report)
     names = model_names(paths)
     engines = _engines(paths, options.engine)
     if any(engine != "memory" for engine in engines):
@@ -109,6 +111,15 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
     if options.watch.history is not None:
         append_history(options.watch.history, audits, paths)
     return failed
+
+
+def _check_place(report: Path) -> None:
+    """Raise an error if a report cannot be written there, before the audit takes its time."""
+    if report.is_dir():
+        raise FileError(report, "is a folder: choose the name of a page, such as report.html")
+    folder = next((parent for parent in report.absolute().parents if parent.exists()), Path("/"))
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise FileError(report, "cannot be written there: choose another folder")
 
 
 def _made(paths: Sequence[Path]) -> Made:

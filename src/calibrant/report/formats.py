@@ -77,7 +77,7 @@ def bare_p(value: float) -> str:
 
     Example:
         >>> bare_p(0.0001), bare_p(0.25)
-        ('< 0.001', '0.25')
+        ('< 0.001', '0.250')
     """
     return p_value(value).removeprefix("p ").removeprefix("= ")
 
