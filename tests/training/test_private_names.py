@@ -12,7 +12,7 @@ PACKAGE, LAB = Path(calibrant.__file__).parent, Path(calibrant_lab.__file__).par
 HOMES = {"torch_private.py", "lightning_private.py", "transformers_private.py"}
 # Objects whose private names are our own, or part of a documented protocol.
 OWN = {"self", "super()", "cls", "loaded"}
-PROTOCOL = {"_replace", "_asdict", "_exit", "_getframe", "_apply", "_load_from_state_dict"}
+PROTOCOL = {"_replace", "_asdict", "_exit", "_getframe", "_apply", "_load_from_state_dict", "_repr_html_", "_fields"}
 FILES = [path for package in (PACKAGE, LAB) for path in sorted(package.rglob("*.py")) if path.name not in HOMES]
 
 
