@@ -5,10 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from calibrant.files.cells import filled, is_text
+from calibrant.files.labels import LEFT_OUT
 from calibrant.files.source import Source
-
-# Mark that predictions leave out.
-LEFT_OUT = -100
 
 
 def without_ignored(source: Source, ignored: int | None) -> Source:

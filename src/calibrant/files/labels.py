@@ -9,6 +9,9 @@ from calibrant.files.arrays import Array
 from calibrant.files.cells import WORDS, filled, is_text, numbers_of
 from calibrant.metrics.given import TOLERANCE
 
+# Mark that predictions leave out.
+LEFT_OUT = -100
+
 
 class Labels(NamedTuple):
     """Class indices, names of the classes if known, and what was assumed."""
@@ -103,7 +106,9 @@ def refuse_stray(name: str, labels: Array, count: int) -> None:
     if labels.dtype.kind not in "fiu":
         return
     outside = labels[(labels < 0) | (labels >= count)]
-    if len(outside) and len(outside) < labels.size and (outside == outside[0]).all():
+    # The mark of pixels and of single labels that predictions leave out by themselves.
+    unknown = labels.ndim > 1 and (outside == LEFT_OUT).all()
+    if len(outside) and len(outside) < labels.size and (outside == outside[0]).all() and not unknown:
         places = "rows" if labels.ndim == 1 else "places"
         raise ValueError(
             f"column {name!r} has {outside[0]:g} in {len(outside):,} of {labels.size:,} {places}: give "
