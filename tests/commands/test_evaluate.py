@@ -163,6 +163,7 @@ def test_of_two_classes_the_same_is_judged_beyond_memory(tmp_path: Path, capsys:
     assert "the risks of class 1 are calibrated is rejected" in beyond["verdict"]
     for key in ("gap", "ece", "ks_error", "esd"):
         assert beyond["scores"][key]["value"] == pytest.approx(memory["scores"][key]["value"], rel=1e-6), key
+        assert beyond["scores"][key]["convention"] == memory["scores"][key]["convention"], key
     assert "accuracy" not in beyond["scores"]
     assert beyond["intervals"]["gap"]["low"] == pytest.approx(memory["intervals"]["gap"]["low"], rel=1e-5)
 

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +32,7 @@ from calibrant.metrics.columns import Columns
 from calibrant.metrics.table import metrics_table
 from calibrant.metrics.verdicts import p_value
 from calibrant.report import Audit, Made, audit, verdict
-from calibrant.report.audit import OF_TOP_LABEL
+from calibrant.report.audit import OF_TOP_LABEL, score_of_risk
 from calibrant.tables import SUFFIXES as TABLES
 from calibrant.tables import is_table, missing
 
@@ -309,5 +309,5 @@ def _beyond_memory(path: Path, engine: Engine, options: Options, progress: Advan
     if not found.risk:
         return Beyond(Scores(found.samples, None, tuple(entries)), test, gap, "the confidences in the top label")
     # Accuracy and mean confidence are scores of the top label, here and in memory.
-    entries = [replace(one, convention=f"P(y = 1); {one.convention}") for one in entries if one.key not in OF_TOP_LABEL]
+    entries = [score_of_risk(one) for one in entries if one.key not in OF_TOP_LABEL]
     return Beyond(Scores(found.samples, 2, tuple(entries)), test, gap, "the risks of class 1")

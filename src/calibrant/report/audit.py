@@ -246,13 +246,17 @@ def scores_of(given: Predictions, bins: int | None = None, convention: Conventio
     stated = f"P({view.name})" if given.names else "P(y = 1)"
 
     def entry(one: Score, other: Score) -> Score:
-        if one.key in OF_TOP_LABEL or metrics.METRICS[one.key].of_classes:
-            return one
-        convention = other.convention.replace("accuracy", "share")
-        convention = f"mean {stated} - its share" if one.key == "gap" else f"{stated}; {convention}"
-        return replace(other, convention=convention, name=f"Brier, {stated}" if one.key == "brier_top" else "")
+        of_top_label = one.key in OF_TOP_LABEL or metrics.METRICS[one.key].of_classes
+        return one if of_top_label else score_of_risk(other, stated)
 
     return metrics.Scores(scores.samples, scores.classes, tuple(map(entry, scores, of_risk)))
+
+
+def score_of_risk(score: Score, stated: str = "P(y = 1)") -> Score:
+    """A score of pairs, named as one of the probability of an event."""
+    convention = score.convention.replace("accuracy", "share")
+    convention = f"mean {stated} - its share" if score.key == "gap" else f"{stated}; {convention}"
+    return replace(score, convention=convention, name=f"Brier, {stated}" if score.key == "brier_top" else "")
 
 
 def _intervals(

@@ -17,6 +17,7 @@ from calibrant.report.figures import cumulative_plot, reliability_diagram
 from calibrant.report.formats import bare_p, ends, number, percent, points, sentence
 from calibrant.report.gap_figures import classwise_plot, groups_plot, time_plot
 from calibrant.report.losses import floor_note
+from calibrant.report.names import as_sentence
 from calibrant.report.style import same_axes
 from calibrant.report.svg import inline_svg
 from calibrant.report.verdict import caveat, verdict
@@ -224,7 +225,7 @@ def _repair(audit: Audit, svg: Callable[[str], Markup]) -> dict[str, Any] | None
         "how": repair.how.description,
         "rows": list(_before_and_after(audit)),
         "figure": svg(f"Reliability diagram of {audit.name} after recalibration: ECE {percent(repair.scores.ece)}"),
-        "note": note and f"{note[0].upper()}{note[1:]}. Audit the logits to be sure.",
+        "note": note and f"{as_sentence(note)} Audit the logits to be sure.",
     }
 
 

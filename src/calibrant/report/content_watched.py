@@ -7,6 +7,7 @@ from markupsafe import Markup
 from calibrant.metrics import GroupScore, Window
 from calibrant.report.audit import Audit
 from calibrant.report.formats import bare_p, counted, ends, percent, points, sentence
+from calibrant.report.names import as_sentence
 
 # Rows of the table of groups; the rest is in JSON.
 MOST_GROUPS = 40
@@ -36,10 +37,9 @@ def over_time(audit: Audit, figure: Markup) -> dict[str, Any] | None:
     found = audit.over_time
     if found is None:
         return None
-    said = str(found)
     rows = [_row(each) for each in found.windows]
     return {
-        "sentence": sentence(f"{said[0].upper()}{said[1:]}."),
+        "sentence": sentence(as_sentence(found)),
         "figure": figure,
         "rows": rows,
         "columns": _columns(audit),
@@ -50,8 +50,7 @@ def change(audit: Audit) -> str:
     """The sentence about the baseline; empty if there is none."""
     if audit.change is None:
         return ""
-    said = str(audit.change)
-    return sentence(f"{said[0].upper()}{said[1:]}.")
+    return sentence(as_sentence(audit.change))
 
 
 def _row(each: GroupScore | Window) -> dict[str, str]:

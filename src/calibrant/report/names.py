@@ -19,6 +19,17 @@ def clean(name: str) -> str:
     return " ".join("".join(map(_shown, name)).split()) or "unnamed"
 
 
+def as_sentence(text: object) -> str:
+    """What a result prints as, with a capital letter and a full stop.
+
+    Example:
+        >>> as_sentence("no change is detected")
+        'No change is detected.'
+    """
+    words = str(text)
+    return f"{words[0].upper()}{words[1:]}."
+
+
 def _shown(character: str) -> str:
     category = unicodedata.category(character)
     if category in ("Cc", "Zl", "Zp"):

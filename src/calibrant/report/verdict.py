@@ -9,6 +9,7 @@ from calibrant.metrics import smooth_ece
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.verdicts import p_value
 from calibrant.report.chance import ERRORS, chance_gap
+from calibrant.report.names import as_sentence
 
 if TYPE_CHECKING:  # an audit shows its verdict, so it imports this file
     from calibrant.report.audit import Audit, Finding, Repair
@@ -67,7 +68,7 @@ def _watched(audit: "Audit") -> list[str]:
             f"{named}{more}."
         )
     if audit.over_time is not None and audit.over_time.changed:
-        said.append(_sentence(audit.over_time))
+        said.append(as_sentence(audit.over_time))
     if audit.change is not None and audit.change.changed:
         said.append(f"Since the baseline, {audit.change}.")
     return said
@@ -75,11 +76,6 @@ def _watched(audit: "Audit") -> list[str]:
 
 def _short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
-def _sentence(found: object) -> str:
-    text = str(found)
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def is_saturated(predictions: Predictions) -> bool:
