@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +306,21 @@ def test_names_tell_files_apart() -> None:
     assert model_names([Path("a/x.npz"), Path("a/y.npz")]) == ["x", "y"]
     assert model_names([Path("a/x.npz"), Path("a/x.csv")]) == ["x.npz", "x.csv"]
     assert model_names([Path("a/x.npz"), Path("b/x.npz")]) == ["a/x.npz", "b/x.npz"]
+
+
+def test_a_reader_that_goes_away_is_no_condition_that_holds(tmp_path: Path) -> None:
+    np.savez(tmp_path / "pairs.npz", confidence=RNG.random(50), correct=RNG.integers(2, size=50))
+    command = [sys.executable, "-m", "calibrant", "evaluate", str(tmp_path / "pairs.npz"), "--draws", "20"]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write) as gone:
+        ended = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_a_wrong_column_is_refused_before_anything_is_tested(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calibrant.commands.evaluate.audit", None)  # calling it would be a TypeError
+    assert run("evaluate", files["sharp"], "--group", "nope") == 2
+    assert "has no 'nope'" in capsys.readouterr().err
