@@ -156,7 +156,7 @@ def _show(trial: Trial, configuration: Configuration, name: str, audits: list[Au
     print_whole(console, score_table({escape(name): [trial.result().test]}, columns, title=escape(title)))
     console.print(NOTE, highlight=False)
     for one in audits:
-        console.print(f"[bold]{escape(one.name)}[/]: {escape(verdict(one))}.", highlight=False)
+        console.print(f"[bold]{escape(one.name)}[/]: {escape(verdict(one))}", highlight=False)
     folder = escape(str(trial.folder))
     console.print(
         f"In {folder}: model.pt, report.html, curves.png, test.npz and validation.npz for calibrant evaluate and "

@@ -101,6 +101,8 @@ def test_a_finished_trial_is_shown_again_and_not_trained_again(
     screen = capsys.readouterr()
     assert f"{100 * finished.result().test['ece']:.2f}" in screen.out
     assert "after VS" in screen.out
+    assert "Recalibration was not tried" in " ".join(screen.out.split())
+    assert ".." not in screen.out.replace("...", "")
     assert screen.err == ""
 
 
