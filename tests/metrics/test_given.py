@@ -214,6 +214,7 @@ def test_values_of_another_kind_are_explained(options: Any, message: str) -> Non
 
 @pytest.mark.parametrize("library", [None, *LIBRARIES])
 def test_scores_become_a_frame(library: str | None) -> None:
+    pytest.importorskip(library or "pandas")
     scores = metrics.evaluate(logits=LOGITS, target=TARGET)
     frame = scores.to_frame(library)
     assert type(frame).__module__.split(".")[0] == (library or "pandas")
@@ -279,6 +280,7 @@ def test_every_result_shows_as_a_table_in_a_notebook() -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_groups_and_windows_become_frames(library: str) -> None:
+    pytest.importorskip(library)
     groups = metrics.calibration_by_group(logits=LOGITS, target=TARGET, groups=["a", "b"] * 150, draws=20)
     frame = groups.to_frame(library)
     assert type(frame).__module__.split(".")[0] == library
