@@ -17,10 +17,10 @@ import calibrant as cal
 from calibrant.files import whole_or_not_at_all
 from calibrant_lab.models.weights import load_weights
 from calibrant_lab.paper.profiles import paper_sweep
+from calibrant_lab.score_table import mean_and_spread
 from calibrant_lab.scores import BINS, Predicted
 from calibrant_lab.sweeps.protocol import Row, plan
 from calibrant_lab.sweeps.run import validated
-from calibrant_lab.table import mean_and_spread
 from calibrant_lab.trials.fit import predict, prepare
 from calibrant_lab.trials.store import WEIGHTS, Store, Trial
 

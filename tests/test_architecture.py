@@ -1,8 +1,10 @@
 """The imports are the architecture: who may import whom, inside both packages, and what an import may cost."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 import calibrant
 
 SOURCE = Path(calibrant.__file__).parents[1]
+ARCHITECTURE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
 
 # Package -> folder, or file at its top -> those that it may import.
 ALLOWED: dict[str, dict[str, set[str]]] = {
@@ -52,13 +55,13 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "catalogue": {"methods", "recipes", "settings"},
         "scores": {"plugins"},
         "columns": {"scores"},
-        "table": {"columns", "scores"},
-        "trials": {"columns", "data", "methods", "plugins", "recipes", "scores", "settings", "table"},
-        "sweeps": {"methods", "plugins", "recipes", "scores", "settings", "table", "trials"},
+        "score_table": {"columns", "scores"},
+        "trials": {"columns", "data", "methods", "plugins", "recipes", "scores", "settings", "score_table"},
+        "sweeps": {"methods", "plugins", "recipes", "scores", "settings", "score_table", "trials"},
         "shift": {"data", "models", "plugins", "scores", "sweeps", "trials"},
-        "paper": {"columns", "methods", "plugins", "recipes", "scores", "shift", "sweeps", "table", "trials"},
-        "train": {"columns", "paper", "plugins", "scores", "table", "trials"},
-        "demo": {"columns", "paper", "recipes", "scores", "sweeps", "table", "trials"},
+        "paper": {"columns", "methods", "plugins", "recipes", "scores", "shift", "sweeps", "score_table", "trials"},
+        "train": {"columns", "paper", "plugins", "scores", "score_table", "trials"},
+        "demo": {"columns", "paper", "recipes", "scores", "sweeps", "score_table", "trials"},
         "cli": {"catalogue", "demo", "paper", "train", "trials"},
     },
 }  # fmt: skip
@@ -130,9 +133,40 @@ def test_everything_in_the_plan_exists_and_every_arrow_is_used(package: str) -> 
     assert not {place: names for place, names in unused.items() if names}
 
 
+def described() -> Iterator[tuple[str, str, str]]:
+    """Package, folder and file of each name in the tables of docs/architecture.md."""
+    package = ""
+    for line in ARCHITECTURE.splitlines():
+        if line.startswith("## "):
+            package = line.strip("# `").removeprefix("src/")
+        if not line.startswith("| `") or package not in ALLOWED:
+            continue
+        places, contents, _ = re.split(r" ?\| ?", line.strip("|").strip() + " ", maxsplit=2)
+        names = re.findall(r"`([\w/]+(?:\.py)?)`", places)
+        for name in names:
+            yield package, "", name
+        for name in re.findall(r"`(\w+\.py)`", contents):
+            yield package, names[0], name
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_the_architecture_page_names_every_folder_and_only_files_that_exist(package: str) -> None:
+    page = [(folder, name) for of, folder, name in described() if of == package]
+    for folder, name in page:
+        assert (SOURCE / package / folder / name).exists(), f"{package}/{folder}{name} is not there"
+    first = {name.rstrip("/").removesuffix(".py") for folder, name in page if not folder}
+    assert first == set(ALLOWED[package]) - {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`([\w/]+/\w+\.py)`", ARCHITECTURE))))
+def test_the_steps_of_a_command_name_files_that_exist(path: str) -> None:
+    found = [SOURCE / path, *(SOURCE / package / path for package in ALLOWED), SOURCE.parent / path]
+    assert any(one.exists() for one in found)
+
+
 @pytest.mark.parametrize("package", ALLOWED)
 def test_no_module_imports_itself_by_way_of_others(package: str) -> None:
-    # The package itself is left out: whoever imports a part of it has imported it already.
+    # The package itself is left out: an import of a part of it imports the package first.
     graph = {
         module: {other for other in imported(module) if place_of(other)[0] == package and other != package}
         for module in MODULES

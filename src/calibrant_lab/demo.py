@@ -12,11 +12,11 @@ from calibrant.report import audit, write_report
 from calibrant_lab.columns import Column, column
 from calibrant_lab.paper.tables.significance import holm, least_p, paired_test
 from calibrant_lab.recipes.made import true_test_probabilities
+from calibrant_lab.score_table import print_whole, score_table
 from calibrant_lab.scores import Predicted, scores_of
 from calibrant_lab.sweeps.live import LiveView
 from calibrant_lab.sweeps.run import run
 from calibrant_lab.sweeps.sweep import Sweep
-from calibrant_lab.table import print_whole, score_table
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import LocalExecutor
 from calibrant_lab.trials.store import Store
@@ -92,8 +92,8 @@ def differences(scores: Scores, columns: Sequence[Column], row: str, others: Seq
             size = f"{abs(mean):.{2 if one.factor == 100 else 3}f}{' points' if one.factor == 100 else ''}"
             p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
             name = one.heading.removesuffix(" %")
-            told = f"{size} {word} ({p_text}, {word} in {same} of {seeds} seeds)" if mean else "the same"
-            parts.append(f"{name} {told}")
+            difference = f"{size} {word} ({p_text}, {word} in {same} of {seeds} seeds)" if mean else "the same"
+            parts.append(f"{name} {difference}")
         yield f"{row} against {other}: {', '.join(parts)}."
     yield (
         f"p: paired t-test over the seeds, corrected by Holm for {len(tests)} tests; an exact test of {seeds} seeds "

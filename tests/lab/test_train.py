@@ -28,7 +28,7 @@ from calibrant_lab.train import resolve, train
 from calibrant_lab.trials import run
 from calibrant_lab.trials.configuration import Configuration, configure, label
 from calibrant_lab.trials.fit import fit, prepare
-from calibrant_lab.trials.provenance import warned
+from calibrant_lab.trials.provenance import warning_lines
 from calibrant_lab.trials.store import Store, Trial
 from calibrant_lab.trials.watching import Bar, KeepLast
 from tests.quick import first_of
@@ -76,7 +76,7 @@ def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: pytest
         assert "warning: the objective pulled" in " ".join(capsys.readouterr().err.split())
     [trial] = [Trial(one) for one in tmp_path.iterdir() if one.is_dir()]
     assert set(trial.warnings()) == {"outweighs"}
-    [line] = warned([trial, trial])
+    [line] = warning_lines([trial, trial])
     assert line.startswith("warning, ESD λ 1000 batch 32, 2 trials: the objective pulled")
     for damaged in ("", "[1, 2]"):
         (trial.folder / "warnings.json").write_text(damaged)

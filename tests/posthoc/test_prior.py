@@ -98,7 +98,7 @@ def test_few_samples_and_classes_that_look_alike_are_told() -> None:
     with pytest.warns(FitWarning, match="50 samples are few to estimate"):
         shift.adapt(logits)
     blind = PriorShift(method="temperature").fit(np.zeros((300, 2)), np.arange(300) % 2)
-    with pytest.warns(FitWarning, match="hardly told apart"):
+    with pytest.warns(FitWarning, match="hardly be separated"):
         blind.adapt(torch.zeros(200, 2), method="confusion")
 
 

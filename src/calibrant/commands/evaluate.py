@@ -38,7 +38,7 @@ from calibrant.tables import is_table, missing
 
 # Fewest samples that two models must share to be compared.
 FEWEST_COMPARED = 4
-# Most models of which every pair is compared.
+# Largest number of models for which every pair is compared.
 MOST_PAIRED = 6
 
 

@@ -84,7 +84,7 @@ class Npy:
         """
         if self.files[values] != self.path:
             stem = self.path.stem
-            raise ValueError(f"is not called by what it holds: give --logits {stem} or --probabilities {stem}")
+            raise ValueError(f"its name does not say what it holds: give --logits {stem} or --probabilities {stem}")
         return tuple(f"the labels are read from {self.files[name].name}" for name in labels)
 
     def close(self) -> None:

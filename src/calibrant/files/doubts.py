@@ -1,4 +1,4 @@
-"""What a file probably does not mean as it was read: notices that name the remedy."""
+"""Notices about likely mistakes in a file, each with a remedy."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from calibrant.files.source import Source
 WEIGHTS = ("sample_weight", "sample_weights", "weight", "weights")
 # Share of rows that must agree before a confidence is taken for the probability of a class.
 NEARLY_ALL = 0.99
-# Fewest rows, and rows of a sample, that tell logits from probabilities.
+# Fewest rows, and rows of a sample, that show whether logits are probabilities.
 FEWEST, SAMPLED = 8, 1000
 
 

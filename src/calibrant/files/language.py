@@ -54,9 +54,7 @@ def read_harness(path: Path, table: Table) -> Source:
         acc is not None and label is not None and row is not None and bool(acc) != (int(np.argmax(row)) == label)
         for row, label, acc in zip(options, labels, said, strict=True)
     )
-    notices = (f"in {differ:,} rows, acc says otherwise than the highest log-probability, which is used",) * bool(
-        differ
-    )
+    notices = (f"in {differ:,} rows, acc disagrees with the highest log-probability, which is used",) * bool(differ)
     full = [row for k in kept if (row := options[k]) is not None]
     known = [labels[k] for k in kept]
     values = _even(full)
@@ -64,7 +62,7 @@ def read_harness(path: Path, table: Table) -> Source:
     source = _counted(source, len(kept), len(options), "log-probabilities or no target")
     if values is not None and all(label is not None for label in known):
         return replace(source, values=values, labels=np.array(known, np.int64))
-    return _best(source, full, np.array([correct[k] for k in kept]), "the target is known by acc only")
+    return _best(source, full, np.array([correct[k] for k in kept]), "the target is known only through acc")
 
 
 def with_options(source: Source, cells: Sequence[Any]) -> Source:

@@ -100,7 +100,7 @@ def rows_of(
         sample_weight: The shape of the values without the classes.
         classes: Names of the classes.
         ignore_index: Label of what is left out; None to leave out nothing.
-        multi_label: Whether each class is a label of its own; None to tell by the target.
+        multi_label: Whether each class is a label of its own; None to decide by the target.
     """
     inputs.check_ignore_index(ignore_index)
     values = numbers(name, given)
@@ -193,7 +193,7 @@ def _labels(target: Values, names: list[Any] | None, named: bool, ignore_index: 
 
 
 def _is_multi_label(name: str, values: Tensor, target: Tensor, ignore_index: int | None) -> bool:
-    """Whether a target is 0 or 1 for each class, and not one-hot; raise an error if that cannot be told."""
+    """Whether a target is 0 or 1 for each class, and not one-hot; raise an error if it may be either."""
     if target.shape != values.shape or values.shape[1] < 2:
         return False
     labels = target if ignore_index is None else torch.where(target == ignore_index, 0, target)

@@ -230,7 +230,7 @@ def predictions(
         classes: Names of the classes, in the order of the columns; by default the columns of a data frame. If they are
             numbers, the target holds these numbers; if they are strings, it holds names or indices.
         ignore_index: Target of samples, or of single labels, to ignore; None to ignore none.
-        multi_label: Whether each class is a label of its own; by default, the shape of the target tells.
+        multi_label: Whether each class is a label of its own; by default, the shape of the target decides.
 
     Warns:
         InputWarning: If logits look like probabilities, or probabilities like a softmax over one class.

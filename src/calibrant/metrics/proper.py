@@ -259,6 +259,50 @@ def corp_decomposition(
     return Corp(score, score - recalibrated, uncertainty - recalibrated, uncertainty)
 
 
+def brier_miscalibration(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> float:
+    """Miscalibration (MCB) of :func:`corp_decomposition`: how much the best monotone map lowers the Brier score.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.brier_miscalibration([0.9, 0.8, 0.6, 0.95], [1, 0, 0, 1]), 4)
+        0.2531
+    """
+    return corp_decomposition(confidence, correct, **given).miscalibration
+
+
+def brier_discrimination(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> float:
+    """Discrimination (DSC) of :func:`corp_decomposition`: how well confidence separates right from wrong.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+    """
+    return corp_decomposition(confidence, correct, **given).discrimination
+
+
+def brier_uncertainty(
+    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
+) -> float:
+    """Uncertainty (UNC) of :func:`corp_decomposition`: the Brier score of a confidence equal to the accuracy.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
+        correct: 1 or True where the prediction is right, same shape.
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+    """
+    return corp_decomposition(confidence, correct, **given).uncertainty
+
+
 class IsotonicPools:
     """Tie groups pooled until accuracy rises with confidence.
 

@@ -99,7 +99,7 @@ class Check(NamedTuple):
 class Pairs:
     """Common table expressions that end in ``pairs``, with columns z (confidence) and c (0 or 1).
 
-    ``risk`` tells that they are the probability of class 1 of two, and whether it came.
+    With ``risk``, z is the probability of class 1 of two, and c whether the target is class 1.
     """
 
     text: str

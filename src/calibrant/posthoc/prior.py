@@ -154,7 +154,7 @@ class PriorShift(Calibrator):
         condition = float(np.linalg.cond(confusion))
         if condition > ILL_CONDITIONED:
             _warn(
-                f"some classes are hardly told apart (condition number of the confusion matrix: {condition:.2g}), "
+                f"some classes can hardly be separated (condition number of the confusion matrix: {condition:.2g}), "
                 'so their frequencies are uncertain: use method="em"'
             )
         system = np.vstack((confusion, np.full(len(mean), SUM_TO_ONE)))

@@ -198,7 +198,7 @@ def _draw_difference(axes: Axes, curves: tuple[Array, ...], order: str) -> None:
 
 
 def _axes_of(event: str | None) -> tuple[str, str]:
-    """What is stated, and what came true."""
+    """Labels of the two axes: the stated probability, and the observed share."""
     if event is None:
         return "confidence", "accuracy"
     return f"probability of {literal(event)}", f"share of {literal(event)}"

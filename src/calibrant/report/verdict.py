@@ -23,8 +23,8 @@ LEAST_HARM, LONGEST = 0.005, 60
 def verdict(audit: "Audit") -> str:
     """Say how wrong the stated probabilities are, how certain that is, and whether recalibration helps.
 
-    What is judged is named: the risk of class 1, the top label, each class or label, the confidence. An error is told
-    if its interval excludes 0; if nothing is rejected, the size of the errors that the samples cannot rule out.
+    What is judged is named: the risk of class 1, the top label, each class or label, the confidence. An error is
+    reported if its interval excludes 0; if nothing is rejected, the errors that the samples cannot rule out are.
     Recalibration repairs the model if no test rejects any more, on samples it was not fitted on; if not, smooth ECE,
     which needs no bins, measures how much of the error is left where it was rejected. Groups, time and the baseline
     are mentioned if something was found there.

@@ -12,7 +12,7 @@ from calibrant.inputs import Classification
 from calibrant.training.running_scores import Scores, Sums
 from calibrant.training.warning import warn
 
-# Steps that are judged together where nobody tells the guard when an epoch ends.
+# Steps that are judged together if the end of an epoch is not reported to the guard.
 WINDOW = 50
 # Differences of this many standard errors are not chance: about 1 in 2,000 windows of a sound run.
 BEYOND_CHANCE = 3.5
@@ -35,7 +35,7 @@ GO_BACK = "load the weights of an earlier checkpoint, or train again with a lowe
 
 
 class Guard:
-    """Judges windows of steps: an epoch where it is told of one, else 50 steps.
+    """Judges windows of steps: epochs if their ends are reported to it, else 50 steps.
 
     Every warning is a :class:`CalibrationWarning`, is given once, says what to do, and is kept in ``warnings_``.
     Without an objective, training accuracy may fall when a temperature undoes over-fitting, and is a collapse only if

@@ -278,10 +278,10 @@ def after(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 
 def set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Tell samplers such as DistributedSampler to reshuffle, which they do not by themselves."""
+    """Set the epoch of samplers such as DistributedSampler, which do not reshuffle by themselves."""
     for part in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
-        if callable(tell := getattr(part, "set_epoch", None)):
-            tell(epoch)
+        if callable(setter := getattr(part, "set_epoch", None)):
+            setter(epoch)
 
 
 def is_large_enough(batch: Any, minimum: int) -> bool:

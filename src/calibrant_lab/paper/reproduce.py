@@ -17,17 +17,17 @@ from calibrant_lab.paper.figures.shift import figure6
 from calibrant_lab.paper.request import Request
 from calibrant_lab.paper.tables.build import Tabulated, tabulate
 from calibrant_lab.paper.tables.formats import Format, for_terminal, render, significance_csv
+from calibrant_lab.score_table import print_whole
 from calibrant_lab.shift.evaluation import shift_of
 from calibrant_lab.sweeps.dry_run import estimate, list_trials
 from calibrant_lab.sweeps.live import LiveView
 from calibrant_lab.sweeps.protocol import Plan, Validated, plan, rehearse
 from calibrant_lab.sweeps.run import record, run, validated
 from calibrant_lab.sweeps.sweep import Sweep
-from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import check_accelerator, prepare
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
-from calibrant_lab.trials.provenance import other_data, told, warned
+from calibrant_lab.trials.provenance import change_lines, other_data, warning_lines
 from calibrant_lab.trials.store import DATA, Store
 
 
@@ -143,8 +143,8 @@ def _show(request: Request, store: Store, format: Format, out: Path | None, cons
     needed = plans[0][0].needed
     others = (line for one in needed for line in other_data(store.trial(one), request.data))
     results = [replace(found, configuration=one) for one in needed if (found := store.result(one)) is not None]
-    changes = told(results, others)
-    for line in (*changes, *warned(store.trial(one) for one in needed)):
+    changes = change_lines(results, others)
+    for line in (*changes, *warning_lines(store.trial(one) for one in needed)):
         Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
     for figure in request.figures:
         try:

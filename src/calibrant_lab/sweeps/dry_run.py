@@ -15,8 +15,8 @@ from rich.table import Column, Table
 from torch import nn
 
 from calibrant_lab.methods import SYMBOLS
+from calibrant_lab.score_table import print_whole
 from calibrant_lab.sweeps.protocol import Plan, Row
-from calibrant_lab.table import print_whole
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import fit, prepare
 from calibrant_lab.trials.quantities import duration, size

@@ -92,9 +92,9 @@ class LiveView:
         for one in sorted(self._failed, key=lambda one: (label(one), one.seed)):
             trial = self._store.trial(one)
             lines = (trial.failure() or "reason unknown").strip().splitlines()
-            told = f"  {escape(label(one))}, seed {one.seed}: {escape(lines[-1])}\n"
-            told += f"    [dim]calibrant runs show {trial.identity[:DIGITS]} --runs {escape(folder)}[/]"
-            self._console.print(told, highlight=False, soft_wrap=True)
+            line = f"  {escape(label(one))}, seed {one.seed}: {escape(lines[-1])}\n"
+            line += f"    [dim]calibrant runs show {trial.identity[:DIGITS]} --runs {escape(folder)}[/]"
+            self._console.print(line, highlight=False, soft_wrap=True)
 
 
 def _running(running: dict[Configuration, Progress | None]) -> Table:

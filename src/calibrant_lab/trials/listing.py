@@ -17,11 +17,11 @@ from calibrant.files import FileError, read_json
 from calibrant_lab import plugins
 from calibrant_lab.columns import column
 from calibrant_lab.methods import METHODS
+from calibrant_lab.score_table import NOTE, print_whole, score_table
 from calibrant_lab.scores import BINS, KEPT
-from calibrant_lab.table import NOTE, print_whole, score_table
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, changes_of, label
-from calibrant_lab.trials.provenance import changes_since, told
+from calibrant_lab.trials.provenance import change_lines, changes_since
 from calibrant_lab.trials.quantities import duration, percent, size
 from calibrant_lab.trials.store import Result, Status, Store, Trial, UnknownTrialError
 
@@ -64,7 +64,7 @@ def list_runs(store: Store, console: Console) -> None:
     for run in runs:
         if run.problem is not None:
             _show_problem(run, console)
-    for line in told(run.result for run in runs if run.result is not None):
+    for line in change_lines(run.result for run in runs if run.result is not None):
         console.print(f"[yellow]changed[/] {escape(line)}", highlight=False, soft_wrap=True)
     console.print(_summary(runs), highlight=False, soft_wrap=True)
 

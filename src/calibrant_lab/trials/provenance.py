@@ -46,13 +46,13 @@ def other_data(trial: Trial, folder: Path | None) -> list[str]:
     return [] if used == given else [f"trained {place}; use another --runs for other data"]
 
 
-def told(results: Iterable[Result], more: Iterable[str] = ()) -> list[str]:
+def change_lines(results: Iterable[Result], more: Iterable[str] = ()) -> list[str]:
     """Lines about what has changed since trials were run, and more, each with the number of trials concerned."""
     counted = Counter(chain((change for result in results for change in changes_since(result)), more))
     return [f"{count} trial{'s' if count > 1 else ''}: {change}" for change, count in counted.items()]
 
 
-def warned(trials: Iterable[Trial]) -> list[str]:
+def warning_lines(trials: Iterable[Trial]) -> list[str]:
     """Lines about warnings of the guard over training, one of each kind and method, with the number of trials."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for trial in trials:

@@ -20,7 +20,7 @@ from calibrant_lab.trials import fit as fitting
 from calibrant_lab.trials import run as running
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
-from calibrant_lab.trials.provenance import changes_since, other_data, told
+from calibrant_lab.trials.provenance import change_lines, changes_since, other_data
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Result, Store, Trial
 from calibrant_lab.trials.watching import KeepLast
@@ -378,7 +378,7 @@ def test_the_source_and_the_version_belong_to_a_trial_and_a_change_is_told(
     monkeypatch.setattr(cal, "__version__", "9.9.9")
     version = f"run with Calibrant {result.environment['calibrant']}, this is 9.9.9"
     assert changes_since(result) == [version, "mine.py has changed since"]
-    assert told([result, result]) == [f"2 trials: {version}", "2 trials: mine.py has changed since"]
+    assert change_lines([result, result]) == [f"2 trials: {version}", "2 trials: mine.py has changed since"]
 
 
 def test_a_file_with_recipe_and_method_is_told_once(mine: Path, store: Store) -> None:
@@ -396,7 +396,7 @@ def test_another_folder_of_data_is_told(mine: Path, store: Store, tmp_path: Path
     assert other_data(trial, tmp_path / "one") == other_data(trial, None) == []
     line = f"trained on the data in {tmp_path / 'one'}; use another --runs for other data"
     assert other_data(trial, tmp_path / "two") == [line]
-    assert told([], [line, line]) == [f"2 trials: {line}"]
+    assert change_lines([], [line, line]) == [f"2 trials: {line}"]
     write_json(trial.folder / kept.DATA, {"fingerprint": "of an older version"})
     assert other_data(trial, tmp_path / "two") == []
     write_json(trial.folder / kept.DATA, {"folder": None})

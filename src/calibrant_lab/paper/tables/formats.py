@@ -16,8 +16,8 @@ from rich.text import Text
 from calibrant_lab import plugins
 from calibrant_lab.paper.tables.build import TableRow, Tabulated
 from calibrant_lab.paper.tables.lines import Line, Part, Styled, parts
+from calibrant_lab.score_table import Whole
 from calibrant_lab.sweeps.sweep import Sweep
-from calibrant_lab.table import Whole
 
 FileFormat = Literal["markdown", "latex", "csv"]
 Format = Literal["table", FileFormat]

@@ -8,7 +8,7 @@ from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.paper.tables.build import NOT_RUN, SEARCHING, Kind, TableRow, Tabulated
 from calibrant_lab.paper.tables.notes import DIFFERS, NOT_WITHIN, footnotes, footnotes_on_significance, title
 from calibrant_lab.paper.tables.significance import Comparison
-from calibrant_lab.table import mean_and_spread
+from calibrant_lab.score_table import mean_and_spread
 
 HEADINGS: dict[Kind, str] = {"network": "", "ensemble": "deep ensembles", "dropout": "MC dropout"}
 
