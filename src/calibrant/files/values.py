@@ -99,11 +99,11 @@ def _renormalised(values: Array) -> tuple[Array, tuple[str, ...]]:
         few = np.allclose(values, values.round(1), rtol=0, atol=1e-7)
         remedy = "write more digits" if few else "divide each row by its sum, or write the softmax of the logits"
         raise ValueError(
-            f"probabilities must sum to 1 in every row, but {off.sum():,} of {len(values):,} rows sum to {low:.4g} to "
-            f"{high:.4g}: {remedy}"
+            f"probabilities must sum to 1 in every row, but {off.sum():,} of {len(values):,} rows sum to {low:.6g} to "
+            f"{high:.6g}: {remedy}"
         )
     notice = (
-        f"{off.sum():,} of {len(values):,} rows of rounded probabilities sum to {low:.4g} to {high:.4g}: "
+        f"{off.sum():,} of {len(values):,} rows of rounded probabilities sum to {low:.6g} to {high:.6g}: "
         "they are divided by their sum"
     )
     return np.where(off[:, None], values / sums[:, None], values).astype(values.dtype, copy=False), (notice,)
