@@ -130,6 +130,7 @@ def test_three_samples_are_evaluated_but_not_compared(tmp_path: Path, capsys: py
     found = json.loads(capsys.readouterr().out)
     assert found["not_compared"] == [{"names": ["a", "b"], "reason": "they have fewer than 4 samples"}]
     assert found["comparisons"] == []
+    assert found["models"][0]["verdict"].startswith("3 samples are few: only large errors show")
 
 
 def test_every_pair_of_models_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
