@@ -483,3 +483,11 @@ def test_utf_16_in_either_order(tmp_path: Path) -> None:
     big = write(tmp_path / "big.csv", b"\xfe\xff" + PAIRS.encode("utf-16-be"))
     with pytest.raises(FileError, match="is UTF-16 in big-endian order: write it as UTF-8, with iconv"):
         read(big)
+
+
+def test_labels_that_never_or_always_apply_are_named(tmp_path: Path) -> None:
+    target = np.tile([[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, -100, 1]], (4, 1))
+    np.savez(tmp_path / "labels.npz", probabilities=np.full((12, 4), 0.5), target=target, classes_=list("abcd"))
+    told = read(tmp_path / "labels.npz").notices
+    assert "1 of 4 labels never apply (c): check them" in told
+    assert "1 of 4 labels always apply (d): check them" in told
