@@ -121,8 +121,9 @@ def test_a_network_of_which_only_the_top_label_is_calibrated() -> None:
             r"where the event is more frequent \(calibration slope -P\). Recalibration by a mixture .* repairs it, .*"),
         (confidences((0.9, 0.8, 500)), r"Over-confident by GAP points on average INTERVAL. The hypothesis that these "
             r"confidences REJECTED Recalibration by temperature P repairs it, as far as 500 REPAIRED"),
-        (metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), r"3 samples are few: only large errors show, and intervals are "
-            r"rough; give 100 or more. The hypothesis that the confidences are calibrated is not rejected \(p = P\). 3 samples cannot rule out an average error of P points."),
+        (metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), r"3 samples are few: only large errors show, and intervals "
+            r"are rough; give 100 or more. The hypothesis that the confidences are calibrated is not rejected "
+            r"\(p = P\). 3 samples cannot rule out an average error of P points."),
         (confidences((1.0, 1.0, 50)), r"The hypothesis that the confidences are calibrated is not rejected \(p = P\). "
             r"50 samples cannot rule out an average error of 7.13 points."),
         (confidences((1.0, 0.9, 50)), r"Over-confident by GAP points on average INTERVAL. The hypothesis that these "

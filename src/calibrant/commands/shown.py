@@ -128,7 +128,7 @@ def print_watched(console: Console, audit: Audit, about: str = "") -> None:
 
 
 def _print_rows(console: Console, headings: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """A table that breaks no name: if it is too wide, means and shares are left out, then parts of a name have lines."""
+    """A table that breaks no name: if it is too wide, it has no means, then a line for each part of a name."""
     for shares, separator in ((True, ", "), (False, ", "), (False, ",\n")):
         table = _rows(headings, rows, shares=shares, separator=separator)
         if console.measure(table, options=console.options.update_width(WIDEST)).maximum <= console.width:
