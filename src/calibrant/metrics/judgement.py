@@ -48,7 +48,7 @@ class Judgement:
 
 
 def judge(
-    given: Predictions, *, draws: int = 1000, seed: int = 0, progress: Progress | None = None
+    given: Predictions, *, draws: int = 1000, seed: int = 0, progress: Progress | None = None, early: bool = False
 ) -> tuple[Judgement, ...]:
     """Test each view of the predictions (see :func:`views`) with ESD.
 
@@ -66,6 +66,7 @@ def judge(
         draws: Number of data sets to draw for each view.
         seed: Seed of the draws.
         progress: Called with the number of views done and their number.
+        early: Whether draws of confidences, the top label and the risk end early too; their p-values are then coarser.
 
     References:
         Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979; Besag,
@@ -90,6 +91,8 @@ def judge(
         alone = view.kind not in ("class", "label") or len(family) == 1
         tests.append(
             calibration_test(view.pairs, draws=draws, seed=seed)
+            if alone and not early
+            else sequential_test(view.pairs, draws, seed)
             if alone
             else sequential_test(view.pairs, max(draws, DRAWS_EACH * len(family)), seed)
         )
