@@ -35,7 +35,10 @@ def accuracy(
 
 def decided_right(data: Predictions) -> Marks:
     """Where a prediction is right; of several labels, where the label is what the probability says at 0.5."""
-    return (data.confidence > 0.5) == data.correct if data.task == "multi-label" else data.correct
+    if data.task != "multi-label":
+        return data.correct
+    right: Marks = (data.confidence > 0.5) == data.correct
+    return right
 
 
 def came_true(data: Predictions) -> float:
