@@ -458,3 +458,36 @@ def test_what_is_read_beyond_memory_is_what_is_read_in_memory(tmp_path: Path) ->
     assert statistics_duckdb(named).accuracy == pytest.approx(2 / 3)
     text = write(tmp_path / "r.csv", TEXTS["prediction and truth"][1])
     assert statistics_duckdb(text).accuracy == pytest.approx(2 / 3)
+
+
+def test_labels_that_nobody_knows_are_counted(tmp_path: Path) -> None:
+    target = np.tile([[1, 0, 0], [1, 1, 0]], (6, 1))
+    target[0], target[1, 2] = -100, -100
+    np.savez(tmp_path / "labels.npz", probabilities=np.full((12, 3), 0.5), target=target)
+    source = read(tmp_path / "labels.npz")
+    assert source.notices == ("4 of 36 labels are -100, and left out; 1 of 12 samples have no other",)
+    assert source.predictions().samples == 11
+    np.savez(tmp_path / "pixels.npz", logits=np.zeros((2, 3, 4)), target=[[0, 1, 2, 0], [0, -100, 2, 0]])
+    assert read(tmp_path / "pixels.npz").notices == ("1 of 8 places are -100, and left out",)
+
+
+def test_sums_that_were_divided_away_are_told_with_enough_digits(tmp_path: Path) -> None:
+    content = "prob_a,prob_b,label\n" + "0.5001,0.5001,a\n0.4999,0.4999,b\n0.6,0.4,a\n" * 4
+    (notice,) = (text for text in read(write(tmp_path / "p.csv", content)).notices if "rounded" in text)
+    assert "8 of 12 rows of rounded probabilities sum to 0.9998 to 1.0002" in notice
+
+
+def test_utf_16_in_either_order(tmp_path: Path) -> None:
+    small = read(write(tmp_path / "small.csv", b"\xff\xfe" + PAIRS.encode("utf-16-le")))
+    assert small.values.tolist() == CONFIDENCE
+    big = write(tmp_path / "big.csv", b"\xfe\xff" + PAIRS.encode("utf-16-be"))
+    with pytest.raises(FileError, match="is UTF-16 in big-endian order: write it as UTF-8, with iconv"):
+        read(big)
+
+
+def test_labels_that_never_or_always_apply_are_named(tmp_path: Path) -> None:
+    target = np.tile([[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, -100, 1]], (4, 1))
+    np.savez(tmp_path / "labels.npz", probabilities=np.full((12, 4), 0.5), target=target, classes_=list("abcd"))
+    told = read(tmp_path / "labels.npz").notices
+    assert "1 of 4 labels never apply (c): check them" in told
+    assert "1 of 4 labels always apply (d): check them" in told

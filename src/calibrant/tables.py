@@ -152,13 +152,22 @@ def open_table(
         case ".csv" | ".tsv":
             return _open_csv(connection, found, quoted, as_text=as_text)
         case _:
-            columns = _describe(connection, f"read_json({quoted}, sample_size = -1, union_by_name = true)")
-            return Opened(_unfold(connection, columns))
+            return Opened(_unfold(connection, _open_json(connection, quoted)))
 
 
 def _describe(connection: "DuckDBPyConnection", reader: str, name: str = "source") -> list[Column]:
     connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {reader}")  # noqa: S608 (quoted by the caller)
     return [Column(*row[:2]) for row in connection.execute(f"DESCRIBE {name}").fetchall()]
+
+
+def _open_json(connection: "DuckDBPyConnection", quoted: str) -> list[Column]:
+    """Find the columns once, in all rows, and name them, so that no later statement looks for them again."""
+    whole = f"read_json({quoted}, sample_size = -1, union_by_name = true)"
+    found = [Column(*row[:2]) for row in connection.execute(f"DESCRIBE SELECT * FROM {whole}").fetchall()]  # noqa: S608
+    pairs = ", ".join(f"{text(column.name)}: {text(column.type)}" for column in found)
+    # One column called json is what DuckDB makes of rows that are no objects.
+    named = f"read_json({quoted}, columns = {{{pairs}}})" if [each.name for each in found] != ["json"] else whole
+    return _describe(connection, named)
 
 
 def _unfold(connection: "DuckDBPyConnection", columns: list[Column]) -> list[Column]:
@@ -241,7 +250,9 @@ def read_header(path: Path) -> Header:
     whole = start[: start.rfind(b"\n") + 1] or start  # the last line may end within a character
     encoding = "utf-16" if start.startswith(b"\xff\xfe") else "utf-8" if _decodes(whole) else "latin-1"
     decoded = start.decode(encoding, errors="replace").removeprefix("\ufeff")
-    if "\0" in decoded or start.startswith(b"\xfe\xff"):
+    if start.startswith(b"\xfe\xff"):
+        raise ValueError(f"{path}: is UTF-16 in big-endian order: write it as UTF-8, with iconv -f UTF-16 -t UTF-8")
+    if "\0" in decoded:
         raise ValueError(f"{path}: is not a text file: write it as UTF-8 CSV with a header line")
     lines = decoded.splitlines(keepends=True)
     before = [*itertools.takewhile(lambda line: re.fullmatch(r"\s*|sep=.\s*|#[^,;\t|]*", line), lines)]

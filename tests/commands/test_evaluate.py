@@ -130,6 +130,7 @@ def test_three_samples_are_evaluated_but_not_compared(tmp_path: Path, capsys: py
     found = json.loads(capsys.readouterr().out)
     assert found["not_compared"] == [{"names": ["a", "b"], "reason": "they have fewer than 4 samples"}]
     assert found["comparisons"] == []
+    assert found["models"][0]["verdict"].startswith("3 samples are few: only large errors show")
 
 
 def test_every_pair_of_models_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,3 +325,84 @@ def test_a_wrong_column_is_refused_before_anything_is_tested(
     monkeypatch.setattr("calibrant.commands.evaluate.audit", None)  # calling it would be a TypeError
     assert run("evaluate", files["sharp"], "--group", "nope") == 2
     assert "has no 'nope'" in capsys.readouterr().err
+
+
+def beyond(path: Path, capsys: pytest.CaptureFixture[str], *more: object) -> dict[str, Any]:
+    assert run("evaluate", path, "--engine", "duckdb", "--draws", 100, "--json", *more) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    return dict(model)
+
+
+def test_beyond_memory_single_classes_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1], 3000)
+    label = np.array(["ant", "bee", "cow"])[(p[:, [1, 0, 2]].cumsum(1) < rng.random((3000, 1))).sum(1)]
+    rows = [",".join([*map(str, each), name]) for each, name in zip(p.round(2), label, strict=True)]
+    path = tmp_path / "p.csv"
+    path.write_text("\n".join(["prob_ant,prob_bee,prob_cow,label", *rows]))
+    model = beyond(path, capsys)
+    assert [(view["name"], view["rejected_at_5_percent"]) for view in model["views"]] == [
+        ("ant", True), ("bee", True), ("cow", False)
+    ]  # fmt: skip
+    assert "The probabilities of 2 of 3 classes are not calibrated" in model["verdict"]
+    assert "the confidences in the top label" in model["verdict"]
+    assert "read 'prob_ant' to 'prob_cow' as probabilities, 'label' as target" in model["notices"]
+    assert any("rows of rounded probabilities sum to 0.99 to 1.01" in notice for notice in model["notices"])
+    assert run("evaluate", path, "--engine", "duckdb", "--draws", 100) == 0
+    shown = capsys.readouterr().out
+    assert "class cow" in shown
+    assert "Note: read 'prob_ant'" in shown
+
+
+@pytest.mark.parametrize("words", [("no", "yes"), ("-1", "1"), ("0", "1"), ("ham", "spam")])
+def test_beyond_memory_labels_are_read_as_in_memory(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random(500)
+    path = tmp_path / "risks.csv"
+    cells = (f"{each},{words[int(rng.random() < each)]},1" for each in p)
+    path.write_text("\n".join(["y_prob,y_true,weight", *cells]))
+    model = beyond(path, capsys)
+    assert run("evaluate", path, "--draws", 100, "--json") == 0
+    (theirs,) = json.loads(capsys.readouterr().out)["models"]
+    assert model["scores"]["esd"]["value"] == pytest.approx(theirs["scores"]["esd"]["value"], rel=1e-9)
+    assert sorted(model["notices"]) == sorted(theirs["notices"])
+    assert model["scores"]["gap"]["convention"] == theirs["scores"]["gap"]["convention"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("confidence,correct\n" + "0.9,yes\n0.8,no\n0.7,right\n" * 3, "9 samples are few"),
+        ("y_prob,y_true\n" + "0.9,1\n0.8,1\n" * 20, "only class 1 occurs in 'y_true': check the labels"),
+        ("logits_0,logits_1,target\n" + "0.9,0.1,0\n0.2,0.8,1\n" * 20, "these logits look like probabilities"),
+        ("prediction,confidence,target\n" + "1,0.9,1\n0,0.2,0\n" * 20, "give --probabilities confidence"),
+    ],
+)
+def test_beyond_memory_doubts_are_told(
+    content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text(content)
+    model = beyond(path, capsys)
+    assert told in " ".join([model["verdict"], *model["notices"]])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "remedy"),
+    [
+        ("labels.csv", "prob_a,prob_b,target_a,target_b\n.1,.9,0,1\n", "--probabilities prob_a --target target_a"),
+        ("lm.jsonl", '{"logprobs": {"A": -1, "B": -2}, "target": "A"}\n', "choose --engine memory"),
+        ("samples.jsonl", '{"target": 0, "resps": [[[-1, false]]]}\n', "choose --engine memory"),
+        ("percent.csv", "y_prob,y_true\n" + "90,1\n20,0\n" * 5, "give --percent if they are percentages"),
+        ("names.csv", "y_prob,y_true\n.9,a\n.2,b\n.3,c\n", "give their order with --classes FILE"),
+    ],
+)
+def test_what_needs_memory_says_so(
+    name: str, content: str, remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert run("evaluate", path, "--engine", "duckdb") == 2
+    assert remedy in capsys.readouterr().err

@@ -174,3 +174,16 @@ def test_the_page_shows_groups_time_and_the_baseline_and_how_it_was_made(
     assert hashlib.sha256(path.read_bytes()).hexdigest() in shown
     assert "calibrant evaluate" in shown
     assert "<dt>Date</dt>" in shown
+
+
+def test_names_of_groups_are_not_broken_at_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.05, 0.95, 400)
+    region, age = rng.choice(["north", "south"], 400), rng.choice(["under thirty", "over thirty"], 400)
+    columns = {"y_prob": p, "y_true": (rng.random(400) < p).astype(int), "region of birth": region, "group of age": age}
+    path = write(tmp_path / "groups.csv", columns)
+    assert run(path, "--group", "region of birth,group of age") == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("group of age = under thirty ") for line in lines)
+    assert "group of age = under thirty" in lines  # below its region

@@ -36,7 +36,7 @@ def test_scores_equal_loops_over_labels() -> None:
         assert scores.brier == pytest.approx(np.mean([((P - TARGET) ** 2)[:, k].mean() for k in range(3)]))
         assert scores.classwise_ece == pytest.approx(np.mean([ece(P[:, k], TARGET[:, k]) for k in range(3)]))
         assert scores.ece == pytest.approx(ece(P.ravel(), TARGET.ravel()))
-        assert scores.accuracy == pytest.approx(TARGET.mean())
+        assert scores.accuracy == pytest.approx(((P > 0.5) == TARGET).mean())
         assert scores.mean_confidence == pytest.approx(P.mean())
 
 
@@ -44,19 +44,30 @@ def test_scores_of_pairs_are_those_of_all_labels() -> None:
     several = metrics.evaluate(probabilities=P, target=TARGET)
     pairs = metrics.evaluate(P.ravel(), TARGET.ravel())
     for entry in pairs:
+        if entry.key == "accuracy":  # of labels, that of decisions at 0.5
+            continue
         assert several[entry.key] == pytest.approx(entry.value, rel=1e-12), entry.key
 
 
 def test_names_of_scores_say_what_they_are() -> None:
     scores = metrics.evaluate(probabilities=P, target=TARGET)
     shown = {entry.key: (entry.label, entry.convention) for entry in scores}
-    assert shown["accuracy"] == ("share of positives", "of all labels")
+    assert shown["accuracy"] == ("accuracy", "of all labels, at 0.5")
     assert shown["mean_confidence"] == ("mean probability", "of all labels")
     assert shown["nll"][1].startswith("nats, mean over labels")
     assert shown["brier"][1] == "mean over labels"
     assert str(scores).startswith("200 samples, 3 labels")
-    assert "accuracy" not in str(scores)
-    assert "accuracy" in str(metrics.evaluate(probabilities=P[:, 0], target=TARGET[:, 0]))
+    assert shown["gap"][1] == f"probability - share of positives ({100 * TARGET.mean():.2f} %)"
+
+
+def test_accuracy_of_labels_is_that_of_decisions() -> None:
+    p, target = np.array([[0.9, 0.2], [0.4, 0.1]]), np.array([[1, 0], [1, 0]])
+    given = metrics.predictions(probabilities=p, target=target)
+    assert metrics.accuracy(given) == 0.75
+    assert metrics.gap(given) == pytest.approx(p.mean() - 0.5)
+    weighted = metrics.predictions(probabilities=p, target=target, sample_weight=[3, 1])
+    repeated = metrics.predictions(probabilities=p[[0, 0, 0, 1]], target=target[[0, 0, 0, 1]])
+    assert metrics.accuracy(weighted) == metrics.accuracy(repeated) == 7 / 8
 
 
 def test_nll_of_logits_is_exact() -> None:

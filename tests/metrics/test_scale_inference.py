@@ -75,3 +75,38 @@ def test_p_values_of_calibrated_data_are_uniform(tmp_path: Path) -> None:
         p_values.append(scale_inference.calibration_test(found, draws=99, seed=seed).p_value)
     counts = np.histogram(p_values, bins=5, range=(0, 1))[0]
     assert ((counts - 40) ** 2 / 40).sum() < 18.5  # chi-squared with 4 degrees of freedom: 0.1 %
+
+
+def classes(folder: Path, *, as_logits: bool, n: int = 20_000) -> tuple[Statistics, tuple[metrics.Judgement, ...]]:
+    """Four classes of which two are mixed up by 3 points, beyond memory and in memory."""
+    generator = np.random.default_rng(0)
+    true = generator.dirichlet([4, 2, 1, 1], n)
+    target = (true.cumsum(1) < generator.random((n, 1))).sum(1)
+    stated = true + 0.03 * np.minimum(true[:, [2]], true[:, [3]]) / true[:, [2, 3]].mean() * np.array([0, 0, 1, -1])
+    values = np.log(stated) + 1 if as_logits else stated
+    name = "logits" if as_logits else "probabilities"
+    path = folder / "classes.parquet"
+    pyarrow.parquet.write_table(pa.table({name: list(values), "target": target}), path)
+    given: dict[str, Any] = {name: values}
+    return statistics_duckdb(path, most_classes=50), metrics.judge(metrics.predictions(**given, target=target))
+
+
+@pytest.mark.parametrize("as_logits", [False, True])
+def test_single_classes_are_judged_as_in_memory(tmp_path: Path, as_logits: bool) -> None:
+    found, (_, *theirs) = classes(tmp_path, as_logits=as_logits)
+    ours = scale_inference.judge_classes(found)
+    assert [each.name for each in ours] == ["0", "1", "2", "3"]
+    assert [each.rejected for each in ours] == [each.rejected for each in theirs] == [False, False, True, True]
+    for one, other in zip(ours, theirs, strict=True):
+        gap = metrics.confidence_interval(other.view.pairs, metric="gap")
+        assert (one.gap.value, one.gap.low, one.gap.high) == pytest.approx((gap.value, gap.low, gap.high), rel=1e-6)
+        assert one.test.statistic == pytest.approx(other.test.statistic, rel=0.02, abs=1e-6)
+
+
+def test_of_many_classes_those_expected_most_often_are_judged(tmp_path: Path) -> None:
+    found, _ = classes(tmp_path, as_logits=False)
+    chosen = statistics_duckdb(tmp_path / "classes.parquet", most_classes=2)
+    assert [each.name for each in chosen.of_classes] == ["0", "1"]
+    assert (chosen.classes, found.classes) == (4, 4)
+    assert all(len(each.cells.samples) <= 4097 for each in found.of_classes)
+    assert statistics_duckdb(tmp_path / "classes.parquet").of_classes == ()

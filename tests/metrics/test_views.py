@@ -120,3 +120,13 @@ def test_the_wrong_label_is_found() -> None:
     target = (rng.random(p.shape) < p + np.array([0, 0, 0.1, 0])).astype(np.intp)
     judged = metrics.judge(labels(p, target), draws=300)
     assert [found.view.name for found in judged if found.rejected] == ["2"]
+
+
+def test_draws_that_end_early_decide_as_all_draws_do() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random(2000)
+    for true in (p, 0.8 * p):
+        given = metrics.predictions(probabilities=p, target=rng.random(2000) < true)
+        (full,), (early,) = metrics.judge(given, draws=400), metrics.judge(given, draws=400, early=True)
+        assert early.rejected == full.rejected
+        assert early.test.draws <= full.test.draws

@@ -11,6 +11,7 @@ from calibrant.posthoc import (
     AutoCalibration,
     FitWarning,
     IsotonicCalibration,
+    MultiLabelCalibration,
     TemperatureScaling,
     VectorScaling,
     logits_from_probabilities,
@@ -144,3 +145,23 @@ def test_probabilities_are_noticed_when_predicting_too() -> None:
     assert any(
         "look like probabilities" in text for text in notices(binary, logits[:, 0].sigmoid(), target.clamp_max(1))
     )
+
+
+def test_notices_of_several_labels_name_the_label() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(500, 3, generator=generator)
+    target = (torch.rand(500, 3, generator=generator) < logits.sigmoid()).long()
+    target[:, 1] = 0
+    tagger = MultiLabelCalibration("platt")
+    found = notices(tagger, logits, target, classes=["beach", "night", "people"])
+    assert found
+    assert all(text.startswith("MultiLabelCalibration: label night: ") for text in found)
+    assert tagger.notices_ == [text.removeprefix("MultiLabelCalibration: ") for text in found]
+    assert notices(MultiLabelCalibration("platt"), logits, target)[0].startswith("MultiLabelCalibration: label 1: ")
+
+
+def test_a_label_that_cannot_be_fitted_is_named() -> None:
+    target = torch.ones(20, 2, dtype=torch.long)
+    target[:, 1] = -100
+    with pytest.raises(ValueError, match="label night: "):
+        MultiLabelCalibration("platt").fit(torch.randn(20, 2), target, classes=["beach", "night"])

@@ -121,8 +121,9 @@ def test_a_network_of_which_only_the_top_label_is_calibrated() -> None:
             r"where the event is more frequent \(calibration slope -P\). Recalibration by a mixture .* repairs it, .*"),
         (confidences((0.9, 0.8, 500)), r"Over-confident by GAP points on average INTERVAL. The hypothesis that these "
             r"confidences REJECTED Recalibration by temperature P repairs it, as far as 500 REPAIRED"),
-        (metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), r"The hypothesis that the confidences are calibrated is not "
-            r"rejected \(p = P\). 3 samples cannot rule out an average error of P points."),
+        (metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), r"3 samples are few: only large errors show, and intervals "
+            r"are rough; give 100 or more. The hypothesis that the confidences are calibrated is not rejected "
+            r"\(p = P\). 3 samples cannot rule out an average error of P points."),
         (confidences((1.0, 1.0, 50)), r"The hypothesis that the confidences are calibrated is not rejected \(p = P\). "
             r"50 samples cannot rule out an average error of 7.13 points."),
         (confidences((1.0, 0.9, 50)), r"Over-confident by GAP points on average INTERVAL. The hypothesis that these "
@@ -273,3 +274,27 @@ def test_long_names_are_cut_in_the_verdict() -> None:
     risk = rng.uniform(0.1, 0.9, 1000)
     given = metrics.predictions(probabilities=risk, target=rng.random(1000) < risk / 2, classes=["no", "y" * 300])
     assert f"class {59 * 'y'}\N{HORIZONTAL ELLIPSIS} are" in report.verdict(report.audit("model", given, draws=30))
+
+
+@pytest.mark.parametrize("samples", [3, 29, 30])
+def test_few_samples_are_said_to_be_few(samples: int) -> None:
+    said = said_of(risks(lambda p: p, 0.1, 0.9, samples=samples), draws=50)
+    assert said.startswith(f"{samples} samples are few: ") == (samples < 30)
+
+
+def test_what_few_samples_cannot_rule_out_is_no_less_than_the_interval_of_the_gap() -> None:
+    found = report.audit("model", risks(lambda p: p, 0.1, 0.9, samples=8), draws=50)
+    gap = found.intervals["gap"]
+    told = re.search(r"cannot rule out an average error of ([\d.]+) points", report.verdict(found))
+    assert told is not None
+    assert float(told[1]) >= round(100 * max(abs(gap.low), abs(gap.high)), 2)
+
+
+def test_a_recalibration_that_changes_nothing_is_not_said_to_help() -> None:
+    found = report.audit("model", risks(lambda p: p + 0.08, 0.1, 0.9, samples=2000), draws=50)
+    assert found.repair is not None
+    how = replace(found.repair.how, predictions=found.predictions)
+    same = replace(found.repair, how=how, judgements=metrics.judge(found.predictions, draws=50))
+    assert "cannot be shown to help: fitted on one half, it leaves the other as it is." in report.verdict(
+        replace(found, repair=same)
+    )

@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands import Engine
+from calibrant.commands.beyond import Beyond
 from calibrant.commands.monitor import NOTHING, Watch, append_history, check_columns, failures, watched
 from calibrant.commands.shown import as_data, print_audit, print_watched
 from calibrant.commands.terminal import (
@@ -25,12 +26,12 @@ from calibrant.commands.terminal import (
     progress_bar,
     show_notices,
 )
-from calibrant.files import FileError, digest, fits_in_memory, naming, read_source
-from calibrant.metrics import CalibrationTest, Comparison, Interval, Score, Scores, compare
+from calibrant.files import FileError, digest, doubts_of_start, fits_in_memory, naming, read_source
+from calibrant.metrics import Comparison, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.table import metrics_table
-from calibrant.metrics.verdicts import p_value
+from calibrant.metrics.views import MOST
 from calibrant.report import Audit, Made, audit, verdict
 from calibrant.report.audit import OF_TOP_LABEL, score_of_risk
 from calibrant.tables import SUFFIXES as TABLES
@@ -216,23 +217,6 @@ def _engines(paths: Sequence[Path], wished: Engine) -> list[Engine]:
     return [wished for _ in paths]
 
 
-class Beyond(NamedTuple):
-    """What is known of predictions that were not read into memory."""
-
-    scores: Scores
-    test: CalibrationTest
-    gap: Interval
-    judged: str
-
-    def verdict(self) -> str:
-        """The average error and the test, in two sentences."""
-        low, high = 100 * self.gap.low, 100 * self.gap.high
-        said = f"The average gap is {100 * self.gap.value:+z.2f} points (95 % interval {low:+z.2f} to {high:+z.2f})."
-        rejected = "is rejected" if self.test.rejected() else "is not rejected"
-        p = p_value(self.test.p_value)
-        return f"{said} The hypothesis that {self.judged} are calibrated {rejected} ({p})."
-
-
 def _evaluate_beyond_memory(
     paths: Sequence[Path],
     names: list[str],
@@ -242,7 +226,7 @@ def _evaluate_beyond_memory(
     report: Path | None,
     as_json: bool,
 ) -> None:
-    """Exact scores from SQL, and a test of the top label from cells; the report needs the samples."""
+    """Exact scores from SQL, and tests from cells; the report needs the samples."""
     if report is not None:
         raise ValueError(
             f"--report needs the samples in memory, not in {engines[0]}: leave it out, or choose --engine memory"
@@ -259,14 +243,7 @@ def _evaluate_beyond_memory(
         }
     if as_json:
         models = [
-            {
-                "name": name,
-                "engine": engine,
-                "verdict": one.verdict(),
-                **one.scores.to_dict(),
-                "intervals": {"gap": asdict(one.gap)},
-                "test": asdict(one.test) | {"rejected_at_5_percent": one.test.rejected()},
-            }
+            {"name": name, "engine": engine, **one.as_data()}
             for (name, one), engine in zip(found.items(), engines, strict=True)
         ]
         print_json({"models": models, "comparisons": []})
@@ -277,11 +254,18 @@ def _evaluate_beyond_memory(
     scores = {name: one.scores for name, one in found.items()}
     title = ", ".join(f"{plain(name)}: {each.title}" for name, each in scores.items())
     print_scores(console, {"value": next(iter(scores.values()))} if len(scores) == 1 else scores, title=title)
+    for one in found.values():
+        one.print_classes(console)
+    cells = "cells of confidence"
+    if any(one.classes for one in found.values()):
+        cells = "cells of confidence, and of 4,096 of the probability of each class"
     console.print(
-        "Scores and the interval of the gap are exact; the p-value is that of 65,536 cells of confidence. "
-        "Single classes, recalibration and figures need the samples in memory.",
+        f"Scores and intervals of gaps are exact; p-values are those of 65,536 {cells}. "
+        "Recalibration, groups and figures need the samples in memory.",
         highlight=False,
     )
+    for name, one in found.items():
+        show_notices(console, one.notices, f"{name}: " if len(found) > 1 else "")
 
 
 def _beyond_memory(path: Path, engine: Engine, options: Options, progress: Advance) -> Beyond:
@@ -296,18 +280,22 @@ def _beyond_memory(path: Path, engine: Engine, options: Options, progress: Advan
     columns = options.names
     with naming(path):
         if engine == "spark":
-            found = scale.statistics_spark(path, columns=columns, bins=bins, risk=True)
+            found = scale.statistics_spark(path, columns=columns, bins=bins, risk=True, most_classes=MOST)
         else:
             limit = options.memory_limit
             found = scale.statistics_duckdb(
-                path, columns=columns, bins=bins, risk=True, memory_limit=limit, progress=progress
+                path, columns=columns, bins=bins, risk=True, most_classes=MOST, memory_limit=limit, progress=progress
             )
         test = scale_inference.calibration_test(found, draws=options.draws, seed=options.seed)
         gap = scale_inference.gap_interval(found)
+        classes = scale_inference.judge_classes(found, draws=options.draws, seed=options.seed)
+        # Spark reads places that this machine may not.
+        doubtful = doubts_of_start(path, columns) if engine == "duckdb" else ()
     table = metrics_table(bins, options.convention).items()
     entries = [Score(key, getattr(found, key), metric.convention) for key, metric in table if hasattr(found, key)]
-    if not found.risk:
-        return Beyond(Scores(found.samples, None, tuple(entries)), test, gap, "the confidences in the top label")
-    # Accuracy and mean confidence are scores of the top label, here and in memory.
-    entries = [score_of_risk(one) for one in entries if one.key not in OF_TOP_LABEL]
-    return Beyond(Scores(found.samples, 2, tuple(entries)), test, gap, "the risks of class 1")
+    if found.risk:
+        # Accuracy and mean confidence are scores of the top label, here and in memory.
+        stated = f"P({found.names[1]})" if found.names else "P(y = 1)"
+        entries = [score_of_risk(one, stated) for one in entries if one.key not in OF_TOP_LABEL]
+    scores = Scores(found.samples, found.classes, tuple(entries))
+    return Beyond(scores, found, test, gap, classes, found.notices + doubtful)

@@ -17,6 +17,8 @@ from calibrant.report.losses import floor_note
 
 # Rows of the table of views; the rest is in JSON and in the report.
 MOST_VIEWS = 12
+# Width at which no table is broken.
+WIDEST = 10_000
 LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
 
 
@@ -126,18 +128,29 @@ def print_watched(console: Console, audit: Audit, about: str = "") -> None:
 
 
 def _print_rows(console: Console, headings: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """A table that breaks no name: if it is too wide, it has no means, then a line for each part of a name."""
+    for shares, separator in ((True, ", "), (False, ", "), (False, ",\n")):
+        table = _rows(headings, rows, shares=shares, separator=separator)
+        if console.measure(table, options=console.options.update_width(WIDEST)).maximum <= console.width:
+            break
+    console.print(table)
+
+
+def _rows(headings: Sequence[str], rows: Sequence[tuple[Any, ...]], *, shares: bool, separator: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(headings[0], overflow="fold")
     tested = any(row[-1] for row in rows)
-    for heading in (*headings[1:], "gap", "95 % interval", *(["p"] if tested else [])):
+    shown = headings[1:] if shares else headings[1:2]
+    for heading in (*shown, "gap", "95 % interval", *(["p"] if tested else [])):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, samples, mean, share, gap, p in rows:
         found = [p.removeprefix("p ").removeprefix("= ")] if tested else []
+        means = [f"{100 * mean:.1f} %", f"{100 * share:.1f} %"] if shares else []
         table.add_row(
-            plain(name), f"{samples:,}", f"{100 * mean:.1f} %", f"{100 * share:.1f} %", f"{100 * gap.value:+z.2f}",
+            separator.join(map(plain, name.split(", "))), f"{samples:,}", *means, f"{100 * gap.value:+z.2f}",
             f"{100 * gap.low:z.2f} to {100 * gap.high:z.2f}", *found,
         )  # fmt: skip
-    console.print(table)
+    return table
 
 
 def _groups(found: GroupCalibration) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from calibrant.files.arrays import Array
 from calibrant.files.error import FileError, naming
 from calibrant.files.json_files import json_text, read_json, write_json
-from calibrant.files.reading import digest, fits_in_memory, read_predictions, read_source
+from calibrant.files.reading import digest, doubts_of_start, fits_in_memory, read_predictions, read_source
 from calibrant.files.results import WRITTEN, output_beside, write_calibrated, write_predictions
 from calibrant.files.source import SUFFIXES, Source
 from calibrant.files.writing import whole_or_not_at_all, write_whole
@@ -15,6 +15,7 @@ __all__ = [
     "FileError",
     "Source",
     "digest",
+    "doubts_of_start",
     "fits_in_memory",
     "json_text",
     "naming",

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.files.arrays import Array
+from calibrant.metrics.columns import RIGHT
 
 WORDS = {"true": 1.0, "false": 0.0}
-# What people write for right and wrong, besides 0 and 1.
-RIGHT = {"yes": "1", "no": "0", "y": "1", "n": "0", "correct": "1", "incorrect": "0", "right": "1", "wrong": "0"}
 
 
 def filled(name: str, column: Array) -> Array:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from calibrant.files.arrays import Array
+from calibrant.files.labels import LEFT_OUT
 from calibrant.files.source import Source
 
 # Names of weights, which are never assumed.
@@ -11,6 +12,8 @@ WEIGHTS = ("sample_weight", "sample_weights", "weight", "weights")
 NEARLY_ALL = 0.99
 # Fewest rows, and rows of a sample, that show whether logits are probabilities.
 FEWEST, SAMPLED = 8, 1000
+# Labels that a notice names.
+MOST_NAMED = 5
 
 
 def of_weights(names: list[str]) -> tuple[str, ...]:
@@ -47,13 +50,31 @@ def of_confidence(name: str, confidence: Array, predicted_name: str, predicted: 
 
 
 def of_labels(source: Source) -> tuple[str, ...]:
-    """A target in which only one class occurs."""
+    """A target in which only one class occurs, or labels of several that never or always apply."""
     labels = source.labels
-    if labels is None or source.kind == "confidence" or len(labels) < 3 or (labels != labels.flat[0]).any():
+    if labels is None or source.kind == "confidence" or len(labels) < 3:
+        return ()
+    if labels.ndim == 2 and labels.shape == source.values.shape:
+        return _constant(source, labels)
+    if (labels != labels.flat[0]).any():
         return ()
     found = int(labels.flat[0])
-    called = source.names[found] if source.names and 0 <= found < len(source.names) else found
-    return (f"only class {called} occurs in {source.label!r}: check the labels",)
+    return (f"only class {_called(source, found)} occurs in {source.label!r}: check the labels",)
+
+
+def _constant(source: Source, labels: Array) -> tuple[str, ...]:
+    known = labels != LEFT_OUT
+    told = []
+    for mark, how in ((0, "never"), (1, "always")):
+        alike = np.flatnonzero(known.any(0) & ((labels == mark) | ~known).all(0))
+        if len(alike):
+            named = ", ".join(_called(source, int(k)) for k in alike[:MOST_NAMED]) + ", ..." * (len(alike) > MOST_NAMED)
+            told.append(f"{len(alike):,} of {labels.shape[1]:,} labels {how} apply ({named}): check them")
+    return tuple(told)
+
+
+def _called(source: Source, k: int) -> str:
+    return source.names[k] if source.names and 0 <= k < len(source.names) else str(k)
 
 
 def of_values(source: Source, called: str) -> tuple[str, ...]:

@@ -15,8 +15,10 @@ def without_ignored(source: Source, ignored: int | None) -> Source:
     Raises:
         ValueError: If nothing is left.
     """
-    if ignored is None or source.labels is None or is_text(source.labels) or source.kind == "confidence":
+    if source.labels is None or is_text(source.labels) or source.kind == "confidence":
         return source
+    if ignored is None:
+        return _told(source) if source.labels.ndim > 1 else source
     labels = filled(str(source.label), source.labels)
     left_out = labels == ignored
     if not left_out.any():
@@ -30,6 +32,19 @@ def without_ignored(source: Source, ignored: int | None) -> Source:
     return _as_rows(source).keep(
         np.flatnonzero(~left_out), f"{count} rows with the label {ignored} are left out"
     )  # fmt: skip
+
+
+def _told(source: Source) -> Source:
+    """A notice of the pixels or single labels that predictions leave out by themselves."""
+    labels = filled(str(source.label), np.asanyarray(source.labels))
+    left_out = labels == LEFT_OUT
+    if not left_out.any() or left_out.all():
+        return source
+    several = labels.shape == source.values.shape
+    notice = f"{left_out.sum():,} of {left_out.size:,} {'labels' if several else 'places'} are {LEFT_OUT}, and left out"
+    if several and (rows := int(left_out.all(1).sum())):
+        notice += f"; {rows:,} of {len(labels):,} samples have no other"
+    return replace(source, notices=(*source.notices, notice))
 
 
 def _as_rows(source: Source) -> Source:

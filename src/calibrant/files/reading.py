@@ -193,6 +193,28 @@ def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: 
     return replace(source, notices=source.notices + more + changed + doubtful)
 
 
+def doubts_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str, ...]:
+    """What is doubtful in the first rows of a table that is not read into memory.
+
+    Args:
+        path: File, folder or pattern.
+        names: Names of the columns, and what they mean.
+        rows: Number of rows to look at.
+    """
+    with naming(path), closing(Table(path)) as table:
+        table.limit(rows)
+        layout = find_layout(table.names(), names)
+        columns = table.read([*layout.values, *(name for name in (layout.prediction,) if name)])
+        values = _stacked(layout, columns)
+        found = doubts.of_weights(table.names()) if names.weight is None else ()
+        if layout.prediction is not None:
+            predicted = filled(layout.prediction, columns[layout.prediction])
+            half = 50.0 if names.percent else 0.5
+            found += doubts.of_confidence(layout.values[0], values, layout.prediction, predicted, half)
+        source = Source(path, layout.kind, values, used=layout.values)
+        return found + doubts.of_values(source, name_of_values(layout, names))
+
+
 def _names_of_arrays(opened: Npz | Npy | Table) -> tuple[str, ...] | None:
     """Names of the classes that are saved with the arrays, as ``classes_`` of scikit-learn."""
     name = next((each for each in ("classes_", "classes") if each in opened.names()), None)

@@ -45,6 +45,11 @@ class Table:
         """Names of the columns."""
         return list(self.columns)
 
+    def limit(self, rows: int) -> None:
+        """Keep the first rows only."""
+        self.connection.execute("ALTER VIEW source RENAME TO whole")
+        self.connection.execute(f"CREATE VIEW source AS SELECT * FROM whole LIMIT {rows:d}")  # noqa: S608 (a number)
+
     def is_empty(self) -> bool:
         """Whether there is no row."""
         return not self._fetch("1", "LIMIT 1")

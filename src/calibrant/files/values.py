@@ -4,14 +4,10 @@ import numpy as np
 
 from calibrant.files.arrays import Array
 from calibrant.metrics.columns import Kind
-from calibrant.metrics.given import TOLERANCE
+from calibrant.metrics.rounding import EXACT, explained_by_rounding, renormalised
 
-# Distance of a sum from 1 that rounding of float32 explains, and that is not worth a notice.
-EXACT = 1e-4
 # Values between these are too close to [0, 1] for logits and percentages.
 LEAST, MOST = 0.1, 1.5
-# Digits that rounded probabilities have.
-FEWEST_DIGITS, MOST_DIGITS = 2, 6
 
 
 def checked(
@@ -95,27 +91,15 @@ def _renormalised(values: Array) -> tuple[Array, tuple[str, ...]]:
     if not off.any():
         return values, ()
     low, high = sums[off].min(), sums[off].max()
-    if np.abs(sums - 1).max() > _explained(values):
+    if np.abs(sums - 1).max() > explained_by_rounding(values):
         few = np.allclose(values, values.round(1), rtol=0, atol=1e-7)
         remedy = "write more digits" if few else "divide each row by its sum, or write the softmax of the logits"
         raise ValueError(
-            f"probabilities must sum to 1 in every row, but {off.sum():,} of {len(values):,} rows sum to {low:.4g} to "
-            f"{high:.4g}: {remedy}"
+            f"probabilities must sum to 1 in every row, but {off.sum():,} of {len(values):,} rows sum to {low:.6g} to "
+            f"{high:.6g}: {remedy}"
         )
-    notice = (
-        f"{off.sum():,} of {len(values):,} rows of rounded probabilities sum to {low:.4g} to {high:.4g}: "
-        "they are divided by their sum"
-    )
+    notice = renormalised(int(off.sum()), len(values), float(low), float(high))
     return np.where(off[:, None], values / sums[:, None], values).astype(values.dtype, copy=False), (notice,)
-
-
-def _explained(values: Array) -> float:
-    """Distance of a sum from 1 that the number of digits explains."""
-    wide = values.astype(np.float64)
-    for digits in range(FEWEST_DIGITS, MOST_DIGITS):
-        if np.allclose(wide, wide.round(digits), rtol=0, atol=1e-7):
-            return max(TOLERANCE, float(0.5 * 10.0**-digits * values.shape[1] + EXACT))
-    return TOLERANCE
 
 
 def looks_normalised(values: Array) -> bool:

@@ -11,6 +11,7 @@ from calibrant.arrays import Array
 from calibrant.metrics import notebook
 from calibrant.metrics.brownian import exceeds_distance, exceeds_range, upper_tail
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
+from calibrant.metrics.sorting import TieGroups
 from calibrant.metrics.verdicts import Tested, p_value
 
 
@@ -121,6 +122,15 @@ def kuiper_test(
     """
     data = predictions(confidence, correct, name="Kuiper's test", **given)
     return _cumulative_test("Kuiper", data, lambda path: max(path.max(), 0) - min(path.min(), 0), exceeds_range)
+
+
+def kuiper_of_groups(groups: TieGroups) -> AnalyticTest:
+    """:func:`kuiper_test` of samples without weights, from groups of equal confidence."""
+    z, samples, right = groups
+    path = (right - samples * z).cumsum()
+    spread = math.sqrt(float((samples * z * (1 - z)).sum()))
+    value = _in_deviations(float(max(path.max(), 0) - min(path.min(), 0)), spread)
+    return AnalyticTest("Kuiper", value, exceeds_range(value))
 
 
 def _cumulative_test(

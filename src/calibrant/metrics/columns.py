@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal["logits", "probabilities", "confidence"]
+# What people write for right and wrong, besides 0 and 1.
+RIGHT = {"yes": "1", "no": "0", "y": "1", "n": "0", "correct": "1", "incorrect": "0", "right": "1", "wrong": "0"}
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "confidence")
 
 

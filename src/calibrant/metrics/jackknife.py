@@ -113,9 +113,10 @@ def gap_jackknife(given: Predictions) -> Jackknife:
 
 
 def accuracy_jackknife(given: Predictions) -> Jackknife:
-    """The share of right samples with all its leave-one-out values."""
+    """The share of right samples, or of right labels, with all its leave-one-out values."""
     rows = _Rows(given)
-    return _mean(rows.correct.astype(np.float64), rows)
+    right = (rows.confidence > 0.5) == rows.correct if given.task == "multi-label" else rows.correct
+    return _mean(right.astype(np.float64), rows)
 
 
 def _mean(each: Array, rows: "_Rows") -> Jackknife:

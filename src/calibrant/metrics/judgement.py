@@ -1,6 +1,6 @@
 """Tests of everything that a model states: each view by consistency resampling, several with Holm's correction."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from calibrant.metrics.draws import ROUNDING
 from calibrant.metrics.inference import calibration_test
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.resampling import Progress
+from calibrant.metrics.rows import RowStatistic
 from calibrant.metrics.table import METRICS
 from calibrant.metrics.verdicts import CalibrationTest
 from calibrant.metrics.views import View, views
@@ -47,7 +48,7 @@ class Judgement:
 
 
 def judge(
-    given: Predictions, *, draws: int = 1000, seed: int = 0, progress: Progress | None = None
+    given: Predictions, *, draws: int = 1000, seed: int = 0, progress: Progress | None = None, early: bool = False
 ) -> tuple[Judgement, ...]:
     """Test each view of the predictions (see :func:`views`) with ESD.
 
@@ -65,6 +66,7 @@ def judge(
         draws: Number of data sets to draw for each view.
         seed: Seed of the draws.
         progress: Called with the number of views done and their number.
+        early: Whether draws of confidences, the top label and the risk end early too; their p-values are then coarser.
 
     References:
         Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979; Besag,
@@ -89,6 +91,8 @@ def judge(
         alone = view.kind not in ("class", "label") or len(family) == 1
         tests.append(
             calibration_test(view.pairs, draws=draws, seed=seed)
+            if alone and not early
+            else sequential_test(view.pairs, draws, seed)
             if alone
             else sequential_test(view.pairs, max(draws, DRAWS_EACH * len(family)), seed)
         )
@@ -122,11 +126,26 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
     observed = float(value(resampling.observed_residuals(pairs.groups))[0])
     z = pairs.confidence.astype(np.float64)
     analytic = kuiper_test(pairs).p_value if float((z * (1 - z)).sum()) >= EVENTS else 1.0
+    return ended_early(value, observed, analytic, draws, lambda n: resampling.consistent_residuals(pairs, n, seed))
+
+
+def ended_early(
+    value: RowStatistic, observed: float, analytic: float, draws: int, residuals: Callable[[int], Iterable[Array]]
+) -> CalibrationTest:
+    """Compare a statistic with those of drawn residuals, until the answer is known.
+
+    Args:
+        value: The statistic of rows of residuals.
+        observed: That of the data.
+        analytic: p-value of Kuiper's test; 1 if its law does not hold.
+        draws: Most draws.
+        residuals: Makes so many draws, in blocks.
+    """
     if analytic < BEYOND_DOUBT:
         draws = min(draws, FEWEST_DRAWS)
     drawn: list[Array] = []
     worse = made = 0
-    for block in resampling.consistent_residuals(pairs, draws, seed):
+    for block in residuals(draws):
         null = value(block)
         slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
         as_bad = np.flatnonzero(null >= observed - slack)

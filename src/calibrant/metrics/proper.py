@@ -4,7 +4,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.arrays import Array, Marks
 from calibrant.metrics import notebook
 from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.cumulative import CumulativeSums
@@ -20,15 +20,34 @@ SMALLEST_PROBABILITY = np.finfo(np.float32).tiny
 def accuracy(
     confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
 ) -> float:
-    """Share of samples that are right.
+    """Share of samples that are right; of several labels, share of all labels that are right at a threshold of 0.5.
 
     Example:
         >>> from calibrant import metrics
         >>> metrics.accuracy([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0])
         0.5
+        >>> metrics.accuracy(probabilities=[[0.9, 0.2], [0.4, 0.1]], target=[[1, 0], [1, 0]])
+        0.75
     """
     data = predictions(confidence, correct, name="accuracy", **given)
-    return float(data.correct.mean() if data.weight is None else data.weight @ data.correct / data.total)
+    return _share(data, decided_right(data))
+
+
+def decided_right(data: Predictions) -> Marks:
+    """Where a prediction is right; of several labels, where the label is what the probability says at 0.5."""
+    if data.task != "multi-label":
+        return data.correct
+    right: Marks = (data.confidence > 0.5) == data.correct
+    return right
+
+
+def came_true(data: Predictions) -> float:
+    """Share of pairs that came true: of right predictions, or of labels that apply."""
+    return _share(data, data.correct)
+
+
+def _share(data: Predictions, marks: Marks) -> float:
+    return float(marks.mean() if data.weight is None else data.weight @ marks / data.total)
 
 
 def mean_confidence(
@@ -56,7 +75,7 @@ def gap(confidence: Values | Predictions | None = None, correct: Values | None =
         0.3
     """
     data = predictions(confidence, correct, name="the gap", **given)
-    return mean_confidence(data) - accuracy(data)
+    return mean_confidence(data) - came_true(data)
 
 
 def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
@@ -362,7 +381,7 @@ class RiskCoverage:
 
     def __init__(self, data: Predictions) -> None:
         self.above = data.total
-        self.errors = data.total * (1 - accuracy(data))
+        self.errors = data.total * (1 - came_true(data))
         self.area = 0.0
 
     def add(self, groups: Block) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from calibrant import inputs
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.scale_columns import Rows, find_pairs
-from calibrant.metrics.scale_sql import Dialect, Sums
+from calibrant.metrics.rounding import renormalised
+from calibrant.metrics.scale_columns import find_pairs
+from calibrant.metrics.scale_labels import Rows
+from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
 from calibrant.metrics.sorting import TieGroups
 from calibrant.tables import SETTINGS, Column, open_table, text
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BinTable", "Columns", "Statistics", "statistics_duckdb", "statistics_spark"]
+__all__ = ["BinTable", "ClassSums", "Columns", "Statistics", "statistics_duckdb", "statistics_spark"]
 
 # Memory that DuckDB needs for each thread that aggregates or sorts; more threads would compete for the limit.
 MEGABYTES_PER_THREAD = 128
@@ -39,6 +41,20 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 """
 UNKNOWN = "{}: expected a .parquet or .csv file: convert it, or rename it if it is one"
+
+
+class ClassSums(NamedTuple):
+    """Sums of the probability of one class.
+
+    Attributes:
+        name: Name of the class; its index if it has none.
+        cells: Samples in cells of the probability, each as one group at its mean.
+        brier: Mean squared difference of the probability and whether the class is true.
+    """
+
+    name: str
+    cells: TieGroups
+    brier: float
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,11 @@ class Statistics:
         risk: Whether confidence and correctness are the probability of class 1 of two, and whether it came.
         cells: The same sums in 65,536 cells of confidence, each as one group at its mean confidence: what
             :mod:`calibrant.metrics.scale_inference` tests.
+        judged: ``"risk"``, ``"top label"`` or ``"confidence"``: what the pairs are.
+        classes: Number of classes, if known.
+        names: Names of the classes, if known.
+        of_classes: Sums of single classes of several, if they were asked for.
+        notices: What was assumed, in sentences.
     """
 
     samples: int
@@ -73,6 +94,11 @@ class Statistics:
     bins: BinTable
     cells: TieGroups
     risk: bool = False
+    judged: Literal["confidence", "risk", "top label"] = "confidence"
+    classes: int | None = None
+    names: tuple[str, ...] | None = None
+    of_classes: tuple[ClassSums, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 def statistics_duckdb(
@@ -81,6 +107,7 @@ def statistics_duckdb(
     columns: Columns = Columns(),  # noqa: B008 (frozen)
     bins: int = 20,
     risk: bool = False,
+    most_classes: int = 0,
     memory_limit: str = "1GB",
     threads: int | None = None,
     temp_dir: Path | None = None,
@@ -89,8 +116,8 @@ def statistics_duckdb(
     r"""Exact statistics of a file of predictions of any size, in bounded memory.
 
     The file is read twice: once to check it and to find the distribution of confidences, once to group ties,
-    sort and sum. Data beyond the memory limit go to a temporary directory, which is removed at the end, even
-    after an error.
+    sort and sum. Single classes take a third scan, and a fourth to choose them if there are too many. Data beyond the
+    memory limit go to a temporary directory, which is removed at the end, even after an error.
 
     Args:
         source: A ``.parquet``, ``.csv``, ``.tsv`` or ``.jsonl`` file, also gzipped, a folder of them, or a pattern such
@@ -98,6 +125,8 @@ def statistics_duckdb(
         columns: Names of its columns.
         bins: Number of equal-width, right-closed bins of ECE and MCE.
         risk: Judge the probability of class 1 of two, rather than the confidence in the top label.
+        most_classes: Most single classes to sum, of three or more; if there are more, those that the model expects most
+            often.
         memory_limit: Memory that DuckDB may use, such as ``"500MB"``, in addition to that of the process itself.
         threads: Number of threads; by default all cores, if the memory limit suffices.
         temp_dir: Parent of the temporary directory; by default that of the system.
@@ -129,18 +158,12 @@ def statistics_duckdb(
             with duckdb.connect(config=SETTINGS) as connection:
                 _limit(connection, memory_limit, threads, spill)
                 report(0.0)
-                found = open_table(connection, where).columns
-                return _statistics(
-                    sql.DUCKDB,
-                    _watched(connection, report),
-                    "source",
-                    found,
-                    columns,
-                    bins,
-                    risk=risk,
-                    where=where,
-                    ranges=None,
-                )
+                opened = open_table(connection, where)
+                found = _statistics(
+                    sql.DUCKDB, _watched(connection, report, with_classes=most_classes > 0), "source", opened.columns,
+                    columns, bins, risk=risk, most_classes=most_classes, where=where, ranges=None,
+                )  # fmt: skip
+                return replace(found, notices=opened.notices + found.notices)
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
                 f"{where}: DuckDB ran out of space with a memory limit of {memory_limit}: raise it, lower threads, or "
@@ -157,6 +180,7 @@ def statistics_spark(
     columns: Columns = Columns(),  # noqa: B008 (frozen)
     bins: int = 20,
     risk: bool = False,
+    most_classes: int = 0,
     partitions: int | None = None,
 ) -> Statistics:
     """The statistics of `statistics_duckdb`, by the same SQL on Spark.
@@ -171,6 +195,8 @@ def statistics_spark(
         columns: Names of its columns.
         bins: Number of equal-width, right-closed bins of ECE and MCE.
         risk: Judge the probability of class 1 of two, rather than the confidence in the top label.
+        most_classes: Most single classes to sum, of three or more; if there are more, those that the model expects most
+            often.
         partitions: Number of ranges of the confidence, from 2 to 256; by default one for each million rows.
 
     Raises:
@@ -200,7 +226,7 @@ def statistics_spark(
             found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
             return _statistics(
                 sql.SPARK, lambda text: spark.sql(text).collect(), view, found, columns, bins,
-                risk=risk, where=where, ranges=partitions,
+                risk=risk, most_classes=most_classes, where=where, ranges=partitions,
             )  # fmt: skip
         finally:
             spark.catalog.dropTempView(view)
@@ -208,11 +234,15 @@ def statistics_spark(
 
 def _statistics(
     dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, bins: int,
-    *, risk: bool, where: str, ranges: int | None,
+    *, risk: bool, most_classes: int, where: str, ranges: int | None,
 ) -> Statistics:  # fmt: skip
-    """Run the two statements on an engine and combine the few rows that they return."""
+    """Run the statements on an engine and combine the few rows that they return."""
     pairs = find_pairs(dialect, rows, table, found, columns, where, risk=risk)
     (samples, *failures, quantiles), *_ = rows(sql.check_statement(dialect, pairs))
+    notices = pairs.notices
+    if pairs.rounded:
+        *failures, off, low, high = failures
+        notices += (renormalised(off, samples, low, high),) if off else ()
     if samples < 3:
         raise ValueError(f"{where}: {samples or 'no'} rows, ESD needs at least 3: give more predictions")
     for check, count in zip(pairs.checks, failures, strict=True):
@@ -223,7 +253,42 @@ def _statistics(
     table_of_sums = rows(sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted)))
     sums = Sums(*np.array([tuple(row) for row in table_of_sums], np.float64).T)
     found_sums = _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
-    return replace(found_sums, risk=pairs.risk)
+    of_classes = _of_classes(dialect, rows, pairs, most_classes) if pairs.shares and (pairs.classes or 0) > 2 else ()
+    if pairs.risk and found_sums.accuracy in (0.0, 1.0):
+        k = int(found_sums.accuracy)
+        notices += (_only(pairs, pairs.names[k] if pairs.names else str(k)),)
+    for each in of_classes:
+        if each.cells.right.sum() == samples:
+            notices += (_only(pairs, each.name),)
+    return replace(
+        found_sums, risk=pairs.risk, judged=pairs.judged, classes=pairs.classes, names=pairs.names,
+        of_classes=of_classes, notices=notices,
+    )  # fmt: skip
+
+
+def _only(pairs: Pairs, name: str) -> str:
+    return f"only class {name} occurs in {pairs.label!r}: check the labels"
+
+
+def _of_classes(dialect: Dialect, rows: Rows, pairs: Pairs, most: int) -> tuple[ClassSums, ...]:
+    """Sums of single classes; of many, of those that the model expects most often."""
+    count = pairs.classes or 0
+    chosen = list(range(count))
+    if count > most > 0:
+        expected = {int(k): float(total) for k, total in rows(sql.expected_statement(dialect, pairs))}
+        chosen = sorted(sorted(expected, key=lambda k: (-expected[k], k))[:most])
+    if most < 1:
+        return ()
+    table = np.array([tuple(row) for row in rows(sql.classes_statement(dialect, pairs, chosen))], np.float64)
+
+    def sums(k: int) -> ClassSums:
+        _, n, hits, z, squares = table[table[:, 0] == k].T
+        mean = np.clip(z / n, 0, 1)
+        order = np.argsort(mean)
+        name = str(k) if pairs.names is None else pairs.names[k]
+        return ClassSums(name, TieGroups(mean[order], n[order], hits[order]), float(squares.sum() / n.sum()))
+
+    return tuple(map(sums, chosen))
 
 
 def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
@@ -257,7 +322,7 @@ def _cells(sums: Sums) -> TieGroups:
     return TieGroups(np.clip(z / n, 0, 1), n, k)
 
 
-def _watched(connection: "DuckDBPyConnection", report: Callable[[float], None]) -> Rows:
+def _watched(connection: "DuckDBPyConnection", report: Callable[[float], None], *, with_classes: bool) -> Rows:
     """A function that runs a statement, and meanwhile reports the share of the whole that is done."""
     connection.execute("SET enable_progress_bar = true")
     connection.execute("SET enable_progress_bar_print = false")
@@ -265,8 +330,12 @@ def _watched(connection: "DuckDBPyConnection", report: Callable[[float], None]) 
 
     def rows(text: str) -> Sequence[Sequence[Any]]:
         nonlocal done
-        # The first scan only checks; the second one groups and sorts.
-        begin, end = done, 0.15 if "FROM running" not in text else 1.0
+        # The first scans only look and check; the next one groups and sorts; then come single classes.
+        begin, end = done, 0.15
+        if "FROM running" in text:
+            end = 0.6 if with_classes else 1.0
+        elif "FROM each" in text:
+            end = 1.0
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(lambda: connection.execute(text).fetchall())
             try:

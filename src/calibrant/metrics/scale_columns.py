@@ -1,17 +1,20 @@
 """Columns of a source of predictions, and SQL that makes pairs of confidence and correctness from them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.given import TOLERANCE
-from calibrant.metrics.layouts import find_layout
+from calibrant.metrics.layouts import Layout, find_layout
+from calibrant.metrics.rounding import EXACT, explained_by_rounding
+from calibrant.metrics.scale_labels import LOOKED_AT, Rows, agreement, class_indices, correctness
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
-from calibrant.tables import Column, text
+from calibrant.tables import Column
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
-
-Rows = Callable[[str], Sequence[Sequence[Any]]]
 
 
 def find_pairs(
@@ -21,34 +24,31 @@ def find_pairs(
 
     With ``risk``, pairs of two classes are the probability of class 1 and whether it came.
     """
-    by_name = {column.name: column for column in found}
-    if columns.weight is not None:
-        raise ValueError(f"{where}: weights need the samples in memory: leave them out, or choose --engine memory")
     try:
-        layout = find_layout(list(by_name), columns)
-        names = columns.class_names() or layout.classes
+        return _find_pairs(dialect, rows, table, {column.name: column for column in found}, columns, risk=risk)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    if len(layout.labels) != 1:
-        wanted = ", or ".join(" and ".join(columns.of(kind)) for kind in columns.kinds())
-        raise ValueError(f"{where}: needs the columns {wanted}; it has {', '.join(by_name)}: name yours")
 
-    def numbers(name: str, *, also_boolean: bool = False) -> Column:
-        column = by_name[name]
-        if column.number is None and not (also_boolean and column.is_boolean):
-            remedy = "give the order of the classes with --classes FILE" if name in layout.labels else "convert it"
-            raise ValueError(f"{where}: column {name} holds {column.type}, not numbers: {remedy}")
-        return column
 
+def _find_pairs(
+    dialect: Dialect, rows: Rows, table: str, by_name: dict[str, Column], columns: Columns, *, risk: bool
+) -> Pairs:
+    layout = _layout(by_name, columns)
     label = by_name[layout.labels[0]]
+    notices = layout.notices
     if columns.ignore_index is not None and label.number is not None:
+        ignored = f"{dialect.name(label.name)} = {columns.ignore_index}"
+        [(left_out, total)] = rows(f"SELECT sum(CASE WHEN {ignored} THEN 1 ELSE 0 END), count(*) FROM {table}")
+        if left_out:
+            notices += (f"{left_out:,} of {total:,} rows with the label {columns.ignore_index} are left out",)
         table = f"(SELECT * FROM {table} WHERE {dialect.name(label.name)} <> {columns.ignore_index}) AS kept"
     divisor = 100 if columns.percent else 1
+    scores = [_numbers(by_name[name]) for name in layout.values]
     if layout.kind == "confidence":
-        right = _agreement(dialect, layout.prediction, label.name) if layout.prediction else None
-        right = right or _marks(dialect, numbers(label.name, also_boolean=True))
-        return _pairs_of_confidence(dialect, table, numbers(layout.values[0]), label.name, right, divisor)
-    scores = [numbers(name) for name in layout.values]
+        right = agreement(dialect, layout.prediction, label.name) if layout.prediction else None
+        right = right or correctness(dialect, label)
+        made = _pairs_of_confidence(dialect, table, scores[0], label.name, right, divisor)
+        return replace(made, notices=notices)
     classes = len(scores)
     name = columns.of(layout.kind)[0]
     if scores[0].is_list:
@@ -56,14 +56,46 @@ def find_pairs(
         first = rows(f"SELECT {dialect.length.format(quoted)} FROM {table} WHERE {quoted} IS NOT NULL LIMIT 1")
         classes = first[0][0] if first else 1
         if classes == 0:
-            raise ValueError(f"{where}: column {name} holds empty lists: write a number for each class")
-    target = _position(dialect, label, names) if names is not None and label.is_text else None
-    if target is None:
-        target = _marks(dialect, numbers(label.name, also_boolean=True))
-        if layout.classes is not None and layout.classes[0].isdecimal():
-            target += f" - {layout.classes[0]}"  # classes are numbered from 1
-    made = Scores(scores, classes, name, layout.kind == "logits", divisor)
-    return _pairs_of_scores(dialect, table, made, label.name, target, risk=risk and classes <= 2)
+            raise ValueError(f"column {name} holds empty lists: write a number for each class")
+    count = max(classes, 2)
+    names = columns.class_names() or layout.classes
+    if not label.is_text:
+        _numbers(label, also_boolean=True)
+    labels = class_indices(dialect, rows, table, label, names, count)
+    values = Scores(scores, classes, name, layout.kind == "logits", divisor)
+    made = _pairs_of_scores(dialect, rows, table, values, label.name, labels.expression, risk=risk and classes <= 2)
+    return replace(made, classes=count, names=labels.names, label=label.name, notices=notices + labels.notices)
+
+
+def _layout(by_name: dict[str, Column], columns: Columns) -> Layout:
+    """The layout, if it is one that SQL can read.
+
+    Raises:
+        ValueError: If it is not; the message says what to do.
+    """
+    in_memory = "need the samples in memory: choose --engine memory"
+    if columns.weight is not None:
+        raise ValueError(f"weights {in_memory}, or leave them out")
+    if columns.names_none() and "target" in by_name and {"resps", "filtered_resps"} & set(by_name):
+        raise ValueError(f"logs of lm-evaluation-harness {in_memory}")
+    layout = find_layout(list(by_name), columns)
+    if len(layout.labels) > 1:
+        raise ValueError(
+            f"several labels {in_memory}, or evaluate them one by one, with --probabilities {layout.values[0]} "
+            f"--target {layout.labels[0]}"
+        )
+    if not layout.labels:
+        wanted = ", or ".join(" and ".join(columns.of(kind)) for kind in columns.kinds())
+        raise ValueError(f"needs the columns {wanted}; it has {', '.join(by_name)}: name yours")
+    if by_name[layout.values[0]].type.startswith(("STRUCT", "MAP", "JSON")):
+        raise ValueError(f"dictionaries of options {in_memory}")
+    return layout
+
+
+def _numbers(column: Column, *, also_boolean: bool = False) -> Column:
+    if column.number is None and not (also_boolean and column.is_boolean):
+        raise ValueError(f"column {column.name} holds {column.type}, not numbers: convert it")
+    return column
 
 
 class Scores(NamedTuple):
@@ -84,25 +116,6 @@ class Scores(NamedTuple):
     divisor: int
 
 
-def _position(dialect: Dialect, label: Column, names: Sequence[str]) -> str:
-    """Place of a label among the names of the classes."""
-    listed = dialect.make_list.format(", ".join(map(text, names)))
-    return f"CAST({dialect.position.format(listed, dialect.name(label.name))} - 1 AS DOUBLE)"
-
-
-def _agreement(dialect: Dialect, prediction: str, target: str) -> str:
-    """Where the predicted class is the true one."""
-    one, other = (f"lower(trim(CAST({dialect.name(name)} AS {dialect.text_type})))" for name in (prediction, target))
-    return f"CASE WHEN {one} = {other} THEN 1e0 WHEN {one} <> {other} THEN 0e0 END"
-
-
-def _marks(dialect: Dialect, column: Column) -> str:
-    """A column of labels or of right and wrong, as DOUBLE."""
-    name = dialect.name(column.name)
-    # DuckDB passes a cast on to its CSV reader, which then takes "True" for an invalid number.
-    return f"CASE WHEN {name} THEN 1e0 WHEN NOT {name} THEN 0e0 END" if column.is_boolean else f"CAST({name} AS DOUBLE)"
-
-
 def _pairs_of_confidence(
     dialect: Dialect, table: str, confidence: Column, label: str, right: str, divisor: int
 ) -> Pairs:
@@ -120,11 +133,14 @@ def _pairs_of_confidence(
     return Pairs(text, kind, checks)
 
 
-def _pairs_of_scores(dialect: Dialect, table: str, scores: Scores, label: str, target: str, *, risk: bool) -> Pairs:
+def _pairs_of_scores(
+    dialect: Dialect, rows: Rows, table: str, scores: Scores, label: str, target: str, *, risk: bool
+) -> Pairs:
     """Pairs of the predicted class, or of class 1 of two, from probabilities or logits.
 
     Args:
         dialect: SQL dialect of the engine.
+        rows: Runs a statement.
         table: Table to select from.
         scores: Columns of scores.
         label: Name of the labels, for errors.
@@ -144,10 +160,12 @@ def _pairs_of_scores(dialect: Dialect, table: str, scores: Scores, label: str, t
         else:
             listed = dialect.make_list.format(", ".join(f"CAST({column}{share} AS {kind})" for column in quoted))
         top, bottom = dialect.largest.format("s"), dialect.smallest.format("s")
-        sources = (
-            f"scores AS (SELECT {listed} AS s, {marks} FROM {table}), "
-            f"tops AS (SELECT s, t, {top} AS top, {bottom} AS bottom FROM scores)"
-        )
+        # Rounded probabilities are divided by their sum.
+        total = dialect.total.format("s")
+        whole = "1e0" if logits or classes == 1 else f"CASE WHEN abs({total} - 1) > {EXACT} THEN {total} ELSE 1e0 END"
+        sources = f"scores AS (SELECT {listed} AS s, {marks} FROM {table})"
+        first = rows(f"WITH {sources} SELECT s FROM scores LIMIT {LOOKED_AT}") if not logits and classes > 1 else ()
+        sources += f", tops AS (SELECT s, t, {top} AS top, {bottom} AS bottom, {whole} AS whole FROM scores)"
         length, filled = dialect.length.format("s"), dialect.not_null.format("s")
         checks += [
             Check(f"{length} <> {classes}", f"have a different number of {name} than the {classes} of the first row: "
@@ -158,9 +176,13 @@ def _pairs_of_scores(dialect: Dialect, table: str, scores: Scores, label: str, t
         column = f"CAST({dialect.name(columns[0].name)}{share} AS {kind})"
         sources = (
             f"scores AS (SELECT {column} AS s, {marks} FROM {table}), "
-            "tops AS (SELECT s, t, s AS top, s AS bottom FROM scores)"
+            "tops AS (SELECT s, t, s AS top, s AS bottom, 1e0 AS whole FROM scores)"
         )
-    confidence, predicted, more = (_of_logits if logits else _of_probabilities)(dialect, kind, classes, name)
+        first = ()
+    if logits:
+        confidence, predicted, more = _of_logits(dialect, kind, classes, name)
+    else:
+        confidence, predicted, more = _of_probabilities(dialect, kind, classes, name, _tolerance(first, classes))
     highest = max(classes, 2) - 1
     checks += [
         *more,
@@ -172,7 +194,21 @@ def _pairs_of_scores(dialect: Dialect, table: str, scores: Scores, label: str, t
         confidence, predicted = _of_class_1(dialect, kind, classes, logits=logits), "1"
     correct = f"CASE WHEN {predicted} = t THEN 1e0 ELSE 0e0 END"
     text = f"{sources}, pairs AS (SELECT *, {confidence} AS z, {correct} AS c FROM tops)"
-    return Pairs(text, kind, tuple(checks), risk)
+    shares = "shares AS (SELECT s AS x, whole, t FROM tops)" if classes > 1 else ""
+    if logits and shares:
+        powers = dialect.shifted_powers.format("s", "CAST(top AS DOUBLE)")
+        total = dialect.total.format("x")
+        shares = f"powers AS (SELECT {powers} AS x, t FROM tops), shares AS (SELECT x, {total} AS whole, t FROM powers)"
+    return Pairs(
+        text, kind, tuple(checks), "risk" if risk else "top label", shares=shares, rounded=not logits and classes > 1
+    )
+
+
+def _tolerance(first: Sequence[Sequence[Any]], classes: int) -> float:
+    """Distance of a sum from 1 that the digits of the first rows explain."""
+    lists = [row[0] for row in first if row[0] is not None and len(row[0]) == classes]
+    full = [each for each in lists if all(number is not None for number in each)]
+    return explained_by_rounding(np.array(full, np.float64)) if full else TOLERANCE
 
 
 def _of_class_1(dialect: Dialect, kind: str, classes: int, *, logits: bool) -> str:
@@ -180,23 +216,29 @@ def _of_class_1(dialect: Dialect, kind: str, classes: int, *, logits: bool) -> s
     if classes == 1:
         return f"CAST(1 / (1 + exp(-CAST(top AS DOUBLE))) AS {kind})" if logits else "top"
     first, second = (f"CAST({dialect.element.format('s', place)} AS DOUBLE)" for place in (1, 2))
-    return f"CAST(1 / (1 + exp({first} - {second})) AS {kind})" if logits else dialect.element.format("s", 2)
+    return f"CAST({f'1 / (1 + exp({first} - {second}))' if logits else f'{second} / whole'} AS {kind})"
 
 
-def _of_probabilities(dialect: Dialect, kind: str, classes: int, name: str) -> tuple[str, str, list[Check]]:
+def _of_probabilities(
+    dialect: Dialect, kind: str, classes: int, name: str, tolerance: float
+) -> tuple[str, str, list[Check]]:
     """Confidence, predicted class and checks of probabilities."""
     checks = [
         Check("isnan(top)", f"have NaN among the {name}: leave those rows out"),
-        Check("bottom < 0 OR top > 1", f"have {name} outside [0, 1]: name the column logits if it holds logits"),
+        Check(
+            "bottom < 0 OR top > 1",
+            f"have {name} outside [0, 1]: give --percent if they are "
+            "percentages, or name the column logits if it holds logits",
+        ),
     ]
     if classes == 1:
         return f"greatest(top, CAST(1 AS {kind}) - top)", "CASE WHEN top > 0.5 THEN 1 ELSE 0 END", checks
     # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
-    total = dialect.total.format("s")
     checks.append(
-        Check(f"abs({total} - 1) > {TOLERANCE}", f"have {name} that do not sum to 1: write the softmax of the logits")
-    )
-    return "top", f"{dialect.position.format('s', 'top')} - 1", checks
+        Check(f"abs(whole - 1) > {tolerance}", f"have {name} that do not sum to 1: divide each row by its sum, or "
+                                               "write the softmax of the logits")
+    )  # fmt: skip
+    return f"CAST(CAST(top AS DOUBLE) / whole AS {kind})", f"{dialect.position.format('s', 'top')} - 1", checks
 
 
 def _of_logits(dialect: Dialect, kind: str, classes: int, name: str) -> tuple[str, str, list[Check]]:

@@ -9,7 +9,7 @@ same cells: the test keeps its level, and only misses an error that changes sign
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
 
@@ -17,10 +17,12 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.metrics import resampling, rows
+from calibrant.metrics.analytic import kuiper_of_groups
 from calibrant.metrics.draws import judged, null_of_rows
+from calibrant.metrics.judgement import DRAWS_EACH, EVENTS, ended_early, holm
 from calibrant.metrics.resampling import Progress
 from calibrant.metrics.rows import RowStatistic
-from calibrant.metrics.scale import Statistics
+from calibrant.metrics.scale import ClassSums, Statistics
 from calibrant.metrics.sorting import TieGroups
 from calibrant.metrics.table import METRICS
 from calibrant.metrics.verdicts import CalibrationTest, Interval
@@ -76,6 +78,67 @@ def gap_interval(found: Statistics, *, level: float = 0.95) -> Interval:
     reach = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(max(variance, 0.0))
     low, high = np.clip((found.gap - reach, found.gap + reach), -1, 1).tolist()
     return Interval("gap", found.gap, low, high, level, "jackknife")
+
+
+@dataclass(frozen=True)
+class ClassJudgement:
+    """Test of one class.
+
+    Attributes:
+        name: Name of the class.
+        gap: Mean probability of the class minus its share, with its 95 % interval.
+        test: Test of the hypothesis that its probabilities are calibrated, with the ESD of cells.
+        p_value: Its p-value, corrected by Holm's method for the number of classes.
+    """
+
+    name: str
+    gap: Interval
+    test: CalibrationTest
+    p_value: float
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the hypothesis is rejected at 5 %, after the correction."""
+        return self.p_value <= 0.05
+
+
+def judge_classes(found: Statistics, *, draws: int = 1000, seed: int = 0) -> tuple[ClassJudgement, ...]:
+    """Test each class that was summed, as :func:`calibrant.metrics.judge`, from cells.
+
+    Args:
+        found: Statistics of the predictions, with ``most_classes`` above 0.
+        draws: Number of data sets to draw for each class, at least 40 for each of them; they end early if the answer is
+            known.
+        seed: Seed of the draws: the same seed gives the same result.
+    """
+    inputs.check_count("draws", draws)
+    most = max(draws, DRAWS_EACH * len(found.of_classes))
+    tests = [_class_test(merged(each.cells), most, seed) for each in found.of_classes]
+    corrected = holm([test.p_value for test in tests])
+    gaps = [_class_gap(each) for each in found.of_classes]
+    names = [each.name for each in found.of_classes]
+    return tuple(ClassJudgement(*each) for each in zip(names, gaps, tests, corrected, strict=True))
+
+
+def _class_test(cells: TieGroups, draws: int, seed: int) -> CalibrationTest:
+    value = rows.esd_rows(cells)
+    observed = float(value(resampling.observed_residuals(cells))[0])
+    events = float((cells.samples * cells.confidence * (1 - cells.confidence)).sum())
+    analytic = kuiper_of_groups(cells).p_value if events >= EVENTS else 1.0
+    return ended_early(
+        value, observed, analytic, draws, lambda n: resampling.consistent_group_residuals(cells, n, seed)
+    )
+
+
+def _class_gap(found: ClassSums) -> Interval:
+    z, samples, hits = found.cells
+    total = float(samples.sum())
+    gap = float((samples * z - hits).sum()) / total
+    variance = (found.brier - gap**2) / (total - 1)
+    if hits.sum() in (0.0, total):  # the variance of the event does not show
+        variance = max(variance, float((samples * z * (1 - z)).sum()) / total**2)
+    reach = NormalDist().inv_cdf(0.975) * math.sqrt(max(variance, 0.0))
+    return Interval("gap", gap, max(gap - reach, -1.0), min(gap + reach, 1.0), 0.95, "jackknife")
 
 
 def merged(cells: TieGroups) -> TieGroups:

@@ -9,7 +9,7 @@ also apart by cells of confidence, fine ones, from which the test of calibration
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ MOST_RANGES = 256
 ROWS_PER_RANGE = 1_000_000
 # Cells of [0, 1] that are summed apart; a confidence of 1 has its own.
 CELLS = 1 << 16
+# The same for the square root of the probability of a class.
+CLASS_CELLS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Dialect:
     shifted_powers: str
     divided: str
     quantiles: str
+    exploded: str  # of lists x with columns whole and t: one row for each number p and its place k from 0
 
     def name(self, identifier: str) -> str:
         """Quote an identifier, whatever it contains."""
@@ -67,6 +70,7 @@ DUCKDB = Dialect(
     shifted_powers="list_transform({}, lambda x: exp(CAST(x AS DOUBLE) - {}))",
     divided="list_transform({}, lambda x: x / {})",
     quantiles="reservoir_quantile({}, [{}], 32768)",
+    exploded="SELECT unnest(x) AS p, unnest(range(len(x))) AS k, whole, t FROM {}",
 )
 
 SPARK = Dialect(
@@ -85,6 +89,7 @@ SPARK = Dialect(
     shifted_powers="transform({}, x -> exp(CAST(x AS DOUBLE) - {}))",
     divided="transform({}, x -> x / {})",
     quantiles="approx_percentile({}, array({}), 2000)",
+    exploded="SELECT p, k, whole, t FROM {} LATERAL VIEW posexplode(x) exploded AS k, p",
 )
 
 
@@ -99,21 +104,71 @@ class Check(NamedTuple):
 class Pairs:
     """Common table expressions that end in ``pairs``, with columns z (confidence) and c (0 or 1).
 
-    With ``risk``, z is the probability of class 1 of two, and c whether the target is class 1.
+    Attributes:
+        text: The expressions.
+        type: Type of the confidence.
+        checks: What no row may be.
+        judged: ``"risk"`` if they are the probability of class 1 of two and whether the target is class 1, else ``"top label"`` or
+            ``"confidence"``.
+        classes: Number of classes, if known.
+        names: Names of the classes, if known.
+        shares: Common table expression ``shares`` of lists x, what they are to be divided by, whole, and the target t.
+        label: Column of the labels.
+        rounded: Whether there is a column whole of what probabilities are divided by.
+        notices: What was assumed, in sentences.
     """
 
     text: str
     type: str
     checks: tuple[Check, ...]
-    risk: bool = False
+    judged: Literal["confidence", "risk", "top label"] = "confidence"
+    classes: int | None = None
+    names: tuple[str, ...] | None = None
+    shares: str = ""
+    label: str = ""
+    rounded: bool = False
+    notices: tuple[str, ...] = ()
+
+    @property
+    def risk(self) -> bool:
+        """Whether the pairs are those of class 1 of two."""
+        return self.judged == "risk"
 
 
 def check_statement(dialect: Dialect, pairs: Pairs) -> str:
     """First scan: the number of rows, how many fail each check, and quantiles of the confidence."""
-    failures = [f"sum(CASE WHEN {check.condition} THEN 1 ELSE 0 END)" for check in pairs.checks]
+    found = [f"sum(CASE WHEN {check.condition} THEN 1 ELSE 0 END)" for check in pairs.checks]
+    if pairs.rounded:
+        off = [f"CASE WHEN whole <> 1 THEN {each} END" for each in ("1", "whole", "whole")]
+        found += [f"{name}({each})" for name, each in zip(("count", "min", "max"), off, strict=True)]
     fractions = ", ".join(f"{i / MOST_RANGES}" for i in range(1, MOST_RANGES))
     quantiles = f"{dialect.quantiles.format('z', fractions)} FILTER (WHERE z BETWEEN 0 AND 1)"
-    return f"WITH {pairs.text} SELECT count(*), {', '.join(failures)}, {quantiles} FROM pairs"
+    return f"WITH {pairs.text} SELECT count(*), {', '.join(found)}, {quantiles} FROM pairs"
+
+
+def expected_statement(dialect: Dialect, pairs: Pairs) -> str:
+    """How often the model expects each class: rows of its place and the sum of its probabilities."""
+    return (
+        f"WITH {pairs.text}, {pairs.shares}, each AS ({dialect.exploded.format('shares')}) "
+        "SELECT k, sum(CAST(p AS DOUBLE) / whole) FROM each GROUP BY k"
+    )
+
+
+def classes_statement(dialect: Dialect, pairs: Pairs, chosen: Sequence[int]) -> str:
+    """Sums of the probability of each class in cells of it, which are finer towards 0, where most of them are.
+
+    A row has the class, samples, how many of them have the class, and sums of probabilities and of squared residuals.
+    """
+    return f"""
+WITH {pairs.text}, {pairs.shares},
+each AS ({dialect.exploded.format("shares")}),
+marked AS (
+    SELECT k, CAST(p AS DOUBLE) / whole AS p, CASE WHEN t = k THEN 1e0 ELSE 0e0 END AS y
+    FROM each WHERE k IN ({", ".join(map(str, chosen))})
+)
+SELECT k, CAST(count(*) AS DOUBLE), sum(y), sum(p), sum((p - y) * (p - y))
+FROM marked GROUP BY k, CAST(floor(sqrt(p) * {CLASS_CELLS}) AS INT)
+"""
 
 
 def cuts(quantiles: Sequence[float], ranges: int) -> list[float]:

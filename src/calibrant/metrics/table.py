@@ -102,7 +102,7 @@ def find_metric(metric: Chosen, bins: int | None = None, convention: ConventionN
 
 # Display name and convention of metrics whose pairs are labels and their probabilities, not predictions.
 OF_LABELS = {
-    "accuracy": ("share of positives", "of all labels"),
+    "accuracy": ("accuracy", "of all labels, at 0.5"),
     "mean_confidence": ("mean probability", "of all labels"),
     "gap": ("gap", "probability - share of positives"),
     "nll": ("NLL", "nats, mean over labels"),
@@ -139,6 +139,9 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
 
 
 def _of_answers() -> Iterator[Metric]:
+    def positives(given: Predictions) -> str:
+        return f" ({100 * proper.came_true(given):.2f} %)" if given.task == "multi-label" else ""
+
     yield Metric(
         "accuracy", proper.accuracy, "accuracy", "%", "top label", "Share of predictions that are right.",
         jackknife=jackknife.accuracy_jackknife, only_calibration=False, more_is_better=True, two_sided=True,
@@ -152,7 +155,7 @@ def _of_answers() -> Iterator[Metric]:
         "gap", proper.gap, "gap", "%", "confidence - accuracy",
         "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
         rows=lambda given: rows.gap_rows(given.groups), jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
-        span=(-1.0, 1.0),
+        span=(-1.0, 1.0), remark=positives,
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Multi-label calibration: one binary calibrator for every label."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.fitted import Fitted, saved_settings
 from calibrant.posthoc.methods import METHODS
+from calibrant.posthoc.notices import FitWarning
 
 
 class MultiLabelCalibration(Fitted):
@@ -73,12 +75,22 @@ class MultiLabelCalibration(Fitted):
         weight = None if sample_weight is None else containers.as_tensor(sample_weight, "sample_weight").flatten()
         names = (frames.columns(logits) or None) if classes is None else classes
         fitted = [METHODS[self.method]() for _ in range(values.shape[1])]
-        for k, calibrator in enumerate(fitted):
+        called = range(len(fitted)) if names is None else np.asarray(names).tolist()
+        found: list[str] = []
+        for k, (name, calibrator) in enumerate(zip(called, fitted, strict=True)):
             each, marks = values[:, k].flatten(), labels[:, k].flatten().long()
-            calibrator.fit(each, marks, sample_weight=weight, ignore_index=ignore_index)
+            try:
+                with warnings.catch_warnings():  # they are repeated below, with the name of the label
+                    warnings.simplefilter("ignore", FitWarning)
+                    calibrator.fit(each, marks, sample_weight=weight, ignore_index=ignore_index)
+            except ValueError as error:
+                raise ValueError(f"label {name}: {error}") from error
+            found += [f"label {name}: {notice}" for notice in calibrator.notices_]
         self.calibrators = nn.ModuleList(fitted)
-        self.class_count_ = len(fitted)
-        self.labels_ = None if names is None else np.asarray(names).tolist()
+        self.class_count_, self.notices_ = len(fitted), found
+        self.labels_ = None if names is None else list(called)
+        for notice in found:
+            warnings.warn(f"MultiLabelCalibration: {notice}", FitWarning, stacklevel=2)
         return self
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002

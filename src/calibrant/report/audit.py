@@ -32,7 +32,7 @@ Progress = Callable[[float], None]
 # Scores of the top label, even where the risk of class 1 is judged.
 OF_TOP_LABEL = ("accuracy", "mean_confidence", "aurc")
 # Samples times draws of the interval of ECE: beyond, fewer draws are made, but no fewer than 200.
-MOST_DRAWN, FEWEST_DRAWS = 2 * 10**8, 200
+MOST_DRAWN, FEWEST_DRAWS = 2 * 10**7, 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +206,7 @@ def audit(
     except ValueError as error:
         problem = str(error).split(":")[0]  # what follows a colon is advice to direct callers of the fit
     else:
-        judged = metrics.judge(how.predictions, draws=draws, seed=seed, progress=_part(progress, 0.6, 0.4))
+        judged = metrics.judge(how.predictions, draws=draws, seed=seed, progress=_part(progress, 0.6, 0.4), early=True)
         repair = Repair(how, scores_of(how.predictions, bins, convention), judged)
     parts = {score: metrics.decomposition(predictions, score=score) for score in ("log_loss", "brier")}
     if progress is not None:

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from calibrant.metrics import CONVENTIONS, Interval, Score
-from calibrant.metrics.proper import accuracy, mean_confidence
+from calibrant.metrics.proper import came_true, mean_confidence
 from calibrant.metrics.verdicts import number as measured
 from calibrant.metrics.verdicts import p_value
 from calibrant.report.audit import Audit
@@ -72,7 +72,8 @@ def _model(
         return Markup() if figure is None else inline_svg(figure, name + letter, label)
 
     scores = audit.scores
-    sure, right = percent(scores.mean_confidence), percent(scores.accuracy)
+    sure, right = percent(mean_confidence(audit.judged)), percent(came_true(audit.judged))
+    stated, came = ("probability", f"share of {_event(audit)}") if _event(audit) else ("confidence", "accuracy")
     return {
         "name": audit.name,
         "event": _event(audit),
@@ -82,12 +83,12 @@ def _model(
         "reliability": svg(
             before,
             "r",
-            f"Reliability diagram of {audit.name}: mean confidence {sure}, accuracy {right}, ECE {percent(scores.ece)}",
+            f"Reliability diagram of {audit.name}: mean {stated} {sure}, {came} {right}, ECE {percent(scores.ece)}",
         ),
         "cumulative": svg(
             cumulative,
             "c",
-            f"Cumulative accuracy and confidence of {audit.name}: they differ by at most "
+            f"Cumulative {came} and {stated} of {audit.name}: they differ by at most "
             f"{100 * scores.ks_error:.2f} points, the KS error",
         ),
         "classes": _classes(audit, svg(classes, "k", f"Gap of each class of {audit.name}, the largest on top")),
@@ -132,15 +133,15 @@ def _facts(audit: Audit) -> list[dict[str, str]]:
         "nll": "",
         "esd": p_value(audit.test.p_value),
     }
-    if audit.task in ("confidence", "multi-label"):
+    if audit.task == "confidence":
         notes |= {"accuracy": "", "mean_confidence": ""}
     facts: list[dict[str, str]] = []
     if audit.task == "multi-label":  # the test is that of single labels
         notes["esd"] = ""
-    if audit.task == "binary":
+    if audit.task in ("binary", "multi-label"):
         notes = {key: note for key, note in notes.items() if key not in ("accuracy", "mean_confidence")}
         event = _event(audit)
-        shares = {f"share of {event}": accuracy(audit.judged), "mean probability": mean_confidence(audit.judged)}
+        shares = {f"share of {event}": came_true(audit.judged), "mean probability": mean_confidence(audit.judged)}
         facts = [
             {"label": label, "value": percent(share), "note": "", "interval": ""} for label, share in shares.items()
         ]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # an audit shows its verdict, so it imports this file
 MOST_NAMED = 3
 # Rise of ECE that is mentioned, and the longest name, in letters, that is not cut.
 LEAST_HARM, LONGEST = 0.005, 60
+# Fewer samples than these are said to be few, as groups of fewer are not judged; and how many would do.
+FEW, ENOUGH = 30, 100
 
 
 def verdict(audit: "Audit") -> str:
@@ -45,12 +47,19 @@ def verdict(audit: "Audit") -> str:
     """
     findings = audit.findings
     family = [found for found in findings if found.view.kind in ("class", "label")]
-    said = [_alone(found, audit.scores.samples) for found in findings if found not in family]
+    samples = audit.scores.samples
+    said = [few_samples(samples)] if samples < FEW else []
+    said += [_alone(found, samples) for found in findings if found not in family]
     if family:
         said.append(_together(audit, family, after=findings[0] if findings[0] not in family else None))
     if any(found.rejected for found in findings):
         said.append(_hope(audit))
     return " ".join([*said, *_watched(audit)])
+
+
+def few_samples(samples: int) -> str:
+    """The sentence about a file with few samples."""
+    return f"{samples:,} samples are few: only large errors show, and intervals are rough; give {ENOUGH} or more."
 
 
 def _watched(audit: "Audit") -> list[str]:
@@ -136,9 +145,9 @@ def _shape(found: "Finding") -> str:
 def _unseen(found: "Finding", samples: int) -> str:
     """Size of the errors that these samples cannot rule out."""
     equal = found.equivalence
+    average = 100 * max(abs(equal.low), abs(equal.high), equal.largest * (equal.groups == 1))
     if equal.groups == 1:
-        return f" {samples:,} samples cannot rule out an average error of {100 * equal.largest:.2f} points."
-    average = 100 * max(abs(equal.low), abs(equal.high))
+        return f" {samples:,} samples cannot rule out an average error of {average:.2f} points."
     return (
         f" {samples:,} samples cannot rule out an average error of {average:.2f} points, nor one of "
         f"{100 * equal.largest:.2f} points in one of {equal.groups} groups by probability."
@@ -214,6 +223,8 @@ def _effect(audit: "Audit", repair: "Repair") -> str:
             f"repairs it, as far as {audit.scores.samples:,} samples show (cross-fitted)"
             f"{', on all samples together: groups and times were not tested again' if together else ''}"
         )
+    if np.allclose(repair.predictions.confidence, audit.predictions.confidence, rtol=0, atol=1e-6):
+        return "cannot be shown to help: fitted on one half, it leaves the other as it is"
     wrong = [place for place, found in enumerate(audit.findings) if found.rejected]
     before = float(np.mean([smooth_ece(audit.findings[place].view.pairs) for place in wrong]))
     after = float(np.mean([smooth_ece(repair.judgements[place].view.pairs) for place in wrong]))
