@@ -194,8 +194,9 @@ def standard_error(logits: Tensor, target: Tensor, log_temperature: float, *, we
     beta = math.exp(-log_temperature)
     squares = curvature = 0.0
     for chunk in Slopes(logits, target, weight).chunks():
-        first, second = chunk.derivatives(beta)
+        mean, square = chunk.moments(beta)
+        first = mean - chunk.true
         weighted = first if chunk.weight is None else first * chunk.weight
         squares += chunk.total(first * weighted)
-        curvature += chunk.total(second)
+        curvature += chunk.total(square - mean * mean)
     return math.sqrt(squares) / (beta * curvature) if curvature > 0 else math.inf
