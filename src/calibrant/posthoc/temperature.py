@@ -68,12 +68,12 @@ class TemperatureScaling(Calibrator):
             found, problem = bounded_temperature(logits, target, weight)
             if problem:
                 self.notice(f"{problem}; T = {found:.3g} is used")
-        self.temperature = logits.new_tensor(found)
+        self._buffers["temperature"] = torch.tensor(found, dtype=logits.dtype, device=logits.device)
 
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Add the interval of the temperature where it is wide."""
         super().examine(rows, target, weight)
-        if len(rows) <= FEW:
+        if rows.shape[0] <= FEW:
             place = math.log(self.temperature_)
             spread = 1.96 * standard_error(rows, target, place, weight=weight)
             if 0.5 < spread < 20:  # beyond, T is a bound, of which there is a notice already

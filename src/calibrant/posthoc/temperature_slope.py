@@ -94,7 +94,8 @@ class Slopes:
     @cached_property
     def start(self) -> float:
         """A close start at a fraction of the cost of one pass over all samples."""
-        stride = len(self.logits) // max(SAMPLE_ROWS, SAMPLE // self.logits.shape[1])
+        count, classes = self.logits.shape
+        stride = count // max(SAMPLE_ROWS, SAMPLE // classes)
         if stride < 4:
             return 0.0
         weight = None if self.weight is None else self.weight[::stride]
@@ -122,11 +123,11 @@ class Slopes:
         dtype = np.float32 if self._dtype == torch.float32 else np.float64
         one = np.ones(classes, dtype)
         # One class after the other if there are few: sums over classes are then sums of long vectors.
-        order: Any = "C" if classes <= NARROW else "F"
+        narrow = classes <= NARROW
         for first in range(0, count, rows):
             at = slice(first, first + rows)
-            columns = np.array(array[at].T, dtype, order=order)
-            columns -= torch.from_numpy(columns).amax(0).numpy()
+            columns = np.array(array[at].T, dtype, order="C" if narrow else "F")
+            columns -= columns.max(0) if narrow else torch.from_numpy(columns).amax(0).numpy()
             np.maximum(columns, SMALLEST, out=columns)
             which = labels[at]
             true = columns[which, np.arange(len(which))]
