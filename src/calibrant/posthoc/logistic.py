@@ -39,13 +39,19 @@ def logistic_regression(
 def _newton(problem: "_Problem", coefficients: Tensor, tolerance: float) -> Tensor:
     """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
     active = torch.arange(len(coefficients), device=coefficients.device)
+    largest = torch.linalg.vector_norm(problem.features, torch.inf, dim=2)
     odds = problem.log_odds(coefficients)
     value = problem.value(coefficients, odds)
     for _ in range(100):
         gradient, curvature = problem.derivatives(coefficients[active], odds)
         direction = -torch.linalg.solve_ex(curvature, gradient)[0]
-        going = -(direction * gradient).sum(1) >= tolerance  # twice the gain that is left
+        left = -(direction * gradient).sum(1)  # twice the gain that is left
         direction = direction.to(coefficients.dtype)
+        # A step that changes no log-odds by more than s leaves about s squared of the gain: it is the last, unsearched.
+        change = (direction.abs() * largest[active]).sum(1)
+        last = (left >= tolerance) & (left * change.square() < tolerance / 10) & (change < 0.1)
+        coefficients[active[last]] += direction[last]
+        going = (left >= tolerance) & ~last
         if not going.all():
             active, direction, odds, value = active[going], direction[going], odds[going], value[going]
             problem = problem.of(going)
