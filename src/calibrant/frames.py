@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 Array = np.ndarray[tuple[int, ...], Any]
+PLAIN = (np.ndarray, Tensor, list, tuple, Mapping, int, float)
 
 
 def opened(value: Any) -> Any:
@@ -17,7 +18,7 @@ def opened(value: Any) -> Any:
     Raises:
         TypeError: If it is a lazy frame, whose values are not there yet.
     """
-    if value is None or isinstance(value, Tensor | np.ndarray | list | tuple | Mapping | int | float):
+    if value is None or isinstance(value, PLAIN):
         return None
     import narwhals.stable.v2 as nw
 
@@ -120,8 +121,8 @@ def has_names(target: Any) -> bool:
     """Whether the targets are names, strings for example, rather than numbers."""
     if isinstance(target, Tensor):
         return False
-    array = as_array(target)
+    array = target if type(target) is np.ndarray else as_array(target)
     if array.dtype.kind == "O":
         values = array.ravel()
         return len(values) > 0 and not all(isinstance(value, int | float | np.number) for value in values[:100])
-    return bool(array.dtype.kind not in "biuf")
+    return array.dtype.kind not in "biuf"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from calibrant.torch_private import is_forward_mode, is_transformed
 
+PLAIN = (Tensor, torch.nn.Parameter)
 # Roots below this count as 0: near 0 their slope grows without bound, and a value that small is
 # rounding, not miscalibration.
 SMALLEST_ROOT = 1e-8
@@ -28,11 +29,12 @@ def traced() -> bool:
 def readable(tensor: Tensor) -> bool:
     """Whether NumPy can read the values now, without waiting for a device or breaking a graph."""
     return (
-        not traced()
-        and not is_forward_mode()
-        and tensor.device.type == "cpu"
-        and type(tensor) in (Tensor, torch.nn.Parameter)
+        not torch.compiler.is_compiling()
+        and type(tensor) in PLAIN
+        and tensor.is_cpu
         and not tensor.is_neg()
+        and not is_transformed()
+        and not is_forward_mode()
     )
 
 

@@ -18,6 +18,7 @@ from calibrant.posthoc import (
     ScoreCalibrator,
     SplineCalibration,
 )
+from calibrant.posthoc.logistic import logistic_regression
 from calibrant.posthoc.scores import View, class_scores, top_scores
 from calibrant.posthoc.spline import natural_cubic_basis
 from tests.posthoc.data import ece, nll, overconfident
@@ -301,6 +302,26 @@ def test_bayesian_binning_keeps_no_edge_without_a_step() -> None:
     assert (steps[used] != 0).all()
     assert (steps[~used] == 0).all()
     assert (gaps[used[:, 1:]] > 0).all()
+
+
+def test_scores_in_pieces_are_those_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = overconfident(500, 12, 0.1, seed=11)[0]
+    whole = class_scores(logits)
+    monkeypatch.setattr("calibrant.posthoc.scores.PIECE", 100)
+    assert all(torch.equal(part, other) for part, other in zip(class_scores(logits), whole, strict=True))
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0, 20.0])
+def test_regressions_of_many_scores_reach_the_optimum(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrant.posthoc.logistic.ROUGH", 0)  # as with many: first in float32, from a scaled start
+    generator = torch.Generator().manual_seed(0)
+    odds = torch.randn(5, 2000, generator=generator, dtype=torch.float64) * 2
+    target = (torch.rand(5, 2000, generator=generator, dtype=torch.float64) < (odds - 1).sigmoid()).double()
+    features = torch.stack((odds * scale, odds.square() / 10, torch.ones_like(odds)), dim=1)
+    found = logistic_regression(features, target, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
+    residual = torch.einsum("rd,rdn->rn", found, features).sigmoid() - target
+    gradient = torch.einsum("rdn,rn->rd", features, residual) / 2000
+    assert (gradient / features.square().mean(2).sqrt()).abs().max() < 1e-6
 
 
 def test_a_thousand_classes_pass_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,18 +44,19 @@ class Calibrator(Fitted):
             bounded there, with a notice.
     """
 
+    strict: bool
+    smoothing_: float
     # Rows that a fit needs before its parameters mean much, below which there is a notice.
     least_rows = 50
 
     def __init__(self, *, strict: bool = False) -> None:
         super().__init__()
-        self.strict = bool(strict)
-        self.smoothing_: float = 0.0
+        vars(self).update(strict=bool(strict), smoothing_=0.0)
 
     def solve(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Fit on checked data, without notices."""
-        count = len(rows) if weight is None else max(1.0, float(weight.sum()))
-        self.smoothing_ = 0.0 if self.strict else 1 / (count + 1)
+        count = rows.shape[0] if weight is None else max(1.0, float(weight.sum()))
+        vars(self)["smoothing_"] = 0.0 if self.strict else 1 / (count + 1)
         super().solve(rows, target, weight)
 
     def _settings(self) -> dict[str, Any]:
@@ -73,23 +74,24 @@ class Calibrator(Fitted):
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Add notices: few rows, absent classes, and a cross-check of small fits against doing nothing."""
         super().examine(rows, target, weight)
-        needed = self.rows_needed(rows.shape[1])
-        if len(rows) < needed:
+        count, classes = rows.shape
+        needed = self.rows_needed(classes)
+        if count < needed:
             self.notice(
-                f"{len(rows)} samples of {rows.shape[1]} classes are few for this method, which needs about {needed}: "
+                f"{count} samples of {classes} classes are few for this method, which needs about {needed}: "
                 "use more data, or AutoCalibration, which falls back to fewer parameters"
             )
         self.absent_classes(target)
         self.check_order(rows, target)
-        few = 10 <= len(rows) <= max(CROSS_CHECKED, 4 * needed) and rows.numel() <= CROSS_CHECKED_ELEMENTS
+        few = 10 <= count <= max(CROSS_CHECKED, 4 * needed) and count * classes <= CROSS_CHECKED_ELEMENTS
         if few and (worse := self._harm(rows, target, weight)):
             self.notice(worse)
 
     def absent_classes(self, target: Tensor) -> None:
         """Add a notice about classes without samples."""
-        counts = target.bincount(minlength=self.class_count_ or 0).tolist()
-        absent = [k for k, count in enumerate(counts) if count == 0]
-        if absent:
+        counts = np.bincount(target.cpu().numpy(), minlength=self.class_count_ or 0)
+        if counts.min() == 0:
+            absent = np.flatnonzero(counts == 0).tolist()
             named = ", ".join(str(k if self.labels_ is None else self.labels_[k]) for k in absent[:5])
             named += ", ..." if len(absent) > 5 else ""
             self.notice(

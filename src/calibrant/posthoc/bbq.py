@@ -108,7 +108,9 @@ class _Bins:
         """BDeu score of each binning, ``(rows, m)``."""
         wrong = self.prior - self.right
         score = torch.lgamma(self.counts - self.hits + wrong) - torch.lgamma(wrong)
-        score += torch.lgamma(self.prior) - torch.lgamma(self.counts + self.prior)
+        # Without ties and weights, all rows have the same counts.
+        same = bool((self.counts == self.counts[:1]).all())
+        score += torch.lgamma(self.prior) - torch.lgamma((self.counts[:1] if same else self.counts) + self.prior)
         some = self.hits > 0  # the rest of the formula is 0 without hits, which are few if there are many classes
         right = self.right[some]
         score[some] += torch.lgamma(self.hits[some] + right) - torch.lgamma(right)

@@ -19,9 +19,7 @@ def as_tensor(value: Any, name: str = "logits") -> Tensor:
     """Convert an array, a data frame or a list of numbers to a tensor, without a copy if that is safe."""
     if isinstance(value, Tensor):
         return value
-    if frames.opened(value) is None and (hint := hints.of_logits(value)):
-        raise TypeError(f"{name} must be a tensor, an array or a data frame, got {type(value).__name__}: {hint}")
-    array = frames.as_array(value)
+    array = value if type(value) is np.ndarray else _array(value, name)
     if array.dtype == object:
         try:
             array = array.astype(np.float64)
@@ -34,9 +32,16 @@ def as_tensor(value: Any, name: str = "logits") -> Tensor:
         raise TypeError(f"{name} must hold numbers, got {type(value).__name__} of {array.dtype}")
     if name == "logits" and array.dtype.kind in "iub":
         array = array.astype(np.float64)
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     # A read-only array would make torch warn about writes that never happen.
-    return torch.from_numpy(np.require(native, requirements=["C", "W"]))
+    return torch.from_numpy(array if array.flags.carray else np.require(array, requirements=["C", "W"]))
+
+
+def _array(value: Any, name: str) -> Array:
+    if frames.opened(value) is None and (hint := hints.of_logits(value)):
+        raise TypeError(f"{name} must be a tensor, an array or a data frame, got {type(value).__name__}: {hint}")
+    return frames.as_array(value)
 
 
 def like(given: Any, result: Tensor, columns: Any = None) -> Any:

@@ -55,7 +55,7 @@ class Fitted(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        # At once, since a module looks at every attribute that is set for parameters and buffers.
+        # Here and below not by setattr, with which a module looks for parameters and buffers in all it has.
         vars(self).update(class_count_=None, labels_=None, samples_=None, notices_=[], _told=False)
 
     @property
@@ -85,13 +85,14 @@ class Fitted(nn.Module, ABC):
                 names, the columns of a data frame with these names, else the sorted names.
         """
         # Tensors made in inference mode cannot be part of a graph, and a calibrator may come before a loss.
-        with torch.inference_mode(False), torch.no_grad():
+        leave = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+        with leave, torch.no_grad():
             rows, labels, weight = self._checked(logits, target, sample_weight, ignore_index, classes)
             device = rows.device
             if accumulation_dtype(rows) != torch.float64:  # the device has no float64: solve on the CPU
                 rows, labels = rows.cpu(), labels.cpu()
                 weight = None if weight is None else weight.cpu()
-            self.notices_ = []
+            vars(self)["notices_"] = []
             with full_precision(rows):
                 self.solve(rows, labels, weight)
                 self.examine(rows, labels, weight)
@@ -130,7 +131,7 @@ class Fitted(nn.Module, ABC):
             weights = None if weights is None else weights[data.mask]
         if len(rows) == 0:
             raise ValueError(f"{type(self).__name__} needs at least 1 sample to fit, got none: pass held-out data")
-        self.labels_ = names
+        vars(self)["labels_"] = names
         if weights is None or bool((weights == 1).all()):
             return rows, indices, None
         return rows, indices, weights.double()
@@ -138,7 +139,7 @@ class Fitted(nn.Module, ABC):
     def solve(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Fit on checked data, without notices."""
         self.fit_rows(rows, target, weight)
-        self.class_count_, self.samples_ = rows.shape[1], len(rows)
+        vars(self).update(class_count_=rows.shape[1], samples_=rows.shape[0])
 
     @abstractmethod
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
@@ -156,7 +157,8 @@ class Fitted(nn.Module, ABC):
 
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002 (methods use it)
         """Add notices about the data and what was fitted."""
-        if like_probabilities(rows[:: max(1, len(rows) // 1000)]):
+        stride = rows.shape[0] // 1000
+        if like_probabilities(rows[::stride] if stride > 1 else rows):
             self.notice("these logits look like probabilities: pass logits_from_probabilities(probabilities)")
         if weight is not None and float(weight.mean()) < 0.1:
             self.notice(
@@ -307,7 +309,8 @@ class Fitted(nn.Module, ABC):
 
 def like_probabilities(rows: Tensor) -> bool:
     """Whether rows of logits look like probabilities: not negative with a sum of 1, or a 0 and a number up to 1."""
-    if len(rows) < 8 or float(rows.min()) < 0:
+    values: Any = inputs.as_read(rows)
+    if values.shape[0] < 8 or float(values.min()) < 0 or float(values.max()) > 2:
         return False
-    binary = rows.shape[1] == 2 and not rows[:, 0].any() and bool((rows[:, 1] <= 1).all())
-    return binary or bool(((rows.sum(1) - 1).abs() < 1e-3).all())
+    binary = values.shape[1] == 2 and not values[:, 0].any() and bool((values[:, 1] <= 1).all())
+    return binary or bool((abs(values.sum(1) - 1) < 1e-3).all())

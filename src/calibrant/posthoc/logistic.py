@@ -5,6 +5,9 @@ from torch import Tensor
 
 # Scores above which the first steps are in single precision, which takes half as long.
 ROUGH = 2**16
+# Multiples of the centre to start from, compared on one of so many samples.
+SCALES = tuple(2.0**-k for k in range(-1, 7))
+STRIDE = 8
 
 
 def logistic_regression(
@@ -29,20 +32,26 @@ def logistic_regression(
     moments = (features @ (target * share).unsqueeze(2)).squeeze(2)
     if rows * samples > ROUGH:
         single = _Problem(features.float(), moments.float(), centre.float(), share.float(), pull)
-        start = _newton(single, start.float(), tolerance=1e-5).double()
+        start = _newton(single, single.scaled_start(), tolerance=1e-5).double()
     return _newton(_Problem(features, moments, centre, share, pull), start, tolerance=1e-12)
 
 
 def _newton(problem: "_Problem", coefficients: Tensor, tolerance: float) -> Tensor:
     """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
     active = torch.arange(len(coefficients), device=coefficients.device)
+    largest = torch.linalg.vector_norm(problem.features, torch.inf, dim=2)
     odds = problem.log_odds(coefficients)
     value = problem.value(coefficients, odds)
     for _ in range(100):
         gradient, curvature = problem.derivatives(coefficients[active], odds)
         direction = -torch.linalg.solve_ex(curvature, gradient)[0]
-        going = -(direction * gradient).sum(1) >= tolerance  # twice the gain that is left
+        left = -(direction * gradient).sum(1)  # twice the gain that is left
         direction = direction.to(coefficients.dtype)
+        # A step that changes no log-odds by more than s leaves about s squared of the gain: it is the last, unsearched.
+        change = (direction.abs() * largest[active]).sum(1)
+        last = (left >= tolerance) & (left * change.square() < tolerance / 10) & (change < 0.1)
+        coefficients[active[last]] += direction[last]
+        going = (left >= tolerance) & ~last
         if not going.all():
             active, direction, odds, value = active[going], direction[going], odds[going], value[going]
             problem = problem.of(going)
@@ -66,6 +75,18 @@ class _Problem:
     def of(self, rows: Tensor) -> "_Problem":
         """The problem of some of the rows."""
         return _Problem(self.features[rows], self.moments[rows], self.centre, self.share, self.pull)
+
+    def scaled_start(self) -> Tensor:
+        """The centre times the best of some powers of 2 for each row, on a part of the samples.
+
+        Far from the optimum, as with logits many times too large, the first Newton steps would be halved many times.
+        """
+        odds = self.log_odds(self.centre.expand(len(self.moments), -1))[:, ::STRIDE]
+        share = self.share[::STRIDE] / self.share[::STRIDE].sum()
+        at_centre = self.moments @ self.centre
+        values = [torch.nn.functional.softplus(odds * scale) @ share - at_centre * scale for scale in SCALES]
+        best = torch.stack(values).nan_to_num(torch.inf).argmin(0)
+        return self.centre.new_tensor(SCALES)[best].unsqueeze(1) * self.centre
 
     def log_odds(self, coefficients: Tensor) -> Tensor:
         return (coefficients.unsqueeze(1) @ self.features).squeeze(1)

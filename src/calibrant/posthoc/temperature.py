@@ -68,12 +68,12 @@ class TemperatureScaling(Calibrator):
             found, problem = bounded_temperature(logits, target, weight)
             if problem:
                 self.notice(f"{problem}; T = {found:.3g} is used")
-        self.temperature = logits.new_tensor(found)
+        self._buffers["temperature"] = torch.tensor(found, dtype=logits.dtype, device=logits.device)
 
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Add the interval of the temperature where it is wide."""
         super().examine(rows, target, weight)
-        if len(rows) <= FEW:
+        if rows.shape[0] <= FEW:
             place = math.log(self.temperature_)
             spread = 1.96 * standard_error(rows, target, place, weight=weight)
             if 0.5 < spread < 20:  # beyond, T is a bound, of which there is a notice already
@@ -194,8 +194,9 @@ def standard_error(logits: Tensor, target: Tensor, log_temperature: float, *, we
     beta = math.exp(-log_temperature)
     squares = curvature = 0.0
     for chunk in Slopes(logits, target, weight).chunks():
-        first, second = chunk.derivatives(beta)
+        mean, square = chunk.moments(beta)
+        first = mean - chunk.true
         weighted = first if chunk.weight is None else first * chunk.weight
         squares += chunk.total(first * weighted)
-        curvature += chunk.total(second)
+        curvature += chunk.total(square - mean * mean)
     return math.sqrt(squares) / (beta * curvature) if curvature > 0 else math.inf

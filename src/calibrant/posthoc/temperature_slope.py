@@ -17,6 +17,8 @@ CHUNK = 2**17
 DOUBLE = 2**13
 # Elements, and rows, of the sample on which the search starts.
 SAMPLE, SAMPLE_ROWS = 2**14, 512
+# Classes up to which each of them has its values together.
+NARROW = 32
 # Up to this many elements, a prepared copy of all chunks is kept between the passes.
 KEPT = 2**22
 # A difference of logits below this would overflow in float32.
@@ -33,10 +35,10 @@ class Problem(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Relative logits ``(n, C)``, those of the label ``(n,)``, weights ``(n,)`` or None, and ``(C,)`` ones.
+    """Relative logits ``(C, n)``, those of the label ``(n,)``, weights ``(n,)`` or None, and ``(C,)`` ones.
 
     Arrays on the CPU, where NumPy has less overhead, and tensors elsewhere: their operators are the same. A product
-    with ones is the quickest sum of rows.
+    with ones is the quickest sum over classes.
     """
 
     below: Any
@@ -50,17 +52,20 @@ class Chunk(NamedTuple):
             values = values * self.weight
         return float(values.sum(dtype=np.float64 if isinstance(values, np.ndarray) else torch.float64))
 
-    def derivatives(self, beta: float) -> tuple[Any, Any]:
-        """First and second derivative of the NLL of each sample in beta = 1/T, without weights."""
+    def moments(self, beta: float) -> tuple[Any, Any]:
+        """Mean of each sample's relative logits under the softmax at beta = 1/T, and mean of their squares."""
         powers = self.below * beta
         # NumPy's exponential of float64 is vectorised only with AVX-512; torch's is with AVX2 too.
-        torch.as_tensor(powers).exp_()
-        total = powers @ self.ones
+        (torch.from_numpy(powers) if isinstance(powers, np.ndarray) else powers).exp_()
+        total = self.ones @ powers
         # Exponentials first, so that a vanishing one is there before a large logit is squared.
         powers *= self.below
-        mean = powers @ self.ones / total
+        mean = self.ones @ powers
         powers *= self.below
-        return mean - self.true, powers @ self.ones / total - mean * mean
+        square = self.ones @ powers
+        mean /= total
+        square /= total
+        return mean, square
 
 
 class Slopes:
@@ -78,7 +83,7 @@ class Slopes:
         if start is not None:
             self.start = start
         self._known: dict[float, tuple[float, float]] = {}
-        self._ends = (0.0, 0.0)
+        self._true = self._equal = 0.0
         single = logits.dtype != torch.float64 and logits.numel() > DOUBLE
         self._prepare(torch.float32 if single else accumulation_dtype(logits))
 
@@ -89,7 +94,8 @@ class Slopes:
     @cached_property
     def start(self) -> float:
         """A close start at a fraction of the cost of one pass over all samples."""
-        stride = len(self.logits) // max(SAMPLE_ROWS, SAMPLE // self.logits.shape[1])
+        count, classes = self.logits.shape
+        stride = count // max(SAMPLE_ROWS, SAMPLE // classes)
         if stride < 4:
             return 0.0
         weight = None if self.weight is None else self.weight[::stride]
@@ -101,45 +107,63 @@ class Slopes:
         return self._prepared() if self._kept is None else self._kept
 
     def _prepared(self) -> Iterator[Chunk]:
-        rows = max(1, CHUNK // self.logits.shape[1])
-        ones = torch.ones(self.logits.shape[1], dtype=self._dtype, device=self.logits.device)
-        for first in range(0, len(self.logits), rows):
+        count, classes = self.logits.shape
+        rows = max(1, CHUNK // classes)
+        logits, target, weight = self.logits.detach(), self.target, self.weight
+        if logits.device.type != "cpu":
+            ones = torch.ones(classes, dtype=self._dtype, device=logits.device)
+            for first in range(0, count, rows):
+                at = slice(first, first + rows)
+                part = logits[at].to(self._dtype)
+                below = (part - part.amax(1, keepdim=True)).clamp_(min=SMALLEST)
+                true = below.gather(1, target[at].unsqueeze(1)).squeeze(1)
+                yield Chunk(below.T, true, None if weight is None else weight[at], ones)
+            return
+        array, labels, weights = logits.numpy(), target.numpy(), None if weight is None else weight.numpy()
+        dtype = np.float32 if self._dtype == torch.float32 else np.float64
+        one = np.ones(classes, dtype)
+        # One class after the other if there are few: sums over classes are then sums of long vectors.
+        narrow = classes <= NARROW
+        for first in range(0, count, rows):
             at = slice(first, first + rows)
-            logits = self.logits[at].detach().to(self._dtype)
-            below = (logits - logits.amax(1, keepdim=True)).clamp_(min=SMALLEST)
-            true = below.gather(1, self.target[at].unsqueeze(1)).squeeze(1)
-            weight = None if self.weight is None else self.weight[at]
-            if below.device.type != "cpu":
-                yield Chunk(below, true, weight, ones)
-            else:
-                yield Chunk(below.numpy(), true.numpy(), None if weight is None else weight.numpy(), ones.numpy())
+            columns = np.array(array[at].T, dtype, order="C" if narrow else "F")
+            columns -= columns.max(0) if narrow else torch.from_numpy(columns).amax(0).numpy()
+            np.maximum(columns, SMALLEST, out=columns)
+            which = labels[at]
+            true = columns[which, np.arange(len(which))]
+            yield Chunk(columns, true, None if weights is None else weights[at], one)
 
     def slope(self, log_beta: float) -> tuple[float, float]:
         """First and second derivative of the summed NLL in beta = 1/T."""
         if log_beta in self._known:
             return self._known[log_beta]
-        found = self._pass(log_beta)
-        # Squares of huge logits overflow in float32, and those of tiny ones vanish.
-        if self._dtype == torch.float32 and not (math.isfinite(found[0]) and 1e-30 < found[1] < math.inf):
-            self._prepare(accumulation_dtype(self.logits))
+        with np.errstate(over="ignore", invalid="ignore"):
             found = self._pass(log_beta)
+            # Squares of huge logits overflow in float32, and those of tiny ones vanish.
+            if self._dtype == torch.float32 and not (math.isfinite(found[0]) and 1e-30 < found[1] < math.inf):
+                self._prepare(accumulation_dtype(self.logits))
+                found = self._pass(log_beta)
         self._known[log_beta] = found
         return found
 
-    @np.errstate(over="ignore", invalid="ignore")
     def _pass(self, log_beta: float) -> tuple[float, float]:
-        first = second = at_zero = at_infinity = 0.0
+        first = second = true = equal = 0.0
         for chunk in self.chunks():
-            slopes, curvatures = chunk.derivatives(math.exp(log_beta))
-            first += chunk.total(slopes)
-            second += chunk.total(curvatures)
+            mean, square = chunk.moments(math.exp(log_beta))
+            first += chunk.total(mean)
+            square -= mean * mean
+            second += chunk.total(square)
             if not self._known:  # in the first pass, while the chunk is in the cache
-                true = chunk.total(chunk.true)
-                at_zero += chunk.total(chunk.below @ chunk.ones) / len(chunk.ones) - true
-                at_infinity -= true
+                true += chunk.total(chunk.true)
+                equal += chunk.total(chunk.ones @ chunk.below) / len(chunk.ones)
         if not self._known:
-            self._ends = at_zero, at_infinity
-        return first, second
+            self._true, self._equal = true, equal
+        return first - self._true, second
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Derivative of the summed NLL at beta = 0 and at infinity, once it is known at another place."""
+        return self._equal - self._true, -self._true
 
     def spread(self) -> float:
         """Largest difference of logits in a row."""
@@ -148,7 +172,7 @@ class Slopes:
     def problem(self) -> Problem | None:
         """The slope of the NLL in 1/T must be negative at 0 and positive at infinity."""
         self.slope(self.start)
-        at_zero, at_infinity = self._ends
+        at_zero, at_infinity = self.ends
         if at_zero < 0 < at_infinity:
             return None
         if self.spread() == 0:
@@ -168,30 +192,40 @@ class Slopes:
 
     def root(self, tolerance: float = 2e-4) -> float | None:
         """The log of 1/T at which the slope is 0, to about the square of the tolerance; None if it is out of reach."""
-        return _root(self.slope, self.start, tolerance)
+        self.slope(self.start)
+        return _root(self.slope, self.ends, self.start, tolerance)
 
 
-def _root(slope: Callable[[float], tuple[float, float]], start: float, tolerance: float) -> float | None:
-    """The log(beta) at which the increasing slope is 0: Newton and cubic steps, kept inside a shrinking bracket."""
+def _root(
+    slope: Callable[[float], tuple[float, float]], ends: tuple[float, float], start: float, tolerance: float
+) -> float | None:
+    """The log(beta) at which the increasing slope is 0: Newton and cubic steps, kept inside a shrinking bracket.
+
+    The slope f rises from ``ends[0]`` to ``ends[1]`` in the shape of an S. The steps are those of
+    log((f - ends[0]) / (ends[1] - f)), which is nearly straight in log(beta): few of them are needed.
+    """
     low, high = -FARTHEST, FARTHEST
     here = start
     before: tuple[float, float, float] | None = None
+    goal = math.log(-ends[0] / ends[1])
     for _ in range(200):
         first, second = slope(here)
         if first == 0:
             return here
         low, high = (here, high) if first < 0 else (low, here)
-        curvature = math.exp(here) * second
-        step = -first / curvature if curvature > 0 else math.copysign(2.0, -first)
-        # From above, where the slope is flat, Newton's method goes less far in T than in its logarithm.
-        there = here + (min(2.0, step) if step > 0 else max(-2.0, -math.log1p(-step)))
-        # A Newton step of size s leaves an error of the order of s squared.
-        done = abs(step) < tolerance
-        if curvature > 0:
-            point = here, first, curvature
-            if before is not None and before[1] != first:
+        there, done = here + math.copysign(2.0, -first), False
+        risen, left = first - ends[0], ends[1] - first
+        rate = math.exp(here) * second
+        if rate > 0 and risen > 0 and left > 0:
+            rate *= 1 / risen + 1 / left
+            point = here, math.log(risen / left) - goal, rate
+            step = -point[1] / rate
+            there = here + min(4.0, max(-4.0, step))
+            # A Newton step of size s leaves an error of the order of s squared.
+            done = abs(step) < tolerance
+            if before is not None and before[1] != point[1]:
                 cubic = _cubic(before, point)
-                if low < cubic < high and abs(cubic - here) < 2:
+                if low < cubic < high and abs(cubic - here) < 4:
                     # A cubic step after one of size r leaves the square of their product, and is close to Newton's.
                     near = abs((here - before[0]) * step) < tolerance and abs(cubic - there) < 50 * tolerance**2
                     there, done = cubic, done or near
