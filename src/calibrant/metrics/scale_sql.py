@@ -108,8 +108,8 @@ class Pairs:
         text: The expressions.
         type: Type of the confidence.
         checks: What no row may be.
-        judged: ``"risk"`` if they are the probability of class 1 of two and whether the target is class 1, else ``"top label"`` or
-            ``"confidence"``.
+        judged: ``"risk"`` if they are the probability of class 1 of two and whether the target is class 1, else
+            ``"top label"`` or ``"confidence"``.
         classes: Number of classes, if known.
         names: Names of the classes, if known.
         shares: Common table expression ``shares`` of lists x, what they are to be divided by, whole, and the target t.
