@@ -110,7 +110,10 @@ def _pairs(path: Path, case: Case) -> dict[str, Any]:
     import duckdb
 
     table = duckdb.read_parquet(str(path))
-    flat, target = table.project("unnest(logits) AS l").fetchnumpy()["l"], table.project("target").fetchnumpy()["target"]
+    flat, target = (
+        table.project("unnest(logits) AS l").fetchnumpy()["l"],
+        table.project("target").fetchnumpy()["target"],
+    )
     logits = np.ma.getdata(flat).reshape(-1, case.classes)
     top = logits.max(1, keepdims=True)
     confidence = (1 / np.exp(logits.astype(np.float64) - top).sum(1)).astype(logits.dtype)
