@@ -109,8 +109,11 @@ def _pairs(path: Path, case: Case) -> dict[str, Any]:
     """Confidence in the top label and whether it is right, of logits."""
     import duckdb
 
-    flat = duckdb.sql(f"SELECT unnest(logits) AS l FROM read_parquet('{path}')").fetchnumpy()["l"]  # noqa: S608
-    target = duckdb.sql(f"SELECT target FROM read_parquet('{path}')").fetchnumpy()["target"]  # noqa: S608
+    table = duckdb.read_parquet(str(path))
+    flat, target = (
+        table.project("unnest(logits) AS l").fetchnumpy()["l"],
+        table.project("target").fetchnumpy()["target"],
+    )
     logits = np.ma.getdata(flat).reshape(-1, case.classes)
     top = logits.max(1, keepdims=True)
     confidence = (1 / np.exp(logits.astype(np.float64) - top).sum(1)).astype(logits.dtype)
