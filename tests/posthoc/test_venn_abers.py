@@ -137,7 +137,7 @@ def test_the_package_of_the_authors_agrees() -> None:
     package = pytest.importorskip("venn_abers")
     logits, target = overconfident(300, 2, 2.0, seed=4)
     new, _ = overconfident(200, 2, 2.0, seed=5)
-    theirs = package.VennAbers(precision=None)
+    theirs = package.VennAbers()
     theirs.fit(logits.softmax(1).numpy(), target.numpy())
     merged, bounds = theirs.predict_proba(new.softmax(1).numpy())
     ours = VennAbers().fit(logits, target)

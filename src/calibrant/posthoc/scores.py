@@ -57,7 +57,8 @@ def class_scores(logits: Tensor) -> Scores:
     They are computed in float64 and rounded once: other libraries then find the same bits, and so the same step of a
     step function. Rows come in pieces that a core's cache holds, which takes a quarter of the time.
     """
-    if logits.numel() <= PIECE or logits.device.type != "cpu" or traced():
+    # Asked first: an exported graph must not depend on the number of rows.
+    if traced() or logits.device.type != "cpu" or logits.numel() <= PIECE:
         return _class_scores(logits)
     pieces = [_class_scores(part) for part in logits.split(max(1, PIECE // logits.shape[1]))]
     return Scores(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))

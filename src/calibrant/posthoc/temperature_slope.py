@@ -127,7 +127,8 @@ class Slopes:
         for first in range(0, count, rows):
             at = slice(first, first + rows)
             columns = np.array(array[at].T, dtype, order="C" if narrow else "F")
-            columns -= columns.max(0) if narrow else torch.from_numpy(columns).amax(0).numpy()
+            largest = columns.max(0) if narrow else torch.from_numpy(columns).amax(0).numpy()
+            np.subtract(columns, largest, out=columns)
             np.maximum(columns, SMALLEST, out=columns)
             which = labels[at]
             true = columns[which, np.arange(len(which))]
