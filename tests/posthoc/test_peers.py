@@ -49,7 +49,9 @@ def test_equal_width_histogram_of_netcal() -> None:
 
     z = ODDS.sigmoid().numpy()
     theirs = Theirs(bins=10).fit(z, HITS.numpy()).transform(z)
-    ours = HistogramBinning(10, "equal-width", "class-wise", strict=True).fit(ODDS, HITS).predict_proba(ODDS)[:, 1].numpy()
+    ours = (
+        HistogramBinning(10, "equal-width", "class-wise", strict=True).fit(ODDS, HITS).predict_proba(ODDS)[:, 1].numpy()
+    )
     np.testing.assert_allclose(ours, theirs, atol=1e-9)
 
 
