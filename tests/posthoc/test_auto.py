@@ -60,8 +60,18 @@ def test_the_ranking_is_kept_if_asked() -> None:
 def test_members_follow_the_size_of_the_data() -> None:
     assert AutoCalibration()._candidates(49, 2)[0] == ["unchanged", "temperature"]
     assert AutoCalibration()._candidates(200, 50)[0] == ["unchanged", "temperature"]
-    assert AutoCalibration()._candidates(5000, 100)[0] == ["unchanged", "temperature", "svs", "sms"]
-    two = ["unchanged", "temperature", "sms", "quadratic", "beta", "centred isotonic", "class-wise spline"]
+    assert AutoCalibration()._candidates(5000, 100)[0] == ["unchanged", "temperature", "svs", "sms", "loose sms"]
+    assert AutoCalibration()._candidates(10_000, 1000)[0] == ["unchanged", "temperature", "svs", "sms"]
+    two = [
+        "unchanged",
+        "temperature",
+        "sms",
+        "quadratic",
+        "beta",
+        "centred isotonic",
+        "class-wise spline",
+        "venn-abers",
+    ]
     assert AutoCalibration()._candidates(50, 2)[0] == two
     names, why = AutoCalibration()._candidates(5000, 10)
     assert names == ["unchanged", "temperature", "sms", "beta", "isotonic", "spline"]
