@@ -34,7 +34,7 @@ GROUPS = (
 
 # Pairs are for development, or were held out and have been seen since, so that they too are for development by now; all
 # others are held out, such as those of `benchmarks.arena_fresh_second`. Of the tabular sets of each kind, in order of
-# the alphabet, the second, fourth, ... are for development, first among those of an earlier comparison of these methods,
+# the alphabet, the second, fourth, ... are for development: first among those of an earlier comparison of the methods,
 # later among the first fresh sets of `benchmarks.arena_fresh`; so are the sources of its networks. Older networks were
 # chosen by hand, by family and depth.
 DEVELOPMENT_SETS = (
