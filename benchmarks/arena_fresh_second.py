@@ -106,6 +106,8 @@ TASKS: dict[str, Labels] = {
     "unicode-category": lambda y: y,
     "unicode-letter": lambda y: ((y == 0) | (y == 3) | (y == 4)).long(),
 }
+# Fits of a hundred classes take long.
+SPLIT_ONCE = ("glyphs-hundred", "library-hundred", "locales-hundred", "sounds-hundred")
 
 
 def load(source: str) -> Rows:
