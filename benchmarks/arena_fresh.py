@@ -32,11 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     jobs: dict[Path, Callable[[], arena_fresh_networks.Predictions]] = {}
-    for generation, splits in ((arena_fresh_tables, 3), (arena_fresh_second, 1)):
-        for name in sorted((*generation.KEEL, *generation.TABLES), key=str.lower):
-            jobs[options.folder / "tabular" / f"{name}.npz"] = partial(
-                arena_fresh_tables.predictions, name, generation.TABLES.get(name), splits
-            )
+    models = list(arena_fresh_tables.MODELS)
+    for name in arena_fresh_tables.names():
+        table = arena_fresh_tables.TABLES.get(name)
+        jobs[_table(options.folder, name)] = partial(arena_fresh_tables.predictions, name, table, 3, models)
+    for place, name in enumerate(arena_fresh_second.names()):
+        table = arena_fresh_second.TABLES.get(name)
+        jobs[_table(options.folder, name)] = partial(
+            arena_fresh_tables.predictions, name, table, 1, models[place % 2 :: 2]
+        )
     for name in (*arena_fresh_networks.TASKS, *arena_fresh_second.TASKS):
         jobs[options.folder / "networks" / f"{name}.npz"] = partial(
             arena_fresh_networks.predictions, name, options.data, options.folder / "features"
@@ -44,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for path, make in jobs.items():
         if not path.exists() and (not options.only or any(part in str(path) for part in options.only)):
             _write(path, make)
+
+
+def _table(folder: Path, name: str) -> Path:
+    return folder / "tabular" / f"{name}.npz"
 
 
 def _write(path: Path, make: Callable[[], arena_fresh_networks.Predictions]) -> None:

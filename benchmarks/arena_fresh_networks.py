@@ -107,7 +107,7 @@ def predictions(task: str, folder: Path, cache: Path) -> Predictions:
     found: Predictions = {}
     for name, recipe in RECIPES.items():
         p = _trained(rows, recipe, seed=zlib.crc32(f"{task} {name}".encode()))
-        for split in range(1 if task in arena_fresh_second.SPLIT_ONCE else 2):
+        for split in range(1 if task in arena_fresh_second.TASKS else 2):
             for part, half in (("cal", halves[split]), ("test", halves[1 - split])):
                 found[f"{name}-{split}/{part}"] = p[half].astype(np.float32)
                 found[f"{name}-{split}/{part}_y"] = rows.other_y.numpy()[half]

