@@ -27,6 +27,8 @@ Metric = Literal["log_loss", "brier"]
 # With fewer rows, or fewer per class, only a temperature is fitted.
 LEAST_ROWS = 50
 LEAST_PER_CLASS = 5
+# With fewer rows, a gain within one standard error is not taken.
+LEAST_ROWS_OF_A_DOUBT = 100
 # With more classes, maps of single classes have too few samples of each, and only scalings are fitted.
 MOST_CLASSES = 50
 # Products of a fit, samples times classes squared, beyond which a matrix with little prior takes too long.
@@ -112,7 +114,7 @@ class AutoCalibration(Calibrator):
     and those with less than half a percent are dropped.
 
     If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
-    is mixed with them half and half. If it is no better, or not clearly better with fewer than 50 samples, these are
+    is mixed with them half and half. If it is no better, or not clearly better with fewer than 100 samples, these are
     kept. A notice says so. Kept predictions are mixed with a share of :math:`5 \cdot 10^{-7}` of the uniform
     distribution, so that no probability is 0. A class without samples that the model expects more than a few of leaves
     only the first two members.
@@ -243,7 +245,7 @@ class AutoCalibration(Calibrator):
         # none of it from few samples.
         if mean - error <= 0:
             score = self.metric.replace("_", " ")
-            half = mean > 0 and len(labels) >= LEAST_ROWS
+            half = mean > 0 and len(labels) >= LEAST_ROWS_OF_A_DOUBT
             self.notice(
                 f"in cross-validation on {len(labels)} samples the {score} changes by {-mean:+.4f}, 95 % interval "
                 f"{-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is {'little' if half else 'no'} evidence of a "
