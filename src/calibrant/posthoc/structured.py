@@ -41,6 +41,8 @@ class StructuredMatrixScaling(Calibrator):
     """
 
     full = True
+    # Factor of the penalties, and distance to the minimum at which the search ends.
+    strength, tolerance = 1.0, 5e-7
     least_rows = 30
     temperature: Tensor
     matrix: Tensor
@@ -62,12 +64,12 @@ class StructuredMatrixScaling(Calibrator):
         self.fit_temperature(logits, target, weight)
         classes = logits.shape[1]
         count = len(logits) if weight is None else float(weight.sum())
-        own = classes / count
+        own = self.strength * classes / count
         matrix = logits.new_zeros(classes, *([classes] if self.full else []), dtype=torch.float64)
         start = Affine(matrix, logits.new_zeros(classes, dtype=torch.float64))
         penalty = Penalty(own * (classes - 1), own, own)
         given = logits if logits.numel() > SINGLE_PRECISION else logits.double()
-        found = fit_affine(self._features(given), target, weight, penalty, start, tolerance=5e-7)
+        found = fit_affine(self._features(given), target, weight, penalty, start, tolerance=self.tolerance)
         self.matrix, self.shift = found.matrix.to(logits.dtype), found.shift.to(logits.dtype)
 
     def fit_temperature(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
