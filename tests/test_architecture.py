@@ -26,7 +26,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "frames": set(),
         "tables": set(),
         "hints": {"numerics"},
-        "inputs": {"torch_private", "numerics", "options", "hints"},
+        "inputs": {"torch_private", "numerics", "arrays", "options", "hints"},
         "multi_label": {"numerics", "inputs"},
         "objectives": {"numerics", "arrays", "hints", "inputs", "multi_label", "distributed"},
         "functional": {"objectives"},
