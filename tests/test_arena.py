@@ -233,6 +233,7 @@ def test_a_fit_that_takes_too_long_fails() -> None:
     assert result["failed"] == "TimeoutError: longer than 0.05 s"
 
 
+@pytest.mark.slow
 def test_every_method_of_ours_takes_part_under_its_name() -> None:
     names = [method.name for method in methods()]
     assert names[0] == NOTHING
@@ -356,6 +357,7 @@ def test_a_calarena_file_without_a_part_names_it(tmp_path: Path) -> None:
         cases([tmp_path / "cv-binary.h5"])
 
 
+@pytest.mark.slow
 def test_the_command_writes_table_figure_and_json_and_resumes(tmp_path: Path) -> None:
     save(tmp_path, "iris", 3)
     save(tmp_path, "mine", 3)

@@ -166,6 +166,7 @@ def test_what_is_wrong_is_said_shortly(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_text("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n0.6,1\n")

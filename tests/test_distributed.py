@@ -11,6 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 import calibrant as cal
 from tests.ranks import on_two_ranks
 
+# The quick ones are test_distributed_weights.py and training/test_lightning_ranks.py.
+pytestmark = pytest.mark.slow
+
 SYNCED: dict[str, nn.Module] = {
     "esd": cal.ESDLoss(root=False),
     "esd rooted": cal.ESDLoss(),

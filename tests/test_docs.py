@@ -10,7 +10,6 @@ import pytest
 
 import calibrant as cal
 from tests.commands.test_evaluate import run
-from tests.quick import first_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {path: path.read_text() for path in sorted(DOCS.rglob("*.md")) if DOCS / "_build" not in path.parents}
@@ -34,6 +33,7 @@ def words(text: str) -> str:
     return " ".join(re.sub(r"[\d.,]*\d", "#", text).split())
 
 
+@pytest.mark.slow_after(10)
 @pytest.mark.parametrize(
     "guide",
     [path for path, text in PAGES.items() if ">>> " in text],
@@ -51,7 +51,8 @@ def test_prompts_in_a_guide_give_what_it_says(guide: Path, tmp_path: Path, monke
     assert runner.run(test).failed == 0
 
 
-@pytest.mark.parametrize("guide", first_of(sorted(DOCS.glob("audit_*.md"))), ids=lambda path: path.stem)
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("guide", sorted(DOCS.glob("audit_*.md")), ids=lambda path: path.stem)
 def test_commands_in_a_guide_print_what_it_says(
     guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

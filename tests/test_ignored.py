@@ -55,6 +55,7 @@ def test_a_transform_gives_zero_too(name: str) -> None:
     assert (gradients[1] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["ESDLoss", "MMCELoss unbiased", "ECELoss", "SoftBinnedECELoss", "MDCALoss", "FocalLoss"]
 )

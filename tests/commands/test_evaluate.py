@@ -309,6 +309,7 @@ def test_names_tell_files_apart() -> None:
     assert model_names([Path("a/x.npz"), Path("b/x.npz")]) == ["a/x.npz", "b/x.npz"]
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_condition_that_holds(tmp_path: Path) -> None:
     np.savez(tmp_path / "pairs.npz", confidence=RNG.random(50), correct=RNG.integers(2, size=50))
     command = [sys.executable, "-m", "calibrant", "evaluate", str(tmp_path / "pairs.npz"), "--draws", "20"]

@@ -116,6 +116,7 @@ def test_a_wrong_condition_is_told_in_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_history_grows_by_a_row_a_run(risks: Path, baseline: Path, tmp_path: Path, kind: str) -> None:
     import duckdb

@@ -45,6 +45,7 @@ def data(classes: int = 3, seed: int = 0, samples: int = 1200) -> tuple[Array, A
     return made
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("ensemble", [True, False])
 @pytest.mark.parametrize(
     "estimator", [GaussianNB(), RandomForestClassifier(30, random_state=0), KNeighborsClassifier()], ids=str
@@ -96,6 +97,7 @@ def test_saturated_probabilities_come_from_decision_values() -> None:
     )
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("method", ["auto", "temperature", "sms"])
@@ -379,6 +381,7 @@ class TestInScikitLearn:
         np.testing.assert_allclose(clone(model).fit(csr_matrix(X), y).predict_proba(csr_matrix(X)), expected, atol=1e-4)
         np.testing.assert_allclose(clone(model).fit(X.tolist(), y.tolist()).predict_proba(X.tolist()), expected)
 
+    @pytest.mark.slow
     def test_classifiers_without_probabilities(self) -> None:
         X, y = data()
         for estimator in (SGDClassifier(random_state=0), SVC(), LinearSVC(random_state=0)):

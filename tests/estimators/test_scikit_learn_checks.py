@@ -11,7 +11,6 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 from calibrant.estimators import PredictionCalibrator, RecalibratedClassifierCV
-from tests.quick import first_of
 
 GUIDE = Path(__file__).parents[2] / "docs/sklearn.md"
 THREE_CLASSES = "three classes in two columns: the columns must be the classes"
@@ -41,7 +40,8 @@ CASES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore")  # the checks fit on data that estimators rightly warn about
-@pytest.mark.parametrize("case", first_of(CASES, 2))
+@pytest.mark.slow_after(2)
+@pytest.mark.parametrize("case", CASES)
 def test_every_check_that_applies_passes(case: str) -> None:
     estimator = CASES[case]()
     expected = NOT_APPLICABLE[type(estimator).__name__]

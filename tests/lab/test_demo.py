@@ -28,6 +28,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run(tmp_path_factory.mktemp("demo"), seeds=2)
 
 
+@pytest.mark.slow
 def test_the_table_names_methods_and_data_and_fits_a_terminal(ran: Ran) -> None:
     scores, screen, _ = ran
     assert {name: len(seeds) for name, seeds in scores.items()} == {
@@ -37,18 +38,21 @@ def test_the_table_names_methods_and_data_and_fits_a_terminal(ran: Ran) -> None:
     assert max(map(len, screen.split("labels are drawn")[0].splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_no_method_beats_the_truth(ran: Ran) -> None:
     truth, scores = ran[0]["the true probabilities"][0], [one for name in demo.ROWS for one in ran[0][name]]
     assert truth["calibrant_lab.recipes.made:error_of_p"] == pytest.approx(0, abs=1e-12)
     assert all(truth["log_loss"] < one["log_loss"] for one in scores)
 
 
+@pytest.mark.slow
 def test_temperature_changes_no_prediction(ran: Ran) -> None:
     plain, scaled = ran[0]["NLL"], ran[0]["NLL + temperature"]
     assert [one["accuracy"] for one in plain] == [one["accuracy"] for one in scaled]
     assert [one["log_loss"] for one in plain] != [one["log_loss"] for one in scaled]
 
 
+@pytest.mark.slow
 def test_it_keeps_the_first_seeds_predictions_and_a_report_that_opens_with_the_difference(ran: Ran) -> None:
     scores, screen, folder = ran
     assert f"calibrant evaluate {folder}/nll.npz {folder}/loop.npz" in screen

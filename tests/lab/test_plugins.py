@@ -116,6 +116,7 @@ def test_what_cannot_be_loaded_is_one_line(
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_another_file_of_the_same_name_is_not_shown_the_old_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

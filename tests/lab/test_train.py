@@ -31,7 +31,6 @@ from calibrant_lab.trials.fit import fit, prepare
 from calibrant_lab.trials.provenance import warning_lines
 from calibrant_lab.trials.store import Store, Trial
 from calibrant_lab.trials.watching import Bar, KeepLast
-from tests.quick import first_of
 
 TINY = configure("digits", "esd", settings={"epochs": 3, "batch_size": 256, "calibration_every": 2})
 COMMAND = [
@@ -69,6 +68,7 @@ def test_a_run_is_a_trial_and_leaves_all_it_should(finished: Trial) -> None:
     assert len(read_predictions(finished.folder / "test.npz")) == 360
 
 
+@pytest.mark.slow
 def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["train", "--recipe", "digits", "--method", "esd", "--weight", "1000", "--epochs", "1", "--batch-size"]
     for _ in range(2):  # trained, and shown again
@@ -106,6 +106,7 @@ def test_a_finished_trial_is_shown_again_and_not_trained_again(
     assert screen.err == ""
 
 
+@pytest.mark.slow
 def test_the_same_configuration_gives_the_same_network(finished: Trial, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((finished.folder / "config.json").read_text())
     again = resolve(None, None, None, tmp_path / "config.json", {})
@@ -170,7 +171,8 @@ def stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Configura
 
 
 # Within an epoch of five steps, at its end, at the last step, and twice.
-@pytest.mark.parametrize("stops", first_of([[7], [1], [5, 6], [10, 15]]))
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("stops", [[7], [1], [5, 6], [10, 15]])
 def test_an_interrupted_trial_goes_on_to_the_identical_result(
     finished: Trial, tmp_path: Path, stop: Callable[[Configuration, int], Trial], stops: list[int]
 ) -> None:
@@ -179,7 +181,9 @@ def test_an_interrupted_trial_goes_on_to_the_identical_result(
     assert same_result(finished, ran(TINY, tmp_path))
 
 
-@pytest.mark.parametrize("method", first_of(["esd", "nll", "adafocal"]))
+@pytest.mark.slow
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("method", ["esd", "nll", "adafocal"])
 def test_epochs_of_a_single_step_are_resumed_too(
     method: str, tmp_path: Path, stop: Callable[[Configuration, int], Trial]
 ) -> None:
@@ -200,9 +204,10 @@ def test_a_loss_updated_from_validation_data_is_resumed_too(
     assert same_result(whole, ran(configuration, tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "writer"),
-    first_of([(training, "write_report"), (training, "write_figure"), (run, "_write_predictions")]),
+    [(training, "write_report"), (training, "write_figure"), (run, "_write_predictions")],
 )
 def test_a_trial_stopped_while_it_writes_is_completed(
     finished: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, writer: str
@@ -241,6 +246,7 @@ def test_a_trial_that_another_process_trains_is_left_to_it(tmp_path: Path) -> No
         train(TINY, None, tmp_path, accelerator="cpu")
 
 
+@pytest.mark.slow
 def test_a_failed_trial_says_why_and_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise ValueError("out of luck")
@@ -264,6 +270,7 @@ def test_a_trial_is_not_continued_on_other_data(tmp_path: Path, stop: Callable[[
         train(TINY, None, tmp_path, accelerator="cpu")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("content", [b"torn", b""])
 def test_half_a_checkpoint_is_done_without(
     finished: Trial, tmp_path: Path, stop: Callable[[Configuration, int], Trial], content: bytes
@@ -272,6 +279,7 @@ def test_half_a_checkpoint_is_done_without(
     assert same_result(finished, ran(TINY, tmp_path))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("content", ["[]", "{}", '{"validation": {"accuracy": "high"}}', "{"])
 def test_a_damaged_result_is_named(finished: Trial, tmp_path: Path, content: str) -> None:
     folder = tmp_path / finished.folder.name
@@ -347,6 +355,7 @@ def test_options_go_before_the_file_and_the_file_before_the_recipe(tmp_path: Pat
     assert (other.method, other.seed, other.options) == ("nll", 0, ())
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("method", ["nll", "focal", "mmce", "head"])
 def test_other_methods_train_too(method: str, tmp_path: Path) -> None:
     trial = ran(configure("digits", method, settings={"epochs": 1}), tmp_path)

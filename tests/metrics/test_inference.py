@@ -16,7 +16,6 @@ from calibrant.metrics.comparison import compare
 from calibrant.metrics.inference import calibration_test, confidence_interval
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.table import find_metric
-from tests.quick import first_of
 
 I = np.arange(1, 1001)  # noqa: E741
 U, V = (0.6180339887498949 * I) % 1, (0.7548776662466927 * I) % 1
@@ -198,16 +197,20 @@ def test_p_value_counts_the_data_as_one_draw() -> None:
     assert found.null_mean == 1.5
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("metric", "draw"),
-    first_of([(metric, spread) for metric in ("esd", "ks_error", "ece", "mmce_unbiased")])
-    + first_of([(metric, saturated) for metric in ("ece", "esd", "ks_error")]),
+    [
+        *((metric, spread) for metric in ("esd", "ks_error", "ece", "mmce_unbiased")),
+        *((metric, saturated) for metric in ("ece", "esd", "ks_error")),
+    ],
 )
 def test_size(metric: str, draw: Draw) -> None:
     found = [calibration_test(sample(300, s, draw=draw), metric=metric, draws=199, seed=s) for s in range(800)]
     assert 0.03 <= np.mean([each.rejected() for each in found]) <= 0.07
 
 
+@pytest.mark.slow
 def test_size_with_all_classes() -> None:
     rejected = []
     for seed in range(300):
@@ -219,6 +222,7 @@ def test_size_with_all_classes() -> None:
     assert 0.025 <= np.mean(rejected) <= 0.08
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("metric", ["esd", "ks_error", "ece", "mmce_unbiased", "gap"])
 def test_power_rises_with_miscalibration(metric: str) -> None:
     power = [
@@ -271,7 +275,8 @@ def test_bootstrap_intervals_cover(metric: str, shift: float) -> None:
     assert 0.91 <= coverage(metric, shift, shift, n=1000, times=250, draws=150) <= 0.99
 
 
-@pytest.mark.parametrize("metric", first_of(["ece", "esd", "mmce_unbiased", "ks_error"], 2))
+@pytest.mark.slow_after(2)
+@pytest.mark.parametrize("metric", ["ece", "esd", "mmce_unbiased", "ks_error"])
 def test_intervals_cover_at_perfect_calibration(metric: str) -> None:
     assert coverage(metric, 0.0, 0.0, n=500, times=300, draws=200) >= 0.94
 
@@ -283,11 +288,10 @@ def test_interval_has_the_level_asked_for() -> None:
     assert wide.high == pytest.approx((CONTINUOUS - CORRECT).mean() + 2.575829 * se, rel=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("metric", "low", "high"),
-    first_of(
-        [("esd", 0.025, 0.075), ("mmce_unbiased", 0.025, 0.075), ("gap", 0.025, 0.075), ("ks_error", 0.015, 0.075)]
-    ),
+    [("esd", 0.025, 0.075), ("mmce_unbiased", 0.025, 0.075), ("gap", 0.025, 0.075), ("ks_error", 0.015, 0.075)],
 )
 def test_size_of_the_comparison(metric: str, low: float, high: float) -> None:
     found = [compare(*pair(500, seed, 0.1, 0.1), metric=metric, draws=100, seed=seed) for seed in range(600)]
@@ -306,7 +310,8 @@ NO_DIFFERENCE: dict[str, tuple[Callable[[int, int, float, float], Pair], int, fl
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", first_of(NO_DIFFERENCE))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NO_DIFFERENCE)
 def test_no_difference_is_found_where_there_is_none(name: str) -> None:
     draw, n, a, b = NO_DIFFERENCE[name]
     pairs = [draw(n, seed, a, b) for seed in range(500)]
@@ -455,6 +460,7 @@ def test_what_is_better_than_promised_is_not_calibrated(metric: str) -> None:
     assert calibration_test(honest, metric=metric, draws=99).p_value > 0.1
 
 
+@pytest.mark.slow
 def test_size_of_a_two_sided_test() -> None:
     found = [calibration_test(sample(200, s), metric="brier", draws=39, seed=s) for s in range(400)]
     assert 0.025 <= np.mean([each.rejected() for each in found]) <= 0.075

@@ -283,6 +283,7 @@ def test_csv_that_turns_into_words(tmp_path: Path) -> None:
     refuses(statistics_duckdb, path, "DuckDB cannot read this: .*30002")
 
 
+@pytest.mark.slow
 def test_memory_limit_is_kept_by_spilling_and_the_directory_removed(tmp_path: Path) -> None:
     path, spill = tmp_path / "p.parquet", tmp_path / "spill"
     spill.mkdir()

@@ -30,6 +30,7 @@ def made(error: float, n: int = 40_000, seed: int = 0) -> tuple[Array, Array]:
     return confidence, generator.random(n) < confidence - error
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("metric", ["esd", "ks_error", "gap"])
 @pytest.mark.parametrize("error", [0.0, 0.002, 0.01])
 def test_the_test_from_cells_agrees_with_that_of_the_samples(tmp_path: Path, metric: Any, error: float) -> None:

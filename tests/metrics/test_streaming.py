@@ -40,6 +40,7 @@ def batches(indices: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
     return [(LOGITS[part], TARGET[part]) for part in indices.split(size)]
 
 
+@pytest.mark.slow_after(4)
 @pytest.mark.parametrize("size", [1, 64, 500])
 @pytest.mark.parametrize("name", streaming())
 def test_batches_equal_the_whole(name: str, size: int) -> None:
@@ -134,6 +135,7 @@ def on_rank(rank: int, folder: str, share: int) -> None:
     torch.save(values, f"{folder}/{rank}.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [250, 33])
 def test_two_ranks_equal_one(tmp_path: Path, share: int) -> None:
     on_two_ranks(on_rank, str(tmp_path), share)

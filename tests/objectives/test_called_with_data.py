@@ -36,6 +36,7 @@ def test_help_shows_the_settings(name: str) -> None:
     assert not {"args", "kwargs", "self"} & set(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.usefixtures("fresh_compiler")
 def test_copies_and_compiled_modules_give_the_same_value(name: str) -> None:

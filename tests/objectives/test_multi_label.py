@@ -170,6 +170,7 @@ def test_a_label_with_too_few_samples_is_left_out_of_the_mean() -> None:
     torch.testing.assert_close(module(logits, target), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("fresh_compiler")
 def test_labels_compile_into_one_graph(name: str) -> None:

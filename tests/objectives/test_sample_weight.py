@@ -232,6 +232,7 @@ def test_weighted_esd_centres_on_zero_when_calibrated() -> None:
     assert abs(float(values.mean())) < 4 * float(values.std()) / len(values) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.usefixtures("fresh_compiler")
 def test_weights_compile_into_one_graph(name: str) -> None:

@@ -12,6 +12,7 @@ import calibrant as cal
 from tests.cases import MODULES, random_logits, value_and_gradient
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiles_into_one_graph(name: str) -> None:
@@ -21,6 +22,7 @@ def test_compiles_into_one_graph(name: str) -> None:
     torch.testing.assert_close(value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 def test_numpy_options_compile_too() -> None:
     logits, target = random_logits(40, 5, seed=0)

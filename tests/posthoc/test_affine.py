@@ -59,6 +59,7 @@ def test_the_gradient_vanishes_at_the_solution(
     assert sum(float((slope**2).sum()) for slope in slopes) / 0.2 < 1e-8
 
 
+@pytest.mark.slow_after(6)
 @pytest.mark.parametrize("kind", [StructuredMatrixScaling, StructuredVectorScaling])
 @pytest.mark.parametrize(("samples", "classes"), [(300, 3), (1000, 12), (800, 60), (3000, 100)])
 def test_structured_scaling_is_the_minimum_of_its_formula(

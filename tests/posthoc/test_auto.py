@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from calibrant.posthoc import METHODS, AutoCalibration, auto
 from calibrant.posthoc.folds import canonical_order, fold_numbers
-from calibrant.posthoc.mixture import brier_weights, mixture_weights
+from calibrant.posthoc.mixture import brier_weights, mixture_weights, mixture_weights_with_prior
 from tests.posthoc.data import nll, overconfident
 
 
@@ -151,6 +153,25 @@ def test_weights_of_samples_are_copies_in_a_mixture(seed: int) -> None:
     counts = generator.integers(1, 4, size=200)
     repeated = mixture_weights(np.repeat(likelihood, counts, axis=0))
     np.testing.assert_allclose(mixture_weights(likelihood, counts.astype(float)), repeated, atol=1e-7)
+
+
+@given(
+    seed=st.integers(0, 2**31), members=st.integers(1, 8), rows=st.integers(1, 60), sharpness=st.floats(0, 30),
+    strength=st.floats(1e-4, 3), weighted=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_a_prior_of_the_weights_is_like_samples_that_one_member_finds_likely(
+    seed: int, members: int, rows: int, sharpness: float, strength: float, weighted: bool
+) -> None:
+    generator = np.random.default_rng(seed)
+    likelihood = np.exp(np.maximum(-sharpness * generator.exponential(size=(rows, members)), -87.0))
+    prior = strength * generator.uniform(0.1, 1, size=members)
+    counts = generator.uniform(0.1, 4, size=rows) if weighted else None
+    found = mixture_weights_with_prior(likelihood, prior, counts)
+    # Where the objective is at its maximum on the simplex, its slope is the same in every weight.
+    slope = (np.ones(rows) if counts is None else counts) @ (likelihood / (likelihood @ found)[:, None]) + prior / found
+    np.testing.assert_allclose(slope, (rows if counts is None else counts.sum()) + prior.sum(), rtol=1e-5)
+    assert found.sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("seed", range(5))

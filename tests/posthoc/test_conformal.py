@@ -13,7 +13,6 @@ from calibrant.metrics import coverage, mean_set_size
 from calibrant.posthoc import ConformalClassifier
 from calibrant.posthoc.conformal_scores import uniform
 from tests.posthoc.data import overconfident
-from tests.quick import first_of
 
 # Most fits here are small; test_conformal_kinds.py tests the warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.posthoc.notices.FitWarning")
@@ -33,8 +32,9 @@ def covered(conformal: ConformalClassifier, logits: Tensor, target: Tensor, seed
     return float(conformal.predict_set(logits, seed=seed).gather(1, target.unsqueeze(1)).double().mean())
 
 
-@pytest.mark.parametrize("alpha", first_of([0.1, 0.3]))
-@pytest.mark.parametrize("name", first_of(SCORES, 6))
+@pytest.mark.slow_after(3)
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("alpha", [0.1, 0.3])
 def test_marginal_coverage(name: str, alpha: float) -> None:
     rates = []
     for seed in range(200):

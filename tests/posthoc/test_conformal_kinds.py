@@ -19,7 +19,6 @@ from calibrant.posthoc.conformal_samples import coverage_range, enough_samples, 
 from calibrant.posthoc.conformal_scores import conformal_quantile, conformal_quantiles, place_of_quantile
 from calibrant.posthoc.notices import FitWarning
 from tests.posthoc.data import overconfident
-from tests.quick import first_of
 
 SMALL = "ignore::calibrant.posthoc.notices.FitWarning"
 KINDS: list[Any] = ["marginal", "class-conditional", "group-conditional"]
@@ -36,7 +35,8 @@ def unequal(samples: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return true + torch.tensor([1.5, 0.0, 0.0, 0.0, -1.5]), target, groups
 
 
-@pytest.mark.parametrize("score", first_of(SCORES, 2))
+@pytest.mark.slow_after(2)
+@pytest.mark.parametrize("score", SCORES)
 def test_classes_and_groups_are_covered_where_marginal_sets_fail(score: Any) -> None:
     rates: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     for seed in range(30):

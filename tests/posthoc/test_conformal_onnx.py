@@ -36,6 +36,7 @@ def expected_sets(conformal: ConformalClassifier, logits: Tensor, groups: Tensor
     return conformal.predict_set(logits, groups=[f"group {place}" for place in groups.tolist()])
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("score", SCORES)
 def test_torch_export(score: Any, kind: Any) -> None:
@@ -72,6 +73,7 @@ def exported(model: nn.Module, arguments: tuple[Tensor, ...]) -> Any:
     return runtime.InferenceSession(program.model_proto.SerializeToString())
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.filterwarnings("ignore")  # of the exporter, about its own code
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("score", SCORES)
@@ -90,6 +92,7 @@ def test_onnx(score: Any, kind: Any) -> None:
         assert sets.all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("randomized", [True, False])
 @pytest.mark.parametrize("score", ["lac", "top-k"])
@@ -105,6 +108,7 @@ def test_onnx_of_a_network_with_binary_sets(score: Any, randomized: bool) -> Non
     assert only_at_the_quantile(model[1], pairs, torch.from_numpy(sets) != model(x))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("score", ["aps", "raps"])
 def test_randomised_sets_say_what_onnx_needs(score: Any) -> None:

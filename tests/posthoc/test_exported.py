@@ -18,7 +18,6 @@ from calibrant.posthoc import AutoCalibration, Calibrator, ConformalClassifier, 
 from calibrant.posthoc.lookup import halving_search
 from tests.posthoc.data import overconfident
 from tests.posthoc.test_every_method import CALIBRATORS, FIT, TARGET, TEST
-from tests.quick import first_of
 
 MAKERS: dict[str, Callable[[], Calibrator]] = {
     **CALIBRATORS,
@@ -60,7 +59,8 @@ def session(runtime: Any, path: Path) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("name", first_of(MAKERS, 3))
+@pytest.mark.slow_after(3)
+@pytest.mark.parametrize("name", MAKERS)
 def test_onnx_gives_the_probabilities_of_every_method(name: str, runtime: Any, tmp_path: Path) -> None:
     calibrator = MAKERS[name]().fit(FIT.float(), TARGET)
     path = tmp_path / "calibrator.onnx"
@@ -108,6 +108,7 @@ def test_sets_are_exported_too(runtime: Any, tmp_path: Path) -> None:
     assert np.array_equal(found, conformal.predict_set(TEST.float()).numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "error::FutureWarning")
 def test_sets_of_groups_take_positions(runtime: Any, tmp_path: Path) -> None:
     names = [("north", 1), ("south", 2)]
@@ -135,6 +136,7 @@ def test_randomised_sets_are_refused_before_the_export(score: Any, runtime: Any,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "error::FutureWarning")
 def test_binary_input_is_zeros_and_the_logit(runtime: Any, tmp_path: Path) -> None:
     logit = FIT[:, 0].float()

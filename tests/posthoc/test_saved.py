@@ -187,6 +187,7 @@ for path in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_another_machine_needs_nothing_of_the_fit(tmp_path: Path) -> None:
     np.save(tmp_path / "logits.npy", TEST.numpy())
     fitted = {name: make().fit(FIT, TARGET) for name, make in MAKERS.items()}

@@ -104,6 +104,7 @@ def test_dense_logits_have_dense_intervals() -> None:
         assert torch.equal(whole, flat.reshape(4, 30))
 
 
+@pytest.mark.slow
 def test_the_value_of_the_true_label_is_calibrated() -> None:
     # The guarantee is about the mean over held-out data too, so a few samples in each of many draws will do.
     draw = torch.Generator().manual_seed(0)

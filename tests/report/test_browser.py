@@ -59,6 +59,7 @@ def opened(browser: "Browser", path: Path, width: int, scheme: Literal["light", 
     return page, troubles
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["one", "several", "pairs"])
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark"), (700, "light")])
 def test_the_page_opens_cleanly(

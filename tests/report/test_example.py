@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples/audit_figure.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no examples")
 def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
     fit, audit = classifier(samples=300, sharpness=2.0), classifier(samples=300, sharpness=2.0, seed=1)
@@ -30,6 +31,7 @@ def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
     assert out.stat().st_size < 150_000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no examples")
 def test_a_file_without_the_arrays_ends_in_one_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", logits=np.zeros((3, 2)))

@@ -24,6 +24,7 @@ def drawn(figure: Figure) -> bytes:
     return stream.getvalue()
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("name", EDGE_CASES)
 def test_a_titled_diagram_draws_without_a_warning(name: str) -> None:
     # The pages of the same cases, in test_html.py, draw all the other figures.

@@ -134,12 +134,14 @@ def test_names_stay_text() -> None:
     assert f"{HOSTILE} & \" onload='x'" in found.texts
 
 
+@pytest.mark.slow
 def test_the_same_audits_give_the_same_bytes() -> None:
     first = page_of("a", "b")
     with mpl.rc_context({"svg.hashsalt": "other", "font.size": 20}):
         assert page_of.__wrapped__("a", "b") == first
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("name", EDGE_CASES)
 def test_edge_cases_have_their_page(name: str) -> None:
     given = EDGE_CASES[name]
@@ -163,6 +165,7 @@ def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -
     assert any("30 data sets" in text and "seed 4" in text and "500 samples" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_models_of_different_kinds_share_a_page() -> None:
     audits = [
         report.audit("all classes", classifier(samples=300), draws=20),
@@ -175,6 +178,7 @@ def test_models_of_different_kinds_share_a_page() -> None:
     assert any("200 to 300 samples" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_a_comparison_says_which_model_is_better() -> None:
     sure, honest = classifier(1000, sharpness=3.0), classifier(1000)
     audits = [report.audit(name, one, draws=20) for name, one in (("sure", sure), ("honest", honest))]
@@ -277,6 +281,7 @@ def test_a_name_that_is_no_text_does_not_stop_the_report(tmp_path: Path) -> None
     assert "<title>Calibration of caf\ufffd</title>" in (tmp_path / "out.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_without_the_extra_a_verdict_works_and_the_rest_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['jinja2'] = sys.modules['matplotlib'] = None\n"

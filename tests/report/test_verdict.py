@@ -192,7 +192,7 @@ def test_without_a_repair_the_verdict_says_why() -> None:
 
 
 def test_an_error_within_the_margin_is_accepted_even_if_it_is_rejected() -> None:
-    said = said_of(risks(lambda p: p + 0.01, 0.1, 0.9, samples=60_000), draws=100)
+    said = said_of(risks(lambda p: p + 0.01, 0.1, 0.9, samples=20_000), draws=100)
     assert "is rejected" in said
     assert "The average error is within ± 2 points, with 95 % confidence." in said
 

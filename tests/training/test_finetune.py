@@ -177,6 +177,7 @@ def cross_fitted_temperature(logits: Tensor, target: Tensor) -> float:
     return total / len(target)
 
 
+@pytest.mark.slow_after(4)
 @pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 @pytest.mark.parametrize("last", ["linear", "convolution"])
 @pytest.mark.parametrize("method", ["auto", "temperature"])

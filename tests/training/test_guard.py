@@ -18,7 +18,6 @@ from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
 from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
 from calibrant.training.running_scores import Scores
-from tests.quick import first_of
 from tests.training.batches import Batch, Batches
 
 
@@ -75,6 +74,7 @@ def test_failure_1_published_esd_with_weight_10_costs_accuracy() -> None:
     assert "outweighs" in warnings_
 
 
+@pytest.mark.slow
 def test_failure_2_esd_without_root_with_weight_100_costs_accuracy() -> None:
     found, warnings_ = published(0, 100.0, root=False)
     assert found < baseline(0) - 0.08
@@ -102,6 +102,7 @@ def _temperature(model: nn.Module, data: Batch) -> float:
         return TemperatureScaling(strict=True).fit(model(data[0]), data[1]).temperature_
 
 
+@pytest.mark.slow
 def test_failure_4_weight_1000_collapses_accuracy() -> None:
     found, warnings_ = published(0, 1000.0)
     assert found < 0.5
@@ -111,7 +112,7 @@ def test_failure_4_weight_1000_collapses_accuracy() -> None:
 # Sound training
 
 
-@pytest.mark.parametrize("seed", first_of(range(3)))
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -123,6 +124,7 @@ def test_failure_4_weight_1000_collapses_accuracy() -> None:
     ],
     ids=["temperature", "published", "published-2", "mmce", "head"],
 )
+@pytest.mark.parametrize("seed", range(3))
 def test_sound_training_gives_no_warning(method: Any, options: dict[str, Any], seed: int) -> None:
     model = network(seed)
     calibrated = CalibratedLoss(model, method, **options)
@@ -130,6 +132,7 @@ def test_sound_training_gives_no_warning(method: Any, options: dict[str, Any], s
     assert accuracy(model, digits(seed)[2]) > 0.9
 
 
+@pytest.mark.slow
 def test_the_pull_stays_small_when_the_training_loss_dies_out() -> None:
     model = network(0)
     calibrated = CalibratedLoss(model, "published")

@@ -101,6 +101,7 @@ def objective_of(model: nn.Module, batch: Batch, objective: Callable[[Tensor, Te
     return objective(model(batch["input_ids"], batch["attention_mask"]).logits, batch["labels"])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("objective", [ESDLoss(root=False), MMCELoss()], ids=lambda objective: type(objective).__name__)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_step_descends_along_nll_and_the_mean_objective(tmp_path: Path, objective: nn.Module, steps: int) -> None:
@@ -123,6 +124,7 @@ def summed(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
     return 3 * F.cross_entropy(outputs.logits, labels, reduction="sum") / num_items_in_batch
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("samples", "options"),
     [
@@ -198,6 +200,7 @@ def test_the_log_has_the_mean_objective_and_the_share_of_silent_batches(tmp_path
     assert [second["objective"], second["silent"]] == pytest.approx([1 / 3, 2 / 3])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 def test_calibration_batches_are_padded_and_reshuffled_and_never_too_small(tmp_path: Path, strategy: str) -> None:
     held_out = Sentences(8, seed=2)
@@ -242,6 +245,7 @@ def test_the_collator_sees_columns_the_model_takes(tmp_path: Path, kind: Callabl
     assert columns == {"input_ids", "labels"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path, steps: int) -> None:
     """Three steps an epoch, the last with a part of its batches; calibration passes of two batches and a small rest."""
@@ -327,6 +331,7 @@ def test_a_stream_is_drawn_again_up_to_its_place_and_leaves_random_numbers_alone
         assert [resumed.next_batch().tolist() for _ in drawn[start:]] == [batch.tolist() for batch in drawn[start:]]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("options", [{}, {"label_smoothing_factor": 0.1}], ids=["plain", "label smoothing"])
 def test_a_step_in_which_every_label_is_ignored_changes_nothing(tmp_path: Path, options: dict[str, Any]) -> None:
     train, held_out = Sentences(4, seed=1), Sentences(8, seed=2)
@@ -390,6 +395,7 @@ class Normalised(nn.Module):
         return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("batchnorm", "tracked"), [("update", 2), ("freeze", 1)])
 def test_batchnorm_is_updated_or_frozen_by_calibration_batches(tmp_path: Path, batchnorm: str, tracked: int) -> None:
     model: Any = Normalised()
@@ -450,6 +456,7 @@ def pad_what_there_is(samples: list[dict[str, Any]]) -> Batch:
     return batch if "labels" in samples[0] else {"input_ids": batch["input_ids"]}
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 
 import calibrant as cal
 from calibrant.inputs import Classification
-from tests.quick import first_of
 from tests.ranks import on_two_ranks
 from tests.training.batches import Batch
 
@@ -81,9 +80,10 @@ def logged(trainer: CalibratedTrainer, name: str) -> list[float]:
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("weight", "root", "bf16"),
-    first_of([(10.0, True, False), (1000.0, True, True), (1000.0, True, False), (100.0, False, False)], 2),
+    [(10.0, True, False), (1000.0, True, True), (1000.0, True, False), (100.0, False, False)],
 )
 def test_an_objective_that_leads_the_training_is_reported(
     tmp_path: Path, weight: float, root: bool, bf16: bool
@@ -106,6 +106,7 @@ def trained(data: Batch, epochs: int = 25) -> Network:
     return model
 
 
+@pytest.mark.slow
 def test_a_collapse_of_training_accuracy_is_reported(tmp_path: Path) -> None:
     """The log has an entry at every step, and yet windows are long enough for a judgement."""
     trainer = calibrated(
@@ -115,14 +116,16 @@ def test_a_collapse_of_training_accuracy_is_reported(tmp_path: Path) -> None:
     assert "collapse" in warned(trainer)
 
 
-@pytest.mark.parametrize("method", first_of(["temperature", "published"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["temperature", "published"])
 def test_samples_the_network_has_seen_are_reported(tmp_path: Path, method: str) -> None:
     train, held_out, _ = digits(0)
     both = torch.cat((train[0], held_out[0])), torch.cat((train[1], held_out[1]))
     assert "seen" in warned(calibrated(tmp_path, model=trained(both), method=method))
 
 
-@pytest.mark.parametrize("method", first_of(["temperature", "head"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["temperature", "head"])
 def test_held_out_data_unlike_evaluation_data_are_reported(tmp_path: Path, method: str) -> None:
     x, y = digits(0)[1]
     flipped = torch.where(torch.arange(len(y)) % 3 == 0, (y + 1) % 10, y)
@@ -133,10 +136,11 @@ def test_held_out_data_unlike_evaluation_data_are_reported(tmp_path: Path, metho
     assert cause in trainer.calibrated_loss.guard.warnings_["parted"]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     "options",
-    first_of([{}, {"method": "published"}, {"method": "head"}, {"weight": 4.0},
-              {"method": "head", "objective": cal.MMCELoss()}, {"method": "published", "logging_steps": 1}], 3),
+    [{}, {"method": "published"}, {"method": "head"}, {"weight": 4.0},
+     {"method": "head", "objective": cal.MMCELoss()}, {"method": "published", "logging_steps": 1}],
     ids=["temperature", "published", "head", "published-4", "head-mmce", "logged-often"],
 )  # fmt: skip
 def test_sound_training_gives_no_warning(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -208,6 +212,7 @@ def test_dropout_is_found_in_modules_and_in_the_configuration() -> None:
 # Checkpoints
 
 
+@pytest.mark.slow
 def test_a_resumed_guard_knows_what_it_has_seen(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "weight": 10.0, "num_train_epochs": 3, "save_strategy": "steps", "save_steps": 60,
@@ -227,6 +232,7 @@ def test_a_resumed_guard_knows_what_it_has_seen(tmp_path: Path) -> None:
 # The method "head"
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("objective", [None, cal.MMCELoss()], ids=["cross entropy", "MMCE"])
 def test_the_gradient_of_method_head_reaches_the_last_layer_only(tmp_path: Path, objective: Any) -> None:
     train, held_out, _ = ((x[:16], y[:16]) for x, y in digits(0))

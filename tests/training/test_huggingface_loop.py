@@ -52,6 +52,7 @@ def test_a_handful_of_held_out_samples_is_warned_about(tmp_path: Path) -> None:
         CalibratedTrainer(bert(), arguments(tmp_path), pad, **data)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("over_fits_at_once")
 def test_the_model_that_is_saved_is_calibrated(tmp_path: Path) -> None:
     one = trainer(tmp_path, max_steps=150, logging_steps=10)
@@ -96,6 +97,7 @@ def test_the_loss_sees_divided_logits(tmp_path: Path) -> None:
     assert len(set(ratios)) > 1
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.usefixtures("over_fits_at_once")
 def test_a_resumed_training_ends_with_the_same_weights(steps: int, tmp_path: Path) -> None:

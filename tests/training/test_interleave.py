@@ -112,6 +112,7 @@ def test_calibration_at_every_kth_step_counts_across_passes() -> None:
     assert [batch.calibration for _ in range(3) for batch in both] == [0, None, 1, None, 2, None, 3, None, 4]
 
 
+@pytest.mark.slow_after(4)
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("done", [0, 1, 5, 6, 7, 12, 14])
 def test_a_resumed_loader_goes_on_as_if_nothing_had_happened(done: int, workers: int) -> None:

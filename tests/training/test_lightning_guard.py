@@ -115,6 +115,7 @@ def callback_warned(
 # The four failures, through CalibratedClassifier
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("objective", "weight", "loses"),
     [(cal.ESDLoss(), 10.0, 0.01), (cal.ESDLoss(root=False), 100.0, 0.08), (cal.ESDLoss(), 1000.0, 0.4)],
@@ -137,6 +138,7 @@ def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any, tmp_
     assert "seen" in kinds
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("method", ["published", "temperature"])
 def test_a_sound_classifier_gives_no_warning(method: Any, seed: int, tmp_path: Path) -> None:
@@ -164,6 +166,7 @@ def test_held_out_data_that_differ_from_validation_data_are_reported(
     assert kinds == {"parted"}
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_sound_module_gives_no_warning(seed: int, tmp_path: Path) -> None:
     assert callback_warned(tmp_path, network(seed), *digits(seed), epochs=12) == set()

@@ -51,6 +51,7 @@ def over_fitting(**options: Any) -> CalibratedClassifier:
     return CalibratedClassifier(model, **(defaults | options))
 
 
+@pytest.mark.slow
 def test_the_model_itself_is_calibrated_after_fit(tmp_path: Path) -> None:
     module, run = over_fitting(), trainer(tmp_path, max_epochs=40)
     run.fit(module, datamodule=noisy_data())
@@ -161,6 +162,7 @@ def test_methods_without_a_temperature_leave_the_logits(method: Any, tmp_path: P
     run.validate(module, datamodule=data(), verbose=False)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.usefixtures("over_fits_at_once")
 @pytest.mark.parametrize("method", ["temperature", "head"])
 def test_every_checkpoint_leads_to_the_same_end(method: Any, tmp_path: Path) -> None:

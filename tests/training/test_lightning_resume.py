@@ -16,7 +16,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 import calibrant as cal
 from calibrant.training import interleave
 from calibrant.training.lightning import WholeCheckpointIO
-from tests.quick import first_of
 from tests.ranks import prepared_processes
 from tests.training.lightning_runs import EPOCHS, STEPS, classifier, data, result, run_to_be_killed, trainer
 
@@ -112,7 +111,8 @@ class SaveAtEnds(Checkpoint):
         trainer.save_checkpoint(Path(trainer.default_root_dir) / f"epoch-{trainer.global_step}.ckpt")
 
 
-@pytest.mark.parametrize("case", first_of(CASES, 3))
+@pytest.mark.slow_after(3)
+@pytest.mark.parametrize("case", CASES)
 def test_checkpoints_from_ends_of_validations_and_epochs_lead_to_the_same_end(
     case: str, uninterrupted: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -146,6 +146,7 @@ class Interrupt(lightning.Callback):
             raise InterruptedRunError
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_of_which_every_step_is_a_resume_comes_to_the_same_end(
     case: str, uninterrupted: dict[str, dict[str, Any]], tmp_path: Path

@@ -62,6 +62,7 @@ def test_early_stopping_watches_the_validation_nll(tmp_path: Path) -> None:
     assert stops.best_score == min(entry["validation_nll"] for entry in module.history)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch hides it, unless warnings are errors
 def test_a_compiled_classifier_trains_as_a_plain_one(tmp_path: Path) -> None:
     histories = []

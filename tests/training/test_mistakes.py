@@ -59,6 +59,7 @@ def test_a_compiled_model_is_finished_and_so_is_the_one_within(last: tuple[nn.Mo
             torch.testing.assert_close(one(held_out[0]), raw / finished.temperature, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("how", ["folds", "does not fold", "fails", "is forgotten"])
 def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reminder, "tell", TELL)

@@ -226,6 +226,7 @@ def test_no_gradient_comes_from_held_out_data() -> None:
     assert held_out.grad is None
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_linear_model_that_does_not_over_fit_is_left_as_it_is(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)

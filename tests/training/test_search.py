@@ -115,6 +115,7 @@ def test_failed_runs_are_tried_again(tmp_path: Path) -> None:
     assert repaired.done == [(2, 1)]
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 @pytest.mark.parametrize("table", ["usual", "failing", "one seed"])
 def test_a_figure_is_drawn(table: str, ending: str, tmp_path: Path) -> None:

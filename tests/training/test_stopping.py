@@ -138,6 +138,7 @@ def outcome(module: nn.Module, stopping: StopAfterTemperature) -> Any:
     return {**module.state_dict()}, stopping.best_score_, stopping.temperature_, stopping.best_epoch_
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_the_same(tmp_path: Path) -> None:
     def run(callbacks: list[Any], path: Path | None = None) -> tuple[Any, int]:
         stopping = StopAfterTemperature(2, fold=True)
@@ -177,6 +178,7 @@ def judge_on_a_rank(rank: int, port: int, folder: Path) -> None:
     torch.save((outcome(module, stopping), run.global_step), folder / f"{rank}.pt")
 
 
+@pytest.mark.slow
 def test_two_ranks_agree_with_one_process(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ from calibrant.posthoc.centred_isotonic import CentredIsotonicCalibration
 from calibrant.posthoc.fitted import saved_settings
 from calibrant.posthoc.folds import canonical_order, fold_numbers
 from calibrant.posthoc.isotonic import IsotonicCalibration
-from calibrant.posthoc.mixture import brier_weights, mixture_weights
+from calibrant.posthoc.mixture import brier_weights, mixture_weights_with_prior
 from calibrant.posthoc.probabilities import FLOOR
 from calibrant.posthoc.quadratic import QuadraticScaling
 from calibrant.posthoc.spline import SplineCalibration
@@ -284,11 +284,9 @@ class AutoCalibration(Calibrator):
         if self.metric == "brier":
             return brier_weights(each, target, share)
         likelihood = np.maximum(each[:, np.arange(len(target)), target].T, math.exp(FLOOR))
-        # A Dirichlet prior is as good as samples that only one member finds likely.
-        counts = np.ones(len(target)) if share is None else share
         prior = np.array([BINARY_PRIOR[name] if each.shape[2] == 2 else PRIOR for name in names])
-        counts = np.concatenate((counts, prior * min(1.0, PRIOR_ROWS / counts.sum())))
-        return mixture_weights(np.vstack((likelihood, np.eye(len(each)))), counts)
+        samples = len(target) if share is None else share.sum()
+        return mixture_weights_with_prior(likelihood, prior * min(1.0, PRIOR_ROWS / samples), share)
 
     def _losses(self, predicted: Any, target: Any) -> Any:
         true = predicted[np.arange(len(target)), target]

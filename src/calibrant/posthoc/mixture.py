@@ -38,6 +38,46 @@ def mixture_weights(likelihood: Matrix, sample_weight: Matrix | None = None) -> 
     return np.asarray(weights / weights.sum())
 
 
+def mixture_weights_with_prior(likelihood: Matrix, prior: Matrix, sample_weight: Matrix | None = None) -> Matrix:
+    r"""Weights on the simplex that maximise the log-likelihood of a mixture with a Dirichlet prior.
+
+    .. math:: \max_w \ \sum_i s_i \ln \sum_j w_j L_{ij} + \sum_j a_j \ln w_j
+
+    Newton's steps of :func:`mixture_weights` would be cut short again and again by weights on their way to a small
+    multiple of the prior. Here the slopes :math:`z_j = a_j / w_j` of the prior are unknowns of their own (a primal-dual
+    interior point method), which takes less than ten steps.
+
+    Args:
+        likelihood: ``(N, m)``, each component's probability of the right class; no row may be all zeros.
+        prior: ``(m,)`` positive numbers of samples that only one component finds likely.
+        sample_weight: ``(N,)`` weights of the samples, or None.
+    """
+    samples, count = likelihood.shape
+    counts = np.ones(samples) if sample_weight is None else sample_weight
+    total = counts.sum() + prior.sum()
+    share, barrier = counts / total, prior / total
+    weights = np.full(count, 1 / count)
+    slopes = np.maximum(barrier / weights, 1e-3)
+    for _ in range(50):
+        ratio = likelihood / (likelihood @ weights)[:, None]
+        gradient = share @ ratio
+        # The sum of the weights has a multiplier of 1, since all shares sum to 1.
+        curvature = (ratio.T * share) @ ratio + np.diag(slopes / weights)
+        step = np.linalg.solve(curvature, gradient - 1 + barrier / weights)
+        rise = (barrier - slopes * (weights + step)) / weights
+        part = _inside(weights, step)
+        weights, slopes = weights + part * step, slopes + _inside(slopes, rise) * rise
+        if part == 1 and np.abs(step).max() < 1e-10:
+            return np.asarray(weights / weights.sum())
+    return mixture_weights(np.vstack((likelihood, np.eye(count))), np.concatenate((counts, prior)))
+
+
+def _inside(values: Matrix, step: Matrix) -> float:
+    """Length of a step that keeps all values positive, at most 1."""
+    falling = step < 0
+    return min(1.0, 0.995 * float((values[falling] / -step[falling]).min())) if falling.any() else 1.0
+
+
 def _newton_direction(ratio: Matrix, gradient: Matrix, share: Matrix) -> Matrix:
     """Newton's step of the mean log mixture among weights whose sum stays the same."""
     count = len(gradient)

@@ -128,6 +128,7 @@ def test_what_is_no_idx_file_is_refused(content: bytes) -> None:
         mnist.parse_idx(Path("x"), content)
 
 
+@pytest.mark.slow
 def test_the_real_mnist_packed_and_unpacked(tmp_path: Path) -> None:
     from PIL import Image
 

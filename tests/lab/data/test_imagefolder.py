@@ -201,6 +201,7 @@ def test_bad_settings_are_refused() -> None:
         Pictures([noise(9, 9)], torch.tensor([0, 1]), size=8, mean=[0.5] * 3, std=[0.5] * 3, augment=False)
 
 
+@pytest.mark.slow
 def test_the_real_tiny_imagenet(tmp_path: Path) -> None:
     wanted = ("n01443537", "n01629819")
     with zipfile.ZipFile(real("tiny-imagenet-100/tiny-imagenet-100.zip")) as archive:

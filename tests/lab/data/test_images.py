@@ -169,6 +169,7 @@ def test_bad_settings_are_refused(name: str) -> None:
         ImageBatches(settings.pop("images"), settings.pop("batch_size"), **settings)
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     code = (
         "import sys, torch; before = set(sys.modules); import calibrant_lab.recipes; "

@@ -66,6 +66,7 @@ def test_a_trained_classifier_comes_back_as_it_was_saved(encoder: Path, tmp_path
         TextClassifier.from_pretrained(tmp_path / "trained", classes=2)
 
 
+@pytest.mark.slow
 def test_transformers_is_imported_late_loads_silently_and_keeps_its_settings(encoder: Path) -> None:
     code = (
         "import sys\n"

@@ -42,6 +42,7 @@ def call(*arguments: str | Path, code: int = 0) -> None:
     assert ended.value.code == code
 
 
+@pytest.mark.slow  # sweeps/test_dry_run.py is the quick one
 def test_a_dry_run_lists_every_trial_and_runs_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call("reproduce", "table1", "--recipe", "mnist", "--runs", tmp_path / "runs", "--dry-run")
     shown = capsys.readouterr().out
@@ -96,6 +97,7 @@ def test_tables_and_figures_are_written_in_every_format(
     assert float(drawn["test_ece"]) == pytest.approx(epoch["test_ece"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_tables_and_figures_of_other_settings_are_not_overwritten(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +275,7 @@ def test_settings_of_the_objectives_hold_for_all_trials(runs: Path, capsys: pyte
     assert "7 trials, 0 done, 7 to do" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_recipe_without_its_data_does_not_stop_those_after_it(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,6 +298,7 @@ def test_figure6_of_all_without_networks_leaves_the_others(
     assert "figure6: not drawn: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_narrow_terminal_cuts_no_numbers(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,7 @@ def test_a_sweep_of_a_recipe_that_is_not_known_here_does_not_hide_the_others(tmp
     assert recorded(store) == [SWEEP]
 
 
+@pytest.mark.slow
 def test_a_phone_shows_scores_before_anything_is_scrolled(tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:

@@ -58,6 +58,7 @@ def test_a_run_with_a_meter_is_that_without(tmp_path: Path) -> None:
     assert added == [{"test_accuracy", "test_ece", "test_nll"}] * 2
 
 
+@pytest.mark.slow
 def test_the_time_to_score_the_test_set_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*arguments: Any) -> Any:
         time.sleep(1.5)

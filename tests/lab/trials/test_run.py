@@ -26,7 +26,6 @@ from calibrant_lab.trials.store import Result, Store, Trial
 from calibrant_lab.trials.watching import KeepLast
 from calibrant_lab.trials.worker import Job, attempt
 from tests.lab.made_trials import files_of, held_by_another_process
-from tests.quick import first_of
 
 TINY = configure("digits", "esd", settings={"epochs": 2, "batch_size": 512})
 STEPS = 6
@@ -114,7 +113,8 @@ def test_a_finished_trial_is_not_run_again(whole: Trial, monkeypatch: pytest.Mon
     assert run_trial(Store(whole.folder.parent), TINY, None, "cpu") == "done"
 
 
-@pytest.mark.parametrize("stops", first_of([[2, 3, 4], [1], [3], [5], [STEPS]]))
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("stops", [[2, 3, 4], [1], [3], [5], [STEPS]])
 def test_a_trial_killed_at_any_step_goes_on_to_the_identical_result(
     stops: list[int], whole: Trial, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +124,8 @@ def test_a_trial_killed_at_any_step_goes_on_to_the_identical_result(
     assert_same(whole, store.trial(TINY))
 
 
-@pytest.mark.parametrize("writer", first_of(["write_result", "_write_predictions", "write_weights", "scores_of"]))
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("writer", ["write_result", "_write_predictions", "write_weights", "scores_of"])
 def test_a_trial_killed_while_it_writes_goes_on_to_the_identical_result(
     writer: str, whole: Trial, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +270,9 @@ def test_what_cannot_even_be_begun_is_told(store: Store, monkeypatch: pytest.Mon
 LONGER = TINY.replaced({"epochs": 4})
 
 
-@pytest.mark.parametrize("method", first_of(["esd", "loop", "adafocal"]))
+@pytest.mark.slow
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("method", ["esd", "loop", "adafocal"])
 def test_a_finished_trial_is_prolonged_to_the_result_of_a_longer_one(method: str, tmp_path: Path) -> None:
     straight, prolonged = Store(tmp_path / "straight"), Store(tmp_path / "prolonged")
     longer = LONGER.replaced({"method": method})
