@@ -4,6 +4,8 @@ BIN := .venv/bin
 # An environment variable rather than `pip -c`, because it reaches build environments too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where it is set, as in many containers, every process compiles our files and pytest rewrites its asserts again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-all test-versions lint bench docs clean
 

@@ -85,6 +85,7 @@ def test_the_list_of_commands_describes_all_and_imports_no_laboratory() -> None:
     assert SUMMARIES.keys() == {command.name for command in entry_points(group="calibrant.commands")}
 
 
+@pytest.mark.slow
 def test_a_summary_does_not_replace_the_description_of_a_command() -> None:
     command = [sys.executable, "-m", "calibrant", "train", "--help"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

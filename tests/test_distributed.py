@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 import calibrant as cal
 from tests.ranks import on_two_ranks
 
-# The quick ones are test_distributed_weights.py and training/test_lightning_ranks.py.
+# test_distributed_weights.py is the quick one.
 pytestmark = pytest.mark.slow
 
 SYNCED: dict[str, nn.Module] = {

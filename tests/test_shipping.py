@@ -36,7 +36,11 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("section", [name for name in SECTIONS if snippets(name)])
+@pytest.mark.parametrize(
+    "section",
+    # posthoc/test_exported.py has a quick test of ONNX.
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "ONNX")) for name in SECTIONS if snippets(name)],
+)
 def test_a_section_runs_as_it_stands(section: str, names: dict[str, Any]) -> None:
     if section in NEEDED and find_spec(NEEDED[section]) is None:
         pytest.skip(f"{NEEDED[section]} is not installed")

@@ -111,6 +111,7 @@ BAD: dict[str, tuple[list[str], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_after(7)
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_line_status_2_and_writes_nothing(
     folder: Path, name: str, capsys: pytest.CaptureFixture[str]

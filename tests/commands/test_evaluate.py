@@ -355,6 +355,7 @@ def test_beyond_memory_single_classes_are_judged(tmp_path: Path, capsys: pytest.
     assert "Note: read 'prob_ant'" in shown
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("words", [("no", "yes"), ("-1", "1"), ("0", "1"), ("ham", "spam")])
 def test_beyond_memory_labels_are_read_as_in_memory(
     words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

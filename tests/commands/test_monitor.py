@@ -76,6 +76,7 @@ def test_a_baseline_of_other_samples_tells_a_change(
     assert run(baseline, "--baseline", risks, "--fail-if", "worse-than-baseline") == 0
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(
     ("condition", "status"), [("rejected", 1), ("ece > 0.01", 1), ("ece > 0.5", 0), ("accuracy<0.9", 1)]
 )

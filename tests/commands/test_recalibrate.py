@@ -35,6 +35,7 @@ def test_the_command_offers_every_method() -> None:
     assert get_args(Method) == tuple(METHODS)
 
 
+@pytest.mark.slow_after(6)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_writes_probabilities_that_are_better(
     folder: Path, method: str, capsys: pytest.CaptureFixture[str]

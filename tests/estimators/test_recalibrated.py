@@ -58,6 +58,7 @@ def test_log_loss_is_lower_than_without_calibration(estimator: Any, ensemble: bo
     assert log_loss(y[600:], found) < 0.99 * log_loss(y[600:], plain)
 
 
+@pytest.mark.slow_after(9)
 @pytest.mark.parametrize("ensemble", [True, False])
 @pytest.mark.parametrize(
     ("estimator", "method", "classes", "tolerance"),
@@ -219,6 +220,7 @@ class TestSampleWeight:
         model.fit(X, y, logisticregression__sample_weight=np.where(y == 1, 5.0, 1.0))
         assert model.predict_proba(X)[:, 1].mean() > 0.6
 
+    @pytest.mark.slow_after(2)
     @pytest.mark.parametrize("ensemble", [True, False])
     @pytest.mark.parametrize(
         ("method", "weight"),
@@ -243,6 +245,7 @@ class TestSampleWeight:
         weighted = clone(found).fit(X, y, sample_weight=weight).predict_proba(X)
         np.testing.assert_allclose(weighted, clone(found).fit(X[copies], y[copies]).predict_proba(X), atol=1e-5)
 
+    @pytest.mark.slow_after(1)
     @pytest.mark.parametrize("ensemble", [True, False])
     @pytest.mark.parametrize("estimator", [GaussianNB(), LinearSVC(random_state=0)], ids=str)
     def test_of_zero_leaves_a_sample_out(self, estimator: Any, ensemble: bool) -> None:

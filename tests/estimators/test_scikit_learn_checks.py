@@ -40,7 +40,7 @@ CASES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore")  # the checks fit on data that estimators rightly warn about
-@pytest.mark.slow_after(2)
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("case", CASES)
 def test_every_check_that_applies_passes(case: str) -> None:
     estimator = CASES[case]()

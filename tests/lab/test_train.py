@@ -270,7 +270,7 @@ def test_a_trial_is_not_continued_on_other_data(tmp_path: Path, stop: Callable[[
         train(TINY, None, tmp_path, accelerator="cpu")
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"torn", b""])
 def test_half_a_checkpoint_is_done_without(
     finished: Trial, tmp_path: Path, stop: Callable[[Configuration, int], Trial], content: bytes
@@ -279,7 +279,7 @@ def test_half_a_checkpoint_is_done_without(
     assert same_result(finished, ran(TINY, tmp_path))
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["[]", "{}", '{"validation": {"accuracy": "high"}}', "{"])
 def test_a_damaged_result_is_named(finished: Trial, tmp_path: Path, content: str) -> None:
     folder = tmp_path / finished.folder.name
@@ -411,6 +411,7 @@ def test_a_run_with_the_temperature_in_the_loop_is_calibrated_at_its_end() -> No
     assert prepared.classifier.finished.temperature != 1
 
 
+@pytest.mark.slow
 def test_a_finished_trial_says_that_its_data_are_of_another_folder(
     finished: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_list_of_classes_is_used_and_its_content_is_part_of_the_identity(tmp_p
     assert identities[0] != identities[1]
 
 
+@pytest.mark.slow  # see data/test_imagefolder.py
 def test_a_damaged_picture_is_one_line_also_from_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture_folder(tmp_path / "data")
     for path in (tmp_path / "data/train/bee").iterdir():

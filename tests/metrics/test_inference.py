@@ -261,6 +261,7 @@ def coverage(metric: str, truth: float, shift: float, n: int, times: int, draws:
     return float(np.mean([each.low <= truth <= each.high for each in found]))
 
 
+@pytest.mark.slow_after(1)
 # A constant shift s: the cumulated residual at the u-quantile is s u, whose square has mean s^2 / 3.
 @pytest.mark.parametrize("shift", [0.05, 0.1])
 @pytest.mark.parametrize(("metric", "truth"), [("esd", lambda s: s**2 / 3), ("gap", lambda s: s)])
@@ -275,6 +276,7 @@ def test_bootstrap_intervals_cover(metric: str, shift: float) -> None:
     assert 0.91 <= coverage(metric, shift, shift, n=1000, times=250, draws=150) <= 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize("metric", ["ece", "esd", "mmce_unbiased", "ks_error"])
 def test_intervals_cover_at_perfect_calibration(metric: str) -> None:
@@ -340,6 +342,7 @@ def covered(metric: str, truth: float, pairs: list[Pair]) -> float:
     return float(np.mean([each.low <= truth <= each.high for each in found]))
 
 
+@pytest.mark.slow
 def test_interval_of_the_difference_covers() -> None:
     pairs = [pair(1000, seed, 0.02, 0.1) for seed in range(600)]
     assert 0.92 <= covered("esd", (0.02**2 - 0.1**2) / 3, pairs) <= 0.98

@@ -122,6 +122,7 @@ def test_edges_are_compared_in_the_type_of_the_confidence(tmp_path: Path, bins: 
     assert_agrees(statistics_duckdb(write(tmp_path / "p.parquet", confidence=z, correct=c), bins=bins), z, c, bins)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     pairs=st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=3, max_size=40),

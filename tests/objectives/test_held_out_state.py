@@ -26,6 +26,7 @@ def top_label(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return confidence, (predicted == target).double()
 
 
+@pytest.mark.slow
 @given(n=st.integers(15, 60), classes=st.integers(2, 6), seed=st.integers(0, 2**31))
 @settings(max_examples=25, deadline=None)
 def test_adafocal_updates_equal_the_transcription(n: int, classes: int, seed: int) -> None:

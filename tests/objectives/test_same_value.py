@@ -32,6 +32,7 @@ def assert_all_equal(values: list[Tensor]) -> None:
         assert torch.equal(value, values[0]), [each.item() for each in values]
 
 
+@pytest.mark.slow_after(24)
 @pytest.mark.parametrize("name", [*MODULES, *LOGIT_CASES])
 @given(
     dtype=st.sampled_from(DTYPES),

@@ -12,7 +12,7 @@ import calibrant as cal
 from tests.cases import MODULES, random_logits, value_and_gradient
 
 
-@pytest.mark.slow_after(3)
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiles_into_one_graph(name: str) -> None:
@@ -43,6 +43,7 @@ def test_compiles_with_the_default_backend(name: str) -> None:
     torch.testing.assert_close(value_and_gradient(compiled, logits, target), value_and_gradient(module, logits, target))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_code_still_checks_values() -> None:
     logits, target = random_logits(40, 5, seed=0)

@@ -73,7 +73,7 @@ def exported(model: nn.Module, arguments: tuple[Tensor, ...]) -> Any:
     return runtime.InferenceSession(program.model_proto.SerializeToString())
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the exporter, about its own code
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("score", SCORES)
@@ -108,7 +108,7 @@ def test_onnx_of_a_network_with_binary_sets(score: Any, randomized: bool) -> Non
     assert only_at_the_quantile(model[1], pairs, torch.from_numpy(sets) != model(x))
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("score", ["aps", "raps"])
 def test_randomised_sets_say_what_onnx_needs(score: Any) -> None:

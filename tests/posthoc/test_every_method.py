@@ -240,7 +240,7 @@ class Probabilities(nn.Module):
         return self.calibrator.predict_proba(logits)
 
 
-@pytest.mark.slow_after(4)
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_export_with_a_dynamic_batch(name: str) -> None:
     torch.manual_seed(0)

@@ -20,8 +20,8 @@ from tests.posthoc.data import overconfident
 from tests.posthoc.test_every_method import CALIBRATORS, FIT, TARGET, TEST
 
 MAKERS: dict[str, Callable[[], Calibrator]] = {
-    **CALIBRATORS,
     "temperature strict": lambda: TemperatureScaling(strict=True),
+    **CALIBRATORS,
 }
 SATURATED = torch.tensor([[1e4, -1e4, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [-90.0, 20.0, 20.0, 0.0], [88.0, 0.0, 0.0, 0.0]])
 
@@ -59,7 +59,7 @@ def session(runtime: Any, path: Path) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.slow_after(3)
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MAKERS)
 def test_onnx_gives_the_probabilities_of_every_method(name: str, runtime: Any, tmp_path: Path) -> None:
     calibrator = MAKERS[name]().fit(FIT.float(), TARGET)
@@ -72,6 +72,7 @@ def test_onnx_gives_the_probabilities_of_every_method(name: str, runtime: Any, t
         np.testing.assert_allclose(found, calibrator.predict_proba(logits).numpy(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_names_labels_and_operators_are_those_asked_for(runtime: Any, tmp_path: Path) -> None:
     import onnx
@@ -100,6 +101,7 @@ def test_few_and_many_classes(classes: int, runtime: Any, tmp_path: Path) -> Non
     np.testing.assert_allclose(found, calibrator.predict_proba(logits.float()).numpy(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_sets_are_exported_too(runtime: Any, tmp_path: Path) -> None:
     conformal = ConformalClassifier("lac").fit(FIT.float(), TARGET)

@@ -113,6 +113,7 @@ def test_a_densenet_loses_no_accuracy_from_a_few_rows_by_default(rows: int) -> N
         assert (auto.predict_proba(test).argmax(1) == target).mean() == before
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", METHODS)
 def test_columns_in_another_order_are_noticed(name: str) -> None:
     logits, _ = overconfident(800, 4, 1.0, seed=7)

@@ -46,6 +46,7 @@ def drawn(kind: str, samples: int, seed: int) -> tuple[Array, Array]:
     return scores, hits.astype(np.float64)
 
 
+@pytest.mark.slow_after(4)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("samples", [1, 2, 7, 30])
 @pytest.mark.parametrize("kind", ["random", "tied", "saturated", "rare", "sorted"])

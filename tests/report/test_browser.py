@@ -14,6 +14,9 @@ from tests.report.data import classifier, confidences
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+# test_html.py reads the page without a browser.
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<script>alert(1)</script>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -59,7 +62,6 @@ def opened(browser: "Browser", path: Path, width: int, scheme: Literal["light", 
     return page, troubles
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["one", "several", "pairs"])
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark"), (700, "light")])
 def test_the_page_opens_cleanly(

@@ -60,6 +60,7 @@ def page_of(*names: str) -> str:
     return report.render(audits, pairs)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("names", [("model",), ("a", "b", "c")])
 def test_a_page_is_well_formed_and_loads_nothing(names: tuple[str, ...]) -> None:
     page = page_of(*names)
@@ -75,6 +76,7 @@ def test_a_page_is_well_formed_and_loads_nothing(names: tuple[str, ...]) -> None
     assert len(page.encode()) < 330_000
 
 
+@pytest.mark.slow
 def test_ids_are_unique_and_every_reference_has_its_own() -> None:
     found = Checker(page_of("a", "b"))
     ids = found.values("id")
@@ -120,6 +122,7 @@ def test_colours_follow_the_scheme_of_the_page() -> None:
         assert "font-family" not in figure
 
 
+@pytest.mark.slow
 def test_names_stay_text() -> None:
     audits = [
         report.audit(HOSTILE, classifier(samples=100), draws=10),
@@ -141,7 +144,7 @@ def test_the_same_audits_give_the_same_bytes() -> None:
         assert page_of.__wrapped__("a", "b") == first
 
 
-@pytest.mark.slow_after(3)
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", EDGE_CASES)
 def test_edge_cases_have_their_page(name: str) -> None:
     given = EDGE_CASES[name]
@@ -199,6 +202,7 @@ def test_models_that_are_not_compared_are_named() -> None:
     assert said(audits[:2] * 2, [("a", "b")]).endswith("were not compared.")
 
 
+@pytest.mark.slow
 def test_a_page_without_comparisons_says_so() -> None:
     audits = [report.audit(name, confidences((0.9, 0.8, size)), draws=10) for name, size in (("a", 20), ("b", 30))]
     page = report.render(audits)
@@ -218,6 +222,7 @@ def test_names_lose_what_would_turn_or_break_the_text_around_them() -> None:
     assert "<h1><bdi>t</bdi></h1>" in page
 
 
+@pytest.mark.slow
 def test_a_number_has_the_same_digits_wherever_it_stands() -> None:
     given = metrics.predictions(np.full(2000, 0.99996), np.arange(2000) < 1391)
     found = report.audit("a", given, draws=50)
@@ -243,6 +248,7 @@ def test_every_score_is_explained_once() -> None:
     assert content.meanings([found, found]) == content.meanings([found])
 
 
+@pytest.mark.slow
 def test_saturated_input_is_remarked_on_beside_its_repair() -> None:
     said = np.arange(100) % 4
     given = metrics.predictions(

@@ -104,6 +104,7 @@ def test_a_network_of_which_only_the_top_label_is_calibrated() -> None:
     assert "Recalibration by a mixture of methods" in said
 
 
+@pytest.mark.slow_after(4)
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -179,6 +180,7 @@ def test_what_recalibration_does_is_judged_by_the_test_then_by_smooth_ece(
     assert report.verdict(changed).endswith(f"Recalibration by {rejected.repair.how.description} {words}.")
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(("samples", "bins"), [(4000, None), (4000, 100_000), (300, None), (300, 5)])
 def test_the_exact_repair_is_one_whatever_the_bins(samples: int, bins: int | None) -> None:
     said = report.verdict(report.audit("model", classifier(samples, sharpness=2.0), bins=bins, draws=200))
@@ -197,6 +199,7 @@ def test_an_error_within_the_margin_is_accepted_even_if_it_is_rejected() -> None
     assert "The average error is within ± 2 points, with 95 % confidence." in said
 
 
+@pytest.mark.slow
 def test_recalibrated_one_hot_probabilities_come_with_a_caveat() -> None:
     said = np.arange(400) % 4
     target = np.where(np.arange(400) % 10 < 8, said, (said + 1) % 4)

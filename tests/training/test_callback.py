@@ -132,6 +132,7 @@ def test_a_checkpoint_has_the_best_temperature_before_the_loss_has_moved(tmp_pat
     assert state["temperature"] != 1
 
 
+@pytest.mark.slow
 def test_every_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
     def source() -> dict[str, Any]:
         train, _, validation = loaders(shuffle=False)

@@ -81,6 +81,7 @@ def test_failure_2_esd_without_root_with_weight_100_costs_accuracy() -> None:
     assert "outweighs" in warnings_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["published", "temperature"])
 def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any) -> None:
     data, held_out, test = digits(1)

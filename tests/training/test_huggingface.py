@@ -265,6 +265,7 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path,
         assert torch.equal(flat(resumed.model), flat(whole.model)), stop
 
 
+@pytest.mark.slow
 def test_every_training_begins_the_calibration_set_anew(tmp_path: Path) -> None:
     held_out = Sentences(10, seed=2)
     trainer = calibrated(tmp_path, calibration_dataset=held_out, seed=5)
@@ -312,6 +313,7 @@ class Noisy(Dataset[Tensor]):
         return index + torch.rand(())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stream_is_drawn_again_up_to_its_place_and_leaves_random_numbers_alone(workers: int) -> None:
     def stream(**place: int) -> Stream:
@@ -456,7 +458,7 @@ def pad_what_there_is(samples: list[dict[str, Any]]) -> Batch:
     return batch if "labels" in samples[0] else {"input_ids": batch["input_ids"]}
 
 
-@pytest.mark.slow_after(2)
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -152,6 +152,7 @@ def test_sound_training_gives_no_warning(tmp_path: Path, options: dict[str, Any]
     assert logged(trainer, "eval_accuracy")[-1] > 0.9
 
 
+@pytest.mark.slow
 def test_a_guard_that_is_off_is_silent(tmp_path: Path) -> None:
     trainer = calibrated(tmp_path, weight=1000.0, guard=False, num_train_epochs=2, logging_steps=10)
     with warnings.catch_warnings():
@@ -160,6 +161,7 @@ def test_a_guard_that_is_off_is_silent(tmp_path: Path) -> None:
     assert len(logged(trainer, "held_out_accuracy")) == 8
 
 
+@pytest.mark.slow
 def test_evaluation_outside_of_training_is_not_compared(tmp_path: Path) -> None:
     trainer = calibrated(tmp_path, num_train_epochs=1, method="head")
     trainer.train()
@@ -232,7 +234,7 @@ def test_a_resumed_guard_knows_what_it_has_seen(tmp_path: Path) -> None:
 # The method "head"
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [None, cal.MMCELoss()], ids=["cross entropy", "MMCE"])
 def test_the_gradient_of_method_head_reaches_the_last_layer_only(tmp_path: Path, objective: Any) -> None:
     train, held_out, _ = ((x[:16], y[:16]) for x, y in digits(0))

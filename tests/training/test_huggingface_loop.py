@@ -97,6 +97,7 @@ def test_the_loss_sees_divided_logits(tmp_path: Path) -> None:
     assert len(set(ratios)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.usefixtures("over_fits_at_once")
@@ -113,6 +114,7 @@ def test_a_resumed_training_ends_with_the_same_weights(steps: int, tmp_path: Pat
     assert torch.load(tmp_path / "checkpoint-15" / "calibrated_loss.pt", weights_only=True)["temperature"] != 1
 
 
+@pytest.mark.slow
 def test_an_objective_or_its_weight_means_the_published_recipe(tmp_path: Path) -> None:
     assert trainer(tmp_path, objective=cal.ESDLoss()).method == "published"
     assert trainer(tmp_path, weight=0.5).method == "published"

@@ -271,6 +271,7 @@ def interleave_on_a_rank(rank: int, port: int) -> None:
     assert len(interleave(of_one, other, same_samples_on_every_rank=True)) == 2
 
 
+@pytest.mark.slow
 def test_interleave_refuses_them_where_there_are_several_processes() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

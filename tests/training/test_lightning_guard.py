@@ -115,7 +115,7 @@ def callback_warned(
 # The four failures, through CalibratedClassifier
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "weight", "loses"),
     [(cal.ESDLoss(), 10.0, 0.01), (cal.ESDLoss(root=False), 100.0, 0.08), (cal.ESDLoss(), 1000.0, 0.4)],
@@ -131,6 +131,7 @@ def test_failures_1_2_and_4_a_weight_that_costs_accuracy(
     assert "outweighs" in kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["published", "temperature"])
 def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any, tmp_path: Path) -> None:
     model = having_seen(network(1), *digits(1)[:2])

@@ -162,7 +162,7 @@ def test_methods_without_a_temperature_leave_the_logits(method: Any, tmp_path: P
     run.validate(module, datamodule=data(), verbose=False)
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("over_fits_at_once")
 @pytest.mark.parametrize("method", ["temperature", "head"])
 def test_every_checkpoint_leads_to_the_same_end(method: Any, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class SaveAtEnds(Checkpoint):
         trainer.save_checkpoint(Path(trainer.default_root_dir) / f"epoch-{trainer.global_step}.ckpt")
 
 
-@pytest.mark.slow_after(3)
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("case", CASES)
 def test_checkpoints_from_ends_of_validations_and_epochs_lead_to_the_same_end(
     case: str, uninterrupted: dict[str, dict[str, Any]], tmp_path: Path

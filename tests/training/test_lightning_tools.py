@@ -25,6 +25,7 @@ def sgd(weights: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(weights, lr=0.1)
 
 
+@pytest.mark.slow
 def test_the_learning_rate_finder_sets_the_rate_and_leaves_no_other_trace(tmp_path: Path) -> None:
     module, source = classifier(scheduler=None), data()
     run = trainer(tmp_path, max_epochs=30)

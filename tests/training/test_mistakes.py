@@ -46,6 +46,7 @@ def test_a_model_that_returns_more_than_logits_can_be_finished(kind: str) -> Non
     assert torch.equal(read(after)["hidden"], held_out[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [(), (nn.Hardtanh(-50, 50),)])
 def test_a_compiled_model_is_finished_and_so_is_the_one_within(last: tuple[nn.Module, ...]) -> None:
     model, held_out = knowing(nn.Sequential(nn.Linear(10, 4), *last)), samples(500, 1)

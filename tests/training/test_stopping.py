@@ -112,6 +112,7 @@ def test_it_waits_longer_than_the_plain_loss_would(tmp_path: Path) -> None:
     assert stopping.temperature_ > 1
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("layer", [None, "model.4"])
 def test_folded_the_model_is_calibrated_itself(layer: str | None, tmp_path: Path) -> None:
     modules = []

@@ -74,7 +74,7 @@ def score_of(model: nn.Module, state: dict[str, Tensor]) -> tuple[float, float]:
     return F.cross_entropy(scaling(logits).double(), y).item(), scaling.temperature_
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Trainer, CalibratedTrainer])
 @pytest.mark.parametrize("patience", [2, None])
 def test_the_model_ends_with_the_weights_of_its_best_evaluation(

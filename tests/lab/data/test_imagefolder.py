@@ -178,7 +178,8 @@ def test_a_damaged_picture_is_named(folder: Path, content: bytes | None) -> None
         load_image_folder(folder).train.dataset[0]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+# The two workers of a loader that failed are waited for, five seconds each, when it is collected.
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_damaged_picture_is_one_sentence_even_from_within_a_worker(folder: Path, workers: int) -> None:
     path = folder / "train/ant/a  name\nof two lines.jpg"
     path.write_bytes(b"")

@@ -19,6 +19,7 @@ def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
         LeNet5()(torch.zeros(shape))
 
 
+@pytest.mark.slow
 def test_it_can_be_exported_for_any_batch_size() -> None:
     model, x = LeNet5().eval(), torch.rand(3, 1, 32, 32)
     batch = torch.export.Dim("batch")

@@ -15,6 +15,7 @@ def test_the_names_are_those_promised() -> None:
     assert list(IMAGE_MODELS) == NAMES
 
 
+@pytest.mark.slow_after(8)
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_model_takes_any_classes_and_channels(name: str, channels: int) -> None:

@@ -377,6 +377,7 @@ def test_figures_show_what_there_is_of_a_plan(tmp_path: Path) -> None:
     assert "ESD" not in texts(DRAWN["figure5"](plan, left))
 
 
+@pytest.mark.slow
 def test_a_figure_has_a_caption_and_the_same_bytes_every_time(plan: Plan, store: Store, tmp_path: Path) -> None:
     assert tuple(DRAWN) == FIGURES
     assert all(all(caption(name, plan.sweep)) for name in FIGURES)

@@ -71,6 +71,7 @@ def test_the_same_command_again_trains_nothing_and_prints_the_same(
     assert "7 trials, 7 done, 0 to do." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_tables_and_figures_are_written_in_every_format(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,6 +259,7 @@ def test_other_data_are_not_mixed_into_a_table(runs: Path, tmp_path: Path, capsy
     assert not last.folder.exists()
 
 
+@pytest.mark.slow
 def test_a_table_of_other_data_than_those_given_says_so(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

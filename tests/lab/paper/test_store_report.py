@@ -92,6 +92,7 @@ def test_the_same_trials_give_the_same_page(tmp_path: Path) -> None:
     assert render_store(Store(tmp_path)) == render_store(Store(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_page_of_one_trial_reads_well(tmp_path: Path) -> None:
     record(SWEEP, Store(tmp_path))
     write_trial(Store(tmp_path), QUICK)
@@ -114,6 +115,7 @@ def test_a_page_of_failures_and_damaged_trials_says_so(tmp_path: Path) -> None:
     assert {"failed", "damaged"} <= set(found.texts)
 
 
+@pytest.mark.slow
 def test_a_store_without_predictions_has_its_tables_all_the_same(tmp_path: Path) -> None:
     store = filled_store(tmp_path)
     for path in tmp_path.glob("*/*.npz"):
@@ -153,6 +155,7 @@ def test_tables_are_those_of_the_recorded_sweeps_and_nothing_is_guessed_back(tmp
     assert f"{len(store.trials())} trials without a sweep" in texts
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_is_shown_as_what_it_was_to_be(tmp_path: Path) -> None:
     # Both profiles have λ 0.6 and 2 in their grids, and train digits for 40 epochs here.
     store = Store(tmp_path)

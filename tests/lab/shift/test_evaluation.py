@@ -110,6 +110,7 @@ def test_a_cheaper_run_says_so_and_takes_nothing_away(trial: Trial) -> None:
         evaluate_shifts([trial], few(), limit=0)
 
 
+@pytest.mark.slow
 def test_an_interruption_loses_one_corruption_at_most(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate_shifts([trial], few())[0]
     (trial.folder / evaluation.SHIFT).unlink()
@@ -128,6 +129,7 @@ def test_an_interruption_loses_one_corruption_at_most(trial: Trial, monkeypatch:
     assert made == ["fog"] * 5 + ["contrast"] * 3 + ["contrast"] * 5
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_made_anew(trial: Trial) -> None:
     whole = evaluate_shifts([trial], few(("fog",)))[0]
     for damage in ("", "[]", '{"results": [{"request": {}}]}'):

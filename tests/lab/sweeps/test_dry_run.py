@@ -112,6 +112,7 @@ def test_an_estimate_counts_steps_evaluation_and_files() -> None:
     assert not one.on_gpu
 
 
+@pytest.mark.slow
 def test_the_disk_that_is_estimated_is_what_a_trial_leaves(store: Store) -> None:
     trial = of("esd", batch_size=512, epochs=2)
     assert run_trial(store, trial, None, "cpu") == "done"

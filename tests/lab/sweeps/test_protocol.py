@@ -302,6 +302,7 @@ def any_score(chance: Random) -> Validated:
 any_table = st.sampled_from(["table1", "table2", "table3"])
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32), any_table, st.sampled_from(["quick", "cpu"]), st.integers(1, 2))
 def test_the_rehearsal_counts_the_trials_whichever_win(seed: int, table: str, name: str, search_seeds: int) -> None:

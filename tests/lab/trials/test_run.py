@@ -124,7 +124,7 @@ def test_a_trial_killed_at_any_step_goes_on_to_the_identical_result(
     assert_same(whole, store.trial(TINY))
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", ["write_result", "_write_predictions", "write_weights", "scores_of"])
 def test_a_trial_killed_while_it_writes_goes_on_to_the_identical_result(
     writer: str, whole: Trial, store: Store, monkeypatch: pytest.MonkeyPatch
