@@ -32,7 +32,7 @@ def _store(folder: Path) -> "Store":
     return Store(folder)
 
 
-def demo(*, seeds: Positive = 5, epochs: Positive = 60, out: Path = Path("demo")) -> None:
+def demo(*, seeds: Positive = 5, epochs: Positive = 30, out: Path = Path("demo")) -> None:
     """Train small networks on synthetic data with NLL, ESD and CalibratedLoss, and compare them with the known truth.
 
     Needs no data and no download; takes about a minute on two cores.
