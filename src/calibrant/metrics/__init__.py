@@ -31,6 +31,13 @@ from calibrant.metrics.change import (
 )
 from calibrant.metrics.classwise import classwise_ece, classwise_errors
 from calibrant.metrics.comparison import Comparison, compare
+from calibrant.metrics.corp import (
+    Corp,
+    brier_discrimination,
+    brier_miscalibration,
+    brier_uncertainty,
+    corp_decomposition,
+)
 from calibrant.metrics.cox import CalibrationLine, calibration_line
 from calibrant.metrics.cumulative import esd, ks_error
 from calibrant.metrics.decomposition import Decomposition, decomposition
@@ -44,20 +51,15 @@ from calibrant.metrics.kernel import mmce_unbiased, skce
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.proper import (
     BrierDecomposition,
-    Corp,
     accuracy,
-    aurc,
     brier,
     brier_decomposition,
-    brier_discrimination,
-    brier_miscalibration,
     brier_top,
-    brier_uncertainty,
-    corp_decomposition,
     gap,
     mean_confidence,
     nll,
 )
+from calibrant.metrics.risk_coverage import aurc
 from calibrant.metrics.sets import (
     Stratum,
     class_coverage,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant import inputs
-from calibrant.metrics import binned, classwise, cumulative, jackknife, kernel, proper, rows
+from calibrant.metrics import binned, classwise, corp, cumulative, jackknife, kernel, proper, risk_coverage, rows
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.ici import integrated_calibration_index
 from calibrant.metrics.jackknife import Jackknife
@@ -254,7 +254,7 @@ def _of_kernels() -> Iterator[Metric]:
 
 def _proper() -> Iterator[Metric]:
     mixed: dict[str, Any] = {"only_calibration": False, "two_sided": True, "vanishes": False}
-    parts = lru_cache(1)(proper.corp_decomposition)
+    parts = lru_cache(1)(corp.corp_decomposition)
 
     def floor(given: Predictions) -> str:
         if given.logits is not None or given.probabilities is None:
@@ -280,7 +280,7 @@ def _proper() -> Iterator[Metric]:
     yield Metric(
         "brier_miscalibration", lambda given: parts(given).miscalibration, "  MCB", "", "miscalibration, isotonic",
         "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
-        parts=(proper.IsotonicPools,),
+        parts=(corp.IsotonicPools,),
     )  # fmt: skip
     yield Metric(
         "brier_discrimination", lambda given: parts(given).discrimination, "  DSC", "", "discrimination",
@@ -291,10 +291,10 @@ def _proper() -> Iterator[Metric]:
         "Uncertainty: the Brier score of a confidence that always equals the accuracy.", **mixed,
     )  # fmt: skip
     yield Metric(
-        "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",
+        "aurc", risk_coverage.aurc, "AURC", "", "risk-coverage, ties averaged",
         "Area under the risk-coverage curve: the share of errors among the most confident samples, averaged over how "
         "many of them are kept.",
-        parts=(proper.RiskCoverage,), **mixed,
+        parts=(risk_coverage.RiskCoverage,), **mixed,
     )  # fmt: skip
 
 
