@@ -129,3 +129,73 @@ def test_bad_input_is_one_line_status_2_and_writes_nothing(
     assert message in shown.err
     assert shown.err.count("\n") == 1
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def named(path: str, columns: list[str], seed: int) -> None:
+    """Write over-confident probabilities of ants and bees, with a bias for bees, in the order of the columns."""
+    generator = np.random.default_rng(seed)
+    odds = generator.normal(size=600)
+    bee = generator.random(600) < 1 / (1 + np.exp(-odds))
+    p = 1 / (1 + np.exp(-4 * odds - 2))
+    by_name = {"ant": 1 - p, "bee": p, "cat": 1 - p}
+    lines = [f"{','.join(f'prob_{name}' for name in columns)},label"]
+    for row in range(600):
+        values = ",".join(f"{by_name[name][row]:.9f}" for name in columns)
+        lines.append(f"{values},{'bee' if bee[row] else next(name for name in columns if name != 'bee')}")
+    Path(path).write_text("\n".join(lines) + "\n")
+
+
+def test_columns_are_matched_by_the_names_of_the_classes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named("val.csv", ["ant", "bee"], 1)
+    named("right.csv", ["ant", "bee"], 2)
+    named("swapped.csv", ["bee", "ant"], 2)
+    named("other.csv", ["cat", "bee"], 2)
+    assert run("recalibrate", "--fit", "val.csv", "--save", SAVED) == 0
+    assert posthoc.load(SAVED).classes_.tolist() == ["ant", "bee"]
+    capsys.readouterr()
+    scores = []
+    for name in ("right.csv", "swapped.csv"):
+        assert run("apply", name, "--calibrator", SAVED, "--json") == 0
+        scores.append(json.loads(capsys.readouterr().out)["after"]["scores"]["nll"]["value"])
+    assert scores[0] == pytest.approx(scores[1], rel=1e-6)
+    right, swapped = (Path(f"{name}-calibrated.csv").read_text().splitlines() for name in ("right", "swapped"))
+    assert right[0] == "label,probabilities_ant,probabilities_bee"
+    assert swapped[0] == "label,probabilities_bee,probabilities_ant"
+    assert right[1].split(",")[1:] == swapped[1].split(",")[:0:-1]
+    assert run("apply", "other.csv", "--calibrator", SAVED) == 2
+    refusal = "its classes are cat, bee, but those of the calibrator ant, bee"
+    assert refusal in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_of_float64_is_served_with_the_same_probabilities(folder: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    generator = np.random.default_rng(3)
+    honest = 1.5 * generator.standard_normal((3000, 3))
+    p = np.exp(honest) / np.exp(honest).sum(1, keepdims=True)
+    target = (p.cumsum(1) < generator.random((3000, 1))).sum(1).clip(max=2)
+    logits = (12 * honest).astype(np.float32)
+    for path, rows in (("val.csv", slice(0, 1000)), ("new.csv", slice(1000, None))):
+        table = np.column_stack((logits[rows].astype(np.float64), target[rows]))
+        np.savetxt(path, table, delimiter=",", header="logits_0,logits_1,logits_2,target", comments="", fmt="%.17g")
+    assert run("recalibrate", "--fit", "val.csv", "--save", SAVED, "--apply", "new.csv", "--out", "out.npz") == 0
+    with np.load("out.npz") as found:
+        written = found["probabilities"]
+    calibrator = posthoc.load(SAVED)
+    posthoc.to_onnx(calibrator, "calibrator.onnx")
+    (served,) = onnxruntime.InferenceSession("calibrator.onnx").run(None, {"logits": logits[1000:]})
+    assert np.abs(served - written).max() < 1e-6
+    assert np.abs(calibrator.predict_proba(logits[1000:]) - written).max() < 1e-6
+
+
+@pytest.mark.parametrize(("method", "told"), [("vector", True), ("temperature", False)])
+def test_a_method_that_sees_row_constants_says_that_it_was_fitted_on_another_kind(
+    folder: Path, method: str, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logits, target = sample(300, 2)
+    p = np.exp(np.asarray(logits, dtype=np.float64))
+    np.savez("p.npz", probabilities=p / p.sum(1, keepdims=True), target=target)
+    assert run("recalibrate", "--fit", "val.npz", "--method", method, "--save", SAVED) == 0
+    capsys.readouterr()
+    assert run("apply", "p.npz", "--calibrator", SAVED, "--json") == 0
+    notices = " ".join(json.loads(capsys.readouterr().out)["notices"])
+    assert ("was fitted on logits and is applied to probabilities" in notices) is told

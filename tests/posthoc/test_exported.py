@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,13 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_an_unfitted_calibrator_is_refused(runtime: Any, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="TemperatureScaling is not fitted"):
         posthoc.to_onnx(TemperatureScaling(), tmp_path / "calibrator.onnx")
+
+
+def test_tables_that_were_fitted_in_float64_are_warned_of(tmp_path: Path) -> None:
+    target = torch.arange(len(FIT)) % FIT.shape[1]
+    for dtype, warned in ((torch.float32, 0), (torch.float64, 1)):
+        calibrator = posthoc.IsotonicCalibration().fit(FIT.to(dtype), target)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", posthoc.FitWarning)
+            posthoc.to_onnx(calibrator, tmp_path / "isotonic.onnx")
+        assert sum("fitted in float64" in str(each.message) for each in caught) == warned

@@ -38,7 +38,7 @@ def test_enough_good_data_say_nothing(name: str) -> None:
 
 def test_one_sample_is_few_for_a_temperature() -> None:
     found = notices(TemperatureScaling(), torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([1]))
-    assert any("1 samples of 3 classes are few" in text for text in found)
+    assert any("1 sample of 3 classes is few" in text for text in found)
     assert any("no better than chance" in text and "is used" in text for text in found)
 
 
@@ -166,3 +166,32 @@ def test_a_label_that_cannot_be_fitted_is_named() -> None:
     target[:, 1] = -100
     with pytest.raises(ValueError, match="label night: "):
         MultiLabelCalibration("platt").fit(torch.randn(20, 2), target, classes=["beach", "night"])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_auto_leaves_a_handful_of_samples_as_they_are_and_says_so(rows: int) -> None:
+    logits, target = overconfident(rows, 3, 3.0, seed=4)
+    auto = AutoCalibration()
+    found = notices(auto, logits, target)
+    assert any("left as they are: use more data" in text for text in found)
+    assert auto.weights_ == {"unchanged": 1.0}
+
+
+def test_a_temperature_needs_no_sample_of_every_class() -> None:
+    logits, target = overconfident(500, 4, 2.0, seed=3)
+    assert notices(TemperatureScaling(), logits, target.clamp_max(2)) == []
+
+
+def test_missing_targets_are_counted() -> None:
+    logits, target = overconfident(20, 3, 2.0, seed=5)
+    given = target.double().numpy()
+    given[[3, 4]] = np.nan
+    with pytest.raises(ValueError, match=r"target has 2 missing values \(NaN\): leave out those samples"):
+        TemperatureScaling().fit(logits.numpy(), given)
+
+
+def test_one_column_is_said_to_be_two_classes() -> None:
+    logits, target = overconfident(100, 10, 2.0, seed=6)
+    scaling = TemperatureScaling().fit(logits, target)
+    with pytest.raises(ValueError, match=r"got logits of shape \(1, 1\), which are those of two classes"):
+        scaling.predict_proba(torch.zeros(1, 1))

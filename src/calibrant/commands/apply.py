@@ -23,7 +23,16 @@ from calibrant.files import (
 )
 from calibrant.metrics import InputWarning, Scores, predictions
 from calibrant.metrics.columns import Columns
-from calibrant.posthoc import Calibrator, ConformalClassifier, load, logits_from_probabilities
+from calibrant.posthoc import (
+    Calibrator,
+    ConformalClassifier,
+    FitWarning,
+    MatrixScaling,
+    VectorScaling,
+    load,
+    logits_from_probabilities,
+)
+from calibrant.posthoc.saved import read_header
 from calibrant.report.audit import scores_of
 from calibrant.tables import suffix_of
 
@@ -68,6 +77,7 @@ def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_
     with progress_bar("reading") as begin:
         calibrator = _loaded(saved)
         source = read_source(path, names)
+        source = replace(source, notices=(*source.notices, *_of_inputs(saved, calibrator, source)))
         with naming(path):
             logits = logits_of(source)
         done = calibrated(calibrator, source, logits, begin)
@@ -97,16 +107,51 @@ def output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
 def calibrated(calibrator: Calibrator, source: Source, logits: Array, begin: Callable[[str], Advance]) -> Calibrated:
     """Apply a calibrator to checked logits of a file, and evaluate the result if the target is known."""
     begin("applying")
-    with naming(source.path):
-        probabilities = np.asarray(calibrator.predict_proba(logits))
+    order = _order(calibrator, source)
+    with naming(source.path), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # the notices of the source say it
+        probabilities = np.asarray(calibrator.predict_proba(logits if order is None else logits[:, order]))
+        if order is not None:
+            probabilities = probabilities[:, np.argsort(order)]
         if source.labels is None or len(source.labels) < FEWEST:
             return Calibrated(source, probabilities)
         after = replace(source, kind="probabilities", values=probabilities)
         return Calibrated(source, probabilities, scores_of(source.predictions()), scores_of(after.predictions()))
 
 
+def _order(calibrator: Calibrator, source: Source) -> list[int] | None:
+    """Columns of a file in the order of the calibrator's classes; None if they are in it, or have no names."""
+    if source.names is None or calibrator.labels_ is None:
+        return None
+    known = tuple(map(str, calibrator.labels_))
+    if source.names == known:
+        return None
+    if sorted(source.names) != sorted(known) or source.values.ndim == 1:
+        raise FileError(source.path, f"its classes are {few(source.names)}, but those of the calibrator {few(known)}")
+    return [source.names.index(name) for name in known]
+
+
+def few(names: tuple[str, ...]) -> str:
+    """The first names."""
+    return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+
+
+def _of_inputs(saved: Path, calibrator: Calibrator, source: Source) -> list[str]:
+    """A notice if a method that sees more than the softmax gets logits of another kind."""
+    inputs = read_header(saved).get("inputs")
+    if inputs in (None, source.kind) or not isinstance(calibrator, VectorScaling | MatrixScaling):
+        return []
+    return [
+        f"{type(calibrator).__name__} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of "
+        "probabilities differ by a constant of each row, which changes its result; use the same kind"
+    ]
+
+
 def logits_of(source: Source, fewest: int = 1) -> Array:
-    """Checked logits of all classes, of at least ``fewest`` samples."""
+    """Checked logits of all classes, of at least ``fewest`` samples.
+
+    In float32, as they are served: tables that are fitted in float64 have knots that float32 cannot tell apart.
+    """
     if source.labels is not None and source.labels.ndim > 1:
         raise ValueError(
             "holds several labels per sample: use calibrant.posthoc.MultiLabelCalibration in Python, or name the "
@@ -124,9 +169,10 @@ def logits_of(source: Source, fewest: int = 1) -> Array:
         warnings.simplefilter("ignore", InputWarning)  # the notices of the source say it
         checked = predictions(minimum=fewest, name="a calibrator", **given)
     if source.kind == "logits":
-        return source.values.astype(np.result_type(source.values.dtype, np.float32), copy=False)
+        largest = np.finfo(np.float32).max
+        return np.clip(source.values, -largest, largest).astype(np.float32, copy=False)
     assert checked.probabilities is not None  # noqa: S101 (probabilities were given)
-    return np.asarray(logits_from_probabilities(checked.probabilities))
+    return np.asarray(logits_from_probabilities(checked.probabilities)).astype(np.float32, copy=False)
 
 
 def _loaded(path: Path) -> Calibrator:

@@ -10,9 +10,9 @@ from typing import Any, Literal, cast
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands.apply import FEWEST, Calibrated, calibrated, logits_of, output_of
+from calibrant.commands.apply import FEWEST, Calibrated, calibrated, few, logits_of, output_of
 from calibrant.commands.terminal import Advance, plain, print_json, progress_bar, show_notices
-from calibrant.files import FileError, naming, read_source
+from calibrant.files import FileError, Source, naming, read_source
 from calibrant.metrics.columns import Columns
 from calibrant.posthoc import METHODS, AutoCalibration, Calibrator, FitWarning, PriorShift, TemperatureScaling
 from calibrant.posthoc import save as save_calibrator
@@ -73,10 +73,10 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Fit, names: Columns, *,
     if save is not None:
         _check_saved(save, inputs)
     with progress_bar("reading") as begin:
-        calibrator, notices, done = _recalibrate(fit, apply, how, names, begin)
+        calibrator, kind, notices, done = _recalibrate(fit, apply, how, names, begin)
         begin("writing")
         if save is not None:
-            save_calibrator(calibrator, save)
+            save_calibrator(calibrator, save, inputs=kind)
         if done is not None and written is not None:
             done.write(written)
     if as_json:
@@ -148,11 +148,15 @@ def _explained(auto: AutoCalibration) -> str:
     )
 
 
-def _fitted(how: Fit, logits: Any, target: Any, weight: Any) -> tuple[Calibrator, list[str]]:
-    """Fit, and collect the notices."""
+def _fitted(how: Fit, logits: Any, source: Source) -> tuple[Calibrator, list[str]]:
+    """Fit, and collect the notices; the calibrator has the names of the classes, if the file does."""
+    assert source.labels is not None  # noqa: S101 (checked before)
+    names, target = source.names, source.labels.astype(np.int64)
+    if names is not None:
+        target = np.array([names[k] if k >= 0 else k for k in target.tolist()], dtype=object)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
-        calibrator = how.calibrator().fit(logits, target, sample_weight=weight)
+        calibrator = how.calibrator().fit(logits, target, sample_weight=source.weight, classes=names)
     notices = [str(each.message).partition(": ")[2] for each in caught if issubclass(each.category, FitWarning)]
     if how.method != "auto" and how.prior is None and logits.size <= CROSS_CHECKED:
         worse = calibrator.worse_than_nothing(logits, target)
@@ -162,7 +166,7 @@ def _fitted(how: Fit, logits: Any, target: Any, weight: Any) -> tuple[Calibrator
 
 def _recalibrate(
     fit: Path, apply: Path | None, how: Fit, names: Columns, begin: Callable[[str], Advance]
-) -> tuple[Calibrator, list[str], Calibrated | None]:
+) -> tuple[Calibrator, str, list[str], Calibrated | None]:
     begin("reading")
     training = read_source(fit, names)
     new = None if apply is None else read_source(apply, names)
@@ -172,12 +176,12 @@ def _recalibrate(
     notices = [f"{fit.name}: {notice}" for notice in training.notices]
     # Checked first, so that errors of a file come before errors of a fit.
     with naming(fit):
-        logits, target = logits_of(training, FEWEST), training.labels.astype(np.int64)
+        logits = logits_of(training, FEWEST)
     if apply is None or new is None:
         begin(f"fitting {how.method}")
         with naming(fit):
-            calibrator, found = _fitted(how, logits, target, training.weight)
-        return calibrator, notices + found, None
+            calibrator, found = _fitted(how, logits, training)
+        return calibrator, training.kind, notices + found, None
     if os.path.realpath(fit) == os.path.realpath(apply):
         notices.append(
             "it is fitted on the file that it is applied to, so the scores after are too good: fit on held-out data"
@@ -185,19 +189,15 @@ def _recalibrate(
     else:
         notices += [f"{apply.name}: {notice}" for notice in new.notices]
     if training.names is not None and new.names is not None and training.names != new.names:
-        raise FileError(apply, f"its classes are {_few(new.names)}, but those of {fit} are {_few(training.names)}")
+        raise FileError(apply, f"its classes are {few(new.names)}, but those of {fit} are {few(training.names)}")
     with naming(apply):
         new_logits = logits_of(new)
     begin(f"fitting {how.method}")
     with naming(fit):
-        calibrator, found = _fitted(how, logits, target, training.weight)
+        calibrator, found = _fitted(how, logits, training)
     if isinstance(calibrator, PriorShift) and how.estimated:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FitWarning)
             calibrator.adapt(new_logits, method=how.estimated)
         found += [str(each.message).partition(": ")[2] for each in caught if issubclass(each.category, FitWarning)]
-    return calibrator, notices + found, calibrated(calibrator, new, new_logits, begin)
-
-
-def _few(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+    return calibrator, training.kind, notices + found, calibrated(calibrator, new, new_logits, begin)

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
@@ -86,6 +87,30 @@ def show_notices(console: Console, notices: Sequence[str], about: str = "") -> N
     """Print what was assumed or is doubtful, one line each."""
     for notice in notices:
         console.print(f"[yellow]Note:[/] {plain(about)}{plain(notice)}", highlight=False)
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Print every distinct warning once, on the error stream, without the line of code that gave it."""
+    seen: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in seen:
+            seen.add(str(message))
+            show_warning(str(message))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def show_warning(text: str) -> None:
+    """Print a warning on the error stream; a progress bar there stays below it."""
+    console = Console(stderr=True)
+    with console.capture() as shown:
+        console.print(f"[yellow]warning:[/] {plain(text)}", highlight=False, emoji=False, soft_wrap=True)
+    # A bar replaces sys.stderr by a stream that moves the bar, which another console would bypass.
+    sys.stderr.write(shown.get())
 
 
 def plain(text: str) -> str:

@@ -24,6 +24,8 @@ from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.venn_abers import VennAbers
 
 Metric = Literal["log_loss", "brier"]
+# With fewer rows, nothing is fitted.
+FEWEST_ROWS = 10
 # With fewer rows, or fewer per class, only a temperature is fitted.
 LEAST_ROWS = 50
 LEAST_PER_CLASS = 5
@@ -199,6 +201,8 @@ class AutoCalibration(Calibrator):
 
     def _candidates(self, samples: int, classes: int) -> tuple[list[str], str]:
         simple = ["unchanged", "temperature"]
+        if samples < FEWEST_ROWS:
+            return simple[:1], f"{samples} sample{'s' * (samples > 1)} cannot show what any method would gain"
         if self.accuracy == "keep":
             return simple, "only members that keep the ranking of the classes were asked for"
         if samples < LEAST_ROWS or samples < LEAST_PER_CLASS * classes:
@@ -314,6 +318,8 @@ class AutoCalibration(Calibrator):
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Leave out the cross-check, which is part of the method."""
         super(Calibrator, self).examine(rows, target, weight)
+        if rows.shape[0] < FEWEST_ROWS:
+            self.notice(f"{self.why_}, and the predictions are left as they are: use more data")
         self.absent_classes(target)
         self.check_order(rows, target)
 

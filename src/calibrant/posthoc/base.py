@@ -78,7 +78,8 @@ class Calibrator(Fitted):
         needed = self.rows_needed(classes)
         if count < needed:
             self.notice(
-                f"{count} samples of {classes} classes are few for this method, which needs about {needed}: "
+                f"{count} sample{'s' * (count > 1)} of {classes} classes "
+                f"{'are' if count > 1 else 'is'} few for this method, which needs about {needed}: "
                 "use more data, or AutoCalibration, which falls back to fewer parameters"
             )
         self.absent_classes(target)
@@ -247,11 +248,11 @@ def cross_fitted(calibrator: Calibrator, rows: Tensor, target: Tensor, weight: T
     """
     number = fold_numbers(rows, target, folds)
     result = rows.to(accumulation_dtype(rows)).softmax(1)
+    fresh = copy.deepcopy(calibrator)
     for fold in range(folds):
         kept, out = number != fold, number == fold
         if not (kept.any() and out.any()):
             continue
-        fresh = copy.deepcopy(calibrator)
         try:
             fresh.solve(rows[kept], target[kept], None if weight is None else weight[kept])
         except ValueError:

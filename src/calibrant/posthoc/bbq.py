@@ -107,13 +107,13 @@ class _Bins:
     def log_evidence(self) -> Tensor:
         """BDeu score of each binning, ``(rows, m)``."""
         wrong = self.prior - self.right
-        score = torch.lgamma(self.counts - self.hits + wrong) - torch.lgamma(wrong)
+        score = _log_gamma(self.counts - self.hits + wrong).sub_(_log_gamma(wrong))
         # Without ties and weights, all rows have the same counts.
         same = bool((self.counts == self.counts[:1]).all())
-        score += torch.lgamma(self.prior) - torch.lgamma((self.counts[:1] if same else self.counts) + self.prior)
+        score += _log_gamma(self.prior) - _log_gamma((self.counts[:1] if same else self.counts) + self.prior)
         some = self.hits > 0  # the rest of the formula is 0 without hits, which are few if there are many classes
         right = self.right[some]
-        score[some] += torch.lgamma(self.hits[some] + right) - torch.lgamma(right)
+        score[some] += _log_gamma(self.hits[some] + right) - _log_gamma(right)
         total = score.new_zeros(len(score), len(self.ends))
         return total.index_add_(1, self.model, score)
 
@@ -138,6 +138,15 @@ class _Bins:
         repeated = edges.diff(dim=1, prepend=edges.new_full((len(edges), 1), -1.0)) == 0
         edges, values = _without(repeated | edges.isinf(), edges, values)
         return _without(values.diff(dim=1) == 0, edges, values)
+
+
+def _log_gamma(values: Tensor) -> Tensor:
+    """Logarithm of the gamma function; SciPy's takes a third of the time of torch's."""
+    if values.device.type != "cpu":
+        return torch.lgamma(values)
+    from scipy.special import gammaln
+
+    return torch.from_numpy(gammaln(values.numpy()))
 
 
 def _without(dropped: Tensor, edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

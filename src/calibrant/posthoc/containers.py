@@ -57,7 +57,11 @@ def like(given: Any, result: Tensor, columns: Any = None) -> Any:
 
 def whole_numbers(values: Tensor, given: Any) -> Tensor:
     """Targets of an array or a data frame that are whole numbers stored as floats, as integers."""
-    if isinstance(given, Tensor) or not values.is_floating_point() or not bool((values == values.round()).all()):
+    if isinstance(given, Tensor) or not values.is_floating_point():
+        return values
+    if missing := int(values.isnan().sum()):
+        raise ValueError(f"target has {missing} missing values (NaN): leave out those samples")
+    if not bool((values == values.round()).all()):
         return values
     return values.long()
 

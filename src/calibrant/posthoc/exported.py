@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.posthoc.fitted import Fitted
+from calibrant.posthoc.notices import FitWarning
 from calibrant.posthoc.saved import replace_whole
+from calibrant.posthoc.scores import ScoreCalibrator
 
 
 class _Predictions(nn.Module):
@@ -42,9 +44,9 @@ def to_onnx(
     """Write a fitted calibrator as an ONNX model: float32 logits ``(N, C)`` in, probabilities ``(N, C)`` out.
 
     The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Dense logits
-    have to be flattened to ``(N, C)`` first. Scores of sets are computed in float32. Probabilities equal those of
-    ``predict_proba`` to 1e-6. The metadata of the model has ``calibrant.method`` and ``calibrant.labels``, a JSON list
-    with the label of each column.
+    have to be flattened to ``(N, C)`` first. Scores of sets are computed in float32. Probabilities equal those that
+    ``predict_proba`` gives for the same float32 logits to 1e-6, or a few 1e-6 for logits of 100 and more. The metadata
+    of the model has ``calibrant.method`` and ``calibrant.labels``, a JSON list with the label of each column.
 
     Group-conditional sets have a second input ``groups``, int64 ``(N,)``: the position of each sample's group in
     ``groups_``, which ``calibrant.groups`` of the metadata has as a JSON list. Any other number, such as -1, stands for
@@ -75,6 +77,12 @@ def to_onnx(
     groups = getattr(calibrator, "groups_", ())
     if groups and logits_name == "groups":
         raise ValueError("'groups' is the name of the second input: choose another logits_name")
+    if any(isinstance(part, ScoreCalibrator) and _is_double(part) for part in calibrator.modules()):
+        warnings.warn(
+            f"this {type(calibrator).__name__} has tables that were fitted in float64, and ONNX computes in float32, "
+            "which may not tell their knots apart: fit on float32 logits",
+            FitWarning, stacklevel=2,
+        )  # fmt: skip
     model = _Predictions(calibrator).eval()
     device = next((buffer.device for buffer in calibrator.buffers()), None)
     named = output_name or ("sets" if model.predict == "predict_set" else "probabilities")
@@ -104,6 +112,10 @@ def to_onnx(
     for key, value in known.items():
         proto.metadata_props.add(key=key, value=value)
     replace_whole(path, proto.SerializeToString())
+
+
+def _is_double(module: nn.Module) -> bool:
+    return any(buffer.dtype == torch.float64 for buffer in module.buffers(recurse=False))
 
 
 @contextmanager

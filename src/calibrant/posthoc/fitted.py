@@ -188,6 +188,9 @@ class Fitted(nn.Module, ABC):
                     f"got logits of shape ({len(logits)},), which is a batch of binary logits: pass logits[None] if "
                     "they are the logits of one sample"
                     if one
+                    else f"got logits of shape {tuple(logits.shape)}, which are those of two classes: use the model it "
+                    "was fitted for, or fit again"
+                    if binary
                     else f"got {classes} in logits of shape {tuple(logits.shape)}: use the model it was fitted for, "
                     "or fit again"
                 )

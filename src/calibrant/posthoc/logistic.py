@@ -39,7 +39,8 @@ def logistic_regression(
 def _newton(problem: "_Problem", coefficients: Tensor, tolerance: float) -> Tensor:
     """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
     active = torch.arange(len(coefficients), device=coefficients.device)
-    largest = torch.linalg.vector_norm(problem.features, torch.inf, dim=2)
+    # Several times as fast as the norm.
+    largest = torch.maximum(problem.features.amax(2), -problem.features.amin(2))
     odds = problem.log_odds(coefficients)
     value = problem.value(coefficients, odds)
     for _ in range(100):

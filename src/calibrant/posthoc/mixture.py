@@ -45,7 +45,7 @@ def mixture_weights_with_prior(likelihood: Matrix, prior: Matrix, sample_weight:
 
     Newton's steps of :func:`mixture_weights` would be cut short again and again by weights on their way to a small
     multiple of the prior. Here the slopes :math:`z_j = a_j / w_j` of the prior are unknowns of their own (a primal-dual
-    interior point method), which takes less than ten steps.
+    interior point method), which usually takes less than ten steps.
 
     Args:
         likelihood: ``(N, m)``, each component's probability of the right class; no row may be all zeros.

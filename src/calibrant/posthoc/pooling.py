@@ -89,11 +89,10 @@ def pools(position: Tensor, hits: Tensor, weight: Tensor | None) -> Pools:
 
 def _blocks(row: Indices, mass: Floats, hits: Floats) -> Indices:
     """Number of the block of each group."""
-    from sklearn.isotonic import isotonic_regression
+    from scipy.optimize import isotonic_regression  # scikit-learn's takes a second to import
 
     # One regression for all rows: levels of different rows are apart by 1 or more, and are never pooled.
-    levels = isotonic_regression(hits / mass + 2 * row, sample_weight=mass)
-    firsts = np.flatnonzero(np.diff(levels, prepend=-1.0))
+    firsts = isotonic_regression(hits / mass + 2 * row, weights=mass).blocks[:-1]
     exact = _sums(hits, firsts) / _sums(mass, firsts)
     rises = (np.diff(exact, prepend=-1.0) > ROUNDING) | (np.diff(row[firsts], prepend=-1) > 0)
     begins = np.zeros(len(row), dtype=np.int64)

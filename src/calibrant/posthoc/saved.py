@@ -21,7 +21,7 @@ EXTRA = "_extra_state"
 LONGEST_HEADER = 100_000_000
 
 
-def save(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
+def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None = None) -> None:
     """Write a fitted calibrator to a file, whole or not at all.
 
     The file is safetensors: the buffers are its tensors, and everything else is in a JSON header, see
@@ -30,6 +30,8 @@ def save(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
     Args:
         calibrator: Any fitted calibrator of ``calibrant.posthoc``, or a ``ConformalClassifier``.
         path: File to write; its folder is made if needed.
+        inputs: ``"logits"`` or ``"probabilities"``, what it was fitted on; ``calibrant apply`` then has a notice where
+            the other would change the result.
 
     Raises:
         TypeError: If the calibrator is not one of this package, or an option or label is not a number or text.
@@ -65,6 +67,7 @@ def save(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
             "classes": calibrator.class_count_,
             "labels": calibrator.labels_,
             "rows": calibrator.samples_,
+            "inputs": inputs,
             "settings": {name.removesuffix(EXTRA).removesuffix("."): saved_settings(extra[name]) for name in extra},
         }
         text = json.dumps(header)

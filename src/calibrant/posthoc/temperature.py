@@ -82,6 +82,9 @@ class TemperatureScaling(Calibrator):
                     f"{math.exp(place - spread):.2f} to {math.exp(min(place + spread, 700.0)):.3g}: use more data"
                 )
 
+    def absent_classes(self, target: Tensor) -> None:
+        """Add nothing: a temperature makes no class unlikely."""
+
     def check_order(self, rows: Tensor, target: Tensor) -> None:
         """Add nothing: the search for the temperature has a notice of the same."""
 
