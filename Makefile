@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # would sort them, the few long tests of the executors come last, and one core waits for them.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --timeout 600 --durations 25
 
-demo: .venv/demo.stamp  ## train small networks on made data, compare them with the truth, write a report
+demo: .venv/demo.stamp  ## train small networks on synthetic data, compare them with the truth, write a report
 	$(BIN)/calibrant demo
 
 test: .venv/dev.stamp  ## the tests that a person runs, doctests included

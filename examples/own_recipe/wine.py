@@ -17,7 +17,7 @@ def load() -> Data:
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
     train, test = order[:118], order[118:]
     x = (x - x[train].mean(0)) / x[train].std(0)
-    return Data((x[train], y[train]), (x[test], y[test]))
+    return Data(train=(x[train], y[train]), test=(x[test], y[test]))
 
 
 def build(data: Data, settings: Any) -> nn.Module:

@@ -35,7 +35,7 @@ def _store(folder: Path) -> "Store":
 def demo(*, seeds: Positive = 5, epochs: Positive = 30, out: Path = Path("demo")) -> None:
     """Train small networks on synthetic data with NLL, ESD and CalibratedLoss, and compare them with the known truth.
 
-    Needs no data and no download; takes about a minute on two cores.
+    Needs no data and no download; takes about a minute and a quarter on two cores.
 
     Args:
         seeds: Number of networks to train with each method.
@@ -270,3 +270,4 @@ def report(folder: Annotated[Path, Parameter(name="runs")] = Path("runs"), *, ou
     from calibrant_lab.paper.store_report import write_store_report
 
     write_store_report(out, store)
+    Console().print(f"Report: {out}", highlight=False, markup=False, soft_wrap=True)

@@ -1,6 +1,7 @@
 """Scores of a trained network, as trained and after post-hoc scaling, by column name."""
 
 import math
+import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple
@@ -15,6 +16,10 @@ BINS = 20  # of ECE, as in the paper
 KEPT = ("accuracy", "ece", "nll", "ece+temperature", "accuracy+vector", "ece+vector")
 REPAIRS = {"temperature": cal.posthoc.TemperatureScaling, "vector": cal.posthoc.VectorScaling}
 ALIASES = {"log_loss": "nll"}
+
+
+class MetricError(ValueError):
+    """A user's metric that raises an exception."""
 
 
 class Predicted(NamedTuple):
@@ -45,7 +50,16 @@ def scored(columns: Iterable[str], target: Tensor, logits: Callable[[str], Tenso
 
 def score(metric: str, predicted: Predicted) -> float:
     """One metric of predictions; ECE in the paper's 20 right-closed bins."""
-    return metric_of(metric).value(cal.metrics.predictions(logits=predicted.logits, target=predicted.target))
+    given = cal.metrics.predictions(logits=predicted.logits, target=predicted.target)
+    try:
+        return metric_of(metric).value(given)
+    except Exception as error:  # user code may raise anything
+        if ":" not in metric:
+            raise
+        frames = traceback.extract_tb(error.__traceback__)[2:]  # those of the user, after ours
+        lines = [f" in {one.filename}, line {one.lineno}" for one in frames if one.filename == frames[0].filename]
+        what = f"{type(error).__name__}: {error}{lines[-1] if lines else ''}"
+        raise MetricError(f"the metric {plugins.short(metric)} failed ({what}): correct it") from error
 
 
 def best_temperature(validation: Predicted) -> float:

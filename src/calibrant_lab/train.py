@@ -3,9 +3,7 @@
 import dataclasses
 import hashlib
 import sys
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 
 import calibrant as cal
-from calibrant.commands.terminal import timed_bar
+from calibrant.commands.terminal import show_warning, timed_bar, warnings_shown
 from calibrant.files import FileError, read_predictions
 from calibrant.metrics.predictions import Predictions
 from calibrant.report import Audit, audit, verdict, write_report
+from calibrant.report.formats import counted
 from calibrant_lab import plugins
 from calibrant_lab.columns import column
 from calibrant_lab.paper.figures import write_figure
@@ -51,6 +50,7 @@ def resolve(
     return base.replaced({name: value for name, value in asked.items() if value is not None} | given)
 
 
+@warnings_shown()
 def train(
     configuration: Configuration, data: Path | None, runs: Path, *, wandb: str | None = None, accelerator: str = "auto"
 ) -> Trial:
@@ -62,7 +62,7 @@ def train(
     if trial.status == "done":
         trial.found_again(configuration)
         for text in (*trial.warnings().values(), *other_data(trial, data)):
-            _warn(Console(stderr=True), text)
+            show_warning(text)
     else:
         try:
             trial.folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def train(
         loggers: list[Logger] = [TensorBoardLogger(trial.folder, name="", version="tensorboard")]
         if wandb is not None:
             loggers.append(_weights_and_biases(wandb, trial.folder, name, configuration))
-        with timed_bar(Console(stderr=True), "{task.fields[scores]}") as progress, _warnings_on(progress.console):
+        with timed_bar(Console(stderr=True), "{task.fields[scores]}") as progress:
             task = progress.add_task(f"{name}: reading data", total=None, scores="")
             try:
                 ending = run_trial(
@@ -101,18 +101,6 @@ def train(
     return trial
 
 
-@contextmanager
-def _warnings_on(console: Console) -> Iterator[None]:
-    """Print warnings at once, above the progress bar, without the line of code that gave them."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: _warn(console, str(message))
-        yield
-
-
-def _warn(console: Console, text: str) -> None:
-    console.print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
-
-
 def _weights_and_biases(project: str, out: Path, name: str, configuration: Configuration) -> Logger:
     try:
         import wandb  # noqa: F401
@@ -134,24 +122,22 @@ def _audits(trial: Trial, name: str) -> list[Audit]:
     try:
         scaling = cal.posthoc.TemperatureScaling(strict=True).fit(*trial.predicted("validation"))
     except ValueError as error:
-        return [_without_repair(name, test, str(error))]
+        return [dataclasses.replace(_without_repair(name, test), problem=str(error))]
     temperature = f"{float(scaling.temperature_):.3g}"
     logits, target = trial.predicted("test")
     scaled = cal.metrics.predictions(logits=scaling(logits).numpy(), target=target.numpy())
-    return [
-        _without_repair(name, test, f"temperature {temperature}, fitted on the validation set, is shown beside it"),
-        _without_repair(f"{name}, T = {temperature}", scaled, "the temperature is already applied"),
-    ]
+    return [_without_repair(name, test), _without_repair(f"{name}, T = {temperature} from validation", scaled)]
 
 
-def _without_repair(name: str, predictions: Predictions, reason: str) -> Audit:
+def _without_repair(name: str, predictions: Predictions) -> Audit:
     # An audit of a file fits a temperature on the file itself; here there is a validation set to fit it on.
-    return dataclasses.replace(audit(name, predictions), repair=None, problem=reason)
+    return dataclasses.replace(audit(name, predictions), repair=None, problem="")
 
 
 def _show(trial: Trial, configuration: Configuration, name: str, audits: list[Audit]) -> None:
     console = Console()
-    title = f"{plugins.short(configuration.recipe)}, {configuration.settings.epochs} epochs, seed {configuration.seed}"
+    epochs = counted(configuration.settings.epochs, "epoch")
+    title = f"{plugins.short(configuration.recipe)}, {epochs}, seed {configuration.seed}"
     columns = [column(key) for key in KEPT]
     print_whole(console, score_table({escape(name): [trial.result().test]}, columns, title=escape(title)))
     console.print(NOTE, highlight=False)

@@ -8,6 +8,8 @@ import pytest
 
 from calibrant.cli import main
 from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.trials.configuration import configure
+from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store
 
 EXAMPLE = Path(__file__).parents[2] / "examples/own_recipe"
@@ -41,3 +43,15 @@ def test_it_runs_by_one_command_with_two_workers(
     shown = capsys.readouterr().out
     columns = csv.DictReader(io.StringIO(shown)).fieldnames or []
     assert {"smooth_ece_percent_mean", "wine.py:surest_error_mean"} <= set(columns)
+
+
+def test_its_recipe_objective_and_metric_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = {"hidden": "8", "epochs": 1}
+    configuration = configure(f"{EXAMPLE / 'wine.py'}:wine", f"{EXAMPLE / 'wine.py'}:SquaredGap", settings=changes)
+    store = Store("runs")
+    assert run_trial(store, configuration, None, "cpu", raises=True) == "done"
+    trial = store.trial(configuration)
+    assert trial.predicted("test").logits.shape == (60, 3)
+    for column in Sweep.read(EXAMPLE / "sweep.toml").columns:
+        assert 0 <= trial.score("test", column) < 2

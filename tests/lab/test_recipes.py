@@ -26,6 +26,7 @@ from calibrant_lab import (
 )
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.trials.configuration import configure
+from calibrant_lab.trials.fit import first_network
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store, Trial
 
@@ -160,6 +161,7 @@ def test_inputs_of_several_tensors_reach_the_network_as_they_are(
         (lambda: Data((ROWS, LABELS / 2), (ROWS, LABELS)), "labels must be whole numbers"),
         (lambda: Data((ROWS, LABELS), (ROWS, LABELS), classes=2), "label 2 is not one of 2 classes"),
         (lambda: Data((ROWS, LABELS - 1), (ROWS, LABELS)), "label -1 .* number them from 0"),
+        (lambda: Data(*[(ROWS, LABELS)] * 3), "takes 3 positional arguments but 4 were given"),
         (lambda: Data(3, (ROWS, LABELS)), "the train part must be .* got int"),
     ],
 )
@@ -178,6 +180,46 @@ def test_data_that_do_not_fit_together(made: Any, message: str) -> None:
 def test_a_recipe_that_returns_something_else(recipe: Recipe, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         recipe.build(recipe.load(recipe.settings(), None), recipe.settings())
+
+
+class Noisy(nn.Linear):
+    """Draws random numbers in every pass, and counts the passes in which it is in training mode."""
+
+    trained = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.trained += self.training
+        return super().forward(inputs) + torch.rand(1)
+
+
+@pytest.mark.parametrize(("outputs", "classes"), [(2, 3), (4, 3), (3, 2), (1, 3)])
+def test_a_network_of_other_outputs_than_classes_is_refused(
+    outputs: int, classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = ROWS, LABELS % classes
+    recipe = Recipe(lambda: Data(part, part), lambda: nn.Linear(4, outputs), **SHORT)
+    message = f"the network has {outputs} outputs?, but the data have {classes} classes: build it with data.classes"
+    with pytest.raises(ValueError, match=message):
+        train_one(recipe, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_one_output_is_enough_for_two_classes(flat: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, last = (ROWS, LABELS % 2), [nn.Flatten(0)] if flat else []
+    trial = train_one(
+        Recipe(lambda: Data(part, part), lambda: nn.Sequential(nn.Linear(4, 1), *last), **SHORT), tmp_path, monkeypatch
+    )
+    assert len(trial.predicted("test").target) == 80
+
+
+def test_the_check_of_the_outputs_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Data((ROWS, LABELS), (ROWS, LABELS))
+    network = Noisy(4, 3)
+    monkeypatch.setitem(RECIPES, "mine", Recipe(lambda: data, lambda: network, **SHORT))
+    assert first_network(configure("mine", seed=5), data) is network
+    assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(5)))
+    assert network.training
+    assert not network.trained
 
 
 def test_defaults_of_a_recipe_keep_the_bounds_and_words_of_the_setting() -> None:

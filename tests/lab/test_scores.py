@@ -8,7 +8,7 @@ import torch
 
 import calibrant as cal
 from calibrant_lab.plugins import UnknownNameError
-from calibrant_lab.scores import KEPT, Predicted, best_temperature, check_column, score, scores_of
+from calibrant_lab.scores import KEPT, MetricError, Predicted, best_temperature, check_column, score, scores_of
 from tests.lab.synthetic import noisy
 
 VALIDATION, TEST = (noisy(400, 3, target_seed=seed, seed=seed) for seed in (1, 2))
@@ -63,3 +63,16 @@ def test_where_no_temperature_can_be_fitted_there_is_no_score() -> None:
 def test_a_column_that_there_is_not_is_refused(column: str, error: type[ValueError], message: str) -> None:
     with pytest.raises(error, match=message):
         check_column(column)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("predictions.nothing", r"AttributeError: .*nothing.* in .*mine\.py, line 2\)"),
+        ("None", r"TypeError: float\(\) argument .*NoneType.\)"),
+    ],
+)
+def test_a_metric_of_ones_own_that_raises_is_named_with_its_line(body: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"def bad(predictions):\n    return {body}\n")
+    with pytest.raises(MetricError, match=rf"the metric mine\.py:bad failed \({said}: correct it"):
+        scores_of(VALIDATION, TEST, [f"{tmp_path / 'mine.py'}:bad"])

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ import calibrant as cal
 from calibrant.cli import main
 from calibrant.commands.terminal import timed_bar
 from calibrant.files import FileError, read_predictions
+from calibrant.metrics.predictions import Predictions
+from calibrant.posthoc.notices import FitWarning
+from calibrant.report import Audit, audit
 from calibrant_lab import train as training
 from calibrant_lab.train import resolve, train
 from calibrant_lab.trials import run
@@ -73,7 +77,9 @@ def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: pytest
     command = ["train", "--recipe", "digits", "--method", "esd", "--weight", "1000", "--epochs", "1", "--batch-size"]
     for _ in range(2):  # trained, and shown again
         main_without_exit([*command, "32", "--accelerator", "cpu", "--runs", str(tmp_path)])
-        assert "warning: the objective pulled" in " ".join(capsys.readouterr().err.split())
+        screen = capsys.readouterr()
+        assert "digits, 1 epoch, seed 0" in screen.out
+        assert " ".join(screen.err.split()).count("warning: the objective pulled") == 1
     [trial] = [Trial(one) for one in tmp_path.iterdir() if one.is_dir()]
     assert set(trial.warnings()) == {"outweighs"}
     [line] = warning_lines([trial, trial])
@@ -81,6 +87,19 @@ def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: pytest
     for damaged in ("", "[1, 2]"):
         (trial.folder / "warnings.json").write_text(damaged)
         assert list(trial.warnings().values()) == ["the trial gave warnings, but warnings.json cannot be read"]
+
+
+@pytest.mark.filterwarnings("always::calibrant.posthoc.notices.FitWarning")
+def test_a_warning_about_a_fit_is_printed_once(
+    finished: Trial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def doubtful(name: str, predictions: Predictions) -> Audit:
+        warnings.warn("the fit is [doubtful]", FitWarning, stacklevel=1)
+        return audit(name, predictions)
+
+    monkeypatch.setattr(training, "audit", doubtful)
+    main_without_exit([*COMMAND, "--runs", str(finished.folder.parent)])
+    assert capsys.readouterr().err == "warning: the fit is [doubtful]\n"
 
 
 def test_a_full_disk_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +120,11 @@ def test_a_finished_trial_is_shown_again_and_not_trained_again(
     screen = capsys.readouterr()
     assert f"{100 * finished.result().test['ece']:.2f}" in screen.out
     assert "after VS" in screen.out
-    assert "Recalibration was not tried" in " ".join(screen.out.split())
+    assert "is rejected" in " ".join(screen.out.split())
+    assert "not tried" not in " ".join(screen.out.split())  # the temperature of the validation set is shown
+    page = (finished.folder / "report.html").read_text()
+    assert "None was fitted on these samples." in page
+    assert "not tried" not in page
     assert ".." not in screen.out.replace("...", "")
     assert screen.err == ""
 
@@ -155,7 +178,7 @@ def stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Configura
 
     def stop(configuration: Configuration, step: int) -> Trial:
         def save(self: KeepLast, trainer: Any, *_: object) -> None:
-            self.on_train_epoch_end(trainer)
+            self.save(trainer)
             if trainer.global_step == step:
                 raise StoppedError
 
@@ -228,7 +251,7 @@ def test_ctrl_c_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(self: KeepLast, trainer: Any, *_: object) -> None:
-        self.on_train_epoch_end(trainer)
+        self.save(trainer)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(KeepLast, "on_train_batch_end", interrupt)

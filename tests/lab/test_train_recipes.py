@@ -79,7 +79,7 @@ def test_a_recipe_trains_and_goes_on_after_an_interruption(
     assert 0 <= whole.result().test["accuracy"] <= 1
 
     def stop(self: KeepLast, trainer: Any, *_: object) -> None:
-        self.on_train_epoch_end(trainer)
+        self.save(trainer)
         if trainer.global_step == 2:
             raise StoppedError
 

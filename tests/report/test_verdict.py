@@ -193,6 +193,12 @@ def test_without_a_repair_the_verdict_says_why() -> None:
     )
 
 
+def test_the_verdict_is_silent_about_a_repair_that_was_left_out() -> None:
+    found = report.audit("model", classifier(300, sharpness=2.0), draws=50)
+    said = report.verdict(replace(found, repair=None, problem=""))
+    assert report.verdict(found).startswith(f"{said} Recalibration by ")
+
+
 def test_an_error_within_the_margin_is_accepted_even_if_it_is_rejected() -> None:
     said = said_of(risks(lambda p: p + 0.01, 0.1, 0.9, samples=20_000), draws=100)
     assert "is rejected" in said

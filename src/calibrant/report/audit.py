@@ -111,8 +111,8 @@ class Audit:
         intervals: 95 % intervals of gap, ECE, log loss (``"nll"``) and Brier score.
         findings: Everything about each view; the top label or the risk of class 1 first.
         parts: Calibration and refinement parts of ``"log_loss"`` and ``"brier"``.
-        repair: Effect of recalibration; None if nothing can be fitted.
-        problem: Reason why there is no repair; empty if there is one.
+        repair: Effect of recalibration; None if nothing can be fitted, or if it was left out.
+        problem: Reason why nothing can be fitted; empty if there is a repair, or if it was left out.
         bins: Number of bins of ECE; None for the convention's.
         convention: Convention of ECE.
         seed: Seed of the draws and of the halves.

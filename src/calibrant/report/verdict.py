@@ -52,7 +52,7 @@ def verdict(audit: "Audit") -> str:
     said += [_alone(found, samples) for found in findings if found not in family]
     if family:
         said.append(_together(audit, family, after=findings[0] if findings[0] not in family else None))
-    if any(found.rejected for found in findings):
+    if any(found.rejected for found in findings) and (audit.repair is not None or audit.problem):
         said.append(_hope(audit))
     return " ".join([*said, *_watched(audit)])
 

@@ -1,7 +1,7 @@
 """Samples of any kind, and their batches."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -124,8 +124,8 @@ class Data:
 
     train: Any
     test: Any
-    validation: Any = None
-    classes: int = 0
+    validation: Any = field(default=None, kw_only=True)
+    classes: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         for part in ("train", "test", "validation"):

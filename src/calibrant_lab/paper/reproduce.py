@@ -2,13 +2,17 @@
 
 import gc
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
+import torch
 from rich.console import Console
+from torch import nn
 
+from calibrant.commands.terminal import warnings_shown
 from calibrant.files import FileError, read_json, write_whole
 from calibrant_lab import plugins
 from calibrant_lab.paper.figures import DRAWN, FORMATS, write_figure
@@ -18,6 +22,7 @@ from calibrant_lab.paper.request import Request
 from calibrant_lab.paper.tables.build import Tabulated, tabulate
 from calibrant_lab.paper.tables.formats import Format, for_terminal, render, significance_csv
 from calibrant_lab.score_table import print_whole
+from calibrant_lab.scores import Predicted, score
 from calibrant_lab.shift.evaluation import shift_of
 from calibrant_lab.sweeps.dry_run import estimate, list_trials
 from calibrant_lab.sweeps.live import LiveView
@@ -25,7 +30,7 @@ from calibrant_lab.sweeps.protocol import Plan, Validated, plan, rehearse
 from calibrant_lab.sweeps.run import record, run, validated
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.fit import check_accelerator, prepare
+from calibrant_lab.trials.fit import Prepared, check_accelerator, prepare
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
 from calibrant_lab.trials.provenance import change_lines, other_data, warning_lines
 from calibrant_lab.trials.store import DATA, Store
@@ -50,6 +55,7 @@ class Running:
             raise ValueError("--parallel is for --executor local: a cluster runs as many trials as its resources allow")
 
 
+@warnings_shown()
 def reproduce(
     requests: Sequence[Request],
     store: Store,
@@ -86,6 +92,12 @@ def reproduce(
 def dry_run(request: Request, store: Store, running: Running, console: Console) -> None:
     """List the trials of every sweep, and estimate their cost from a few steps on this machine."""
     measure = cache(partial(estimate, data=request.data, accelerator=running.accelerator))
+    if any(":" in one for sweep in request.sweeps for one in (sweep.select, *sweep.columns)):
+        prepared = None
+        with suppress(ValueError, OSError, ImportError):  # the line about the cost says what is wrong
+            prepared = prepare(request.base.replaced({"reduced_split": True}), request.data)
+        if prepared is not None:
+            _check_metrics(request, prepared)
     for sweep in request.sweeps:
         known, results = _planned(sweep, store)
         console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
@@ -121,8 +133,9 @@ def _planned(sweep: Sweep, store: Store) -> tuple[Plan, dict[Configuration, Vali
 
 
 def _check_data(request: Request, trials: Iterable[Configuration], store: Store) -> None:
-    """Raise ``FileError`` if stored trials used different data: rows of a table must be comparable."""
+    """Raise ``ValueError`` if stored trials used different data, as rows must be comparable, or a metric fails."""
     prepared = prepare(request.base.replaced({"reduced_split": True}), request.data)
+    _check_metrics(request, prepared)
     fingerprint = prepared.loaders.description["fingerprint"]
     for trial in (one for one in trials if one.seed == 0):  # data may depend on the seed
         path = store.trial(trial).folder / DATA
@@ -130,6 +143,17 @@ def _check_data(request: Request, trials: Iterable[Configuration], store: Store)
         if isinstance(found, dict) and found.get("fingerprint", fingerprint) != fingerprint:
             reason = "was run with different data: give the --data-dir it was run with, or another --runs"
             raise FileError(path.parent, reason)
+
+
+def _check_metrics(request: Request, prepared: Prepared) -> None:
+    """Compute every metric of the user once, from random logits of the real targets; raise if one raises."""
+    for sweep in request.sweeps:
+        for part, columns in (("validation", (sweep.select,)), ("test", sweep.columns)):
+            target, classes = prepared.loaders.targets[part], prepared.loaders.classes
+            for name in {one.partition("+")[0] for one in columns if ":" in one}:
+                noise = torch.randn(len(target), classes, generator=torch.Generator().manual_seed(0))
+                # Right more often than not, as those of a trained network.
+                score(name, Predicted(noise + 2 * nn.functional.one_hot(target, classes), target))
 
 
 def _show(request: Request, store: Store, format: Format, out: Path | None, console: Console) -> bool:  # noqa: A002

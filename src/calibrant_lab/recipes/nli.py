@@ -27,7 +27,7 @@ def text_pairs(found: TextData, settings: PairSettings) -> Data:
         TokenisedPairs(pairs, tokenizer, max_length=settings.max_length)
         for pairs in (found.train, found.validation, found.test)
     )
-    return Data(train, test, validation, classes=found.classes)
+    return Data(train, test, validation=validation, classes=found.classes)
 
 
 def text_classifier(data: Data, settings: PairSettings) -> nn.Module:

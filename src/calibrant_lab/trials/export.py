@@ -1,6 +1,7 @@
 """Finished trials as one file."""
 
 import math
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.files import FileError, read_json, whole_or_not_at_all, write_json
+from calibrant.report.formats import counted
 from calibrant_lab import plugins
 from calibrant_lab.trials.listing import look, order
 from calibrant_lab.trials.store import DATA, Result, Store, Trial
@@ -17,19 +19,19 @@ def export(store: Store, path: Path, *, predictions: bool = False) -> int:
     """Write the finished trials to one JSON file, without networks and local paths; return their number.
 
     A damaged trial is an error, since an incomplete file would look complete. Trials of recipes and methods that this
-    installation does not know are left out. Predictions go to an .npz file beside it.
+    installation does not know are left out, and counted on stderr. Predictions go to an .npz file beside it.
     """
-    found: list[tuple[Trial, Result]] = []
-    for trial in store.trials():
-        run = look(trial)
-        if run.status == "damaged":
-            raise FileError(trial.folder, f"cannot be exported: {run.problem}")
-        if run.result is not None:
-            found.append((trial, run.result))
+    runs = [look(trial) for trial in store.trials()]
+    if damaged := next((run for run in runs if run.status == "damaged"), None):
+        raise FileError(damaged.trial.folder, f"cannot be exported: {damaged.problem}")
+    found = [(run.trial, run.result) for run in runs if run.result is not None]
     found.sort(key=lambda pair: order(pair[1].configuration))
     write_json(path, {"trials": [_exported(trial, result) for trial, result in found]})
     if predictions:
         _write_predictions(path.with_suffix(".npz"), [trial for trial, _ in found])
+    if unknown := sum(run.status == "unknown" for run in runs):
+        were = "was" if unknown == 1 else "were"
+        sys.stderr.write(f"calibrant: {counted(unknown, 'trial')} unknown to this installation {were} skipped\n")
     return len(found)
 
 

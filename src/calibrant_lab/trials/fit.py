@@ -4,7 +4,7 @@ import logging
 import random
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +19,10 @@ from torch import nn
 
 from calibrant.torch_private import BatchNorm
 from calibrant.training import CalibrationWarning, InterleavedLoader, interleave
-from calibrant.training.forward import logits_of
+from calibrant.training.forward import evaluating, logits_of
 from calibrant.training.ignored import minimum_samples
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
-from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.randomness import kept_random_state, random_state, set_random_state
 from calibrant_lab import plugins
 from calibrant_lab.data.samples import Data
 from calibrant_lab.scores import Predicted
@@ -82,9 +82,23 @@ def first_network(configuration: Configuration, data: Data) -> nn.Module:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator that third-party transforms use)
     network = configuration.of_recipe.build(data, configuration.settings)
+    _check_width(network, data)
     if configuration.settings.compile:
         network.compile()
     return network
+
+
+def _check_width(network: nn.Module, data: Data) -> None:
+    """Raise ``ValueError`` if a network has more or fewer outputs than there are classes; nothing is changed by it."""
+    width = data.classes
+    # What cannot be predicted in this way fails in training, with its traceback.
+    with suppress(Exception), kept_random_state(), evaluating(network), torch.no_grad():
+        inputs, _ = next(iter(data.test.batches(2, torch.arange(min(2, len(data.test.labels))))))
+        logits = logits_of(network, inputs)
+        width = logits.shape[1] if logits.dim() > 1 else 1
+    if width != data.classes and (width, data.classes) != (1, 2):
+        counts = f"the network has {width} output{'s' * (width != 1)}, but the data have {data.classes} classes"
+        raise ValueError(f"{counts}: build it with data.classes outputs, or give Data the right classes=")
 
 
 def fit(

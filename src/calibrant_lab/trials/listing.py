@@ -1,6 +1,6 @@
 """`calibrant runs`: list a store, show one trial, and remove what is no longer needed."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrant.files import FileError, read_json
+from calibrant.report.formats import counted
 from calibrant_lab import plugins
 from calibrant_lab.columns import column
 from calibrant_lab.methods import METHODS
@@ -54,23 +55,33 @@ def look(trial: Trial) -> Run:
         return Run(trial, "damaged", problem=str(error))
 
 
+def unknown_by_reason(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Trials unknown to this installation, grouped by the reason, which is shown without the path of the trial."""
+    groups = defaultdict(list)
+    for run in runs:
+        if run.status == "unknown":
+            groups[str(run.problem).removeprefix(f"{run.trial.folder / kept.CONFIGURATION}: ")].append(run)
+    return groups
+
+
 def list_runs(store: Store, console: Console) -> None:
     """Show all trials, grouped by recipe, model and number of epochs."""
     runs = [look(trial) for trial in store.trials()]
     readable = [(run.configuration, run) for run in runs if run.configuration is not None]
     readable.sort(key=lambda pair: order(pair[0]))
     for (recipe, model, epochs), group in groupby(readable, lambda pair: _group(pair[0])):
-        console.print(_listed(group, title=", ".join(filter(None, (recipe, model, f"{epochs} epochs")))))
-    for run in runs:
-        if run.problem is not None:
-            _show_problem(run, console)
+        console.print(_listed(group, title=", ".join(filter(None, (recipe, model, counted(epochs, "epoch"))))))
+    for run in (run for run in runs if run.status == "damaged"):
+        _show_problem(run, console)
+    for first, *others in unknown_by_reason(runs).values():
+        _show_problem(first, console, f" (and {counted(len(others), 'other trial')})" * bool(others))
     for line in change_lines(run.result for run in runs if run.result is not None):
         console.print(f"[yellow]changed[/] {escape(line)}", highlight=False, soft_wrap=True)
     console.print(_summary(runs), highlight=False, soft_wrap=True)
 
 
-def _show_problem(run: Run, console: Console) -> None:
-    console.print(_status(run), escape(str(run.problem)), highlight=False, soft_wrap=True)
+def _show_problem(run: Run, console: Console, more: str = "") -> None:
+    console.print(_status(run), escape(f"{run.problem}{more}"), highlight=False, soft_wrap=True)
 
 
 def _group(configuration: Configuration) -> tuple[str, str, int]:
@@ -116,7 +127,7 @@ def _status(run: Run) -> Text:
 def _summary(runs: list[Run]) -> str:
     counts = Counter[str](run.status for run in runs)
     parts = [f"{counts[status]} {status}" for status in COLOURS if counts[status]]
-    text = f"{len(runs)} {'trial' if len(runs) == 1 else 'trials'}" + (f": {', '.join(parts)}" if parts else "")
+    text = counted(len(runs), "trial") + (f": {', '.join(parts)}" if parts else "")
     text += f"; {size(sum(run.trial.size() for run in runs))}"
     if counts["done"]:
         seconds = sum(run.result.cost.seconds for run in runs if run.result is not None)
@@ -135,8 +146,8 @@ def show_run(store: Store, prefix: str, console: Console) -> None:
     head = f"[bold]{escape(label(c))}[/] on {escape(plugins.short(c.recipe))}, seed {c.seed}:"
     console.print(head, _status(run), highlight=False, end="\n\n")
     changes = changes_of(c)
-    _pairs(console, "options of the method", dict(c.options))
-    _pairs(console, "settings other than the recipe's", changes)
+    _pairs(console, "options of the method", {name: str(value) for name, value in c.options})
+    _pairs(console, "settings other than the recipe's", {name: str(value) for name, value in changes.items()})
     settings = c.settings.to_dict().items()
     rest = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in settings if name not in changes)
     console.print(f"[dim]the recipe's: {escape(rest)}[/]\n", highlight=False)
@@ -165,8 +176,14 @@ def _show_result(result: Result, console: Console) -> None:
 
 
 def _pairs(console: Console, title: str, content: dict[str, Any]) -> None:
-    shown = ", ".join(f"{name.replace('_', '-')} [bold]{escape(str(value))}[/]" for name, value in content.items())
-    console.print(f"{title}: {shown or 'none'}\n", highlight=False)
+    texts = {name: _text(value) for name, value in content.items() if value not in (None, {})}
+    shown = ", ".join(f"{name.replace('_', '-')} [bold]{escape(text)}[/]" for name, text in texts.items())
+    # The name of a source, such as a.py:b, is not an emoji.
+    console.print(f"{title}: {shown or 'none'}\n", highlight=False, emoji=False)
+
+
+def _text(value: Any) -> str:
+    return ", ".join(f"{name}: {one}" for name, one in value.items()) if isinstance(value, dict) else str(value)
 
 
 def find(store: Store, prefix: str) -> Trial:

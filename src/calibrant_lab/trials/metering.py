@@ -40,6 +40,8 @@ class Meter(Callback):
         self._began = (0.0, 0.0)
         self._images = 0
         self._peak_memory = 0
+        # So that scoring takes no longer than training.
+        self._apart = math.ceil(len(prepared.loaders.targets["test"]) / prepared.loaders.description["train"])
         self._signed = -SECONDS_BETWEEN_SIGNS
         _forget_peak_memory()
 
@@ -51,7 +53,7 @@ class Meter(Callback):
         """Score the previous epoch; here, since it may have ended before the run was resumed."""
         if not module.history or (epoch := int(module.history[-1]["epoch"])) in self._scores:
             return
-        if is_scored(epoch + 1):
+        if is_scored(epoch + 1, self._apart):
             self._score(epoch, module)
             self._sign(trainer)
 
@@ -124,17 +126,19 @@ class Meter(Callback):
         self._signed = time.monotonic()
 
 
-def is_scored(epoch: int) -> bool:
+def is_scored(epoch: int, apart: int = 1) -> bool:
     """Whether the test set is scored after an epoch: each of the first 20, every 2nd up to 40, every 4th up to 80, ...
 
-    It does not depend on the number of epochs, so that a run that is prolonged has the history of one that is not.
-    The last epoch always is, by :meth:`Meter.history`.
+    Never more often than every ``apart`` epochs. This does not depend on the number of epochs, so that a run that is
+    prolonged has the history of one that is not. The last epoch always is, by :meth:`Meter.history`.
 
     Example:
         >>> [epoch for epoch in range(1, 61) if is_scored(epoch)][17:]
         [18, 19, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 44, 48, 52, 56, 60]
+        >>> [epoch for epoch in range(1, 61) if is_scored(epoch, 10)]
+        [10, 20, 30, 40, 50, 60]
     """
-    return epoch % (1 << max(0, math.ceil(math.log2(epoch / ALL_SCORED)))) == 0
+    return epoch % max(apart, 1 << max(0, math.ceil(math.log2(epoch / ALL_SCORED)))) == 0
 
 
 def _scores(predicted: Predicted) -> dict[str, float]:

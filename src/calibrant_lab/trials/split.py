@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from calibrant.training import interleaved_split
-from calibrant_lab.data.samples import Data
+from calibrant_lab.data.samples import Data, Samples, TensorSamples
 from calibrant_lab.trials.configuration import Configuration
+
+# Numbers in a batch that is only predicted: a network of table rows spends most of its time between smaller batches.
+PREDICTED_AT_ONCE = 2**15
 
 
 class Parts(NamedTuple):
@@ -27,6 +30,8 @@ class Loaders(NamedTuple):
     calibration: Iterable[Any] | None
     validation: Iterable[Any]
     test: Iterable[Any]
+    targets: dict[str, Tensor]  # of the validation and the test set
+    classes: int
     description: dict[str, Any]  # sizes, and a fingerprint of the data
 
 
@@ -58,7 +63,15 @@ def make_loaders(configuration: Configuration, data: Data, *, minimum_samples: i
         held_out_size = configuration.settings.calibration_batch_size or size
         calibration = data.train.batches(held_out_size, parts.calibration, training=True)
     validation = data.train.batches(size, parts.validation) if own is None else own.batches(size)
-    return Loaders(train, calibration, validation, data.test.batches(size), _described(data, parts))
+    test = data.test.batches(_size_of_prediction(data.test, size))
+    validated = data.train.labels[parts.validation] if own is None else own.labels
+    targets = {"validation": validated, "test": data.test.labels}
+    return Loaders(train, calibration, validation, test, targets, data.classes, _described(data, parts))
+
+
+def _size_of_prediction(samples: Samples, size: int) -> int:
+    """Samples per batch of the test set: more than in training if they are small."""
+    return max(size, PREDICTED_AT_ONCE // samples.x[0].numel()) if isinstance(samples, TensorSamples) else size
 
 
 def _described(data: Data, parts: Parts) -> dict[str, Any]:

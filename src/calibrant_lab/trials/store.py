@@ -19,7 +19,6 @@ import torch
 from filelock import FileLock, Timeout
 
 from calibrant.files import FileError, read_json, read_predictions, write_json
-from calibrant.training.running_scores import with_current_names
 from calibrant_lab import plugins
 from calibrant_lab.scores import ALIASES, Predicted, score, scores_of
 from calibrant_lab.trials.configuration import Configuration, from_dict
@@ -185,6 +184,9 @@ class Trial:
 
     def history(self) -> list[dict[str, float]]:
         """Scores of every epoch: ``train_...``, ``validation_...`` and ``test_...``."""
+        # Imported here, since training imports torch's compiler, which takes two seconds.
+        from calibrant.training.running_scores import with_current_names
+
         with _explained(self.folder / HISTORY) as found:
             rows = [with_current_names(row) for row in found]
             return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]

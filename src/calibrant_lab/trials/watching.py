@@ -8,11 +8,15 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from rich.progress import Progress, TaskID
 
+# Less than this is lost when a run is interrupted; short epochs would take longer to save than to train again.
+SECONDS_BETWEEN_EPOCHS = 1.0
+
 
 class KeepLast(Checkpoint):
-    """Keep the last checkpoint: saved after every epoch, and every ``seconds`` within long epochs.
+    """Keep the last checkpoint: saved after the last epoch and others, and every ``seconds`` within long epochs.
 
-    Resuming from it does not change the result.
+    An epoch that ends within a second of the last checkpoint is not saved, unless it is the last. Resuming from a
+    checkpoint does not change the result.
     """
 
     def __init__(self, path: Path, *, seconds: float = 60) -> None:
@@ -27,9 +31,15 @@ class KeepLast(Checkpoint):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Save if ``seconds`` have passed."""
         if time.monotonic() - self._saved >= self.seconds:
-            self.on_train_epoch_end(trainer)
+            self.save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Save if a second has passed, or training ends here."""
+        last = trainer.current_epoch + 1 == trainer.max_epochs or trainer.global_step == trainer.max_steps
+        if last or trainer.should_stop or time.monotonic() - self._saved >= SECONDS_BETWEEN_EPOCHS:
+            self.save(trainer)
+
+    def save(self, trainer: Trainer) -> None:
         """Save the checkpoint."""
         trainer.save_checkpoint(self.path)
         self._saved = time.monotonic()

@@ -5,15 +5,21 @@ import io
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from calibrant.cli import main
+from calibrant.training import CalibrationWarning
 from calibrant_lab.paper import reproduce
 from calibrant_lab.paper.request import requested
+from calibrant_lab.sweeps.dry_run import Estimate
 from calibrant_lab.sweeps.run import recorded
 from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.trials.configuration import Configuration
+from calibrant_lab.trials.fit import prepare
 from calibrant_lab.trials.store import Store
 
 SMALL = ["--recipe", "digits", "--profile", "quick", "--methods", "esd", "--epochs", "1"]
@@ -52,6 +58,21 @@ def test_a_dry_run_lists_every_trial_and_runs_none(tmp_path: Path, capsys: pytes
     numbers = [line.split()[0] for line in shown.splitlines() if line.split() and line.split()[0].isdecimal()]
     assert numbers[:70] == [str(number) for number in range(1, 71)]
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_prints_a_warning_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warned(trial: Configuration, **_: Any) -> Estimate:
+        del trial
+        warnings.warn("the objective is silent", CalibrationWarning, stacklevel=1)
+        return Estimate(1.0, 1, 1, False)
+
+    monkeypatch.setattr(reproduce, "estimate", warned)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CalibrationWarning)
+        call("reproduce", "table1", *SMALL, "--runs", tmp_path / "runs", "--dry-run")
+    assert capsys.readouterr().err == "warning: the objective is silent\n"
 
 
 def test_the_same_command_again_trains_nothing_and_prints_the_same(
@@ -386,3 +407,23 @@ def test_rows_and_columns_of_ones_own_are_those_of_the_table_asked_for() -> None
     assert [sweep.methods for sweep in every.sweeps] == [("mdca",), ("esd",), ("ece", "esd")]
     [second] = requested("table2", ["digits"], "quick", changes)
     assert [(sweep.name, sweep.methods, sweep.columns) for sweep in second.sweeps] == [("table2", ("mdca",), ("nll",))]
+
+
+@pytest.mark.parametrize("option", ["--columns", "--select"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_metric_that_raises_is_told_before_any_training(
+    option: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text("def bad(predictions):\n    raise KeyError('absent')\n")
+    given = [*SMALL, option, f"{tmp_path / 'own.py'}:bad", "--runs", str(tmp_path / "runs"), *more]
+    call("reproduce", "table1", *given, code=2)
+    said = capsys.readouterr().err
+    assert re.search(r"the metric own\.py:bad failed \(KeyError: 'absent' in .*own\.py, line 2\): correct it", said)
+    assert said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_metric_that_needs_the_real_rows_and_classes_is_not_refused() -> None:
+    changes = {"columns": ("calibrant_lab.recipes.made:error_of_p",), "settings": {"rows": 100, "test_rows": 50}}
+    (request,) = requested("table1", ("made",), "quick", changes)
+    reproduce._check_metrics(request, prepare(request.base))

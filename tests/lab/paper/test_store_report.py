@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from calibrant.cli import app
 from calibrant.files import FileError
 from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.paper.store_report import render_store, write_store_report
@@ -92,6 +93,12 @@ def test_the_same_trials_give_the_same_page(tmp_path: Path) -> None:
     assert render_store(Store(tmp_path)) == render_store(Store(tmp_path))
 
 
+def test_the_command_prints_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_trial(Store(tmp_path / "runs"), QUICK)
+    app(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")], result_action="return_value")
+    assert capsys.readouterr().out == f"Report: {tmp_path / 'page.html'}\n"
+
+
 @pytest.mark.slow
 def test_a_page_of_one_trial_reads_well(tmp_path: Path) -> None:
     record(SWEEP, Store(tmp_path))
@@ -174,6 +181,22 @@ def test_a_sweep_of_a_recipe_that_is_not_known_here_does_not_hide_the_others(tmp
     assert recorded(store) == [SWEEP]
 
 
+def test_trials_of_a_recipe_that_is_not_known_here_are_no_failures(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in (0, 1, 2):
+        write_trial(store, QUICK.replaced({"seed": seed}))
+    for path in tmp_path.glob("*/config.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"recipe": "/gone/mine.py:mine"}))
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "mine.toml").write_text('recipe = "/gone/mine.py:mine"\n')
+    texts = texts_of(Store(tmp_path))
+    assert "3 trials of 1 sweep that cannot be loaded here" in texts
+    assert "Unknown to this installation" in texts
+    assert "Failures" not in texts
+    [reason] = [text for text in texts if text.endswith("(3 trials)")]
+    assert reason.startswith("recipe '/gone/mine.py:mine' cannot be loaded")
+
+
 @pytest.mark.slow
 def test_a_phone_shows_scores_before_anything_is_scrolled(tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -192,3 +215,12 @@ def test_a_phone_shows_scores_before_anything_is_scrolled(tmp_path: Path) -> Non
         browser.close()
     # Accuracy and ECE of all five rows.
     assert sum("±" in text for text in seen) >= 10
+
+
+def test_a_metric_that_raises_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def bad(predictions):\n    raise KeyError('absent')\n")
+    store = filled_store(tmp_path / "runs")
+    record(SWEEP.model_copy(update={"columns": ("accuracy", f"{tmp_path / 'own.py'}:bad")}), store)
+    page = render_store(store)
+    assert "the metric own.py:bad failed (KeyError" in page
+    assert "own.py, line 2): correct it" in page

@@ -62,12 +62,19 @@ def test_half_of_the_results_are_not_exported_as_all(store: Store, tmp_path: Pat
     assert not (tmp_path / "runs.json").exists()
 
 
-def test_trials_of_something_unknown_are_left_out(store: Store, tmp_path: Path) -> None:
+def test_trials_of_something_unknown_are_left_out_and_counted(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = store.trial(ESD).folder / kept.CONFIGURATION
     write_json(path, read_json(path) | {"method": "/somewhere/else.py:mine"})
     assert export(store, tmp_path / "runs.json", predictions=True) == 1
+    assert capsys.readouterr().err == "calibrant: 1 trial unknown to this installation was skipped\n"
     assert [one["configuration"]["method"] for one in read_json(tmp_path / "runs.json")["trials"]] == ["nll"]
     assert list(Store(store.folder).to_frame()["method"]) == ["nll"]
+    path = store.trial(NLL).folder / kept.CONFIGURATION
+    write_json(path, read_json(path) | {"method": "/somewhere/else.py:mine"})
+    assert export(Store(store.folder), tmp_path / "runs.json") == 0
+    assert "2 trials unknown to this installation were skipped" in capsys.readouterr().err
 
 
 def test_the_command_exports_predictions_from_which_the_scores_can_be_computed(store: Store, tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def test_a_trial_of_something_unknown_is_listed_as_such_and_left_alone(store: St
     assert path.exists()
 
 
+def test_trials_unknown_for_the_same_reason_are_listed_once(store: Store, console: Console) -> None:
+    for one in (FOCAL, MMCE, NLL):
+        path = store.trial(one).folder / kept.CONFIGURATION
+        write_json(path, read_json(path) | {"recipe": "/somewhere/else.py:mine"})
+    listing.list_runs(store, console)
+    [line] = [line for line in shown(console) if line.startswith("unknown")]
+    assert line.endswith("(and 2 other trials)")
+
+
 def test_what_has_changed_since_is_told(store: Store, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cal, "__version__", "9.9.9")
     listing.list_runs(store, console)
@@ -135,6 +144,13 @@ def test_one_trial_is_shown_with_all_that_is_known(store: Store, console: Consol
     assert {"89.00", "6.00", "2.00", "3.00", "0.3000"} <= set(text.split())
     assert "temperature 1.2" in text
     assert "changed" not in text
+
+
+def test_data_and_sources_are_shown_as_text(store: Store, console: Console) -> None:
+    path = store.trial(ESD).folder / kept.DATA
+    write_json(path, {"train": 80, "sources": {"a.py:a": "0123", "b.py:b": "4567"}, "folder": None})
+    listing.show_run(store, store.trial(ESD).identity, console)
+    assert "data: train 80, sources a.py:a: 0123, b.py:b: 4567\n" in console.export_text()
 
 
 def test_a_failed_trial_is_shown_with_its_traceback(store: Store, console: Console) -> None:

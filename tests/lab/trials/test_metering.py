@@ -117,3 +117,11 @@ def test_its_state_is_plain_and_goes_on(tmp_path: Path) -> None:
     assert 90 <= cost.processor_seconds < 100
     assert (cost.images, cost.peak_memory) == (7, 10**15)
     assert json.loads(json.dumps(later.state_dict()["scores"])) == {"0": {"test_ece": 0.5}}
+
+
+def test_a_large_test_set_is_scored_no_longer_than_is_trained(tmp_path: Path) -> None:
+    settings = {"epochs": 7, "rows": 100, "test_rows": 300, "batch_size": 50}
+    prepared = prepare(configure("made", "nll", settings=settings))
+    meter = Meter(prepared, tmp_path / "progress.json")
+    history = meter.history(fit(prepared, callbacks=[meter], accelerator="cpu"))
+    assert [int(row["epoch"]) + 1 for row in history if "test_nll" in row] == [3, 6, 7]

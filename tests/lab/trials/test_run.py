@@ -67,7 +67,7 @@ def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run to a checkpoint right after a step, and no further."""
 
     def stop(self: KeepLast, trainer: Any, *_: object) -> None:
-        self.on_train_epoch_end(trainer)
+        self.save(trainer)
         if trainer.global_step == step:
             raise KilledError
 

@@ -66,8 +66,18 @@ def test_batches_have_the_sizes_of_the_configuration() -> None:
 def test_the_fingerprint_tells_data_apart() -> None:
     made = [
         Data(rows(90), rows(30)), Data(rows(90), rows(30)), Data(rows(90, 1), rows(30)), Data(rows(90), rows(30, 1)),
-        Data(rows(90), rows(30), rows(30)),
+        Data(rows(90), rows(30), validation=rows(30)),
     ]  # fmt: skip
     found = [make_loaders(NLL, data, minimum_samples=3).description["fingerprint"] for data in made]
     assert found[0] == found[1]
     assert len(set(found)) == 4
+
+
+def test_small_test_rows_are_predicted_in_larger_batches_and_large_ones_are_not() -> None:
+    for features, size in ((20, 1638), (1024, 32), (4096, 32)):
+        x, y = torch.zeros(2000, features), torch.arange(2000) % 2
+        data = Data((x, y), (x, y), classes=2)
+        loaders = make_loaders(NLL.replaced({"batch_size": 32}), data, minimum_samples=3)
+        assert len(next(iter(loaders.test))[1]) == size
+        assert len(next(iter(loaders.train))[1]) == 32
+        assert len(loaders.targets["test"]) == 2000
