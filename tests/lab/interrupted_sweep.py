@@ -22,7 +22,7 @@ from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
 from calibrant_lab.trials.store import Store, Trial
 
 SWEEP = Sweep(
-    recipe="digits", methods=("esd",), seeds=2, grids={"weight": (1.0,)}, settings={"batch_size": 256, "epochs": 8}
+    recipe="digits", methods=("esd",), seeds=2, grids={"weight": (1.0,)}, settings={"batch_size": 256, "epochs": 16}
 )
 TRIALS = 6  # two networks for each of NLL, NLL on the reduced split, and ESD
 PATIENCE = 600.0  # seconds, on a busy machine

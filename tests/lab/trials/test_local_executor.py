@@ -1,6 +1,5 @@
 """Whatever is killed, and whenever, the same command ends with the same table, and repeats no finished trial."""
 
-import math
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import torch
 
 from calibrant_lab.trials import local_executor
 from calibrant_lab.trials.local_executor import ATTEMPTS, Ended, LocalExecutor, Losses, note_failure
-from calibrant_lab.trials.store import Store
+from calibrant_lab.trials.store import CHECKPOINT, Store, Trial
 from tests.lab.interrupted_sweep import (
     SWEEP,
     TRIALS,
@@ -87,27 +86,28 @@ def test_a_sweep_killed_again_and_again_ends_as_if_it_had_not_been(
     # A worker in the middle of a trial, which another then takes up; and the command, in the middle of some.
     process = begin(folder, "local")
     os.kill(someone_at_work(folder, chance.uniform(1, 4), process), signal.SIGKILL)
-    until(lambda: finished(folder) and begun(folder, 3, 6), process)
+    until(lambda: finished(folder) and any(checkpoint(one).exists() for one in begun(folder, most=12)), process)
     workers = descendants(process.pid)
     end(process, signal.SIGKILL)
     leave(workers)
-    done, half = finished(folder), epochs(folder)
+    done, half = finished(folder), saved(folder)
     assert 0 < len(done) < 2 * TRIALS
-    assert max(half.values()) >= 3
+    assert max(half.values()) >= 1
 
     # Two commands at once, the first of which to train is interrupted: the other ends, and where one of them took up
-    # a trial, it was not from the start.
+    # a trial, it was from its checkpoint.
     commands = [begin(folder, "local", "1"), begin(folder, "local", "1")]
     least = dict(half)
 
     def watch() -> bool:
         for name, at in epochs(folder).items():
-            least[name] = min(at, least.get(name, at))
+            if name in half:
+                least[name] = min(at, least[name])
         return commands[0].poll() is not None
 
     def interrupt() -> bool:
         watch()
-        holders = {holder(one) for one in begun(folder, most=5)}  # so that a command is not just about to end
+        holders = {holder(one) for one in begun(folder, most=12)}  # so that a command is not just about to end
         at_work = [one for one in commands if holders & set(descendants(one.pid))]
         for one in at_work[:1]:
             commands.remove(one)
@@ -122,9 +122,19 @@ def test_a_sweep_killed_again_and_again_ends_as_if_it_had_not_been(
     assert said.count("Traceback") == 1  # ours: workers do not hear of it
     until(watch)
     assert end(commands[0]) == (0, "")
-    assert all(least[name] >= math.ceil(at) - 1 for name, at in half.items())
+    assert least == half
     assert {name: when for name, when in finished(folder).items() if name in done} == done
     assert left_by(folder) == left_by(undisturbed)
+
+
+def checkpoint(trial: Trial) -> Path:
+    return trial.folder / CHECKPOINT
+
+
+def saved(folder: Path) -> dict[str, float]:
+    """Epochs in the checkpoints of unfinished trials."""
+    paths = [path for one in trials(folder) if (path := checkpoint(one)).exists()]
+    return {path.parent.name: torch.load(path, weights_only=True)["epoch"] + 1 for path in paths}
 
 
 def epochs(folder: Path) -> dict[str, float]:
