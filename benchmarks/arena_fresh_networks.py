@@ -8,6 +8,7 @@ on, one half calibrates and the other tests, then the other way round.
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks import arena_fresh_second
+from benchmarks import arena_fresh_second, arena_fresh_third
 from benchmarks.arena_fresh_sources import BUCKETS, Rows, load
 
+# Their sources need no folder, and their tasks are split once.
+LATER = {**arena_fresh_second.TASKS, **arena_fresh_third.TASKS}
 Predictions = dict[str, NDArray[Any]]
 Labels = Callable[[Tensor], Tensor]
 # Of the hundred classes of Tiny-ImageNet, in the order of their WordNet numbers, these many are animals.
@@ -96,18 +99,20 @@ def source_of(task: str) -> str:
     return task.split("-")[0]
 
 
+def _later(task: str) -> ModuleType:
+    return arena_fresh_second if task in arena_fresh_second.TASKS else arena_fresh_third
+
+
 def predictions(task: str, folder: Path, cache: Path) -> Predictions:
     """Calibration and test part of every network and split, by the arena's keys."""
     source = source_of(task)
-    rows = _of(
-        task, arena_fresh_second.load(source) if task in arena_fresh_second.TASKS else load(source, folder, cache)
-    )
+    rows = _of(task, load(source, folder, cache) if task in TASKS else _later(task).load(source))
     order = np.random.default_rng(zlib.crc32(task.encode())).permutation(len(rows.other_y))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
     found: Predictions = {}
     for name, recipe in RECIPES.items():
         p = _trained(rows, recipe, seed=zlib.crc32(f"{task} {name}".encode()))
-        for split in range(1 if task in arena_fresh_second.TASKS else 2):
+        for split in range(2 if task in TASKS else 1):
             for part, half in (("cal", halves[split]), ("test", halves[1 - split])):
                 found[f"{name}-{split}/{part}"] = p[half].astype(np.float32)
                 found[f"{name}-{split}/{part}_y"] = rows.other_y.numpy()[half]
@@ -121,7 +126,7 @@ def _of(task: str, rows: Rows) -> Rows:
         if task.endswith("-two"):  # side by side with the next, so that every image is once on the left
             other = torch.arange(len(y)).roll(1)
             return torch.cat((x, x[other]), dim=3), 10 * y + y[other]
-        y = (TASKS | arena_fresh_second.TASKS)[task](y)
+        y = (TASKS | LATER)[task](y)
         return x[y >= 0], y[y >= 0]
 
     return Rows(*part(rows.x, rows.y), *part(rows.other_x, rows.other_y))

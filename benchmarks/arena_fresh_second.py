@@ -126,12 +126,13 @@ def _numbers(parts: Sequence[str]) -> Tensor:
     return torch.tensor([1 + zlib.crc32(part.encode()) % (BUCKETS - 1) for part in parts])
 
 
-def _words(rows: Sequence[Sequence[str]], labels: Sequence[int], train: int = TRAIN, other: int = OTHER) -> Rows:
+def words(rows: Sequence[Sequence[str]], labels: Sequence[int], train: int = TRAIN, other: int = OTHER) -> Rows:
+    """Rows of words as numbers, padded."""
     padded = nn.utils.rnn.pad_sequence([_numbers(row) for row in rows], batch_first=True)
     return cut(padded, torch.tensor(labels), train, other)
 
 
-def _grams(name: str) -> list[str]:
+def grams(name: str) -> list[str]:
     """The 1-, 2- and 3-grams of a name."""
     name = f"<{name.lower()[:30]}>"
     return [name[i : i + n] for n in (1, 2, 3) for i in range(len(name) - n + 1)]
@@ -145,7 +146,7 @@ def _genders() -> Rows:
         kind, name = line[:2].strip(), line[2:29].strip()
         if line[:1] not in "#=" and name:
             found[name] = {"M": 0, "F": 1}.get(kind, 2)
-    return _words([_grams(name) for name in found], list(found.values()))
+    return words([grams(name) for name in found], list(found.values()))
 
 
 def _glyphs() -> Rows:
@@ -181,7 +182,7 @@ def _library() -> Rows:
             words = "".join(c if c.isalnum() or c == "_" else " " for c in line).split()
             rows.append([*words, f"ends {line[-1]}", f"indented {len(lines[k]) - len(lines[k].lstrip())}"])
             labels.append(place + APART * (not lines[k + 1].strip()))
-    return _words(rows, labels, 12_000, 10_000)
+    return words(rows, labels, 12_000, 10_000)
 
 
 def _locales() -> Rows:
@@ -200,9 +201,9 @@ def _locales() -> Rows:
     for place, code in enumerate(codes):
         found = every[code]
         for k in np.random.default_rng(place).permutation(len(found))[: 500 if place < len(LANGUAGES) else 180]:
-            rows.append(_grams(found[k]))
+            rows.append(grams(found[k]))
             labels.append(place)
-    return _words(rows, labels, 10_000, 10_000)
+    return words(rows, labels, 10_000, 10_000)
 
 
 def _sounds() -> Rows:
@@ -217,9 +218,9 @@ def _sounds() -> Rows:
         word = words[k]
         stresses = [sound[-1] for sound in found[word] if sound[-1].isdigit()]
         if stresses and ranks[ends[word]] < APART:
-            rows.append(_grams(word))
+            rows.append(grams(word))
             labels.append(ranks[ends[word]] + APART * (stresses[0] == "1") + 2 * APART * (len(stresses) - 1))
-    return _words(rows, labels, 12_000, 12_000)
+    return words(rows, labels, 12_000, 12_000)
 
 
 def _unicode() -> Rows:
@@ -235,4 +236,4 @@ def _unicode() -> Rows:
         ):
             rows.append(name.split()[1:])
             labels.append(CATEGORIES.index(category))
-    return _words(rows, labels, 6000, OTHER)
+    return words(rows, labels, 6000, OTHER)

