@@ -9,6 +9,7 @@ from rich.console import Console
 import calibrant as cal
 from calibrant.files import read_predictions, write_predictions
 from calibrant.report import audit, write_report
+from calibrant.report.formats import counted
 from calibrant_lab.columns import Column, column
 from calibrant_lab.paper.tables.significance import holm, least_p, paired_test
 from calibrant_lab.recipes.made import true_test_probabilities
@@ -126,7 +127,7 @@ def _show(
 ) -> None:
     settings = sweep.base.settings
     rows, test_rows = settings.rows, settings.test_rows  # type: ignore[attr-defined]
-    title = f"Synthetic data, {settings.epochs} epochs, {len(scores[LOOP])} seeds"
+    title = f"Synthetic data, {counted(settings.epochs, 'epoch')}, {counted(len(scores[LOOP]), 'seed')}"
     print_whole(console, score_table(scores, columns, title=title, apart=TRUTH))
     held_out = math.floor(settings.calibration_fraction * rows)
     about = (

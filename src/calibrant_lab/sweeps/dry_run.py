@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from torch import nn
 
+from calibrant.report.formats import counted
 from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.score_table import print_whole
 from calibrant_lab.sweeps.protocol import Plan, Row
@@ -97,7 +98,7 @@ def list_trials(
             state = "done" if finished else "waits" if unknown else "to do"
             table.add_row(str(len(listed)), row.name, step, _settings(trial, row, unknown), str(trial.seed), state)
     print_whole(console, table)
-    counts = f"{len(listed)} trials, {len(listed) - len(to_do)} done, {len(to_do)} to do."
+    counts = f"{counted(len(listed), 'trial')}, {len(listed) - len(to_do)} done, {len(to_do)} to do."
     console.print(counts, _cost(to_do, estimate, gpus), highlight=False, markup=False, soft_wrap=True)
     if any(not row.trials for row in known.rows):
         console.print("Waiting trials depend on the values that the search chooses; their number does not.")

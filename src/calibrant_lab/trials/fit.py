@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
+from calibrant.report.formats import counted
 from calibrant.torch_private import BatchNorm
 from calibrant.training import CalibrationWarning, InterleavedLoader, interleave
 from calibrant.training.forward import evaluating, logits_of
@@ -97,7 +98,7 @@ def _check_width(network: nn.Module, data: Data) -> None:
         logits = logits_of(network, inputs)
         width = logits.shape[1] if logits.dim() > 1 else 1
     if width != data.classes and (width, data.classes) != (1, 2):
-        counts = f"the network has {width} output{'s' * (width != 1)}, but the data have {data.classes} classes"
+        counts = f"the network has {counted(width, 'output')}, but the data have {data.classes} classes"
         raise ValueError(f"{counts}: build it with data.classes outputs, or give Data the right classes=")
 
 

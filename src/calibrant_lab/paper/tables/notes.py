@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 
+from calibrant.report.formats import counted
 from calibrant_lab.columns import column
 from calibrant_lab.methods import SYMBOLS, method
 from calibrant_lab.paper.profiles import profile
@@ -53,7 +54,7 @@ def _how_it_was_made(table: Tabulated) -> Iterator[str]:
     planned = max((row.planned for row in table.rows), default=0)
     changed = [f"{name.replace('_', '-')} {changes[name]} instead of {getattr(defaults, name)}" for name in changes]
     settings = f"Settings other than the recipe's: {', '.join(changed)}" if changed else "Settings are the recipe's"
-    yield f"{base.settings.epochs} epochs, {planned} seed{'s' if planned != 1 else ''}. {settings}."
+    yield f"{counted(base.settings.epochs, 'epoch')}, {counted(planned, 'seed')}. {settings}."
     yield "Mean ± standard deviation over the n finished seeds. Bold: the best mean of single networks."
 
 
