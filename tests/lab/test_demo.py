@@ -100,3 +100,7 @@ def test_differences_are_tested_in_pairs_over_seeds() -> None:
     assert "accuracy the same" in sentence
     assert "Holm" in note
     assert "0.125" in note  # the least p of an exact test of four
+    theirs[0]["ece"] = float("nan")  # as after a temperature that could not be fitted
+    sentence, _ = demo.differences({"a": ours, "b": theirs}, columns, "a", ["b"])
+    assert "ECE" not in sentence
+    assert "accuracy the same" in sentence

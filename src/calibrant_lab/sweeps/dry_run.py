@@ -12,9 +12,9 @@ from lightning.pytorch.callbacks import Callback
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
-from torch import nn
 
 from calibrant.report.formats import counted
+from calibrant.training.forward import has_dropout
 from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.score_table import print_whole
 from calibrant_lab.sweeps.protocol import Plan, Row
@@ -48,8 +48,7 @@ def estimate(configuration: Configuration, data: Path | None, accelerator: str =
     epochs = -(-steps // clock.steps_in_epoch)
     weights = sum(value.nbytes for value in trained.model.state_dict().values())
     predictions = sum(tensor.nbytes for part in (trained.validation, trained.test) for tensor in part)
-    if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in trained.model.modules()):
-        predictions *= 2
+    predictions *= 2 if has_dropout(trained.model) else 1
     return Estimate(
         steps * step + (epochs + 1) * evaluation, weights + predictions + epochs * BYTES_OF_EPOCH,
         COPIES * weights, next(trained.model.parameters()).is_cuda,

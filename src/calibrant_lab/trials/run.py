@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from calibrant.files import FileError, read_json, write_json, write_predictions, write_whole
+from calibrant.training.forward import has_dropout
 from calibrant_lab.scores import Predicted, best_temperature, score, scores_of
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration
@@ -162,7 +163,7 @@ def _check_data(folder: Path, prepared: Prepared, data: Path | None, *, resumes:
 
 def _write_predictions(folder: Path, prepared: Prepared, trained: Trained) -> None:
     parts = {"validation": trained.validation, "test": trained.test}
-    if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in trained.model.modules()):
+    if has_dropout(trained.model):
         torch.manual_seed(prepared.configuration.seed)
         for part, loader in (("validation", prepared.loaders.validation), ("test", prepared.loaders.test)):
             parts[f"{part}-dropout"] = _sampled(trained.model, loader)
