@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,11 +42,11 @@ class PictureSource(Protocol):
         """One decoded image."""
 
 
+@dataclass(frozen=True)
 class PictureFiles:
     """Images in files, decoded on access."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
+    paths: Sequence[Path]
 
     def __len__(self) -> int:
         return len(self.paths)

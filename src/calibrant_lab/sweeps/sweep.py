@@ -2,33 +2,31 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from calibrant.files import naming, write_whole
 from calibrant_lab import plugins
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
 from calibrant_lab.scores import check_column, metric_of
-from calibrant_lab.settings import one_line
+from calibrant_lab.settings import Checked
 from calibrant_lab.trials.configuration import Configuration, configure, read_settings
 
 COLUMNS = ("accuracy", "ece", "ece+temperature", "accuracy+vector", "ece+vector")
 FOLDER = "sweeps"
 
 
-class Sweep(BaseModel):
+class Sweep(Checked):
     """A request for a table of trials.
 
     A sweep trains the NLL, with and without the held-out share of the data, and every method. For each method it
     searches the weight of the objective, then each searched option, and trains all seeds with the values it chose.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field("sweep", pattern=r"^[\w.-]+$", description="Name of the table and its files.")
     recipe: str = Field(description="Name or import path of the recipe.")
@@ -115,14 +113,6 @@ class Sweep(BaseModel):
         """The values of an option to try."""
         own = f"{plugins.short(method_name)}.{option}"
         return self.grids.get(own) or self.grids.get(option) or ()
-
-    @classmethod
-    def checked(cls, values: Mapping[str, Any]) -> Self:
-        """Create a sweep from plain values; errors are one line."""
-        try:
-            return cls.model_validate(dict(values))
-        except ValidationError as error:
-            raise ValueError(one_line(error, cls.model_fields)) from error
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
