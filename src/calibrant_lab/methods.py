@@ -66,11 +66,9 @@ class Method:
 
     def checked(self, options: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Check options by the types of their defaults, and fill those in; ``name`` is for error messages."""
-        defaults = self.defaults
-        for option in options:
-            if option not in defaults:
-                there = ", ".join(defaults) or "none"
-                raise plugins.UnknownNameError(f"{option} is not an option of {name}, which has {there}: leave it out")
+        if unknown := next((option for option in options if option not in self.defaults), None):
+            there = ", ".join(self.defaults) or "none"
+            raise plugins.UnknownNameError(f"{unknown} is not an option of {name}, which has {there}: leave it out")
         return self._model.checked(options).model_dump()
 
     def build(self, options: Mapping[str, Any]) -> "Losses":

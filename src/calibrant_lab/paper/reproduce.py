@@ -212,7 +212,7 @@ def _suffix(folder: Path, sweep: Sweep) -> str:
         suffix = f"-{sweep.identity}"
         text = f"{path} has different settings: files of this sweep are named ...{suffix}"
         Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
-    sweep.write(folder / f"{sweep.file_name}{suffix}.toml")
+    write_whole(folder / f"{sweep.file_name}{suffix}.toml", sweep.to_toml())
     return suffix
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import BeforeValidator, Field, TypeAdapter
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 import calibrant as cal
 from calibrant.commands.terminal import timed_bar
@@ -139,7 +139,7 @@ def evaluate_shifts(
                 trial, result = trials[place], results[place]
                 network = _network(trial, shifted[0])
                 if name == lacking[place][0]:
-                    _check_images(trial, network, source, result.images)
+                    _check_images(trial, network, shifted[0].labels, source.clean, result.images)
                 scores = tuple(
                     _score(_predicted(trial, network, images, result.images), result.temperature) for images in shifted
                 )
@@ -182,12 +182,12 @@ def _predicted(trial: Trial, network: nn.Module, images: Images, count: int) -> 
     return predict(network, ImageSamples(given, mean=settings.mean, std=settings.std).batches(len(given.labels)))
 
 
-def _check_images(trial: Trial, network: nn.Module, source: ShiftedImages, count: int) -> None:
+def _check_images(trial: Trial, network: nn.Module, labels: Tensor, clean: Images | None, count: int) -> None:
     """Check that the images are those the trial was tested on: the clean images must give the stored predictions."""
     kept = trial.predicted("test")
-    same = source.labels[:count].equal(kept.target[:count])
-    if same and source.clean is not None:
-        now = _predicted(trial, network, source.clean, count).logits
+    same = labels[:count].equal(kept.target[:count])
+    if same and clean is not None:
+        now = _predicted(trial, network, clean, count).logits
         same = torch.allclose(now, kept.logits[:count], rtol=SAME_LOGITS, atol=SAME_LOGITS)
     if not same:
         raise FileError(

@@ -49,15 +49,10 @@ def zooming(size: int, factor: float) -> Tensor:
     enlarged line, which is cropped to size.
     """
     kept = math.ceil(size / factor)
-    enlarged = round(kept * factor)
     start = (size - kept) // 2
-    cut = (enlarged - size) // 2
-    places = torch.arange(cut, cut + size, dtype=torch.double) * (kept - 1) / (enlarged - 1)
-    lower = places.floor().clamp(max=kept - 2).long()
-    share = (places - lower).unsqueeze(1)
-    matrix = torch.zeros(size, size, dtype=torch.double)
-    matrix.scatter_add_(1, start + lower.unsqueeze(1), 1 - share)
-    return matrix.scatter_add_(1, start + lower.unsqueeze(1) + 1, share).float()
+    enlarged = ndimage.zoom(np.eye(size)[start : start + kept], (factor, 1), order=1, mode="nearest")
+    cut = (len(enlarged) - size) // 2
+    return torch.from_numpy(enlarged[cut : cut + size]).float()
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from calibrant.files import naming, write_whole
+from calibrant.files import naming
 from calibrant_lab import plugins
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
@@ -128,12 +128,8 @@ class Sweep(Checked):
                     found[key] = [plugins.absolute(str(one), path.parent) for one in given]
             return cls.checked(found)
 
-    def write(self, path: Path) -> None:
-        """Write a TOML file that :meth:`read` reads."""
-        write_whole(path, self.to_toml())
-
     def to_toml(self) -> str:
-        """The sweep as TOML."""
+        """The sweep as TOML that :meth:`read` reads."""
         values = self.model_dump(mode="json", exclude_none=True)
         tables = {name: values.pop(name) for name in ("grids", "settings")}
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
