@@ -11,11 +11,10 @@ from calibrant.files import read_predictions, write_predictions
 from calibrant.metrics.verdicts import p_value
 from calibrant.report import audit, write_report
 from calibrant.report.formats import counted
-from calibrant_lab.columns import Column, column
 from calibrant_lab.paper.tables.significance import compare, least_p
 from calibrant_lab.recipes.made import true_test_probabilities
 from calibrant_lab.score_table import print_whole, score_table
-from calibrant_lab.scores import Predicted, scores_of
+from calibrant_lab.scores import Column, Predicted, column, scores_of
 from calibrant_lab.sweeps.live import LiveView
 from calibrant_lab.sweeps.run import run
 from calibrant_lab.sweeps.sweep import Sweep

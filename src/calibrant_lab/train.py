@@ -17,11 +17,10 @@ from calibrant.files import FileError, read_predictions
 from calibrant.report import Audit, audit, verdict, write_report
 from calibrant.report.formats import counted
 from calibrant_lab import plugins
-from calibrant_lab.columns import column
 from calibrant_lab.paper.figures import write_figure
 from calibrant_lab.paper.figures.training import training_curves
 from calibrant_lab.score_table import NOTE, print_whole, score_table
-from calibrant_lab.scores import KEPT
+from calibrant_lab.scores import KEPT, column
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
 from calibrant_lab.trials.fit import check_accelerator
 from calibrant_lab.trials.provenance import changes_since, other_data

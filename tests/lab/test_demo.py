@@ -10,8 +10,8 @@ from rich.console import Console
 from calibrant import metrics
 from calibrant.files import read_predictions
 from calibrant_lab import demo
-from calibrant_lab.columns import column
 from calibrant_lab.recipes.made import draw_rows, error_of_p, true_probabilities, true_test_probabilities
+from calibrant_lab.scores import column
 
 Ran = tuple[demo.Scores, str, Path]
 SMALL = {"epochs": 2, "rows": 500, "test_rows": 1000}

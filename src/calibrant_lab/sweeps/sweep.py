@@ -13,7 +13,7 @@ from calibrant.files import naming
 from calibrant_lab import plugins
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
-from calibrant_lab.scores import check_column, metric_of
+from calibrant_lab.scores import column, metric_of
 from calibrant_lab.settings import Checked
 from calibrant_lab.trials.configuration import Configuration, configure, read_settings
 
@@ -69,7 +69,7 @@ class Sweep(Checked):
                 raise ValueError(f"a lower {given} is not better: choose a score such as ece, log_loss or brier")
         else:
             for one in given:
-                check_column(one)
+                column(one)  # raises if it is unknown
         return given
 
     @field_validator("recipe")

@@ -16,10 +16,9 @@ from rich.text import Text
 from calibrant.files import FileError, read_json
 from calibrant.report.formats import counted
 from calibrant_lab import plugins
-from calibrant_lab.columns import column
 from calibrant_lab.methods import METHODS
 from calibrant_lab.score_table import NOTE, print_whole, score_table
-from calibrant_lab.scores import BINS, KEPT
+from calibrant_lab.scores import BINS, KEPT, column
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, changes_of, label
 from calibrant_lab.trials.provenance import change_lines, changes_since

@@ -4,12 +4,11 @@ import math
 from collections.abc import Iterable, Iterator
 
 from calibrant.report.formats import counted
-from calibrant_lab.columns import column
 from calibrant_lab.methods import SYMBOLS, method
 from calibrant_lab.paper.profiles import profile
 from calibrant_lab.paper.tables.build import NOT_RUN, SEARCHING, Tabulated
 from calibrant_lab.paper.tables.significance import LEVEL, least_p
-from calibrant_lab.scores import BINS
+from calibrant_lab.scores import BINS, column
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import changes_of
 from calibrant_lab.trials.store import DROPOUT_PASSES
