@@ -24,7 +24,7 @@ class Checked(BaseModel):
         except ValidationError as error:
             # An unknown setting may come from a later version.
             kind = UnknownNameError if error.errors()[0]["type"] == "extra_forbidden" else ValueError
-            raise kind(one_line(error, cls.model_fields)) from error
+            raise kind(_one_line(error, cls.model_fields)) from error
 
 
 class Settings(Checked):
@@ -68,7 +68,7 @@ def no_such_setting(name: str, known: Iterable[str]) -> str:
     return f"unknown setting {name!r}{meant(name, names)}: choose from {', '.join(names)}"
 
 
-def one_line(error: ValidationError, known: Iterable[str]) -> str:
+def _one_line(error: ValidationError, known: Iterable[str]) -> str:
     """The first problem of a failed validation, as one line for the command line."""
     problem = error.errors()[0]
     place = problem["loc"][: 2 if "grids" in problem["loc"] else 1]  # the name of a field, or of a grid

@@ -13,13 +13,12 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 from rich.console import Console
 from torch import Tensor, nn
 
-import calibrant as cal
 from calibrant.commands.terminal import timed_bar
 from calibrant.files import FileError, read_json, write_json
 from calibrant_lab.data.images import Images, ImageSamples
 from calibrant_lab.data.samples import Data
 from calibrant_lab.models.weights import load_weights
-from calibrant_lab.scores import BINS, Predicted
+from calibrant_lab.scores import Predicted, score
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.sources import ShiftedImages, SourceName, shifted_images
 from calibrant_lab.sweeps.protocol import Plan
@@ -197,11 +196,9 @@ def _check_images(trial: Trial, network: nn.Module, labels: Tensor, clean: Image
 
 
 def _score(predicted: Predicted, temperature: float) -> ShiftScore:
-    found = cal.metrics.predictions(logits=predicted.logits, target=predicted.target)
-    scaled = math.nan
-    if not math.isnan(temperature):
-        scaled = cal.metrics.ece(logits=predicted.logits / temperature, target=predicted.target, bins=BINS)
-    return ShiftScore(float(found.correct.mean()), cal.metrics.ece(found, bins=BINS), scaled)
+    scaled = Predicted(predicted.logits / temperature, predicted.target)
+    ece_temperature = math.nan if math.isnan(temperature) else score("ece", scaled)
+    return ShiftScore(score("accuracy", predicted), score("ece", predicted), ece_temperature)
 
 
 def _keep(trial: Trial, result: ShiftResult) -> None:

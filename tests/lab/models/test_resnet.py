@@ -96,7 +96,7 @@ def test_logits_equal_those_of_transformers(
 
 def test_cifar_stem_keeps_the_resolution_and_is_conv_norm_relu() -> None:
     torch.manual_seed(0)
-    model = IMAGE_MODELS["resnet18-cifar"](classes=10).eval()
+    model = ResNet(BasicBlock, (2, 2, 2, 2), stem="cifar", classes=10).eval()
     disturb(model)
     seen: list[Tensor] = []
     for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
