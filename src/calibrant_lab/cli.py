@@ -267,7 +267,8 @@ def report(folder: Annotated[Path, Parameter(name="runs")] = Path("runs"), *, ou
         out: File to write.
     """
     store = _store(folder)
-    from calibrant_lab.paper.store_report import write_store_report
+    from calibrant.files import write_whole
+    from calibrant_lab.paper.store_report import render_store
 
-    write_store_report(out, store)
+    write_whole(out, render_store(store))
     Console().print(f"Report: {out}", highlight=False, markup=False, soft_wrap=True)

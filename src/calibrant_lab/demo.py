@@ -8,12 +8,13 @@ from rich.console import Console
 
 import calibrant as cal
 from calibrant.files import read_predictions, write_predictions
+from calibrant.metrics.verdicts import p_value
 from calibrant.report import audit, write_report
-from calibrant_lab.columns import Column, column
-from calibrant_lab.paper.tables.significance import holm, least_p, paired_test
+from calibrant.report.formats import counted
+from calibrant_lab.paper.tables.significance import compare, least_p
 from calibrant_lab.recipes.made import true_test_probabilities
 from calibrant_lab.score_table import print_whole, score_table
-from calibrant_lab.scores import Predicted, scores_of
+from calibrant_lab.scores import Column, Predicted, column, scores_of
 from calibrant_lab.sweeps.live import LiveView
 from calibrant_lab.sweeps.run import run
 from calibrant_lab.sweeps.sweep import Sweep
@@ -73,30 +74,26 @@ def differences(scores: Scores, columns: Sequence[Column], row: str, others: Seq
     if seeds == 1:
         yield "One seed: train more for a paired test of the differences."
         return
-    gaps = {
-        (other, one.key): [
-            one.factor * (ours[one.key] - theirs[one.key])
-            for ours, theirs in zip(scores[row], scores[other], strict=True)
-        ]
-        for other in others
-        for one in columns
+    values = {
+        name: {one.key: {seed: one.factor * found[one.key] for seed, found in enumerate(given)} for one in columns}
+        for name, given in scores.items()
     }
-    tests = {key: paired_test(values) for key, values in gaps.items()}
-    corrected = dict(zip(tests, holm([test.p_t for test in tests.values()]), strict=True))
+    comparisons = compare(values, [(row, other) for other in others], {one.key: one.better for one in columns})
+    found = {(one.against, one.measure): one for one in comparisons}
     for other in others:
         parts = []
         for one in columns:
-            mean, p = tests[other, one.key].difference, corrected[other, one.key]
+            if (tested := found.get((other, one.key))) is None:  # no temperature could be fitted
+                continue
+            mean, ours, theirs = tested.paired.difference, values[row][one.key], values[other][one.key]
             word = "lower" if mean < 0 else "higher"
-            same = sum(value * mean > 0 for value in gaps[other, one.key])
+            same = sum((ours[seed] - theirs[seed]) * mean > 0 for seed in ours)
             size = f"{abs(mean):.{2 if one.factor == 100 else 3}f}{' points' if one.factor == 100 else ''}"
-            p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-            name = one.heading.removesuffix(" %")
-            difference = f"{size} {word} ({p_text}, {word} in {same} of {seeds} seeds)" if mean else "the same"
-            parts.append(f"{name} {difference}")
+            details = f"({p_value(tested.p_holm)}, {word} in {same} of {seeds} seeds)"
+            parts.append(f"{one.label} {f'{size} {word} {details}' if mean else 'the same'}")
         yield f"{row} against {other}: {', '.join(parts)}."
     yield (
-        f"p: paired t-test over the seeds, corrected by Holm for {len(tests)} tests; an exact test of {seeds} seeds "
+        f"p: paired t-test over the seeds, corrected by Holm for {len(found)} tests; an exact test of {seeds} seeds "
         f"cannot go below {least_p(seeds):.4g}."
     )
 
@@ -126,7 +123,7 @@ def _show(
 ) -> None:
     settings = sweep.base.settings
     rows, test_rows = settings.rows, settings.test_rows  # type: ignore[attr-defined]
-    title = f"Synthetic data, {settings.epochs} epochs, {len(scores[LOOP])} seeds"
+    title = f"Synthetic data, {counted(settings.epochs, 'epoch')}, {counted(len(scores[LOOP]), 'seed')}"
     print_whole(console, score_table(scores, columns, title=title, apart=TRUTH))
     held_out = math.floor(settings.calibration_fraction * rows)
     about = (

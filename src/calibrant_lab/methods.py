@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import Field, create_model
 from torch import nn
 
 import calibrant as cal
 from calibrant_lab import plugins
-from calibrant_lab.settings import one_line
+from calibrant_lab.settings import Checked
 
 SYMBOLS = {"weight": "λ", "bandwidth": "φ", "softness": "T"}
 
@@ -59,22 +59,17 @@ class Method:
         return weight | dict(self.options)
 
     @cached_property
-    def _model(self) -> type[BaseModel]:
+    def _model(self) -> type[Checked]:
         built_in = any(self is one for one in METHODS.values())
         fields: dict[str, Any] = {name: (_type(name, one, built_in), one) for name, one in self.defaults.items()}
-        return create_model("Options", __config__=ConfigDict(allow_inf_nan=False), **fields)
+        return create_model("Options", __base__=Checked, **fields)
 
     def checked(self, options: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Check options by the types of their defaults, and fill those in; ``name`` is for error messages."""
-        defaults = self.defaults
-        for option in options:
-            if option not in defaults:
-                there = ", ".join(defaults) or "none"
-                raise plugins.UnknownNameError(f"{option} is not an option of {name}, which has {there}: leave it out")
-        try:
-            return self._model.model_validate(dict(options)).model_dump()
-        except ValidationError as error:
-            raise ValueError(one_line(error)) from error
+        if unknown := next((option for option in options if option not in self.defaults), None):
+            there = ", ".join(self.defaults) or "none"
+            raise plugins.UnknownNameError(f"{unknown} is not an option of {name}, which has {there}: leave it out")
+        return self._model.checked(options).model_dump()
 
     def build(self, options: Mapping[str, Any]) -> "Losses":
         """Build the loss and the objective from the options."""

@@ -9,8 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
-from calibrant_lab.columns import Column
-from calibrant_lab.scores import BINS
+from calibrant_lab.scores import BINS, Column
 
 NOTE = (
     f"ECE in {BINS} bins. TS and VS: temperature and vector scaling, fitted on the validation set; - if no "

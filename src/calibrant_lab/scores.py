@@ -1,4 +1,4 @@
-"""Scores of a trained network, as trained and after post-hoc scaling, by column name."""
+"""Scores of a trained network by column: a metric, as trained or after post-hoc scaling, and how it is displayed."""
 
 import math
 import traceback
@@ -9,12 +9,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 import calibrant as cal
-from calibrant.metrics.table import METRICS, Metric, find_metric
+from calibrant.metrics.table import METRICS, Metric, described, find_metric
 from calibrant_lab import plugins
 
 BINS = 20  # of ECE, as in the paper
 KEPT = ("accuracy", "ece", "nll", "ece+temperature", "accuracy+vector", "ece+vector")
 REPAIRS = {"temperature": cal.posthoc.TemperatureScaling, "vector": cal.posthoc.VectorScaling}
+AFTER = {"temperature": "after TS", "vector": "after VS"}
 ALIASES = {"log_loss": "nll"}
 
 
@@ -29,6 +30,21 @@ class Predicted(NamedTuple):
     target: Tensor
 
 
+class Column(NamedTuple):
+    """A column of a table."""
+
+    key: str  # its name in a sweep
+    heading: str  # one or two lines
+    factor: float  # 100 for percentages
+    digits: int
+    better: int  # 1 if higher is better, -1 if lower is better
+
+    @property
+    def label(self) -> str:
+        """The heading for use in a sentence."""
+        return self.heading.replace(" %", "").replace("\n", " ")
+
+
 def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = KEPT) -> dict[str, float]:
     """Score a network on its test set; shares, not percent, NaN where no temperature could be fitted.
 
@@ -41,10 +57,10 @@ def scores_of(validation: Predicted, test: Predicted, columns: Iterable[str] = K
 def scored(columns: Iterable[str], target: Tensor, logits: Callable[[str], Tensor | None]) -> dict[str, float]:
     """Scores by column, from logits by post-hoc method; NaN if they are None."""
     found, known = {}, cache(logits)
-    for column in columns:
-        metric, _, repair = column.partition("+")
+    for key in columns:
+        metric, _, repair = key.partition("+")
         scaled = known(repair)
-        found[column] = math.nan if scaled is None else score(metric, Predicted(scaled, target))
+        found[key] = math.nan if scaled is None else score(metric, Predicted(scaled, target))
     return found
 
 
@@ -70,12 +86,24 @@ def best_temperature(validation: Predicted) -> float:
         return math.nan
 
 
-def check_column(column: str) -> None:
-    """Raise ``ValueError`` for an unknown column."""
-    metric, plus, repair = column.partition("+")
+def column(key: str) -> Column:
+    r"""A column by its name; raises ``ValueError`` for an unknown one.
+
+    Example:
+        >>> column("ece+temperature").heading, column("accuracy").better, column("log_loss").digits
+        ('ECE %\nafter TS', 1, 4)
+        >>> column("ece+temperature").label
+        'ECE after TS'
+    """
+    metric, plus, repair = key.partition("+")
     if plus and repair not in REPAIRS:
-        raise ValueError(f"unknown post-hoc method {repair!r} in {column!r}: choose from {', '.join(REPAIRS)}")
-    metric_of(metric)
+        raise ValueError(f"unknown post-hoc method {repair!r} in {key!r}: choose from {', '.join(REPAIRS)}")
+    metric_of(metric)  # raises if it is unknown
+    known = described(ALIASES.get(metric, metric))
+    is_percent = known.unit == "%"
+    heading = known.label.strip().rpartition(":")[2] + (" %" if is_percent else "")
+    heading += f"\n{AFTER[repair]}" if repair else ""
+    return Column(key, heading, 100 if is_percent else 1, 2 if is_percent else 4, 1 if known.more_is_better else -1)
 
 
 def metric_of(name: str) -> Metric:

@@ -11,10 +11,24 @@ from calibrant_lab.plugins import UnknownNameError, meant
 FilePath = Annotated[str, "content"]
 
 
-class Settings(BaseModel):
-    """Settings of every training run, whatever its data, network and method."""
+class Checked(BaseModel):
+    """Named values that are checked when they are given."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> Self:
+        """Create an object from plain values or strings; errors are one line."""
+        try:
+            return cls.model_validate({name.replace("-", "_"): value for name, value in values.items()})
+        except ValidationError as error:
+            # An unknown setting may come from a later version.
+            kind = UnknownNameError if error.errors()[0]["type"] == "extra_forbidden" else ValueError
+            raise kind(_one_line(error, cls.model_fields)) from error
+
+
+class Settings(Checked):
+    """Settings of every training run, whatever its data, network and method."""
 
     epochs: int = Field(250, ge=1, description="Passes over the training data.")
     max_steps: int | None = Field(None, ge=1, description="Stop after this many steps, whatever the epochs.")
@@ -43,16 +57,6 @@ class Settings(BaseModel):
     )
     compile: bool = Field(False, description="Compile the network with torch.compile.")
 
-    @classmethod
-    def checked(cls, values: Mapping[str, Any]) -> Self:
-        """Create settings from plain values or strings; errors are one line."""
-        try:
-            return cls.model_validate({name.replace("-", "_"): value for name, value in values.items()})
-        except ValidationError as error:
-            # An unknown setting may come from a later version.
-            kind = UnknownNameError if error.errors()[0]["type"] == "extra_forbidden" else ValueError
-            raise kind(one_line(error, cls.model_fields)) from error
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return self.model_dump(mode="json")
@@ -64,7 +68,7 @@ def no_such_setting(name: str, known: Iterable[str]) -> str:
     return f"unknown setting {name!r}{meant(name, names)}: choose from {', '.join(names)}"
 
 
-def one_line(error: ValidationError, known: Iterable[str] = ()) -> str:
+def _one_line(error: ValidationError, known: Iterable[str]) -> str:
     """The first problem of a failed validation, as one line for the command line."""
     problem = error.errors()[0]
     place = problem["loc"][: 2 if "grids" in problem["loc"] else 1]  # the name of a field, or of a grid

@@ -14,15 +14,13 @@ from rich.markup import escape
 import calibrant as cal
 from calibrant.commands.terminal import show_warning, timed_bar, warnings_shown
 from calibrant.files import FileError, read_predictions
-from calibrant.metrics.predictions import Predictions
 from calibrant.report import Audit, audit, verdict, write_report
 from calibrant.report.formats import counted
 from calibrant_lab import plugins
-from calibrant_lab.columns import column
 from calibrant_lab.paper.figures import write_figure
 from calibrant_lab.paper.figures.training import training_curves
 from calibrant_lab.score_table import NOTE, print_whole, score_table
-from calibrant_lab.scores import KEPT
+from calibrant_lab.scores import KEPT, column
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
 from calibrant_lab.trials.fit import check_accelerator
 from calibrant_lab.trials.provenance import changes_since, other_data
@@ -35,9 +33,7 @@ def resolve(
     recipe: str | None, method: str | None, seed: int | None, config: Path | None, changes: Mapping[str, Any]
 ) -> Configuration:
     """The configuration given by a recipe, a file and command-line options; the latter take precedence."""
-    given = {
-        name.replace("-", "_"): value.split(",") if "," in str(value) else value for name, value in changes.items()
-    }
+    given = {name: value.split(",") if "," in str(value) else value for name, value in changes.items()}
     if config is None:
         if recipe is None:
             raise ValueError("--recipe is required: calibrant recipes lists them")
@@ -122,16 +118,13 @@ def _audits(trial: Trial, name: str) -> list[Audit]:
     try:
         scaling = cal.posthoc.TemperatureScaling(strict=True).fit(*trial.predicted("validation"))
     except ValueError as error:
-        return [dataclasses.replace(_without_repair(name, test), problem=str(error))]
+        return [dataclasses.replace(audit(name, test, repair=False), problem=str(error))]
     temperature = f"{float(scaling.temperature_):.3g}"
     logits, target = trial.predicted("test")
     scaled = cal.metrics.predictions(logits=scaling(logits).numpy(), target=target.numpy())
-    return [_without_repair(name, test), _without_repair(f"{name}, T = {temperature} from validation", scaled)]
-
-
-def _without_repair(name: str, predictions: Predictions) -> Audit:
-    # An audit of a file fits a temperature on the file itself; here there is a validation set to fit it on.
-    return dataclasses.replace(audit(name, predictions), repair=None, problem="")
+    models = {name: test, f"{name}, T = {temperature} from validation": scaled}
+    # Without a repair, which would be fitted on the test set: here there is a validation set to fit it on.
+    return [audit(model, predictions, repair=False) for model, predictions in models.items()]
 
 
 def _show(trial: Trial, configuration: Configuration, name: str, audits: list[Audit]) -> None:

@@ -10,8 +10,8 @@ from rich.console import Console
 from calibrant import metrics
 from calibrant.files import read_predictions
 from calibrant_lab import demo
-from calibrant_lab.columns import column
 from calibrant_lab.recipes.made import draw_rows, error_of_p, true_probabilities, true_test_probabilities
+from calibrant_lab.scores import column
 
 Ran = tuple[demo.Scores, str, Path]
 SMALL = {"epochs": 2, "rows": 500, "test_rows": 1000}
@@ -100,3 +100,7 @@ def test_differences_are_tested_in_pairs_over_seeds() -> None:
     assert "accuracy the same" in sentence
     assert "Holm" in note
     assert "0.125" in note  # the least p of an exact test of four
+    theirs[0]["ece"] = float("nan")  # as after a temperature that could not be fitted
+    sentence, _ = demo.differences({"a": ours, "b": theirs}, columns, "a", ["b"])
+    assert "ECE" not in sentence
+    assert "accuracy the same" in sentence

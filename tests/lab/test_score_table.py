@@ -9,9 +9,8 @@ import torch
 from rich.console import Console
 
 from calibrant_lab.catalogue import list_recipes, show_recipe
-from calibrant_lab.columns import column
 from calibrant_lab.score_table import mean_and_spread, print_whole, score_table
-from calibrant_lab.scores import KEPT, Predicted, best_temperature, scores_of
+from calibrant_lab.scores import KEPT, Predicted, best_temperature, column, scores_of
 from tests.lab.synthetic import scores
 
 COLUMNS = [column(key) for key in KEPT]

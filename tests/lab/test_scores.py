@@ -8,7 +8,7 @@ import torch
 
 import calibrant as cal
 from calibrant_lab.plugins import UnknownNameError
-from calibrant_lab.scores import KEPT, MetricError, Predicted, best_temperature, check_column, score, scores_of
+from calibrant_lab.scores import KEPT, MetricError, Predicted, best_temperature, column, score, scores_of
 from tests.lab.synthetic import noisy
 
 VALIDATION, TEST = (noisy(400, 3, target_seed=seed, seed=seed) for seed in (1, 2))
@@ -41,7 +41,7 @@ def test_log_loss_is_the_nll() -> None:
 def test_a_metric_of_ones_own_is_a_column(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def samples(predictions):\n    return float(len(predictions.target))\n")
     name = f"{tmp_path / 'mine.py'}:samples"
-    check_column(f"{name}+temperature")
+    column(f"{name}+temperature")
     assert scores_of(VALIDATION, TEST, [name]) == {name: 400.0}
 
 
@@ -53,16 +53,16 @@ def test_where_no_temperature_can_be_fitted_there_is_no_score() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "error", "message"),
+    ("key", "error", "message"),
     [
         ("ece+isotonic", ValueError, "unknown post-hoc method 'isotonic'"),
         ("elegance", ValueError, "elegance"),
         ("/somewhere/else.py:mine", UnknownNameError, "cannot be loaded"),
     ],
 )
-def test_a_column_that_there_is_not_is_refused(column: str, error: type[ValueError], message: str) -> None:
+def test_a_column_that_there_is_not_is_refused(key: str, error: type[ValueError], message: str) -> None:
     with pytest.raises(error, match=message):
-        check_column(column)
+        column(key)
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,10 @@ def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: pytest
 def test_a_warning_about_a_fit_is_printed_once(
     finished: Trial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def doubtful(name: str, predictions: Predictions) -> Audit:
+    def doubtful(name: str, predictions: Predictions, *, repair: bool) -> Audit:
+        assert not repair  # a temperature is fitted on the validation set instead
         warnings.warn("the fit is [doubtful]", FitWarning, stacklevel=1)
-        return audit(name, predictions)
+        return audit(name, predictions, repair=repair)
 
     monkeypatch.setattr(training, "audit", doubtful)
     main_without_exit([*COMMAND, "--runs", str(finished.folder.parent)])

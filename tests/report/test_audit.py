@@ -1,5 +1,6 @@
 from dataclasses import replace
 from html import escape
+from importlib import import_module
 from types import ModuleType
 
 import numpy as np
@@ -71,6 +72,16 @@ def test_probabilities_are_repaired_as_the_logits_they_came_from() -> None:
     assert of_probabilities.repair is not None
     temperatures = [found.repair.how.calibrator.temperature_ for found in (of_logits, of_probabilities) if found.repair]
     assert temperatures[0] == pytest.approx(temperatures[1], rel=1e-5)
+
+
+def test_the_repair_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = classifier(samples=301, sharpness=2.0)
+    whole = report.audit("model", given, draws=10)
+    monkeypatch.delattr(import_module("calibrant.report.audit"), "recalibrated")  # not even tried
+    found = report.audit("model", given, draws=10, repair=False)
+    assert (found.repair, found.problem) == (None, "")
+    assert str(found.scores) == str(whole.scores)
+    assert [one.p_value for one in found.findings] == [one.p_value for one in whole.findings]
 
 
 def test_of_two_classes_the_scores_are_those_of_the_risk() -> None:

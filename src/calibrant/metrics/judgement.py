@@ -105,7 +105,7 @@ def judge(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected by Holm's method.
+    """p-values corrected for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979).
 
     Example:
         >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]

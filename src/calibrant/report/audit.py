@@ -167,6 +167,7 @@ def audit(
     draws: int = 1000,
     seed: int = 0,
     margin: float = 0.02,
+    repair: bool = True,
     progress: Progress | None = None,
 ) -> Audit:
     """Score one model, test whether what it states is calibrated, and try to repair it.
@@ -182,6 +183,7 @@ def audit(
         draws: Number of data sets drawn under the hypothesis of calibration, for each view.
         seed: Seed of these draws, and of the halves that check the recalibration.
         margin: Largest acceptable error, as a share: 0.02 is 2 points. See :func:`calibrant.metrics.equivalence`.
+        repair: Whether to try recalibration, which takes about half of the time.
         progress: Called with the share of the work that is done, from 0 to 1.
 
     Example:
@@ -200,20 +202,20 @@ def audit(
     intervals = _intervals(predictions, findings[0].view, bins, convention, draws, seed)
     if progress is not None:
         progress(0.5)
-    repair, problem = None, ""
+    repaired, problem = None, ""
     try:
-        how = recalibrated(predictions, seed)
+        how = recalibrated(predictions, seed) if repair else None
     except ValueError as error:
-        problem = str(error).split(":")[0]  # what follows a colon is advice to direct callers of the fit
-    else:
+        how, problem = None, str(error).split(":")[0]  # what follows a colon is advice to direct callers of the fit
+    if how is not None:
         judged = metrics.judge(how.predictions, draws=draws, seed=seed, progress=_part(progress, 0.6, 0.4), early=True)
-        repair = Repair(how, scores_of(how.predictions, bins, convention), judged)
+        repaired = Repair(how, scores_of(how.predictions, bins, convention), judged)
     parts = {score: metrics.decomposition(predictions, score=score) for score in ("log_loss", "brier")}
     if progress is not None:
         progress(1.0)
     return Audit(
-        name, predictions.task, predictions, scores, intervals, findings, parts, repair, problem, bins, convention,
-        seed,
+        name, predictions.task, predictions, scores, intervals, findings, parts, repaired, problem, bins,
+        convention, seed,
     )  # fmt: skip
 
 

@@ -51,5 +51,5 @@ def kept_random_state() -> Iterator[None]:
 def seed_all(seed: int) -> None:
     """Seed the global generators."""
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 (the global generator is what transforms draw from)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (the global generator is what transforms draw from)
     torch.manual_seed(seed)

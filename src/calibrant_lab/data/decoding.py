@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,11 +42,11 @@ class PictureSource(Protocol):
         """One decoded image."""
 
 
+@dataclass(frozen=True)
 class PictureFiles:
     """Images in files, decoded on access."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
+    paths: Sequence[Path]
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -124,7 +125,7 @@ def random_box(width: int, height: int) -> tuple[int, int, int, int]:
         ratio = math.exp(_uniform(*shapes))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            left, top = _below(width - w + 1), _below(height - h + 1)
+            left, top = (int(torch.randint(places + 1, ())) for places in (width - w, height - h))
             return left, top, left + w, top + h
     # If no crop fits a very long image: the largest centred one with an allowed aspect ratio.
     w, h = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
@@ -146,7 +147,3 @@ def centre(picture: "Image", size: int) -> "Image":
 
 def _uniform(low: float, high: float) -> float:
     return low + (high - low) * torch.rand(()).item()
-
-
-def _below(limit: int) -> int:
-    return int(torch.randint(limit, ()).item())

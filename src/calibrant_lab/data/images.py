@@ -1,8 +1,9 @@
 """Small images kept in memory as bytes, and batched, cropped, flipped and normalised as tensors."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,15 +43,13 @@ class ImageSamples:
     ) -> None:
         self.images = images
         self.labels = images.labels
-        self._pixels: dict[str, Any] = {"mean": mean, "std": std}
-        self._augmentation: dict[str, Any] = {"crop_padding": crop_padding, "flip": flip}
+        self._plain = partial(ImageBatches, images, mean=mean, std=std)
+        self._augmented = partial(self._plain, shuffle=True, crop_padding=crop_padding, flip=flip)
 
     def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "ImageBatches":
         """Batches of the rows; shuffled, cropped and flipped for training."""
-        augmentation = self._augmentation if training else {}
         # Without augmentation only memory limits the size; larger batches need fewer calls.
-        size = size if training else EVALUATION_BATCH
-        return ImageBatches(self.images, size, indices=rows, shuffle=training, **self._pixels, **augmentation)
+        return self._augmented(size, indices=rows) if training else self._plain(EVALUATION_BATCH, indices=rows)
 
     def content(self) -> Iterable[Tensor]:
         """Labels and pixels."""
@@ -92,7 +91,7 @@ class ImageBatches(Batches):
         self.flip = flip
         # (N, H, W, C)
         self._pixels = pixels.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
-        self._mean, self._std = (self._spread("mean", mean), self._spread("std", std))
+        self._mean, self._std = self._spread("mean", mean), self._spread("std", std)
         if not (self._std > 0).all():
             raise ValueError(f"std must be positive, got {list(std)}")
 

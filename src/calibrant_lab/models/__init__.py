@@ -6,16 +6,16 @@ from functools import partial
 from torch import nn
 
 from calibrant_lab.models.lenet import LeNet5
-from calibrant_lab.models.resnet import resnet18, resnet18_cifar, resnet34_cifar, resnet50_cifar
+from calibrant_lab.models.resnet import BasicBlock, Bottleneck, ResNet
 from calibrant_lab.models.resnet_he import NarrowResNet
 
 # Each is called with ``classes`` and ``channels``. All are for 32 x 32 images, except resnet18, which is for ImageNet.
 IMAGE_MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
-    "resnet18-cifar": resnet18_cifar,
-    "resnet34-cifar": resnet34_cifar,
-    "resnet50-cifar": resnet50_cifar,
-    "resnet18": resnet18,
+    "resnet18-cifar": partial(ResNet, BasicBlock, (2, 2, 2, 2), stem="cifar"),
+    "resnet34-cifar": partial(ResNet, BasicBlock, (3, 4, 6, 3), stem="cifar"),
+    "resnet50-cifar": partial(ResNet, Bottleneck, (3, 4, 6, 3), stem="cifar"),
+    "resnet18": partial(ResNet, BasicBlock, (2, 2, 2, 2), stem="imagenet"),
     **{f"resnet{depth}": partial(NarrowResNet, depth) for depth in (20, 32, 44, 56)},
 }
 

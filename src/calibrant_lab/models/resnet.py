@@ -1,7 +1,6 @@
 """Residual networks of four stages: with a stem for 32 x 32 images, or the one for ImageNet."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
@@ -114,10 +113,3 @@ def stage(block: type[BasicBlock | Bottleneck], depth: int, *, inputs: int, widt
     """A sequence of blocks, the first of which has the stride."""
     rest = [block(width * block.expansion, width, 1) for _ in range(depth - 1)]
     return nn.Sequential(block(inputs, width, stride), *rest)
-
-
-# For 32 x 32 images: 11.2, 21.3 and 23.5 million parameters.
-resnet18_cifar = partial(ResNet, BasicBlock, (2, 2, 2, 2), stem="cifar", classes=10)
-resnet34_cifar = partial(ResNet, BasicBlock, (3, 4, 6, 3), stem="cifar", classes=10)
-resnet50_cifar = partial(ResNet, Bottleneck, (3, 4, 6, 3), stem="cifar", classes=10)
-resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2), stem="imagenet", classes=1000)

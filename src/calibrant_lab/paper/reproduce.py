@@ -14,6 +14,7 @@ from torch import nn
 
 from calibrant.commands.terminal import warnings_shown
 from calibrant.files import FileError, read_json, write_whole
+from calibrant.report.formats import counted
 from calibrant_lab import plugins
 from calibrant_lab.paper.figures import DRAWN, FORMATS, write_figure
 from calibrant_lab.paper.figures.numbers import numbers_of, shift_csv
@@ -100,7 +101,8 @@ def dry_run(request: Request, store: Store, running: Running, console: Console) 
             _check_metrics(request, prepared)
     for sweep in request.sweeps:
         known, results = _planned(sweep, store)
-        console.print(f"{plugins.short(sweep.recipe)}, {sweep.base.settings.epochs} epochs: {sweep.name}", style="bold")
+        epochs = counted(sweep.base.settings.epochs, "epoch")
+        console.print(f"{plugins.short(sweep.recipe)}, {epochs}: {sweep.name}", style="bold")
         list_trials(rehearse(sweep), known, results, console, estimate=measure, gpus=running.gpus_per_trial or 1.0)
         console.print()
 
@@ -210,7 +212,7 @@ def _suffix(folder: Path, sweep: Sweep) -> str:
         suffix = f"-{sweep.identity}"
         text = f"{path} has different settings: files of this sweep are named ...{suffix}"
         Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
-    sweep.write(folder / f"{sweep.file_name}{suffix}.toml")
+    write_whole(folder / f"{sweep.file_name}{suffix}.toml", sweep.to_toml())
     return suffix
 
 

@@ -4,13 +4,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from importlib import metadata, resources
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from calibrant.files import write_whole
 from calibrant.report.formats import counted, percent
 from calibrant.report.names import clean
 from calibrant.report.svg import inline_svg
@@ -30,11 +28,6 @@ from calibrant_lab.trials.quantities import duration
 from calibrant_lab.trials.store import Store
 
 _WORDS = {"done": "finished", "unfinished": "interrupted"}
-
-
-def write_store_report(path: Path, store: Store) -> None:
-    """Write the page of :func:`render_store` to a file, whole or not at all."""
-    write_whole(path, render_store(store))
 
 
 def render_store(store: Store) -> str:

@@ -165,7 +165,7 @@ def elastic_transform(x: Tensor, strengths: tuple[float, float, float], draws: D
     moved = optics.affinely_moved(x, draws.between(-shear, shear, 3, 2).double())
     if strength == 0:
         return moved
-    smooth = optics.gaussian_filter(size, sigma, 3.0, "symmetric")
+    smooth = optics.gaussian_filter(size, sigma, 3.0, "reflect")
     across, down = (strength * optics.both_ways(smooth, draws.between(-1, 1, 2, size, size))).unbind(1)
     line = torch.arange(size)
     return optics.sampled(moved.clamp(0, 1), line + across, line.unsqueeze(1) + down, with_edge=True)

@@ -11,15 +11,14 @@ from typing import Annotated, Any
 import torch
 from pydantic import BeforeValidator, Field, TypeAdapter
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
-import calibrant as cal
 from calibrant.commands.terminal import timed_bar
 from calibrant.files import FileError, read_json, write_json
 from calibrant_lab.data.images import Images, ImageSamples
 from calibrant_lab.data.samples import Data
 from calibrant_lab.models.weights import load_weights
-from calibrant_lab.scores import BINS, Predicted
+from calibrant_lab.scores import Predicted, score
 from calibrant_lab.shift.corruptions import SEVERITIES
 from calibrant_lab.shift.sources import ShiftedImages, SourceName, shifted_images
 from calibrant_lab.sweeps.protocol import Plan
@@ -139,7 +138,7 @@ def evaluate_shifts(
                 trial, result = trials[place], results[place]
                 network = _network(trial, shifted[0])
                 if name == lacking[place][0]:
-                    _check_images(trial, network, source, result.images)
+                    _check_images(trial, network, shifted[0].labels, source.clean, result.images)
                 scores = tuple(
                     _score(_predicted(trial, network, images, result.images), result.temperature) for images in shifted
                 )
@@ -182,12 +181,12 @@ def _predicted(trial: Trial, network: nn.Module, images: Images, count: int) -> 
     return predict(network, ImageSamples(given, mean=settings.mean, std=settings.std).batches(len(given.labels)))
 
 
-def _check_images(trial: Trial, network: nn.Module, source: ShiftedImages, count: int) -> None:
+def _check_images(trial: Trial, network: nn.Module, labels: Tensor, clean: Images | None, count: int) -> None:
     """Check that the images are those the trial was tested on: the clean images must give the stored predictions."""
     kept = trial.predicted("test")
-    same = source.labels[:count].equal(kept.target[:count])
-    if same and source.clean is not None:
-        now = _predicted(trial, network, source.clean, count).logits
+    same = labels[:count].equal(kept.target[:count])
+    if same and clean is not None:
+        now = _predicted(trial, network, clean, count).logits
         same = torch.allclose(now, kept.logits[:count], rtol=SAME_LOGITS, atol=SAME_LOGITS)
     if not same:
         raise FileError(
@@ -197,11 +196,9 @@ def _check_images(trial: Trial, network: nn.Module, source: ShiftedImages, count
 
 
 def _score(predicted: Predicted, temperature: float) -> ShiftScore:
-    found = cal.metrics.predictions(logits=predicted.logits, target=predicted.target)
-    scaled = math.nan
-    if not math.isnan(temperature):
-        scaled = cal.metrics.ece(logits=predicted.logits / temperature, target=predicted.target, bins=BINS)
-    return ShiftScore(float(found.correct.mean()), cal.metrics.ece(found, bins=BINS), scaled)
+    scaled = Predicted(predicted.logits / temperature, predicted.target)
+    ece_temperature = math.nan if math.isnan(temperature) else score("ece", scaled)
+    return ShiftScore(score("accuracy", predicted), score("ece", predicted), ece_temperature)
 
 
 def _keep(trial: Trial, result: ShiftResult) -> None:

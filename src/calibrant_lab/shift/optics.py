@@ -8,11 +8,13 @@ import math
 from functools import cache
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy import ndimage
 from torch import Tensor
 
-Border = Literal["nearest", "symmetric"]  # repeats the last pixel, or mirrors the image including that pixel
+Border = Literal["nearest", "reflect"]  # repeats the last pixel, or mirrors the image including that pixel
 
 
 def both_ways(matrix: Tensor, images: Tensor) -> Tensor:
@@ -25,17 +27,8 @@ def gaussian_filter(size: int, sigma: float, truncate: float, border: Border) ->
     """The matrix of a one-dimensional Gaussian filter, truncated at ``truncate`` standard deviations."""
     if sigma == 0:
         return torch.eye(size)
-    reach = int(truncate * sigma + 0.5)
-    offsets = torch.arange(-reach, reach + 1)
-    weights = torch.exp(-0.5 * (offsets.double() / sigma) ** 2)
-    sources = torch.arange(size).unsqueeze(1) + offsets
-    if border == "nearest":
-        sources = sources.clamp(0, size - 1)
-    else:
-        sources = sources % (2 * size)
-        sources = torch.minimum(sources, 2 * size - 1 - sources)
-    filtered = torch.zeros(size, size, dtype=torch.double)
-    return filtered.scatter_add_(1, sources, (weights / weights.sum()).expand_as(sources)).float()
+    filtered = ndimage.gaussian_filter1d(np.eye(size), sigma, axis=0, mode=border, truncate=truncate)
+    return torch.from_numpy(filtered).float()
 
 
 @cache
@@ -56,15 +49,10 @@ def zooming(size: int, factor: float) -> Tensor:
     enlarged line, which is cropped to size.
     """
     kept = math.ceil(size / factor)
-    enlarged = round(kept * factor)
     start = (size - kept) // 2
-    cut = (enlarged - size) // 2
-    places = torch.arange(cut, cut + size, dtype=torch.double) * (kept - 1) / (enlarged - 1)
-    lower = places.floor().clamp(max=kept - 2).long()
-    share = (places - lower).unsqueeze(1)
-    matrix = torch.zeros(size, size, dtype=torch.double)
-    matrix.scatter_add_(1, start + lower.unsqueeze(1), 1 - share)
-    return matrix.scatter_add_(1, start + lower.unsqueeze(1) + 1, share).float()
+    enlarged = ndimage.zoom(np.eye(size)[start : start + kept], (factor, 1), order=1, mode="nearest")
+    cut = (len(enlarged) - size) // 2
+    return torch.from_numpy(enlarged[cut : cut + size]).float()
 
 
 @cache

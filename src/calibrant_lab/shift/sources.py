@@ -69,11 +69,6 @@ class Generated:
         images: Images = self.configuration.of_recipe.load(self.configuration.settings, self.folder).test.images
         return images
 
-    @property
-    def labels(self) -> Tensor:
-        """Labels of the test set."""
-        return self.clean.labels
-
     def corrupted(self, name: str, severity: int, count: int) -> Images:
         """The first ``count`` images, generated on demand."""
         return Images(corrupt(self.clean.pixels[:count], name, severity), self.clean.labels[:count])

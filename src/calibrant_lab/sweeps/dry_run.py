@@ -12,8 +12,9 @@ from lightning.pytorch.callbacks import Callback
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
-from torch import nn
 
+from calibrant.report.formats import counted
+from calibrant.training.forward import has_dropout
 from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.score_table import print_whole
 from calibrant_lab.sweeps.protocol import Plan, Row
@@ -47,8 +48,7 @@ def estimate(configuration: Configuration, data: Path | None, accelerator: str =
     epochs = -(-steps // clock.steps_in_epoch)
     weights = sum(value.nbytes for value in trained.model.state_dict().values())
     predictions = sum(tensor.nbytes for part in (trained.validation, trained.test) for tensor in part)
-    if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in trained.model.modules()):
-        predictions *= 2
+    predictions *= 2 if has_dropout(trained.model) else 1
     return Estimate(
         steps * step + (epochs + 1) * evaluation, weights + predictions + epochs * BYTES_OF_EPOCH,
         COPIES * weights, next(trained.model.parameters()).is_cuda,
@@ -97,7 +97,7 @@ def list_trials(
             state = "done" if finished else "waits" if unknown else "to do"
             table.add_row(str(len(listed)), row.name, step, _settings(trial, row, unknown), str(trial.seed), state)
     print_whole(console, table)
-    counts = f"{len(listed)} trials, {len(listed) - len(to_do)} done, {len(to_do)} to do."
+    counts = f"{counted(len(listed), 'trial')}, {len(listed) - len(to_do)} done, {len(to_do)} to do."
     console.print(counts, _cost(to_do, estimate, gpus), highlight=False, markup=False, soft_wrap=True)
     if any(not row.trials for row in known.rows):
         console.print("Waiting trials depend on the values that the search chooses; their number does not.")

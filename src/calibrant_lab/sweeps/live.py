@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 
+from calibrant.report.formats import counted
 from calibrant_lab.sweeps.protocol import Plan, Results, best_of, mean_scores
 from calibrant_lab.trials.configuration import Configuration, label
 from calibrant_lab.trials.listing import DIGITS
@@ -87,7 +88,7 @@ class LiveView:
 
     def _list_failures(self) -> None:
         if count := len(self._failed):
-            self._console.print(f"[red]{count} {'trial' if count == 1 else 'trials'} failed[/]:", highlight=False)
+            self._console.print(f"[red]{counted(count, 'trial')} failed[/]:", highlight=False)
         folder = shlex.quote(str(self._store.folder))
         for one in sorted(self._failed, key=lambda one: (label(one), one.seed)):
             trial = self._store.trial(one)

@@ -159,10 +159,11 @@ class _Planner:
         if not self._have_ended(candidates):
             return Search(option, candidates, None, within=False)
         # If one seed of a candidate fails, the candidate is discarded.
-        broken = {first_seed(one) for one in candidates if one in self.failed}
-        scores = mean_scores([one for one in candidates if first_seed(one) not in broken], self.results)
+        broken = {one.replaced({"seed": 0}) for one in candidates if one in self.failed}
+        scores = mean_scores(candidates, self.results)
         baseline = mean_scores(self._baselines, self.results)[self.base]
-        chosen, within = best_of(scores, baseline, self.sweep.tolerance)
+        whole = {one: found for one, found in scores.items() if one not in broken}
+        chosen, within = best_of(whole, baseline, self.sweep.tolerance)
         return Search(option, candidates, chosen, within)
 
 
@@ -177,17 +178,12 @@ def row_name(method_name: str) -> str:
     return f"+ {found.label}" if found.objective is not None else found.label
 
 
-def first_seed(configuration: Configuration) -> Configuration:
-    """The trial that represents all seeds of a candidate."""
-    return configuration.replaced({"seed": 0})
-
-
 def mean_scores(trials: Iterable[Configuration], results: Results) -> dict[Configuration, Validated]:
-    """Mean scores of each candidate over its finished seeds."""
+    """Mean scores of each candidate over its finished seeds, by its trial of seed 0."""
     found: dict[Configuration, list[Validated]] = {}
     for trial in trials:
         if trial in results:
-            found.setdefault(first_seed(trial), []).append(results[trial])
+            found.setdefault(trial.replaced({"seed": 0}), []).append(results[trial])
     return {one: Validated(*map(fmean, zip(*scores, strict=True))) for one, scores in found.items()}
 
 

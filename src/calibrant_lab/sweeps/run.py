@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 
-from calibrant.files import FileError
+from calibrant.files import FileError, write_whole
 from calibrant_lab import plugins
 from calibrant_lab.sweeps.protocol import Plan, Results, Validated, plan
 from calibrant_lab.sweeps.sweep import FOLDER, Sweep
@@ -67,7 +67,7 @@ def record(sweep: Sweep, store: Store) -> None:
         store.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(store.folder, f"cannot be created ({error.strerror}): give another --runs") from error
-    sweep.write(store.folder / FOLDER / sweep.record_name)
+    write_whole(store.folder / FOLDER / sweep.record_name, sweep.to_toml())
 
 
 def recorded(store: Store) -> list[Sweep]:

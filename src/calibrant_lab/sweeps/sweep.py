@@ -2,33 +2,31 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from calibrant.files import naming, write_whole
+from calibrant.files import naming
 from calibrant_lab import plugins
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
-from calibrant_lab.scores import check_column, metric_of
-from calibrant_lab.settings import one_line
+from calibrant_lab.scores import column, metric_of
+from calibrant_lab.settings import Checked
 from calibrant_lab.trials.configuration import Configuration, configure, read_settings
 
 COLUMNS = ("accuracy", "ece", "ece+temperature", "accuracy+vector", "ece+vector")
 FOLDER = "sweeps"
 
 
-class Sweep(BaseModel):
+class Sweep(Checked):
     """A request for a table of trials.
 
     A sweep trains the NLL, with and without the held-out share of the data, and every method. For each method it
     searches the weight of the objective, then each searched option, and trains all seeds with the values it chose.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field("sweep", pattern=r"^[\w.-]+$", description="Name of the table and its files.")
     recipe: str = Field(description="Name or import path of the recipe.")
@@ -71,7 +69,7 @@ class Sweep(BaseModel):
                 raise ValueError(f"a lower {given} is not better: choose a score such as ece, log_loss or brier")
         else:
             for one in given:
-                check_column(one)
+                column(one)  # raises if it is unknown
         return given
 
     @field_validator("recipe")
@@ -117,14 +115,6 @@ class Sweep(BaseModel):
         return self.grids.get(own) or self.grids.get(option) or ()
 
     @classmethod
-    def checked(cls, values: Mapping[str, Any]) -> Self:
-        """Create a sweep from plain values; errors are one line."""
-        try:
-            return cls.model_validate(dict(values))
-        except ValidationError as error:
-            raise ValueError(one_line(error, cls.model_fields)) from error
-
-    @classmethod
     def read(cls, path: Path | str) -> Self:
         """Read a sweep from a TOML file; paths in it are relative to its folder."""
         path = Path(path)
@@ -138,12 +128,8 @@ class Sweep(BaseModel):
                     found[key] = [plugins.absolute(str(one), path.parent) for one in given]
             return cls.checked(found)
 
-    def write(self, path: Path) -> None:
-        """Write a TOML file that :meth:`read` reads."""
-        write_whole(path, self.to_toml())
-
     def to_toml(self) -> str:
-        """The sweep as TOML."""
+        """The sweep as TOML that :meth:`read` reads."""
         values = self.model_dump(mode="json", exclude_none=True)
         tables = {name: values.pop(name) for name in ("grids", "settings")}
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]

@@ -138,7 +138,11 @@ def configure(
     for name, field in type(checked).model_fields.items():
         path = getattr(checked, name)
         if path is not None and FilePath in (field.annotation, *get_args(field.annotation)):
-            digests[name] = (files or {}).get(name) or _digest(name, path)
+            try:
+                digests[name] = (files or {}).get(name) or plugins.digest_of(Path(path))
+            except OSError as error:
+                reason = f"cannot be read ({error.strerror}): give {name.replace('_', '-')} a file"
+                raise FileError(Path(path), reason) from error
     return Configuration(
         plugins.absolute(recipe_name), plugins.absolute(method_name), tuple(sorted(chosen.items())), checked, seed,
         tuple(sorted(digests.items())),
@@ -213,14 +217,6 @@ def shown(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return written if value else f"no {written}"
     return f"{written} {value:g}" if isinstance(value, float) else f"{written} {value}"
-
-
-def _digest(name: str, path: str) -> str:
-    try:
-        return plugins.digest_of(Path(path))
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror}): give {name.replace('_', '-')} a file"
-        raise FileError(Path(path), reason) from error
 
 
 def _canonical(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from calibrant.files import FileError, read_json, write_json
+from calibrant.report.formats import counted
 from calibrant_lab.methods import method
 from calibrant_lab.recipes import recipe
 from calibrant_lab.scores import KEPT, score
@@ -22,7 +23,7 @@ def convert(path: Path, console: Console) -> int:
     if not path.exists():
         raise FileError(path, "does not exist: give a folder of trials, or a file written by calibrant runs export")
     count = _convert_store(path) if path.is_dir() else _convert_export(path)
-    console.print(f"{count} trial{'s' if count != 1 else ''} converted.", highlight=False)
+    console.print(f"{counted(count, 'trial')} converted.", highlight=False)
     return count
 
 

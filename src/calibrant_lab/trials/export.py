@@ -2,7 +2,6 @@
 
 import math
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +45,7 @@ def _exported(trial: Trial, result: Result) -> dict[str, Any]:
     path = trial.folder / DATA
     data = read_json(path) if path.exists() else {}
     data.pop("folder", None)
-    return {
-        "trial": trial.identity, "configuration": configuration, "validation": result.validation, "test": result.test,
-        "cost": asdict(result.cost), "environment": result.environment, "data": data or None,
-    }  # fmt: skip
+    return {"trial": trial.identity, "configuration": configuration, **result.to_dict(), "data": data or None}
 
 
 def _write_predictions(path: Path, trials: list[Trial]) -> None:

@@ -1,14 +1,12 @@
 """Train one network as its configuration says."""
 
 import logging
-import random
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from lightning import Trainer
 from lightning.fabric.utilities import move_data_to_device
@@ -17,12 +15,13 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
+from calibrant.report.formats import counted
 from calibrant.torch_private import BatchNorm
 from calibrant.training import CalibrationWarning, InterleavedLoader, interleave
 from calibrant.training.forward import evaluating, logits_of
 from calibrant.training.ignored import minimum_samples
 from calibrant.training.lightning import CalibratedClassifier, WholeCheckpointIO
-from calibrant.training.randomness import kept_random_state, random_state, set_random_state
+from calibrant.training.randomness import kept_random_state, seed_all
 from calibrant_lab import plugins
 from calibrant_lab.data.samples import Data
 from calibrant_lab.scores import Predicted
@@ -77,10 +76,7 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
 
 def first_network(configuration: Configuration, data: Data) -> nn.Module:
     """Build the network of a configuration, with its initial weights; sets all random seeds."""
-    seed = configuration.seed
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator that third-party transforms use)
+    seed_all(configuration.seed)
     network = configuration.of_recipe.build(data, configuration.settings)
     _check_width(network, data)
     if configuration.settings.compile:
@@ -97,7 +93,7 @@ def _check_width(network: nn.Module, data: Data) -> None:
         logits = logits_of(network, inputs)
         width = logits.shape[1] if logits.dim() > 1 else 1
     if width != data.classes and (width, data.classes) != (1, 2):
-        counts = f"the network has {width} output{'s' * (width != 1)}, but the data have {data.classes} classes"
+        counts = f"the network has {counted(width, 'output')}, but the data have {data.classes} classes"
         raise ValueError(f"{counts}: build it with data.classes outputs, or give Data the right classes=")
 
 
@@ -136,15 +132,13 @@ class _UpdateLoss(Callback):
         self.validation = validation
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
-        """Predict the validation set, then restore the mode of the network and the random state."""
+        """Predict the validation set, then restore the random state."""
         del module, batch
         model, update = self.classifier.model, getattr(self.classifier.loss, "update", None)
         if not callable(update) or batch_idx or not trainer.current_epoch:
             return
-        state = random_state()
-        update(*predict(model, self.validation))
-        model.train()
-        set_random_state(state)
+        with kept_random_state():
+            update(*predict(model, self.validation))
 
 
 def check_accelerator(name: str) -> None:
@@ -167,16 +161,19 @@ def _trainer(accelerator: str, *, callbacks: list[Callback], **options: Any) -> 
 
 @torch.inference_mode()
 def predict(model: nn.Module, batches: Iterable[Any], *, dropout: bool = False) -> Predicted:
-    """Logits and targets of all batches, on the CPU; with ``dropout``, from one pass with dropout on."""
+    """Logits and targets of all batches, on the CPU; with ``dropout``, from one pass with dropout on.
+
+    The modes of all layers are restored.
+    """
     device = next(model.parameters()).device
-    model.train(dropout)  # the whole model, since attention applies dropout without a Dropout layer
-    for layer in model.modules():
-        if isinstance(layer, BatchNorm):
-            layer.eval()
     logits, target = [], []
-    for inputs, labels in batches:
-        logits.append(logits_of(model, move_data_to_device(inputs, device)).cpu())
-        target.append(labels)
+    with evaluating(model):
+        for layer in model.modules() if dropout else ():
+            # Not only Dropout layers, since attention applies dropout without one.
+            layer.training = not isinstance(layer, BatchNorm)
+        for inputs, labels in batches:
+            logits.append(logits_of(model, move_data_to_device(inputs, device)).cpu())
+            target.append(labels)
     return Predicted(torch.cat(logits), torch.cat(target))
 
 

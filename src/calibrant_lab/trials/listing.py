@@ -16,10 +16,9 @@ from rich.text import Text
 from calibrant.files import FileError, read_json
 from calibrant.report.formats import counted
 from calibrant_lab import plugins
-from calibrant_lab.columns import column
 from calibrant_lab.methods import METHODS
 from calibrant_lab.score_table import NOTE, print_whole, score_table
-from calibrant_lab.scores import BINS, KEPT
+from calibrant_lab.scores import BINS, KEPT, column
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, changes_of, label
 from calibrant_lab.trials.provenance import change_lines, changes_since
@@ -139,7 +138,6 @@ def _summary(runs: list[Run]) -> str:
 def show_run(store: Store, prefix: str, console: Console) -> None:
     """Show everything about one trial."""
     run = look(find(store, prefix))
-    folder = escape(str(run.trial.folder))
     if (c := run.configuration) is None:
         _show_problem(run, console)
         return
@@ -156,7 +154,7 @@ def show_run(store: Store, prefix: str, console: Console) -> None:
     if (run.trial.folder / kept.DATA).exists():
         found = read_json(run.trial.folder / kept.DATA)
         _pairs(console, "data", found if isinstance(found, dict) else {})
-    console.print(f"{folder} ({size(run.trial.size())})", highlight=False, soft_wrap=True)
+    console.print(escape(f"{run.trial.folder} ({size(run.trial.size())})"), highlight=False, soft_wrap=True)
     if (failure := run.trial.failure()) is not None and run.status != "done":
         console.print(f"\n[red]{escape(failure.strip())}[/]", highlight=False, soft_wrap=True)
 

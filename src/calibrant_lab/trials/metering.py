@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback
 
 from calibrant.files import FileError, write_json
 from calibrant.training.lightning import CalibratedClassifier
-from calibrant.training.randomness import random_state, set_random_state
+from calibrant.training.randomness import kept_random_state
 from calibrant.training.running_scores import with_current_names
 from calibrant_lab.scores import Predicted, score
 from calibrant_lab.trials.fit import Prepared, Trained, predict
@@ -102,13 +102,10 @@ class Meter(Callback):
         return seconds + now[0] - self._began[0], processor + now[1] - self._began[1]
 
     def _score(self, epoch: int, module: CalibratedClassifier) -> None:
-        """Score the test set without counting the time; restores the random state and the modes of layers."""
-        elapsed, state = self._elapsed(), random_state()
-        modes = [(layer, layer.training) for layer in module.model.modules()]
-        self._scores[epoch] = _scores(predict(module.model, self.prepared.loaders.test))
-        for layer, training in modes:
-            layer.training = training
-        set_random_state(state)
+        """Score the test set without counting the time; restores the random state."""
+        elapsed = self._elapsed()
+        with kept_random_state():
+            self._scores[epoch] = _scores(predict(module.model, self.prepared.loaders.test))
         self._before, self._began = elapsed, _clocks()
 
     def _sign(self, trainer: Trainer) -> None:

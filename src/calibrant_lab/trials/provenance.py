@@ -13,6 +13,7 @@ from torch import nn
 
 import calibrant as cal
 from calibrant.files import FileError, read_json
+from calibrant.report.formats import counted
 from calibrant_lab import plugins
 from calibrant_lab.trials.configuration import Configuration, label
 from calibrant_lab.trials.store import DATA, Result, Trial
@@ -48,8 +49,8 @@ def other_data(trial: Trial, folder: Path | None) -> list[str]:
 
 def change_lines(results: Iterable[Result], more: Iterable[str] = ()) -> list[str]:
     """Lines about what has changed since trials were run, and more, each with the number of trials concerned."""
-    counted = Counter(chain((change for result in results for change in changes_since(result)), more))
-    return [f"{count} trial{'s' if count > 1 else ''}: {change}" for change, count in counted.items()]
+    counts = Counter(chain((change for result in results for change in changes_since(result)), more))
+    return [f"{counted(count, 'trial')}: {change}" for change, count in counts.items()]
 
 
 def warning_lines(trials: Iterable[Trial]) -> list[str]:
@@ -58,10 +59,7 @@ def warning_lines(trials: Iterable[Trial]) -> list[str]:
     for trial in trials:
         for kind, text in trial.warnings().items():
             found[label(trial.configuration), kind].append(text)
-    return [
-        f"warning, {name}, {len(texts)} trial{'s' if len(texts) > 1 else ''}: {texts[0]}"
-        for (name, _), texts in found.items()
-    ]
+    return [f"warning, {name}, {counted(len(texts), 'trial')}: {texts[0]}" for (name, _), texts in found.items()]
 
 
 def check_files(configuration: Configuration) -> None:

@@ -1,4 +1,4 @@
-"""Run trials on a Ray cluster."""
+"""Run trials on a Ray cluster; Ray is imported when needed, since it takes a second and is optional."""
 
 import logging
 import math
@@ -76,7 +76,8 @@ class RayExecutor:
         if not self._running:
             time.sleep(seconds)
             return self._arrived()
-        ray = _ray()
+        import ray
+
         references = list(self._running)
         ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
         if ready:
@@ -88,7 +89,8 @@ class RayExecutor:
         """Cancel all tasks, then disconnect from the cluster, or stop the Ray that was started here."""
         if self._task is None:
             return
-        ray = _ray()
+        import ray
+
         for reference in self._running:
             ray.cancel(reference, force=True)
         self._running.clear()
@@ -102,7 +104,8 @@ class RayExecutor:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if not talks:  # Ray prints the last lines of a lost node to stdout, where our tables go
             os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
-        ray = _ray()
+        import ray
+
         if not ray.is_initialized():
             options: dict[str, Any] = {"log_to_driver": talks, "logging_level": "DEBUG" if talks else "ERROR"}
             if not self._address:
@@ -111,7 +114,7 @@ class RayExecutor:
             ray.init(self._address or "local", **options)
         # Retries are counted here, not by Ray.
         self._task = ray.remote(num_cpus=self._needs["CPU"], num_gpus=self._needs["GPU"], max_retries=0)(_run)
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         if not any(all(node.get(name, 0) >= least for name, least in self._needs.items()) for node in nodes):
             there = "; ".join(f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes)
             raise ValueError(
@@ -120,7 +123,8 @@ class RayExecutor:
             )
 
     def _collect(self, reference: Any) -> Ended | None:
-        ray = _ray()
+        import ray
+
         trial = self._running.pop(reference)
         try:
             ending, text = ray.get(reference)
@@ -149,13 +153,6 @@ class RayExecutor:
                 continue
             del self._arriving[trial]
         return ended
-
-
-def _ray() -> Any:
-    """Import Ray lazily: it takes a second and is optional."""
-    import ray
-
-    return ray
 
 
 _SHARED = "the store must be a folder that all nodes share under the same path"

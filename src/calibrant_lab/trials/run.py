@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -16,6 +15,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from calibrant.files import FileError, read_json, write_json, write_predictions, write_whole
+from calibrant.training.forward import has_dropout
 from calibrant_lab.scores import Predicted, best_temperature, score, scores_of
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration
@@ -162,16 +162,12 @@ def _check_data(folder: Path, prepared: Prepared, data: Path | None, *, resumes:
 
 def _write_predictions(folder: Path, prepared: Prepared, trained: Trained) -> None:
     parts = {"validation": trained.validation, "test": trained.test}
-    if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in trained.model.modules()):
+    if has_dropout(trained.model):
         torch.manual_seed(prepared.configuration.seed)
         for part, loader in (("validation", prepared.loaders.validation), ("test", prepared.loaders.test)):
-            parts[f"{part}-dropout"] = _sampled(trained.model, loader)
+            # Mean probabilities of several passes, as log-probabilities, which are valid logits.
+            passes = [predict(trained.model, loader, dropout=True) for _ in range(kept.DROPOUT_PASSES)]
+            mean = torch.stack([one.logits.double().softmax(1) for one in passes]).mean(0)
+            parts[f"{part}-dropout"] = Predicted(mean.log().clamp(min=-700).float(), passes[0].target)
     for name, predicted in parts.items():
         write_predictions(folder / f"{name}.npz", predicted.logits.numpy(), predicted.target.numpy(), kind="logits")
-
-
-def _sampled(model: nn.Module, loader: Any) -> Predicted:
-    """Mean probabilities of several passes with dropout on, as log-probabilities, which are valid logits."""
-    passes = [predict(model, loader, dropout=True) for _ in range(kept.DROPOUT_PASSES)]
-    mean = torch.stack([one.logits.double().softmax(1) for one in passes]).mean(0)
-    return Predicted(mean.log().clamp(min=-700).float(), passes[0].target)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.training import interleaved_split
-from calibrant_lab.data.samples import Data, Samples, TensorSamples
+from calibrant_lab.data.samples import Data, TensorSamples
 from calibrant_lab.trials.configuration import Configuration
 
 # Numbers in a batch that is only predicted: a network of table rows spends most of its time between smaller batches.
@@ -63,15 +63,11 @@ def make_loaders(configuration: Configuration, data: Data, *, minimum_samples: i
         held_out_size = configuration.settings.calibration_batch_size or size
         calibration = data.train.batches(held_out_size, parts.calibration, training=True)
     validation = data.train.batches(size, parts.validation) if own is None else own.batches(size)
-    test = data.test.batches(_size_of_prediction(data.test, size))
+    small = isinstance(data.test, TensorSamples)
+    test = data.test.batches(max(size, PREDICTED_AT_ONCE // data.test.x[0].numel()) if small else size)
     validated = data.train.labels[parts.validation] if own is None else own.labels
     targets = {"validation": validated, "test": data.test.labels}
     return Loaders(train, calibration, validation, test, targets, data.classes, _described(data, parts))
-
-
-def _size_of_prediction(samples: Samples, size: int) -> int:
-    """Samples per batch of the test set: more than in training if they are small."""
-    return max(size, PREDICTED_AT_ONCE // samples.x[0].numel()) if isinstance(samples, TensorSamples) else size
 
 
 def _described(data: Data, parts: Parts) -> dict[str, Any]:

@@ -102,6 +102,11 @@ class Result:
     cost: Cost
     environment: dict[str, Any]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without the configuration."""
+        scores = {"validation": self.validation, "test": self.test}
+        return scores | {"cost": asdict(self.cost), "environment": self.environment}
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -188,8 +193,7 @@ class Trial:
         from calibrant.training.running_scores import with_current_names
 
         with _explained(self.folder / HISTORY) as found:
-            rows = [with_current_names(row) for row in found]
-            return [{name: math.nan if value is None else value for name, value in row.items()} for row in rows]
+            return [_numbers(with_current_names(row)) for row in found]
 
     def warnings(self) -> dict[str, str]:
         """Warnings of the guard over training, by kind."""
@@ -339,11 +343,7 @@ def is_full(error: BaseException | None) -> bool:
 
 def write_result(folder: Path, result: Result) -> None:
     """Write the result, which marks a trial as finished."""
-    content = {
-        "validation": result.validation, "test": result.test, "cost": asdict(result.cost),
-        "environment": result.environment,
-    }  # fmt: skip
-    write_json(folder / RESULT, content)
+    write_json(folder / RESULT, result.to_dict())
 
 
 @contextmanager

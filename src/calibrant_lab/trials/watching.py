@@ -8,20 +8,20 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from rich.progress import Progress, TaskID
 
+SECONDS_BETWEEN_STEPS = 60.0  # that are saved within an epoch
 # Less than this is lost when a run is interrupted; short epochs would take longer to save than to train again.
 SECONDS_BETWEEN_EPOCHS = 1.0
 
 
 class KeepLast(Checkpoint):
-    """Keep the last checkpoint: saved after the last epoch and others, and every ``seconds`` within long epochs.
+    """Keep the last checkpoint: saved after the last epoch and others, and every minute within long epochs.
 
     An epoch that ends within a second of the last checkpoint is not saved, unless it is the last. Resuming from a
     checkpoint does not change the result.
     """
 
-    def __init__(self, path: Path, *, seconds: float = 60) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.seconds = seconds
         self._saved = 0.0
 
     def on_train_start(self, *_: Any) -> None:
@@ -29,8 +29,8 @@ class KeepLast(Checkpoint):
         self._saved = time.monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save if ``seconds`` have passed."""
-        if time.monotonic() - self._saved >= self.seconds:
+        """Save if a minute has passed."""
+        if time.monotonic() - self._saved >= SECONDS_BETWEEN_STEPS:
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:

@@ -1,21 +1,13 @@
 """Wide residual networks: the published structure of torchvision's, and the implementation in transformers."""
 
 import re
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant_lab.models.resnet import (
-    BasicBlock,
-    Bottleneck,
-    ResNet,
-    resnet18,
-    resnet18_cifar,
-    resnet34_cifar,
-    resnet50_cifar,
-)
+from calibrant_lab.models import IMAGE_MODELS
+from calibrant_lab.models.resnet import BasicBlock, Bottleneck, ResNet
 
 Shapes = list[tuple[str, tuple[int, ...]]]
 
@@ -67,7 +59,7 @@ def name_in_transformers(name: str) -> str:
 
 def test_state_dict_is_interchangeable_with_torchvisions() -> None:
     with torch.device("meta"):
-        model = resnet18()
+        model = IMAGE_MODELS["resnet18"](classes=1000)
     state = model.state_dict()
     assert [(name, tuple(tensor.shape)) for name, tensor in state.items()] == torchvision_resnet18()
     assert len(state) == 122
@@ -75,11 +67,12 @@ def test_state_dict_is_interchangeable_with_torchvisions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("builder", "count"), [(resnet18_cifar, 11_173_962), (resnet34_cifar, 21_282_122), (resnet50_cifar, 23_520_842)]
+    ("name", "count"),
+    [("resnet18-cifar", 11_173_962), ("resnet34-cifar", 21_282_122), ("resnet50-cifar", 23_520_842)],
 )
-def test_cifar_networks_have_the_published_number_of_parameters(builder: Callable[[], ResNet], count: int) -> None:
+def test_cifar_networks_have_the_published_number_of_parameters(name: str, count: int) -> None:
     with torch.device("meta"):
-        assert parameters(builder()) == count
+        assert parameters(IMAGE_MODELS[name](classes=10)) == count
 
 
 @pytest.mark.parametrize(
@@ -103,7 +96,7 @@ def test_logits_equal_those_of_transformers(
 
 def test_cifar_stem_keeps_the_resolution_and_is_conv_norm_relu() -> None:
     torch.manual_seed(0)
-    model = resnet18_cifar().eval()
+    model = ResNet(BasicBlock, (2, 2, 2, 2), stem="cifar", classes=10).eval()
     disturb(model)
     seen: list[Tensor] = []
     for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
@@ -124,7 +117,7 @@ def test_cifar_stem_keeps_the_resolution_and_is_conv_norm_relu() -> None:
 
 def test_only_the_first_convolution_differs_between_the_stems() -> None:
     with torch.device("meta"):
-        small, large = resnet18_cifar(classes=5).state_dict(), resnet18(classes=5).state_dict()
+        small, large = (IMAGE_MODELS[name](classes=5).state_dict() for name in ("resnet18-cifar", "resnet18"))
     assert list(small) == list(large)
     assert [name for name in small if small[name].shape != large[name].shape] == ["conv1.weight"]
 

@@ -10,7 +10,7 @@ import pytest
 from calibrant.cli import app
 from calibrant.files import FileError
 from calibrant_lab.paper.profiles import paper_sweep
-from calibrant_lab.paper.store_report import render_store, write_store_report
+from calibrant_lab.paper.store_report import render_store
 from calibrant_lab.sweeps.run import record, recorded
 from calibrant_lab.trials.store import Store, write_result
 from tests.lab.filled_stores import filled_store, plan_maker, write_failure, write_trial
@@ -35,8 +35,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     write_result(store.trial(other.base).folder, replace(result, environment={HOSTILE: HOSTILE}))
     for seed in (7, 8):
         write_failure(store, other.base.replaced({"seed": seed}), f'Traceback:\n  File "x"\nValueError: {HOSTILE}')
-    write_store_report(folder / "page.html", store)
-    return (folder / "page.html").read_text(encoding="utf-8")
+    return render_store(store)
 
 
 def test_hostile_texts_stay_texts_and_nothing_is_loaded(page: str) -> None:
@@ -134,8 +133,7 @@ def test_a_store_without_predictions_has_its_tables_all_the_same(tmp_path: Path)
 
 def test_no_page_is_made_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="contains no trials: give the --runs"):
-        write_store_report(tmp_path / "page.html", Store(tmp_path))
-    assert list(tmp_path.iterdir()) == []
+        render_store(Store(tmp_path))
     with pytest.raises(FileError, match="is not a folder"):
         render_store(Store(tmp_path / "none"))
 
@@ -202,7 +200,7 @@ def test_a_phone_shows_scores_before_anything_is_scrolled(tmp_path: Path) -> Non
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
-    write_store_report(tmp_path / "page.html", filled_store(tmp_path / "runs"))
+    (tmp_path / "page.html").write_text(render_store(filled_store(tmp_path / "runs")), encoding="utf-8")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 390, "height": 844})

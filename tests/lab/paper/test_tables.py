@@ -244,6 +244,7 @@ def test_notes_tell_the_settings_that_were_used(tmp_path: Path) -> None:
     assert "φ: bandwidth of weighted MMCE. " in other
     assert "the lowest mean validation NLL over 3 seeds among those that lose less than 3 points" in other
     assert "TS: temperature scaling, fitted on the validation set." in other
+    assert "1 epoch, 1 seed. " in notes_of(store, seeds=1, settings={"epochs": 1})
     assert not any(text in other for text in ("VS", "20 bins", "SB-ECE", "reduced split"))
 
 

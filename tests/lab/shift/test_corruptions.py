@@ -139,12 +139,12 @@ def test_defocus_is_a_correlation_with_a_soft_disk() -> None:
     assert optics.soft_disk(0.5, 0.6)[1, 1].item() == pytest.approx(1 / (1 + 2 * beside) ** 2)
 
 
-@pytest.mark.parametrize(("border", "mode"), [("nearest", "nearest"), ("symmetric", "reflect")])
+@pytest.mark.parametrize("border", ["nearest", "reflect"])
 @pytest.mark.parametrize("sigma", [0.05, 0.4, 1.92, 6.4])
-def test_the_gaussian_filter_is_scipys(border: optics.Border, mode: str, sigma: float) -> None:
+def test_the_gaussian_filter_is_scipys(border: optics.Border, sigma: float) -> None:
     given = COLOUR[0, 0].double().numpy()
     found = optics.both_ways(optics.gaussian_filter(32, sigma, 3.0, border), COLOUR[:1, :1].float())[0, 0]
-    assert found.numpy() == pytest.approx(ndimage.gaussian_filter(given, sigma, mode=mode, truncate=3.0), rel=1e-5)
+    assert found.numpy() == pytest.approx(ndimage.gaussian_filter(given, sigma, mode=border, truncate=3.0), rel=1e-5)
 
 
 def zoomed_by_scipy(given: npt.NDArray[np.float64], factor: float) -> npt.NDArray[np.float64]:

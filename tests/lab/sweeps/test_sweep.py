@@ -48,5 +48,5 @@ def test_a_sweep_is_written_and_read_by_path_or_string(tmp_path: Path) -> None:
         Sweep(recipe="digits", methods=("esd",), select="nll", columns=("log_loss", "nll")),
         *(paper_sweep("table1", "digits", profile, {"methods": ["esd"]}) for profile in PROFILES),
     ):
-        sweep.write(tmp_path / "mine.toml")
+        (tmp_path / "mine.toml").write_text(sweep.to_toml(), encoding="utf-8")
         assert Sweep.read(str(tmp_path / "mine.toml")) == Sweep.read(tmp_path / "mine.toml") == sweep

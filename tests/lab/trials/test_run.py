@@ -460,11 +460,11 @@ def test_the_digest_of_named_files_is_compared_with_what_they_are_now(tmp_path: 
     assert changes_since(result) == []
 
 
-@pytest.fixture
-def with_dropout(monkeypatch: pytest.MonkeyPatch) -> Configuration:
+@pytest.fixture(params=[nn.Dropout, nn.AlphaDropout])
+def with_dropout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Configuration:
     def build(configuration: Configuration, data: Data) -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(1024, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
+        return nn.Sequential(nn.Flatten(), nn.Linear(1024, 16), nn.ReLU(), request.param(0.5), nn.Linear(16, 10))
 
     monkeypatch.setattr(fitting, "first_network", build)
     return TINY.replaced({"epochs": 1})

@@ -8,13 +8,13 @@ from matplotlib.figure import Figure
 
 from calibrant.files import FileError, whole_or_not_at_all
 from calibrant.report.style import house_style
-from calibrant_lab.columns import column
 from calibrant_lab.paper.figures.cost import figure3
 from calibrant_lab.paper.figures.cumulative import figure4
 from calibrant_lab.paper.figures.parts import NotRunError
 from calibrant_lab.paper.figures.search import figure2, figure5
 from calibrant_lab.paper.figures.shift import figure6
 from calibrant_lab.paper.figures.training import figure1
+from calibrant_lab.scores import column
 from calibrant_lab.shift.evaluation import kept_shifts
 from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.sweeps.sweep import Sweep

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from calibrant.report.formats import counted
 from calibrant.report.style import INK, MUTED, legend_above
 from calibrant_lab.paper.figures import parts
 from calibrant_lab.sweeps.protocol import Plan
@@ -72,7 +73,7 @@ def _named(plans: Sequence[Plan]) -> dict[str, Plan]:
     for plan in plans:
         name = plan.sweep.subject
         if subjects[name] > 1:
-            name += f", {plan.base.settings.epochs} epochs"
+            name += f", {counted(plan.base.settings.epochs, 'epoch')}"
         named[name if name not in named else f"{name} ({len(named)})"] = plan
     return named
 
@@ -91,8 +92,8 @@ def _bars(subject: str, costs: list[RowCost]) -> Figure:
             end = max(cost.seconds(single=False, processor=processor) for processor in (True, False)) / scale
             done = f"{len(cost.tuning)} of " if len(cost.tuning) != cost.wanted else ""
             total.annotate(
-                f"{done}{cost.wanted} run{'s' if cost.wanted != 1 else ''}", (end, place), (6, 0),
-                textcoords="offset points", va="center", color=MUTED, fontsize=8.5,
+                f"{done}{counted(cost.wanted, 'run')}", (end, place), (6, 0), textcoords="offset points", va="center",
+                color=MUTED, fontsize=8.5,
             )  # fmt: skip
         total.set_xlim(right=1.3 * total.get_xlim()[1])  # room for the counts
         single.set_yticks(range(len(costs)), [cost.name for cost in costs])

@@ -38,7 +38,10 @@ def figure2(plan: Plan, store: Store) -> Figure:
             _draw_inner(axes, row, store, parts.look_of(plan.rows, row))
             axes.set_xlabel(_INNER[method])
             if scores:
-                _draw_line(axes, scores)
+                mean, deviation = map(float, parts.mean_and_deviation(scores))
+                axes.axhline(mean, color=ACCENT, linewidth=1.6)
+                if len(scores) > 1:
+                    axes.axhspan(mean - deviation, mean + deviation, color=ACCENT, alpha=parts.BAND, linewidth=0)
         panels[0].set_ylabel("test ECE")
         panels[0].set_ylim(0, 1.08 * panels[0].get_ylim()[1])
         parts.percent_axis(panels[0])
@@ -153,10 +156,3 @@ def _ring(axes: Axes, place: float, value: float, deviation: float | None, look:
 
 def _ring_key(label: str) -> Line2D:
     return Line2D([], [], color=INK, marker="o", markersize=7, markerfacecolor="none", linewidth=0, label=label)
-
-
-def _draw_line(axes: Axes, scores: list[float]) -> None:
-    mean, deviation = map(float, parts.mean_and_deviation(scores))
-    axes.axhline(mean, color=ACCENT, linewidth=1.6)
-    if len(scores) > 1:
-        axes.axhspan(mean - deviation, mean + deviation, color=ACCENT, alpha=parts.BAND, linewidth=0)

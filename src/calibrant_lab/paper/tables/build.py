@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from calibrant_lab.columns import Column, column
 from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.paper.published import Printed, published
 from calibrant_lab.paper.tables.ensembles import ensemble
 from calibrant_lab.paper.tables.significance import Comparison, compare
-from calibrant_lab.scores import scores_of
+from calibrant_lab.scores import Column, column, scores_of
 from calibrant_lab.sweeps.protocol import Plan, Row
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration

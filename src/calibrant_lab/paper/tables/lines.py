@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from calibrant_lab.columns import Column
 from calibrant_lab.methods import SYMBOLS
 from calibrant_lab.paper.tables.build import NOT_RUN, SEARCHING, Kind, TableRow, Tabulated
 from calibrant_lab.paper.tables.notes import DIFFERS, NOT_WITHIN, footnotes, footnotes_on_significance, title
 from calibrant_lab.paper.tables.significance import Comparison
 from calibrant_lab.score_table import mean_and_spread
+from calibrant_lab.scores import Column
 
 HEADINGS: dict[Kind, str] = {"network": "", "ensemble": "deep ensembles", "dropout": "MC dropout"}
 

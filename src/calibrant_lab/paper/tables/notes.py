@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterable, Iterator
 
-from calibrant_lab.columns import column
+from calibrant.report.formats import counted
 from calibrant_lab.methods import SYMBOLS, method
 from calibrant_lab.paper.profiles import profile
 from calibrant_lab.paper.tables.build import NOT_RUN, SEARCHING, Tabulated
 from calibrant_lab.paper.tables.significance import LEVEL, least_p
-from calibrant_lab.scores import BINS
+from calibrant_lab.scores import BINS, column
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import changes_of
 from calibrant_lab.trials.store import DROPOUT_PASSES
@@ -53,7 +53,7 @@ def _how_it_was_made(table: Tabulated) -> Iterator[str]:
     planned = max((row.planned for row in table.rows), default=0)
     changed = [f"{name.replace('_', '-')} {changes[name]} instead of {getattr(defaults, name)}" for name in changes]
     settings = f"Settings other than the recipe's: {', '.join(changed)}" if changed else "Settings are the recipe's"
-    yield f"{base.settings.epochs} epochs, {planned} seed{'s' if planned != 1 else ''}. {settings}."
+    yield f"{counted(base.settings.epochs, 'epoch')}, {counted(planned, 'seed')}. {settings}."
     yield "Mean ± standard deviation over the n finished seeds. Bold: the best mean of single networks."
 
 

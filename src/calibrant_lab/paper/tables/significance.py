@@ -11,6 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from calibrant.metrics.judgement import holm
+
 LEVEL = 0.05
 _NOTHING = 1e-9  # smaller differences are rounding errors
 Verdict = Literal["better", "worse", "equal", "unclear"]
@@ -72,21 +74,6 @@ def least_p(pairs: int) -> float:
         (0.0625, 0.03125)
     """
     return 2.0 ** (1 - pairs)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979).
-
-    Example:
-        >>> holm([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
-    """
-    corrected = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
-    return corrected
 
 
 def compare(
