@@ -135,8 +135,44 @@ def fitted_binary() -> Calibrator:
 def test_lists_of_numbers_are_taken() -> None:
     fitted = TemperatureScaling().fit(LOGITS.tolist(), TARGET.tolist())
     assert fitted.temperature_ == TemperatureScaling().fit(LOGITS, TARGET).temperature_
-    rows: Any = LOGITS.tolist()
-    assert isinstance(fitted.predict_proba(rows), np.ndarray)
+    found = fitted.predict_proba(LOGITS.tolist())
+    assert isinstance(found, np.ndarray)
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_lists_give_what_float32_gives_and_no_samples_give_no_rows(method: type[Calibrator]) -> None:
+    fitted = method().fit(LOGITS.double().numpy(), TARGET)
+    rows = LOGITS[:5].double().tolist()
+    np.testing.assert_array_equal(fitted.predict_proba(rows), fitted.predict_proba(LOGITS[:5].float().numpy()))
+    no_rows: list[list[float]] = []
+    for empty in (no_rows, np.zeros(0), np.zeros((0, 3))):
+        assert fitted.predict_proba(empty).shape == (0, 3)
+        assert fitted.predict(empty).shape == (0,)
+
+
+def test_rows_of_different_lengths_are_refused_in_one_line() -> None:
+    ragged: Any = [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [4.0, 5.0]]
+    expected = r"^all rows of logits must have the same length, got 3 in row 0 and 2 in row 2$"
+    fitted = TemperatureScaling().fit(LOGITS, TARGET)
+    labels = MultiLabelCalibration("platt").fit(LOGITS, torch.eye(3)[TARGET].long())
+    for call in (
+        fitted.predict_proba,
+        fitted,
+        labels.predict_proba,
+        ConformalClassifier().fit(LOGITS, TARGET).predict_set,
+    ):
+        with pytest.raises(ValueError, match=expected):
+            call(ragged)
+    with pytest.raises(ValueError, match=expected):
+        TemperatureScaling().fit(ragged, [0, 1, 2])
+    with pytest.raises(ValueError, match=r"^all rows of logits must have the same length$"):
+        fitted.predict_proba([[[1.0], [2.0, 3.0]]])  # type: ignore[list-item]
+
+
+def test_several_labels_of_lists_and_of_no_samples() -> None:
+    fitted = MultiLabelCalibration("platt").fit(LOGITS, torch.eye(3)[TARGET].long())
+    np.testing.assert_array_equal(fitted.predict_proba(LOGITS.tolist()), fitted.predict_proba(LOGITS.float().numpy()))
+    assert fitted.predict_proba([]).shape == (0, 3)
 
 
 @pytest.mark.parametrize(("target", "options", "message"), [

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -179,13 +180,14 @@ class Calibrator(Fitted):
     @overload
     def predict_proba(self, logits: Tensor) -> Tensor: ...
     @overload
-    def predict_proba(self, logits: Array) -> Array: ...
+    def predict_proba(self, logits: Array | Sequence[Sequence[float]]) -> Array: ...
     def predict_proba(self, logits: Any) -> Any:
         """Return calibrated probabilities, ``(N, C)`` with rows that sum to one; ``(N, 2)`` for binary logits.
 
         Args:
             logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
-                a tensor, a NumPy array or a data frame.
+                a tensor, a NumPy array or a data frame. Lists, taken as float32, give an array; an empty one gives
+                ``(0, C)``.
         """
         if isinstance(logits, Tensor):
             return self._probabilities(self.rows(logits), logits.shape)

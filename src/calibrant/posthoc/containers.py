@@ -1,5 +1,6 @@
 """Predictions as people hold them, torch tensors, NumPy arrays, data frames or lists, to tensors and back."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,17 @@ def as_tensor(value: Any, name: str = "logits") -> Tensor:
 def _array(value: Any, name: str) -> Array:
     if frames.opened(value) is None and (hint := hints.of_logits(value)):
         raise TypeError(f"{name} must be a tensor, an array or a data frame, got {type(value).__name__}: {hint}")
-    return frames.as_array(value)
+    try:
+        return frames.as_array(value)
+    except ValueError:
+        raise ValueError(f"all rows of {name} must have the same length{_lengths(value)}") from None
+
+
+def _lengths(rows: Any) -> str:
+    """Where the lengths of rows differ, as a part of a message."""
+    lengths = [len(row) if isinstance(row, Sequence | np.ndarray) else 1 for row in rows]
+    other = next((place for place, length in enumerate(lengths) if length != lengths[0]), None)
+    return "" if other is None else f", got {lengths[0]} in row 0 and {lengths[other]} in row {other}"
 
 
 def like(given: Any, result: Tensor, columns: Any = None) -> Any:
