@@ -91,6 +91,20 @@ def test_a_series_of_binary_logits_gives_a_series_of_logits_and_a_frame_of_proba
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+def test_a_column_of_probabilities_is_that_of_the_class_it_is_named_after(library: str) -> None:
+    probabilities = LOGITS[:, 0].sigmoid().numpy()
+    frame, target = frame_of(library, probabilities[:, None], ["ant"]), np.where(TARGET == 0, "ant", "bee")
+    logits: Any = logits_from_probabilities(frame)
+    assert type(logits) is type(frame)
+    assert frames.columns(logits) == ["ant"]
+    fitted = PlattScaling().fit(logits, target)
+    assert fitted.classes_.tolist() == ["bee", "ant"]  # the column is that of the second
+    expected = PlattScaling().fit(logits_from_probabilities(probabilities), np.where(TARGET == 0, 1, 0))
+    found = frames.as_array(fitted.predict_proba(logits))
+    np.testing.assert_array_equal(found, expected.predict_proba(logits_from_probabilities(probabilities)))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_probabilities_sets_groups_and_labels_of_frames(library: str) -> None:
     frame = frame_of(library, LOGITS.softmax(1).numpy(), NAMES)
     logits: Any = logits_from_probabilities(frame)

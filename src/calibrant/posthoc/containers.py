@@ -78,11 +78,16 @@ def whole_numbers(values: Tensor, given: Any) -> Tensor:
 
 
 def names_in(target: Any, logits: Any, count: int) -> list[Any]:
-    """Labels of the columns: the names of a data frame's columns if the targets are among them, else sorted targets."""
+    """Labels of the columns: the names of a data frame's columns if the targets are among them, else sorted targets.
+
+    A single column is that of the second of two classes, and if it has the name of a target, that is the second.
+    """
     values = set(frames.as_array(target).ravel().tolist())
     columns = frames.columns(logits)
-    if columns and values <= set(columns):
+    if columns and values <= set(columns) and len(columns) == count:
         return columns
+    if len(columns) == 1 and len(values) == 2 and columns[0] in values:
+        return [*(values - set(columns)), *columns]
     if len(values) != count:
         raise ValueError(
             f"target holds {len(values)} different labels, but the logits have {count} classes: "

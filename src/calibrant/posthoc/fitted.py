@@ -82,7 +82,8 @@ class Fitted(nn.Module, ABC):
             sample_weight: Non-negative weights, the shape of ``target``. A sample of weight 2 counts as two.
             ignore_index: Label of samples to ignore; None to ignore none.
             classes: Label of each column of the logits. By default the target holds the indices 0 to C - 1; if it holds
-                names, the columns of a data frame with these names, else the sorted names.
+                names, the columns of a data frame with these names, else the sorted names. A single column with the
+                name of a class is that class.
         """
         # Tensors made in inference mode cannot be part of a graph, and a calibrator may come before a loss.
         leave = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
