@@ -332,6 +332,29 @@ def test_rare_classes_and_groups_are_named() -> None:
     assert by_group.predict_set(logits, groups=groups)[300:].all()
 
 
+def test_classes_without_samples_are_named_if_sets_are_marginal() -> None:
+    logits, target = overconfident(200, 5, 1.0, seed=0)
+    names = np.array(["ant", "bee", "cow", "dog", "eel"])
+    text = (
+        "conformal sets: 1 of 5 classes has no samples: 4; coverage holds on average, but nothing is known about this "
+        "class; fit on samples of all classes, or use coverage='class-conditional', whose sets hold this class"
+    )
+    with pytest.warns(FitWarning, match=f"^ConformalClassifier: {re.escape(text)}$") as caught:
+        ConformalClassifier().fit(logits, target.clamp_max(3))
+    assert len(caught) == 1
+    with pytest.warns(
+        FitWarning, match="2 of 5 classes have no samples: 'ant', 'bee'; coverage .* about these classes"
+    ):
+        ConformalClassifier("aps").fit(logits.numpy(), names[target.clamp_min(2)], classes=names)
+    ConformalClassifier().fit(logits, target)  # no warning
+    with pytest.warns(FitWarning, match="so every set must hold all classes") as caught:
+        ConformalClassifier().fit(logits[:5], target[:5].clamp_max(3))
+    assert len(caught) == 1
+    with pytest.warns(FitWarning, match=r"too few samples: 4 \(0 samples\)"):
+        sets = ConformalClassifier(coverage="class-conditional").fit(logits, target.clamp_max(3))
+    assert sets.predict_set(logits)[:, 4].all()
+
+
 def test_samples_for_tuning_are_not_counted() -> None:
     with pytest.warns(FitWarning, match="conformal sets from 7 samples: a threshold for alpha=0.1 needs at least 9"):
         ConformalClassifier("raps", penalty="tune").fit(*overconfident(10, 3, 1.0, seed=0))

@@ -83,6 +83,24 @@ def doubts(counts: Sequence[int], names: Sequence[object] | None, alpha: float, 
     return found
 
 
+def unseen(counts: Sequence[int], names: Sequence[object]) -> list[str]:
+    """A warning about classes without samples, whose coverage a marginal threshold says nothing about.
+
+    Args:
+        counts: Number of samples of each class.
+        names: Label of each class.
+    """
+    absent = [place for place, count in enumerate(counts) if count == 0]
+    if not absent:
+        return []
+    has, these = ("has", "this class") if len(absent) == 1 else ("have", "these classes")
+    return [
+        f"conformal sets: {len(absent)} of {len(counts)} classes {has} no samples: "
+        f"{_listed([repr(names[place]) for place in absent])}; coverage holds on average, but nothing is known about "
+        f"{these}; fit on samples of all classes, or use coverage='class-conditional', whose sets hold {these}"
+    ]
+
+
 def _samples(count: int) -> str:
     return f"{count} sample{'s'[: count != 1]}"
 
