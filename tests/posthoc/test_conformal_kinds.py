@@ -176,7 +176,7 @@ def test_groups_may_have_any_container_and_label() -> None:
 def test_an_unknown_group_gets_every_class_and_a_warning() -> None:
     logits, target, groups = unequal(1200, seed=3)
     conformal = ConformalClassifier(coverage="group-conditional").fit(logits, target, groups=groups)
-    with pytest.warns(FitWarning, match=r"^1 groups were not in the data of fit, so their sets hold all classes: 5$"):
+    with pytest.warns(FitWarning, match=r"^1 group had no samples in fit, so that the sets hold all classes: 5$"):
         sets = conformal.predict_set(logits[:3], groups=[0, 5, 1])
     assert sets[1].all()
     assert torch.equal(sets[[0, 2]], conformal.predict_set(logits[[0, 2]], groups=[0, 1]))
@@ -194,7 +194,7 @@ def test_groups_of_ignored_samples_do_not_count() -> None:
 
 @pytest.mark.parametrize(("groups", "error", "message"), [
     (None, ValueError, "group-conditional sets need the group of each sample: pass groups="),
-    ([0, 1], ValueError, "groups must have one label for each of the 100 samples, got 2"),
+    ([0, 1], ValueError, "groups must have 100 labels, one for each sample, got 2"),
     (np.zeros((100, 2)), ValueError, r"groups must have shape \(N,\), got \(100, 2\): pass one label"),
     ("a" * 100, TypeError, "groups must be a list or an array of labels, got str"),
     ([0.5] * 99 + [math.nan], TypeError, "a group must be a string, a number or a tuple of them, got nan: give"),
@@ -321,7 +321,7 @@ def test_rare_classes_and_groups_are_named() -> None:
     few, wide = sorted((str(warning.message) for warning in caught), key=lambda text: "too few" not in text)
     assert "2 of 5 classes have too few samples: 3 (4 samples), 4 (0 samples); a threshold for alpha=0.1 needs" in few
     assert "so every set must hold them; fit on more samples, raise alpha, or use coverage='marginal'" in few
-    assert "1 of 5 classes have few samples, and 90 % of such fits at alpha=0.1 cover: 2 (26 samples, between" in wide
+    assert "1 of 5 classes has few samples, and 90 % of such fits at alpha=0.1 cover: 2 (26 samples, between" in wide
     assert conformal.predict_set(logits)[:, 3:].all()
     groups = [f"g{min(place // 150, 1)}" for place in range(300)] + [f"h{place}" for place in range(30)]
     with pytest.warns(FitWarning) as caught:

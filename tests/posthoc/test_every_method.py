@@ -394,7 +394,7 @@ def test_folding_into_the_wrong_layer_is_explained() -> None:
     scaling = VectorScaling().fit(FIT, TARGET)
     with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 7 outputs: pass the layer"):
         scaling.fold_into(nn.Linear(3, 7))
-    with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 1 outputs"):
+    with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 1 output:"):
         scaling.fold_into(nn.Linear(3, 1))
     with pytest.raises(TypeError, match=r"folds into a torch.nn.Linear, got ReLU"):
         scaling.fold_into(nn.ReLU())  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from calibrant.posthoc.conformal_scores import ScoreName, class_scores, conforma
 from calibrant.posthoc.conformal_tuning import PENALTIES, TuningGoal, tuned_penalty, tuned_rank, tuning_split
 from calibrant.posthoc.containers import Array, like
 from calibrant.posthoc.fitted import Fitted, check_whole, saved_settings
-from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.notices import FitWarning, counted
 
 CoverageName = Literal["marginal", "class-conditional", "group-conditional"]
 # Scores this far above a threshold count as equal to it: the same probabilities in another order, or in another runtime
@@ -294,7 +294,7 @@ class ConformalClassifier(Fitted):
             places = positions(labels, self.groups_).to(rows.device)
             if unknown := set(labels) - set(self.groups_):
                 warnings.warn(
-                    f"{len(unknown)} groups were not in the data of fit, so their sets hold all classes: "
+                    f"{counted(len(unknown), 'group')} had no samples in fit, so that the sets hold all classes: "
                     f"{', '.join(map(repr, known_groups(unknown)[:5]))}{', ...' if len(unknown) > 5 else ''}",
                     FitWarning,
                     stacklevel=2,

@@ -12,6 +12,7 @@ from calibrant import frames, hints
 from calibrant.frames import class_indices as class_indices
 from calibrant.frames import has_names as has_names
 from calibrant.frames import in_order as in_order
+from calibrant.posthoc.notices import counted
 
 Array = npt.NDArray[Any]
 
@@ -71,7 +72,7 @@ def whole_numbers(values: Tensor, given: Any) -> Tensor:
     if isinstance(given, Tensor) or not values.is_floating_point():
         return values
     if missing := int(values.isnan().sum()):
-        raise ValueError(f"target has {missing} missing values (NaN): leave out those samples")
+        raise ValueError(f"target has {counted(missing, 'missing value')} (NaN): leave out samples without a target")
     if not bool((values == values.round()).all()):
         return values
     return values.long()
@@ -90,7 +91,7 @@ def names_in(target: Any, logits: Any, count: int) -> list[Any]:
         return [*(values - set(columns)), *columns]
     if len(values) != count:
         raise ValueError(
-            f"target holds {len(values)} different labels, but the logits have {count} classes: "
+            f"target holds {counted(len(values), 'different label')}, but the logits have {count} classes: "
             "pass classes= with the label of every column of the logits, in their order"
         )
     try:

@@ -16,7 +16,7 @@ from calibrant import inputs
 from calibrant.numerics import accumulation_dtype, at_least_float32, traced
 from calibrant.posthoc import containers
 from calibrant.posthoc.containers import Array, as_tensor
-from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.notices import FitWarning, counted
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -163,8 +163,8 @@ class Fitted(nn.Module, ABC):
             self.notice("these logits look like probabilities: pass logits_from_probabilities(probabilities)")
         if weight is not None and float(weight.mean()) < 0.1:
             self.notice(
-                f"the weights of {len(rows)} samples sum to {float(weight.sum()):.3g}, and count as that many samples: "
-                "divide them by their mean"
+                f"the weights of {counted(len(rows), 'sample')} sum to {float(weight.sum()):.3g}, and count as that "
+                "many samples: divide them by their mean"
             )
 
     def as_given(self, given: Any) -> Tensor:

@@ -13,7 +13,7 @@ from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.fitted import Fitted, saved_settings
 from calibrant.posthoc.methods import METHODS
-from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.notices import FitWarning, counted
 
 
 class MultiLabelCalibration(Fitted):
@@ -114,8 +114,8 @@ class MultiLabelCalibration(Fitted):
         shape = tuple(logits.shape)
         if len(shape) < 2 or shape[1] != self.class_count_:
             raise ValueError(
-                f"it was fitted on {self.class_count_} labels, got logits of shape {shape}: use the model it was "
-                "fitted for, or fit again"
+                f"it was fitted on {counted(self.class_count_ or 0, 'label')}, got logits of shape {shape}: use the "
+                "model it was fitted for, or fit again"
             )
         return self._columns(at_least_float32(logits))
 
