@@ -1,6 +1,7 @@
 """The example server: what it answers is what the calibrator says, by label, and bad input is explained."""
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,13 @@ def test_the_server_answers_with_calibrated_probabilities(client: Any, saved: po
         ([[1.0, 2.0]], "fitted on 3 classes, got 2"),
         ([[1.0, 2.0, 3.0], [1.0]], "all rows of logits must have the same length, got 3 in row 0 and 1 in row 1"),
         ([[]], "logits must have shape (N, C)"),
-        ([[1.0, 2.0, 1e39]], "logits must be finite"),
+        ([[1.0, 2.0, np.inf]], "logits must be finite"),
     ],
 )
 def test_bad_input_is_explained(client: Any, logits: Any, message: str) -> None:
-    answer = client.post("/predict", json={"logits": logits})
+    answer = client.post(
+        "/predict", content=json.dumps({"logits": logits}), headers={"content-type": "application/json"}
+    )
     assert answer.status_code == 422
     said = answer.json()["detail"]
     assert message in said

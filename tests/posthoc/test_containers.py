@@ -16,6 +16,7 @@ from calibrant.posthoc import (
     PlattScaling,
     TemperatureScaling,
     VectorScaling,
+    VennAbers,
     load,
     logits_from_probabilities,
     save,
@@ -154,14 +155,25 @@ def test_lists_of_numbers_are_taken() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS.values())
-def test_lists_give_what_float32_gives_and_no_samples_give_no_rows(method: type[Calibrator]) -> None:
-    fitted = method().fit(LOGITS.double().numpy(), TARGET)
-    rows = LOGITS[:5].double().tolist()
-    np.testing.assert_array_equal(fitted.predict_proba(rows), fitted.predict_proba(LOGITS[:5].float().numpy()))
+def test_lists_give_what_arrays_give_and_no_samples_give_no_rows(method: type[Calibrator]) -> None:
+    fitted = method().fit(LOGITS, TARGET)
+    np.testing.assert_array_equal(fitted.predict_proba(LOGITS.tolist()), fitted.predict_proba(LOGITS.numpy()))
     no_rows: list[list[float]] = []
     for empty in (no_rows, np.zeros(0), np.zeros((0, 3))):
         assert fitted.predict_proba(empty).shape == (0, 3)
         assert fitted.predict(empty).shape == (0,)
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_float64_logits_are_on_the_steps_of_a_fit_in_float32(method: type[Calibrator]) -> None:
+    fitted = method().fit(LOGITS.float(), TARGET)
+    single, double = fitted.predict_proba(LOGITS.float()), fitted.predict_proba(LOGITS)
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double, single.double(), rtol=0, atol=2e-6)
+    assert fitted.predict_proba(torch.tensor([[1e300, 0.0, -1e300]], dtype=torch.float64)).isfinite().all()
+    if isinstance(fitted, VennAbers):
+        for wide, narrow in zip(fitted.predict_interval(LOGITS), fitted.predict_interval(LOGITS.float()), strict=True):
+            torch.testing.assert_close(wide, narrow.double(), rtol=0, atol=0)
 
 
 def test_rows_of_different_lengths_are_refused_in_one_line() -> None:
@@ -185,7 +197,7 @@ def test_rows_of_different_lengths_are_refused_in_one_line() -> None:
 
 def test_several_labels_of_lists_and_of_no_samples() -> None:
     fitted = MultiLabelCalibration("platt").fit(LOGITS, torch.eye(3)[TARGET].long())
-    np.testing.assert_array_equal(fitted.predict_proba(LOGITS.tolist()), fitted.predict_proba(LOGITS.float().numpy()))
+    np.testing.assert_array_equal(fitted.predict_proba(LOGITS.tolist()), fitted.predict_proba(LOGITS.numpy()))
     assert fitted.predict_proba([]).shape == (0, 3)
 
 

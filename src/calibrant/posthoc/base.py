@@ -187,8 +187,7 @@ class Calibrator(Fitted):
 
         Args:
             logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
-                a tensor, a NumPy array or a data frame. Lists, taken as float32, give an array; an empty one gives
-                ``(0, C)``.
+                a tensor, a NumPy array or a data frame. Lists give an array; an empty one gives ``(0, C)``.
         """
         if isinstance(logits, Tensor):
             return self._probabilities(self.rows(logits), logits.shape)

@@ -170,14 +170,11 @@ class Fitted(nn.Module, ABC):
     def as_given(self, given: Any) -> Tensor:
         """Convert logits to a tensor, with columns in the order of the classes.
 
-        Lists, as in JSON, become float32: the dtype of ``torch.tensor(given)`` and of an ONNX graph. An empty one has
-        no row that shows the number of classes, so ``(0,)`` becomes ``(0, C)``.
+        An empty list has no row that shows the number of classes, so ``(0,)`` becomes ``(0, C)``.
         """
         logits = as_tensor(containers.in_order(given, self.labels_))
         if not isinstance(given, Tensor):
             logits = logits.to(next((buffer.device for buffer in self.buffers()), None))
-        if isinstance(given, list | tuple):
-            logits = logits.float()
         empty = not traced() and logits.dim() == 1 and len(logits) == 0
         return logits.reshape(0, self.class_count_ or 0) if empty else logits
 
