@@ -187,6 +187,19 @@ def test_a_file_of_float64_is_served_with_the_same_probabilities(folder: Path) -
     assert np.abs(calibrator.predict_proba(logits[1000:]) - written).max() < 1e-6
 
 
+def test_probabilities_have_the_names_that_the_calibrator_knows(folder: Path) -> None:
+    logits, target = sample(300, 1)
+    names = np.array([f"class {k}" for k in range(logits.shape[1])])
+    np.savez("named.npz", logits=logits, target=names[target])
+    np.savez("new.npz", logits=logits)
+    assert run("recalibrate", "--fit", "named.npz", "--save", SAVED) == 0
+    assert run("apply", "new.npz", "--calibrator", SAVED, "--out", "out.npz") == 0
+    with np.load("out.npz") as found:
+        assert found["classes_"].tolist() == names.tolist()
+    assert run("apply", "new.npz", "--calibrator", SAVED, "--out", "out.csv") == 0
+    assert Path("out.csv").read_text().splitlines()[0] == ",".join(f"probabilities_{name}" for name in names)
+
+
 def forest(path: str, order: list[int], seed: int) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], str]:
     """Write probabilities in steps of 1/30, as forests have them, with columns in another order."""
     generator = np.random.default_rng(seed)

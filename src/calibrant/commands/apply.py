@@ -113,6 +113,8 @@ def calibrated(calibrator: Calibrator, source: Source, logits: Array, begin: Cal
         probabilities = np.asarray(calibrator.predict_proba(logits if order is None else logits[:, order]))
         if order is not None:
             probabilities = probabilities[:, np.argsort(order)]
+        if source.names is None and calibrator.labels_ is not None:  # columns without names are in the same order
+            source = replace(source, names=tuple(map(str, calibrator.labels_)))
         if source.labels is None or len(source.labels) < FEWEST:
             return Calibrated(source, probabilities)
         after = replace(source, kind="probabilities", values=probabilities)
