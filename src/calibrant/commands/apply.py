@@ -107,7 +107,7 @@ def output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
 def calibrated(calibrator: Calibrator, source: Source, logits: Array, begin: Callable[[str], Advance]) -> Calibrated:
     """Apply a calibrator to checked logits of a file, and evaluate the result if the target is known."""
     begin("applying")
-    order = _order(calibrator, source)
+    order = order_of(calibrator, source)
     with naming(source.path), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the notices of the source say it
         probabilities = np.asarray(calibrator.predict_proba(logits if order is None else logits[:, order]))
@@ -121,7 +121,7 @@ def calibrated(calibrator: Calibrator, source: Source, logits: Array, begin: Cal
         return Calibrated(source, probabilities, scores_of(source.predictions()), scores_of(after.predictions()))
 
 
-def _order(calibrator: Calibrator, source: Source) -> list[int] | None:
+def order_of(calibrator: Calibrator, source: Source) -> list[int] | None:
     """Columns of a file in the order of the calibrator's classes; None if they are in it, or have no names."""
     if source.names is None or calibrator.labels_ is None:
         return None
