@@ -345,7 +345,7 @@ def test_classes_without_samples_are_named_if_sets_are_marginal() -> None:
     with pytest.warns(
         FitWarning, match="2 of 5 classes have no samples: 'ant', 'bee'; coverage .* about these classes"
     ):
-        ConformalClassifier("aps").fit(logits.numpy(), names[target.clamp_min(2)], classes=names)
+        ConformalClassifier("aps").fit(logits.numpy(), names[target.clamp_min(2)], classes=names.tolist())
     ConformalClassifier().fit(logits, target)  # no warning
     with pytest.warns(FitWarning, match="so every set must hold all classes") as caught:
         ConformalClassifier().fit(logits[:5], target[:5].clamp_max(3))

@@ -74,8 +74,8 @@ def test_probabilities_in_place_of_logits_are_noticed() -> None:
 def test_one_sample_is_not_called_samples() -> None:
     logits, target = overconfident(60, 4, 2.0, seed=2)
     found: list[str] = []
-    for method in (*METHODS.values(), ConformalClassifier):
-        found += notices(method(), logits[:1, :2], target[:1] % 2)
+    for fresh in (*(method() for method in METHODS.values()), ConformalClassifier()):
+        found += notices(fresh, logits[:1, :2], target[:1] % 2)
     found += notices(VectorScaling(), logits[:1], target[:1], sample_weight=torch.tensor([0.01]))
     with pytest.warns(FitWarning, match="1 sample is few to estimate frequencies from"):
         PriorShift(None, "temperature").fit(logits, target).adapt(logits[:1])
