@@ -187,6 +187,47 @@ def test_a_file_of_float64_is_served_with_the_same_probabilities(folder: Path) -
     assert np.abs(calibrator.predict_proba(logits[1000:]) - written).max() < 1e-6
 
 
+def test_probabilities_have_the_names_that_the_calibrator_knows(folder: Path) -> None:
+    logits, target = sample(300, 1)
+    names = np.array([f"class {k}" for k in range(logits.shape[1])])
+    np.savez("named.npz", logits=logits, target=names[target])
+    np.savez("new.npz", logits=logits)
+    assert run("recalibrate", "--fit", "named.npz", "--save", SAVED) == 0
+    assert run("apply", "new.npz", "--calibrator", SAVED, "--out", "out.npz") == 0
+    with np.load("out.npz") as found:
+        assert found["classes_"].tolist() == names.tolist()
+    assert run("apply", "new.npz", "--calibrator", SAVED, "--out", "out.csv") == 0
+    assert Path("out.csv").read_text().splitlines()[0] == ",".join(f"probabilities_{name}" for name in names)
+
+
+def forest(path: str, order: list[int], seed: int) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], str]:
+    """Write probabilities in steps of 1/30, as forests have them, with columns in another order."""
+    generator = np.random.default_rng(seed)
+    truth = generator.dirichlet([0.5, 0.5, 0.5], 600)
+    target = (truth.cumsum(1) < generator.random((600, 1))).sum(1).clip(max=2)
+    votes = np.stack([generator.multinomial(30, row) for row in truth]) / 30
+    names = np.array(["ant", "bee", "red fox"])
+    header = ",".join([*(f"probabilities_{name}" for name in names[order]), "target"])
+    lines = [",".join([*map(repr, row[order].tolist()), names[k]]) for row, k in zip(votes, target, strict=True)]
+    Path(path).write_text("\n".join([header, *lines]) + "\n")
+    return votes, header
+
+
+def test_a_forest_gives_the_same_probabilities_at_every_step(folder: Path) -> None:
+    forest("val.csv", [0, 1, 2], 0)
+    votes, header = forest("new.csv", [2, 0, 1], 1)
+    assert run("recalibrate", "--fit", "val.csv", "--save", SAVED, "--method", "isotonic") == 0
+    assert run("apply", "new.csv", "--calibrator", SAVED, "--out", "out.csv") == 0
+    assert set(Path("out.csv").read_text().splitlines()[0].split(",")) == set(header.split(","))
+    written = np.genfromtxt("out.csv", delimiter=",", names=True, usecols=(1, 2, 3))
+    found = np.column_stack([written[f"probabilities_{name}"] for name in ("ant", "bee", "red_fox")])
+    logits = posthoc.logits_from_probabilities(votes)
+    assert logits.dtype == np.float64
+    calibrator = posthoc.load(SAVED)
+    for given in (logits, logits.astype(np.float32), logits.tolist()):
+        assert np.abs(calibrator.predict_proba(given) - found).max() < 1e-6
+
+
 @pytest.mark.parametrize(("method", "told"), [("vector", True), ("temperature", False)])
 def test_a_method_that_sees_row_constants_says_that_it_was_fitted_on_another_kind(
     folder: Path, method: str, told: bool, capsys: pytest.CaptureFixture[str]

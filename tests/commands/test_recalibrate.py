@@ -97,9 +97,17 @@ def test_ids_stay_and_the_same_file_twice_is_told(folder: Path, capsys: pytest.C
     written = Path("p-calibrated.csv").read_text().splitlines()
     assert written[0] == "id,label,probabilities_cat,probabilities_dog"
     assert [row.split(",")[0] for row in written[1:]] == [f"{k:04d}" for k in range(60)]
-    Path("q.csv").write_text(Path("p.csv").read_text().replace("prob_cat,prob_dog", "prob_dog,prob_cat"))
+    Path("q.csv").write_text(Path("p.csv").read_text().replace("dog", "cow"))
     assert run("recalibrate", "--fit", "p.csv", "--apply", "q.csv", "--method", "temperature") == 2
-    assert "its classes are dog, cat, but those of p.csv are cat, dog" in capsys.readouterr().err
+    assert "its classes are cat, cow, but those of p.csv are cat, dog" in capsys.readouterr().err
+    columns = np.genfromtxt("p.csv", delimiter=",", dtype=str)[:, [0, 2, 1, 3]]
+    np.savetxt("swapped.csv", columns, delimiter=",", fmt="%s")
+    for options in (["--method", "vector"], ["--prior", "em"]):
+        for name in ("p", "swapped"):
+            assert run("recalibrate", "--fit", "p.csv", "--apply", f"{name}.csv", *options, "--out", f"{name}.npz") == 0
+        with np.load("p.npz") as first, np.load("swapped.npz") as second:
+            assert second["classes_"].tolist() == ["dog", "cat"]
+            np.testing.assert_array_equal(first["probabilities"], second["probabilities"][:, ::-1])
 
 
 BAD: dict[str, tuple[list[str], str]] = {

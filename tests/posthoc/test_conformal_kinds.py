@@ -176,7 +176,7 @@ def test_groups_may_have_any_container_and_label() -> None:
 def test_an_unknown_group_gets_every_class_and_a_warning() -> None:
     logits, target, groups = unequal(1200, seed=3)
     conformal = ConformalClassifier(coverage="group-conditional").fit(logits, target, groups=groups)
-    with pytest.warns(FitWarning, match=r"^1 groups were not in the data of fit, so their sets hold all classes: 5$"):
+    with pytest.warns(FitWarning, match=r"^1 group had no samples in fit, so that the sets hold all classes: 5$"):
         sets = conformal.predict_set(logits[:3], groups=[0, 5, 1])
     assert sets[1].all()
     assert torch.equal(sets[[0, 2]], conformal.predict_set(logits[[0, 2]], groups=[0, 1]))
@@ -194,7 +194,7 @@ def test_groups_of_ignored_samples_do_not_count() -> None:
 
 @pytest.mark.parametrize(("groups", "error", "message"), [
     (None, ValueError, "group-conditional sets need the group of each sample: pass groups="),
-    ([0, 1], ValueError, "groups must have one label for each of the 100 samples, got 2"),
+    ([0, 1], ValueError, "groups must have 100 labels, one for each sample, got 2"),
     (np.zeros((100, 2)), ValueError, r"groups must have shape \(N,\), got \(100, 2\): pass one label"),
     ("a" * 100, TypeError, "groups must be a list or an array of labels, got str"),
     ([0.5] * 99 + [math.nan], TypeError, "a group must be a string, a number or a tuple of them, got nan: give"),
@@ -321,7 +321,7 @@ def test_rare_classes_and_groups_are_named() -> None:
     few, wide = sorted((str(warning.message) for warning in caught), key=lambda text: "too few" not in text)
     assert "2 of 5 classes have too few samples: 3 (4 samples), 4 (0 samples); a threshold for alpha=0.1 needs" in few
     assert "so every set must hold them; fit on more samples, raise alpha, or use coverage='marginal'" in few
-    assert "1 of 5 classes have few samples, and 90 % of such fits at alpha=0.1 cover: 2 (26 samples, between" in wide
+    assert "1 of 5 classes has few samples, and 90 % of such fits at alpha=0.1 cover: 2 (26 samples, between" in wide
     assert conformal.predict_set(logits)[:, 3:].all()
     groups = [f"g{min(place // 150, 1)}" for place in range(300)] + [f"h{place}" for place in range(30)]
     with pytest.warns(FitWarning) as caught:
@@ -330,6 +330,29 @@ def test_rare_classes_and_groups_are_named() -> None:
     assert "30 of 32 groups have too few samples: 'h0' (1 sample), 'h1' (1 sample), 'h10'" in message
     assert "and 25 more; a threshold for alpha=0.1 needs at least 9 samples, so their sets must hold all" in message
     assert by_group.predict_set(logits, groups=groups)[300:].all()
+
+
+def test_classes_without_samples_are_named_if_sets_are_marginal() -> None:
+    logits, target = overconfident(200, 5, 1.0, seed=0)
+    names = np.array(["ant", "bee", "cow", "dog", "eel"])
+    text = (
+        "conformal sets: 1 of 5 classes has no samples: 4; coverage holds on average, but nothing is known about this "
+        "class; fit on samples of all classes, or use coverage='class-conditional', whose sets hold this class"
+    )
+    with pytest.warns(FitWarning, match=f"^ConformalClassifier: {re.escape(text)}$") as caught:
+        ConformalClassifier().fit(logits, target.clamp_max(3))
+    assert len(caught) == 1
+    with pytest.warns(
+        FitWarning, match="2 of 5 classes have no samples: 'ant', 'bee'; coverage .* about these classes"
+    ):
+        ConformalClassifier("aps").fit(logits.numpy(), names[target.clamp_min(2)], classes=names.tolist())
+    ConformalClassifier().fit(logits, target)  # no warning
+    with pytest.warns(FitWarning, match="so every set must hold all classes") as caught:
+        ConformalClassifier().fit(logits[:5], target[:5].clamp_max(3))
+    assert len(caught) == 1
+    with pytest.warns(FitWarning, match=r"too few samples: 4 \(0 samples\)"):
+        sets = ConformalClassifier(coverage="class-conditional").fit(logits, target.clamp_max(3))
+    assert sets.predict_set(logits)[:, 4].all()
 
 
 def test_samples_for_tuning_are_not_counted() -> None:

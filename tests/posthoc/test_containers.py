@@ -16,6 +16,7 @@ from calibrant.posthoc import (
     PlattScaling,
     TemperatureScaling,
     VectorScaling,
+    VennAbers,
     load,
     logits_from_probabilities,
     save,
@@ -91,6 +92,20 @@ def test_a_series_of_binary_logits_gives_a_series_of_logits_and_a_frame_of_proba
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+def test_a_column_of_probabilities_is_that_of_the_class_it_is_named_after(library: str) -> None:
+    probabilities = LOGITS[:, 0].sigmoid().numpy()
+    frame, target = frame_of(library, probabilities[:, None], ["ant"]), np.where(TARGET == 0, "ant", "bee")
+    logits: Any = logits_from_probabilities(frame)
+    assert type(logits) is type(frame)
+    assert frames.columns(logits) == ["ant"]
+    fitted = PlattScaling().fit(logits, target)
+    assert fitted.classes_.tolist() == ["bee", "ant"]  # the column is that of the second
+    expected = PlattScaling().fit(logits_from_probabilities(probabilities), np.where(TARGET == 0, 1, 0))
+    found = frames.as_array(fitted.predict_proba(logits))
+    np.testing.assert_array_equal(found, expected.predict_proba(logits_from_probabilities(probabilities)))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_probabilities_sets_groups_and_labels_of_frames(library: str) -> None:
     frame = frame_of(library, LOGITS.softmax(1).numpy(), NAMES)
     logits: Any = logits_from_probabilities(frame)
@@ -135,8 +150,55 @@ def fitted_binary() -> Calibrator:
 def test_lists_of_numbers_are_taken() -> None:
     fitted = TemperatureScaling().fit(LOGITS.tolist(), TARGET.tolist())
     assert fitted.temperature_ == TemperatureScaling().fit(LOGITS, TARGET).temperature_
-    rows: Any = LOGITS.tolist()
-    assert isinstance(fitted.predict_proba(rows), np.ndarray)
+    found = fitted.predict_proba(LOGITS.tolist())
+    assert isinstance(found, np.ndarray)
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_lists_give_what_arrays_give_and_no_samples_give_no_rows(method: type[Calibrator]) -> None:
+    fitted = method().fit(LOGITS, TARGET)
+    np.testing.assert_array_equal(fitted.predict_proba(LOGITS.tolist()), fitted.predict_proba(LOGITS.numpy()))
+    no_rows: list[list[float]] = []
+    for empty in (no_rows, np.zeros(0), np.zeros((0, 3))):
+        assert fitted.predict_proba(empty).shape == (0, 3)
+        assert fitted.predict(empty).shape == (0,)
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_float64_logits_are_on_the_steps_of_a_fit_in_float32(method: type[Calibrator]) -> None:
+    fitted = method().fit(LOGITS.float(), TARGET)
+    single, double = fitted.predict_proba(LOGITS.float()), fitted.predict_proba(LOGITS)
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double, single.double(), rtol=0, atol=2e-6)
+    assert fitted.predict_proba(torch.tensor([[1e300, 0.0, -1e300]], dtype=torch.float64)).isfinite().all()
+    if isinstance(fitted, VennAbers):
+        for wide, narrow in zip(fitted.predict_interval(LOGITS), fitted.predict_interval(LOGITS.float()), strict=True):
+            torch.testing.assert_close(wide, narrow.double(), rtol=0, atol=0)
+
+
+def test_rows_of_different_lengths_are_refused_in_one_line() -> None:
+    ragged: Any = [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [4.0, 5.0]]
+    expected = r"^all rows of logits must have the same length, got 3 in row 0 and 2 in row 2$"
+    fitted = TemperatureScaling().fit(LOGITS, TARGET)
+    labels = MultiLabelCalibration("platt").fit(LOGITS, torch.eye(3)[TARGET].long())
+    for call in (
+        fitted.predict_proba,
+        fitted,
+        labels.predict_proba,
+        ConformalClassifier().fit(LOGITS, TARGET).predict_set,
+    ):
+        with pytest.raises(ValueError, match=expected):
+            call(ragged)
+    with pytest.raises(ValueError, match=expected):
+        TemperatureScaling().fit(ragged, [0, 1, 2])
+    with pytest.raises(ValueError, match=r"^all rows of logits must have the same length$"):
+        fitted.predict_proba([[[1.0], [2.0, 3.0]]])  # type: ignore[list-item]
+
+
+def test_several_labels_of_lists_and_of_no_samples() -> None:
+    fitted = MultiLabelCalibration("platt").fit(LOGITS, torch.eye(3)[TARGET].long())
+    np.testing.assert_array_equal(fitted.predict_proba(LOGITS.tolist()), fitted.predict_proba(LOGITS.numpy()))
+    assert fitted.predict_proba([]).shape == (0, 3)
 
 
 @pytest.mark.parametrize(("target", "options", "message"), [

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from calibrant.metrics import InputWarning
 from calibrant.posthoc import (
     METHODS,
     BayesianBinning,
@@ -404,12 +405,17 @@ def test_folding_into_the_wrong_layer_is_explained() -> None:
     scaling = VectorScaling().fit(FIT, TARGET)
     with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 7 outputs: pass the layer"):
         scaling.fold_into(nn.Linear(3, 7))
-    with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 1 outputs"):
+    with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 1 output:"):
         scaling.fold_into(nn.Linear(3, 1))
     with pytest.raises(TypeError, match=r"folds into a torch.nn.Linear, got ReLU"):
         scaling.fold_into(nn.ReLU())  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="not fitted"):
         TemperatureScaling().fold_into(nn.Linear(3, 4))
+
+
+def test_a_softmax_over_one_class_is_recognised() -> None:
+    with pytest.warns(InputWarning, match="every probability of class 1 is 1, probably by a softmax over one class"):
+        logits_from_probabilities(FIT[:, :1].softmax(1))
 
 
 def test_probabilities_become_logits_and_come_back() -> None:
@@ -421,10 +427,11 @@ def test_probabilities_become_logits_and_come_back() -> None:
     assert logits_from_probabilities(np.array([[0.0, 1.0]])).min() == pytest.approx(-87.3365)  # in float64 too
     one = torch.tensor([0.0, 1e-30, 0.3, 1.0])
     torch.testing.assert_close(logits_from_probabilities(one).sigmoid(), one)
+    torch.testing.assert_close(logits_from_probabilities(one[:, None]), logits_from_probabilities(one)[:, None])
     assert logits_from_probabilities(torch.tensor([[0.0, 1.0]])).isfinite().all()
     with pytest.raises(ValueError, match="must sum to 1"):
         logits_from_probabilities(FIT.softmax(1) / 2)
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
         logits_from_probabilities(FIT[:, 0])
-    with pytest.raises(ValueError, match=r"shape \(N, C\) or \(N,\), got \(1, 2, 2\)"):
+    with pytest.raises(ValueError, match=r"shape \(N, C\), or \(N,\) or \(N, 1\) if binary, got \(1, 2, 2\)"):
         logits_from_probabilities(torch.full((1, 2, 2), 0.5))

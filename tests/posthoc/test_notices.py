@@ -1,5 +1,6 @@
 """A doubtful fit says what is doubtful, with numbers and a remedy, at the line that calls it."""
 
+import re
 import warnings
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 from calibrant.posthoc import (
     METHODS,
     AutoCalibration,
+    ConformalClassifier,
     FitWarning,
     IsotonicCalibration,
     MultiLabelCalibration,
+    PriorShift,
     TemperatureScaling,
     VectorScaling,
     logits_from_probabilities,
@@ -68,11 +71,28 @@ def test_probabilities_in_place_of_logits_are_noticed() -> None:
     assert notices(TemperatureScaling(), logits_from_probabilities(logits.softmax(1)), target) == []
 
 
+def test_one_sample_is_not_called_samples() -> None:
+    logits, target = overconfident(60, 4, 2.0, seed=2)
+    found: list[str] = []
+    for fresh in (*(method() for method in METHODS.values()), ConformalClassifier()):
+        found += notices(fresh, logits[:1, :2], target[:1] % 2)
+    found += notices(VectorScaling(), logits[:1], target[:1], sample_weight=torch.tensor([0.01]))
+    with pytest.warns(FitWarning, match="1 sample is few to estimate frequencies from"):
+        PriorShift(None, "temperature").fit(logits, target).adapt(logits[:1])
+    assert not [text for text in found if re.search(r"\b1 (samples|classes|groups|labels|values)\b", text)]
+    with pytest.raises(ValueError, match="target holds 1 different label, but the logits have 4 classes"):
+        TemperatureScaling().fit(logits.numpy(), ["cat"] * 60)
+    with pytest.raises(ValueError, match=r"target has 1 missing value \(NaN\)"):
+        TemperatureScaling().fit(logits.numpy(), [np.nan] + [0.0] * 59)
+    with pytest.raises(ValueError, match="groups must have 1 label, one for each sample, got 2"):
+        ConformalClassifier(coverage="group-conditional").fit(logits[:1], target[:1], groups=[0, 1])
+
+
 def test_absent_classes_are_named() -> None:
     logits, target = overconfident(500, 4, 2.0, seed=3)
     for method in (VectorScaling(), AutoCalibration()):
         (text,) = notices(method, logits, target.clamp_max(2))
-        assert "1 of 4 classes have no samples (3): they may become unlikely" in text
+        assert "1 of 4 classes has no samples (3), and may become unlikely: use data with all classes" in text
     names = np.array(["cat", "dog", "owl", "rat"])
     kept = target < 3
     (text,) = notices(VectorScaling(), logits[kept].numpy(), names[target[kept]], classes=names)
@@ -186,7 +206,7 @@ def test_missing_targets_are_counted() -> None:
     logits, target = overconfident(20, 3, 2.0, seed=5)
     given = target.double().numpy()
     given[[3, 4]] = np.nan
-    with pytest.raises(ValueError, match=r"target has 2 missing values \(NaN\): leave out those samples"):
+    with pytest.raises(ValueError, match=r"target has 2 missing values \(NaN\): leave out samples without a target"):
         TemperatureScaling().fit(logits.numpy(), given)
 
 

@@ -153,6 +153,15 @@ def test_a_newer_format_or_method_is_refused(written: Path) -> None:
         posthoc.load(written)
 
 
+def test_another_kind_than_expected_is_refused_in_one_line(path: Path) -> None:
+    posthoc.save(ConformalClassifier().fit(FIT, TARGET), path)
+    assert isinstance(posthoc.load(path, kind=ConformalClassifier), ConformalClassifier)
+    with pytest.raises(ValueError, match=r"safetensors: holds a ConformalClassifier, expected a Calibrator: pass a fi"):
+        posthoc.load(path, kind=posthoc.Calibrator)
+    posthoc.save(TemperatureScaling().fit(FIT, TARGET), path)
+    assert isinstance(posthoc.load(path, kind=posthoc.Calibrator), TemperatureScaling)
+
+
 def test_what_cannot_be_saved_is_explained(path: Path) -> None:
     class Mine(TemperatureScaling):
         pass

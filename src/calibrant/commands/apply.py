@@ -107,19 +107,21 @@ def output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
 def calibrated(calibrator: Calibrator, source: Source, logits: Array, begin: Callable[[str], Advance]) -> Calibrated:
     """Apply a calibrator to checked logits of a file, and evaluate the result if the target is known."""
     begin("applying")
-    order = _order(calibrator, source)
+    order = order_of(calibrator, source)
     with naming(source.path), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the notices of the source say it
         probabilities = np.asarray(calibrator.predict_proba(logits if order is None else logits[:, order]))
         if order is not None:
             probabilities = probabilities[:, np.argsort(order)]
+        if source.names is None and calibrator.labels_ is not None:  # columns without names are in the same order
+            source = replace(source, names=tuple(map(str, calibrator.labels_)))
         if source.labels is None or len(source.labels) < FEWEST:
             return Calibrated(source, probabilities)
         after = replace(source, kind="probabilities", values=probabilities)
         return Calibrated(source, probabilities, scores_of(source.predictions()), scores_of(after.predictions()))
 
 
-def _order(calibrator: Calibrator, source: Source) -> list[int] | None:
+def order_of(calibrator: Calibrator, source: Source) -> list[int] | None:
     """Columns of a file in the order of the calibrator's classes; None if they are in it, or have no names."""
     if source.names is None or calibrator.labels_ is None:
         return None

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands.apply import FEWEST, Calibrated, calibrated, few, logits_of, output_of
+from calibrant.commands.apply import FEWEST, Calibrated, calibrated, few, logits_of, order_of, output_of
 from calibrant.commands.terminal import Advance, plain, print_json, progress_bar, show_notices
 from calibrant.files import FileError, Source, naming, read_source
 from calibrant.metrics.columns import Columns
@@ -188,7 +188,7 @@ def _recalibrate(
         )
     else:
         notices += [f"{apply.name}: {notice}" for notice in new.notices]
-    if training.names is not None and new.names is not None and training.names != new.names:
+    if training.names is not None and new.names is not None and sorted(training.names) != sorted(new.names):
         raise FileError(apply, f"its classes are {few(new.names)}, but those of {fit} are {few(training.names)}")
     with naming(apply):
         new_logits = logits_of(new)
@@ -196,8 +196,9 @@ def _recalibrate(
     with naming(fit):
         calibrator, found = _fitted(how, logits, training)
     if isinstance(calibrator, PriorShift) and how.estimated:
+        order = order_of(calibrator, new)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FitWarning)
-            calibrator.adapt(new_logits, method=how.estimated)
+            calibrator.adapt(new_logits if order is None else new_logits[:, order], method=how.estimated)
         found += [str(each.message).partition(": ")[2] for each in caught if issubclass(each.category, FitWarning)]
     return calibrator, training.kind, notices + found, calibrated(calibrator, new, new_logits, begin)

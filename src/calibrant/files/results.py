@@ -114,9 +114,10 @@ def _write_joined(path: Path, source: Source, new: Mapping[str, Array]) -> None:
         opened = open_table(connection, str(source.path), as_text=True, written=temporary)
         taken = {name.lower() for name in (*source.used, *new)}
         kept = [quote(column.name) for column in opened.columns if column.name.lower() not in taken]
+        written = [f"new.{quote(name)}" for name in new]  # the source may have columns of the same names
         _copy(
             connection,
-            f"SELECT {', '.join([*kept, *map(quote, new)])} FROM new "  # noqa: S608 (quoted)
+            f"SELECT {', '.join([*kept, *written])} FROM new "  # noqa: S608 (quoted)
             f"JOIN (SELECT *, row_number() OVER () - 1 AS {quote(ROW)} FROM source) USING ({quote(ROW)}) "
             f"ORDER BY {quote(ROW)}",
             path, temporary,

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -13,6 +14,7 @@ from calibrant.posthoc import containers
 from calibrant.posthoc.containers import Array
 from calibrant.posthoc.fitted import Fitted, full_precision, saved_settings
 from calibrant.posthoc.folds import fold_numbers
+from calibrant.posthoc.notices import counted
 from calibrant.posthoc.probabilities import FLOOR
 
 # Fits of few rows are cross-checked against doing nothing: up to this many, or four times those that a method needs, if
@@ -78,7 +80,7 @@ class Calibrator(Fitted):
         needed = self.rows_needed(classes)
         if count < needed:
             self.notice(
-                f"{count} sample{'s' * (count > 1)} of {classes} classes "
+                f"{counted(count, 'sample')} of {classes} classes "
                 f"{'are' if count > 1 else 'is'} few for this method, which needs about {needed}: "
                 "use more data, or AutoCalibration, which falls back to fewer parameters"
             )
@@ -96,8 +98,8 @@ class Calibrator(Fitted):
             named = ", ".join(str(k if self.labels_ is None else self.labels_[k]) for k in absent[:5])
             named += ", ..." if len(absent) > 5 else ""
             self.notice(
-                f"{len(absent)} of {self.class_count_} classes have no samples ({named}): "
-                "they may become unlikely; use data with all classes, or TemperatureScaling"
+                f"{len(absent)} of {self.class_count_} classes {'has' if len(absent) == 1 else 'have'} no samples "
+                f"({named}), and may become unlikely: use data with all classes, or TemperatureScaling"
             )
 
     def check_order(self, rows: Tensor, target: Tensor) -> None:
@@ -179,13 +181,13 @@ class Calibrator(Fitted):
     @overload
     def predict_proba(self, logits: Tensor) -> Tensor: ...
     @overload
-    def predict_proba(self, logits: Array) -> Array: ...
+    def predict_proba(self, logits: Array | Sequence[Sequence[float]]) -> Array: ...
     def predict_proba(self, logits: Any) -> Any:
         """Return calibrated probabilities, ``(N, C)`` with rows that sum to one; ``(N, 2)`` for binary logits.
 
         Args:
             logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
-                a tensor, a NumPy array or a data frame.
+                a tensor, a NumPy array or a data frame. Lists give an array; an empty one gives ``(0, C)``.
         """
         if isinstance(logits, Tensor):
             return self._probabilities(self.rows(logits), logits.shape)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from calibrant import inputs
 from calibrant.posthoc.conformal_groups import Group, Groups, group_labels, known_groups, plain_label, positions
-from calibrant.posthoc.conformal_samples import doubts
+from calibrant.posthoc.conformal_samples import doubts, unseen
 from calibrant.posthoc.conformal_scores import ScoreName, class_scores, conformal_quantiles
 from calibrant.posthoc.conformal_tuning import PENALTIES, TuningGoal, tuned_penalty, tuned_rank, tuning_split
 from calibrant.posthoc.containers import Array, like
 from calibrant.posthoc.fitted import Fitted, check_whole, saved_settings
-from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.notices import FitWarning, counted
 
 CoverageName = Literal["marginal", "class-conditional", "group-conditional"]
 # Scores this far above a threshold count as equal to it: the same probabilities in another order, or in another runtime
@@ -56,7 +56,7 @@ class ConformalClassifier(Fitted):
     infinite: every set holds all classes, or that class. With n samples the coverage itself is random,
     :math:`\mathrm{Beta}(n + 1 - l, l)` with :math:`l = \lfloor (n+1)\alpha \rfloor`. ``fit`` gives a
     :class:`~calibrant.posthoc.notices.FitWarning` if a threshold is infinite, or if the 90 % range of its coverage is
-    wider than 10 points.
+    wider than 10 points; and of marginal sets if a class has no samples, whose coverage is then unknown.
 
     You can calibrate the logits first, on other data than the sets: use :func:`logits_from_probabilities` for the
     output of any calibrator's ``predict_proba``.
@@ -220,11 +220,14 @@ class ConformalClassifier(Fitted):
             self._given_groups = []
 
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
-        """Add notices about thresholds from few samples."""
+        """Add notices about thresholds from few samples, and classes without samples."""
         super().examine(rows, target, weight)
         names = None if self.coverage == "marginal" else tuple(self.quantiles_)
         kind = "group" if self.coverage == "group-conditional" else "class"
-        for text in doubts(self._counts, names, self.alpha, kind):
+        found = doubts(self._counts, names, self.alpha, kind)
+        if self.coverage == "marginal" and bool(self.quantile.isfinite()):  # else every set holds all classes
+            found += unseen(target.bincount(minlength=rows.shape[1]).tolist(), self.classes_.tolist())
+        for text in found:
             self.notice(text)
 
     def _check_groups(self, groups: Groups | None) -> None:
@@ -291,7 +294,7 @@ class ConformalClassifier(Fitted):
             places = positions(labels, self.groups_).to(rows.device)
             if unknown := set(labels) - set(self.groups_):
                 warnings.warn(
-                    f"{len(unknown)} groups were not in the data of fit, so their sets hold all classes: "
+                    f"{counted(len(unknown), 'group')} had no samples in fit, so that the sets hold all classes: "
                     f"{', '.join(map(repr, known_groups(unknown)[:5]))}{', ...' if len(unknown) > 5 else ''}",
                     FitWarning,
                     stacklevel=2,

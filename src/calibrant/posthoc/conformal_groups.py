@@ -9,6 +9,7 @@ from torch import Tensor
 
 from calibrant import frames
 from calibrant.posthoc.containers import Array
+from calibrant.posthoc.notices import counted
 
 # A number, a string, or a tuple of them: what JSON can hold, so that groups travel with the state.
 Group = str | int | float | tuple[Any, ...]
@@ -26,7 +27,7 @@ def group_labels(groups: Groups, samples: int) -> list[Group]:
         raise ValueError(f"groups must have shape (N,), got {shape}: pass one label for each sample")
     values = groups.tolist() if isinstance(groups, Tensor | np.ndarray) else list(groups)
     if len(values) != samples:
-        raise ValueError(f"groups must have one label for each of the {samples} samples, got {len(values)}")
+        raise ValueError(f"groups must have {counted(samples, 'label')}, one for each sample, got {len(values)}")
     return [plain_label(value) for value in values]
 
 

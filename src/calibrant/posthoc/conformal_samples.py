@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from calibrant.posthoc.conformal_scores import place_of_quantile
+from calibrant.posthoc.notices import counted
 
 # Width of the 90 % range of the coverage above which a fit gives a warning: 5 points to each side.
 WIDEST = 0.1
@@ -53,11 +54,11 @@ def doubts(counts: Sequence[int], names: Sequence[object] | None, alpha: float, 
     ranges = [coverage_range(count, alpha) for count in counts]
     infinite = [place for place, count in enumerate(counts) if place_of_quantile(count, alpha) > count]
     wide = [place for place, (low, high) in enumerate(ranges) if high - low > WIDEST]
-    needs = f"a threshold for alpha={alpha:g} needs at least {_samples(fewest_samples(alpha))}"
+    needs = f"a threshold for alpha={alpha:g} needs at least {counted(fewest_samples(alpha), 'sample')}"
     remedy = f"about {enough_samples(alpha)} samples give +-5 points"
     if names is None:
         (count,) = counts
-        start = f"conformal sets from {_samples(count)}:"
+        start = f"conformal sets from {counted(count, 'sample')}:"
         if infinite:
             return [
                 f"{start} {needs}, so every set must hold all classes; fit on more samples, or set alpha to "
@@ -66,25 +67,45 @@ def doubts(counts: Sequence[int], names: Sequence[object] | None, alpha: float, 
         text = f"{start} at alpha={alpha:g}, 90 % of such fits cover between {_percent(ranges[0])}; {remedy}"
         return [text] if wide else []
     found = []
-    of_all = {"class": f"of {len(counts)} classes", "group": f"of {len(counts)} groups"}[kind]
+    of_all = f"of {len(counts)} {'classes' if kind == 'class' else 'groups'}"
     if infinite:
-        listed = _listed([f"{names[place]!r} ({_samples(counts[place])})" for place in infinite])
+        listed = _listed([f"{names[place]!r} ({counted(counts[place], 'sample')})" for place in infinite])
         effect = "every set must hold them" if kind == "class" else "their sets must hold all classes"
         found.append(
-            f"conformal sets: {len(infinite)} {of_all} have too few samples: {listed}; {needs}, so {effect}; fit "
-            "on more samples, raise alpha, or use coverage='marginal'"
+            f"conformal sets: {len(infinite)} {of_all} {_have(infinite)} too few samples: {listed}; {needs}, so "
+            f"{effect}; fit on more samples, raise alpha, or use coverage='marginal'"
         )
     if wide:
-        listed = _listed([f"{names[at]!r} ({_samples(counts[at])}, between {_percent(ranges[at])})" for at in wide])
+        listed = _listed(
+            [f"{names[at]!r} ({counted(counts[at], 'sample')}, between {_percent(ranges[at])})" for at in wide]
+        )
         found.append(
-            f"conformal sets: {len(wide)} {of_all} have few samples, and 90 % of such fits at alpha={alpha:g} cover: "
-            f"{listed}; {remedy}"
+            f"conformal sets: {len(wide)} {of_all} {_have(wide)} few samples, and 90 % of such fits at "
+            f"alpha={alpha:g} cover: {listed}; {remedy}"
         )
     return found
 
 
-def _samples(count: int) -> str:
-    return f"{count} sample{'s'[: count != 1]}"
+def unseen(counts: Sequence[int], names: Sequence[object]) -> list[str]:
+    """A warning about classes without samples, whose coverage a marginal threshold says nothing about.
+
+    Args:
+        counts: Number of samples of each class.
+        names: Label of each class.
+    """
+    absent = [place for place, count in enumerate(counts) if count == 0]
+    if not absent:
+        return []
+    these = "this class" if len(absent) == 1 else "these classes"
+    return [
+        f"conformal sets: {len(absent)} of {len(counts)} classes {_have(absent)} no samples: "
+        f"{_listed([repr(names[place]) for place in absent])}; coverage holds on average, but nothing is known about "
+        f"{these}; fit on samples of all classes, or use coverage='class-conditional', whose sets hold {these}"
+    ]
+
+
+def _have(several: list[int]) -> str:
+    return "has" if len(several) == 1 else "have"
 
 
 def _percent(ends: tuple[float, float]) -> str:

@@ -1,5 +1,6 @@
 """Predictions as people hold them, torch tensors, NumPy arrays, data frames or lists, to tensors and back."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from calibrant import frames, hints
 from calibrant.frames import class_indices as class_indices
 from calibrant.frames import has_names as has_names
 from calibrant.frames import in_order as in_order
+from calibrant.posthoc.notices import counted
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +43,17 @@ def as_tensor(value: Any, name: str = "logits") -> Tensor:
 def _array(value: Any, name: str) -> Array:
     if frames.opened(value) is None and (hint := hints.of_logits(value)):
         raise TypeError(f"{name} must be a tensor, an array or a data frame, got {type(value).__name__}: {hint}")
-    return frames.as_array(value)
+    try:
+        return frames.as_array(value)
+    except ValueError:
+        raise ValueError(f"all rows of {name} must have the same length{_lengths(value)}") from None
+
+
+def _lengths(rows: Any) -> str:
+    """Where the lengths of rows differ, as a part of a message."""
+    lengths = [len(row) if isinstance(row, Sequence | np.ndarray) else 1 for row in rows]
+    other = next((place for place, length in enumerate(lengths) if length != lengths[0]), None)
+    return "" if other is None else f", got {lengths[0]} in row 0 and {lengths[other]} in row {other}"
 
 
 def like(given: Any, result: Tensor, columns: Any = None) -> Any:
@@ -60,21 +72,26 @@ def whole_numbers(values: Tensor, given: Any) -> Tensor:
     if isinstance(given, Tensor) or not values.is_floating_point():
         return values
     if missing := int(values.isnan().sum()):
-        raise ValueError(f"target has {missing} missing values (NaN): leave out those samples")
+        raise ValueError(f"target has {counted(missing, 'missing value')} (NaN): leave out samples without a target")
     if not bool((values == values.round()).all()):
         return values
     return values.long()
 
 
 def names_in(target: Any, logits: Any, count: int) -> list[Any]:
-    """Labels of the columns: the names of a data frame's columns if the targets are among them, else sorted targets."""
+    """Labels of the columns: the names of a data frame's columns if the targets are among them, else sorted targets.
+
+    A single column is that of the second of two classes, and if it has the name of a target, that is the second.
+    """
     values = set(frames.as_array(target).ravel().tolist())
     columns = frames.columns(logits)
-    if columns and values <= set(columns):
+    if columns and values <= set(columns) and len(columns) == count:
         return columns
+    if len(columns) == 1 and len(values) == 2 and columns[0] in values:
+        return [*(values - set(columns)), *columns]
     if len(values) != count:
         raise ValueError(
-            f"target holds {len(values)} different labels, but the logits have {count} classes: "
+            f"target holds {counted(len(values), 'different label')}, but the logits have {count} classes: "
             "pass classes= with the label of every column of the logits, in their order"
         )
     try:

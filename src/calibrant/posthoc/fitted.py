@@ -16,7 +16,7 @@ from calibrant import inputs
 from calibrant.numerics import accumulation_dtype, at_least_float32, traced
 from calibrant.posthoc import containers
 from calibrant.posthoc.containers import Array, as_tensor
-from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.notices import FitWarning, counted
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -82,7 +82,8 @@ class Fitted(nn.Module, ABC):
             sample_weight: Non-negative weights, the shape of ``target``. A sample of weight 2 counts as two.
             ignore_index: Label of samples to ignore; None to ignore none.
             classes: Label of each column of the logits. By default the target holds the indices 0 to C - 1; if it holds
-                names, the columns of a data frame with these names, else the sorted names.
+                names, the columns of a data frame with these names, else the sorted names. A single column with the
+                name of a class is that class.
         """
         # Tensors made in inference mode cannot be part of a graph, and a calibrator may come before a loss.
         leave = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
@@ -162,16 +163,25 @@ class Fitted(nn.Module, ABC):
             self.notice("these logits look like probabilities: pass logits_from_probabilities(probabilities)")
         if weight is not None and float(weight.mean()) < 0.1:
             self.notice(
-                f"the weights of {len(rows)} samples sum to {float(weight.sum()):.3g}, and count as that many samples: "
-                "divide them by their mean"
+                f"the weights of {counted(len(rows), 'sample')} sum to {float(weight.sum()):.3g}, and count as that "
+                "many samples: divide them by their mean"
             )
 
-    def rows(self, given: Any) -> Tensor:
-        """Check logits to be calibrated and convert them to ``(N, C)``, at least float32."""
+    def as_given(self, given: Any) -> Tensor:
+        """Convert logits to a tensor, with columns in the order of the classes.
+
+        An empty list has no row that shows the number of classes, so ``(0,)`` becomes ``(0, C)``.
+        """
         logits = as_tensor(containers.in_order(given, self.labels_))
         if not isinstance(given, Tensor):
             logits = logits.to(next((buffer.device for buffer in self.buffers()), None))
+        empty = not traced() and logits.dim() == 1 and len(logits) == 0
+        return logits.reshape(0, self.class_count_ or 0) if empty else logits
+
+    def rows(self, given: Any) -> Tensor:
+        """Check logits to be calibrated and convert them to ``(N, C)``, at least float32."""
         self.require_fitted()
+        logits = self.as_given(given)
         inputs.check_float("logits", logits)
         if logits.dim() == 0 or (logits.dim() > 1 and logits.shape[1] == 0):
             raise ValueError(

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.posthoc.fitted import Fitted
+from calibrant.posthoc.notices import counted
 
 
 def check_layer(linear: nn.Linear, calibrator: Fitted) -> None:
@@ -17,8 +18,8 @@ def check_layer(linear: nn.Linear, calibrator: Fitted) -> None:
     classes = calibrator.class_count_
     if linear.out_features != classes and not (linear.out_features == 1 and classes == 2):
         raise ValueError(
-            f"{name} was fitted on {classes} classes, got a layer with {linear.out_features} outputs: "
-            "pass the layer that makes the logits"
+            f"{name} was fitted on {classes} classes, got a layer with "
+            f"{counted(linear.out_features, 'output')}: pass the layer that makes the logits"
         )
 
 

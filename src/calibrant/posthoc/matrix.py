@@ -11,6 +11,7 @@ from calibrant.posthoc.affine import Affine, Penalty, fit_affine
 from calibrant.posthoc.base import HUGE, Calibrator
 from calibrant.posthoc.folds import fold_numbers
 from calibrant.posthoc.likelihood import PULL, nll_and_residual
+from calibrant.posthoc.notices import counted
 from calibrant.posthoc.temperature import temperature_or_one
 
 Strength = float | Literal["cv"]
@@ -107,7 +108,8 @@ class MatrixScaling(Calibrator):
                 fixed if given == "cv" else given for given, fixed in zip((off_diagonal, bias), prior, strict=True)
             )
             if samples < self.folds:
-                self.notice(f"{samples} samples are too few to cross-validate: penalties are those of a fixed prior")
+                few = f"{counted(samples, 'sample')} {'is' if samples == 1 else 'are'} too few"
+                self.notice(f"{few} to cross-validate: penalties are those of a fixed prior; use more data")
         if off_diagonal == "cv":
             grid = [(strength, 1.0 if bias == "cv" else bias) for strength in GRID]
             off_diagonal = self._cross_validated(features, target, weight, start, grid)[0]

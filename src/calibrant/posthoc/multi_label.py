@@ -13,7 +13,7 @@ from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.fitted import Fitted, saved_settings
 from calibrant.posthoc.methods import METHODS
-from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.notices import FitWarning, counted
 
 
 class MultiLabelCalibration(Fitted):
@@ -108,17 +108,16 @@ class MultiLabelCalibration(Fitted):
             logits: ``(N, L)`` or dense ``(N, L, d1, ...)``. Torch, NumPy or a data frame.
         """
         self.require_fitted()
-        shape = tuple(np.shape(logits))
+        if not isinstance(logits, Tensor):
+            with torch.no_grad():
+                return containers.like(logits, self.predict_proba(self.as_given(logits)), self.classes_)
+        shape = tuple(logits.shape)
         if len(shape) < 2 or shape[1] != self.class_count_:
             raise ValueError(
-                f"it was fitted on {self.class_count_} labels, got logits of shape {shape}: use the model it was "
-                "fitted for, or fit again"
+                f"it was fitted on {counted(self.class_count_ or 0, 'label')}, got logits of shape {shape}: use the "
+                "model it was fitted for, or fit again"
             )
-        if isinstance(logits, Tensor):
-            return self._columns(at_least_float32(logits))
-        with torch.no_grad():
-            values = at_least_float32(containers.as_tensor(containers.in_order(logits, self.labels_)))
-            return containers.like(logits, self._columns(values), self.classes_)
+        return self._columns(at_least_float32(logits))
 
     def _columns(self, values: Tensor) -> Tensor:
         columns = [

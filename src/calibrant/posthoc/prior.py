@@ -15,7 +15,7 @@ from calibrant.posthoc.containers import Array
 from calibrant.posthoc.fitted import saved_settings
 from calibrant.posthoc.methods import METHODS
 from calibrant.posthoc.mixture import mixture_weights
-from calibrant.posthoc.notices import FitWarning
+from calibrant.posthoc.notices import FitWarning, counted
 from calibrant.posthoc.probabilities import FLOOR
 
 Estimate = Literal["em", "confusion"]
@@ -140,7 +140,8 @@ class PriorShift(Calibrator):
                 raise ValueError("adapt needs at least 1 sample, got none: pass logits of new samples")
             predicted = self.calibrator.mixed(rows).double().cpu().numpy()
         if len(predicted) < LEAST_NEW_ROWS:
-            _warn(f"{len(predicted)} samples are few to estimate frequencies from: give a prior, or more samples")
+            few = f"{counted(len(predicted), 'sample')} {'is' if len(predicted) == 1 else 'are'} few"
+            _warn(f"{few} to estimate frequencies from: give a prior, or more samples")
         old = np.asarray(self.source.double().cpu())
         found = mixture_weights(predicted / old) if method == "em" else self._by_confusion(predicted.mean(0))
         self.prior = tuple(float(share) for share in found)

@@ -6,7 +6,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from calibrant import frames, inputs
+from calibrant import frames, hints, inputs
 from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.containers import Array, as_tensor
@@ -26,11 +26,11 @@ def logits_from_probabilities(probabilities: Any) -> Any:
     becomes a finite logit of -87, which does not dominate a fit.
 
     Args:
-        probabilities: ``(N, C)`` with rows that sum to one; or ``(N,)``, the probability of class 1. Torch, NumPy or a
-            data frame; what comes out is what went in.
+        probabilities: ``(N, C)`` with rows that sum to one; or ``(N,)`` or ``(N, 1)``, the probability of class 1.
+            Torch, NumPy or a data frame; what comes out is what went in.
 
     Returns:
-        ``(N, C)`` log-probabilities, or the ``(N,)`` logit of class 1; at least float32.
+        ``(N, C)`` log-probabilities, or the ``(N,)`` or ``(N, 1)`` logit of class 1; at least float32.
 
     Example:
         >>> import torch
@@ -44,11 +44,14 @@ def logits_from_probabilities(probabilities: Any) -> Any:
     values = as_tensor(probabilities, "probabilities")
     inputs.check_float("probabilities", values)
     values = at_least_float32(values)
-    if values.dim() == 1:
+    if values.dim() == 1 or (values.dim() == 2 and values.shape[1] == 1):
         inputs.check_unit_interval("probabilities", values)
+        hints.warn_of_given("probabilities", values.flatten(), independent=False)
         logits = values.log().clamp_min_(FLOOR) - (1 - values).log().clamp_min(FLOOR)
     elif values.dim() > 2:
-        raise ValueError(f"probabilities must have shape (N, C) or (N,), got {tuple(values.shape)}")
+        raise ValueError(
+            f"probabilities must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(values.shape)}"
+        )
     else:
         inputs.check_probabilities(values, None)
         logits = values.log().clamp_min_(FLOOR)

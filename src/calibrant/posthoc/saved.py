@@ -82,20 +82,23 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
     replace_whole(path, serialised(tensors, {KEY: text}))
 
 
-def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Any:
+def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted, device: str | torch.device = "cpu") -> Any:
     """Read a calibrator that :func:`save` wrote.
 
     Neither scipy nor scikit-learn is needed, and nothing in the file is run.
 
     Args:
         path: File to read.
+        kind: Class that the calibrator must have, such as :class:`Calibrator` for anything with ``predict_proba`` of
+            classes; by default any.
         device: Device of its tensors.
 
     Returns:
         The calibrator: an object of the same class, with the same options and the same results.
 
     Raises:
-        ValueError: If this is not such a file, it is damaged, or a newer version of Calibrant wrote it.
+        ValueError: If this is not such a file, it is damaged, a newer version of Calibrant wrote it, or it holds
+            another kind.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load as tensors_in
@@ -105,15 +108,17 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") ->
         tensors = tensors_in(Path(path).read_bytes())
     except SafetensorError as error:
         raise _error(path, f"is truncated or damaged, copy it again ({error})") from None
-    kind = kinds().get(header["method"])
-    if kind is None:
+    method = kinds().get(header["method"])
+    if method is None:
         raise _error(
             path,
             f"holds the method {header['method']!r} of calibrant {header['calibrant']}, which calibrant "
             f"{_own_version()} does not have: install that version",
         )
+    if not issubclass(method, kind):
+        raise _error(path, f"holds a {method.__name__}, expected a {kind.__name__}: pass a file that holds one")
     try:
-        calibrator = kind(**{name: _tuples(value) for name, value in header["options"].items()})
+        calibrator = method(**{name: _tuples(value) for name, value in header["options"].items()})
         calibrator.load_state_dict(tensors | _extra_states(header["settings"]))
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
         said = " ".join(str(error).split())

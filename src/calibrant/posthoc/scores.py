@@ -154,8 +154,22 @@ class ScoreCalibrator(Calibrator):
             scores = Scores(*(part[:, block].T.contiguous() for part in everything))
             yield scores, (target == block.unsqueeze(1)).double()
 
+    def as_fitted(self, logits: Tensor) -> Tensor:
+        """Round float64 logits to float32 if the maps were fitted in it.
+
+        A table has its steps at the scores of the fit. The same score in another precision may lie on the other side.
+        """
+        if logits.dtype != torch.float64:
+            return logits
+        largest = torch.finfo(torch.float32).max
+        single = all(_is_single(getattr(self, name)) for name in self.state)
+        return logits.clamp(-largest, largest).float() if single else logits
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Map the scores and combine them into rows."""
+        return self._mapped(self.as_fitted(logits)).to(logits.dtype)
+
+    def _mapped(self, logits: Tensor) -> Tensor:
         if self.view == "top-label":
             scores, top = top_scores(logits)
             confidence, left = (part.T for part in self.map_scores(scores))
@@ -169,6 +183,11 @@ class ScoreCalibrator(Calibrator):
         total = mapped.sum(1, keepdim=True)
         some = total > torch.finfo(total.dtype).tiny
         return torch.where(some, mapped / torch.where(some, total, 1.0), everything.probability)
+
+
+def _is_single(table: Tensor) -> bool:
+    """Whether a table was fitted in float32; it may have been widened since, by ``.double()``."""
+    return table.dtype == torch.float32 or (not traced() and torch.equal(table, table.float().to(table.dtype)))
 
 
 def with_complement(probability: Tensor) -> Mapped:

@@ -93,7 +93,7 @@ class VennAbers(ScoreCalibrator):
         with torch.no_grad():
             rows = self.rows(logits)
             with full_precision(rows):
-                bounds = self._intervals(rows)
+                bounds = [bound.to(rows.dtype) for bound in self._intervals(self.as_fitted(rows))]
             shape = tuple(np.shape(logits))
             if self.view == "top-label":
                 bounds = [bound.reshape(shape[0], *shape[2:]) for bound in bounds]

@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from calibrant.metrics import Interval
 from calibrant.metrics.verdicts import p_value
+from calibrant.posthoc.notices import counted as counted
 
 SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
@@ -90,16 +91,6 @@ def isolated(name: str) -> Markup:
         <bdi>a &amp; b</bdi>
     """
     return Markup("<bdi>{}</bdi>").format(name)
-
-
-def counted(several: int, word: str) -> str:
-    """A number and its noun.
-
-    Example:
-        >>> counted(1, "sample"), counted(2000, "sample")
-        ('1 sample', '2,000 samples')
-    """
-    return f"{several:,} {word}{'s' if several != 1 else ''}"
 
 
 def _minus(text: str) -> str:
