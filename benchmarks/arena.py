@@ -1,4 +1,4 @@
-"""The arena: our post-hoc methods against probmetrics, netcal, scikit-learn and venn-abers, scored by the same code.
+"""The arena: our post-hoc methods against those of probmetrics, netcal, scikit-learn and others, by the same scores.
 
     python -m benchmarks.arena [--data FOLDER ...] [--methods NAME ...] [--groups NAME ...]
                                [--pairs development|seen|held-out ...] [--out results/arena] [--runs FILE]

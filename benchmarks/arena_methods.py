@@ -53,12 +53,18 @@ def methods() -> list[Method]:
         *_netcal(),
         *_scikit_learn(),
         *_venn_abers(),
+        *_splinecalib(),
     ]
 
 
 def absent() -> list[str]:
     """Packages to compare with that are not installed."""
-    packages = {"probmetrics": "probmetrics", "netcal": "netcal", "venn_abers": "venn-abers"}
+    packages = {
+        "probmetrics": "probmetrics",
+        "netcal": "netcal",
+        "venn_abers": "venn-abers",
+        "splinecalib": "splinecalib",
+    }
     return [name for module, name in packages.items() if not _installed(module)]
 
 
@@ -254,6 +260,25 @@ def _venn_abers() -> list[Method]:
         )
 
     return [Method("venn-abers", fit, _version("venn-abers"))]
+
+
+def _splinecalib() -> list[Method]:
+    """Smoothing splines with a strength from cross-validation (Lucena 2018), for two classes, as it is by default."""
+    if not _installed("splinecalib"):
+        return []
+    package = importlib.import_module("splinecalib")
+
+    def fit(p: Array, y: Array) -> Predict:
+        calibrator = package.SplineCalib()
+        calibrator.fit(p[:, 1].astype(np.float64), y)
+
+        def predict(q: Array) -> Array:
+            r = np.asarray(calibrator.calibrate(q[:, 1].astype(np.float64)))
+            return np.stack((1 - r, r), axis=1)
+
+        return predict
+
+    return [Method("splinecalib", fit, _version("splinecalib"), most=2)]
 
 
 def bare_temperature() -> Method:
