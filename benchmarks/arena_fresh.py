@@ -20,7 +20,13 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from benchmarks import arena_fresh_networks, arena_fresh_second, arena_fresh_tables, arena_fresh_third
+from benchmarks import (
+    arena_fresh_fourth,
+    arena_fresh_networks,
+    arena_fresh_second,
+    arena_fresh_tables,
+    arena_fresh_third,
+)
 from benchmarks.tables import RESULTS
 
 
@@ -37,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in arena_fresh_tables.names():
         table = arena_fresh_tables.TABLES.get(name)
         jobs[_table(options.folder, name)] = partial(arena_fresh_tables.predictions, name, table, 3, models)
-    for later in (arena_fresh_second, arena_fresh_third):
+    for later in (arena_fresh_second, arena_fresh_third, arena_fresh_fourth):
         for place, name in enumerate(later.names()):
             jobs[_table(options.folder, name)] = partial(
                 arena_fresh_tables.predictions, name, later.TABLES.get(name), 1, models[place % 2 :: 2]

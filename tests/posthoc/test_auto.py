@@ -212,3 +212,16 @@ def test_no_prediction_changes_where_there_is_no_best_temperature(wrong: bool, d
     for method in (AutoCalibration(accuracy="keep"), METHODS["temperature"]()):
         method.fit(logits[:200], target[:200])
         assert torch.equal(method.predict_proba(logits).argmax(1), logits.argmax(1))
+
+
+def test_a_class_that_was_called_impossible_refutes_the_predictions() -> None:
+    # Nearly always right and nearly certain, and twice wrong: a huge gain, with a standard error as large as itself.
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(60, generator=draw, dtype=torch.float64).sign() * 2
+    target = torch.bernoulli(logits.sigmoid(), generator=draw).long()
+    sure = logits.clone()
+    sure[:1] = torch.where(target[:1] == 1, -60.0, 60.0)
+    auto = AutoCalibration().fit(sure, target)
+    assert set(auto.weights_) != {"unchanged"}
+    assert auto.gain_[0] < 2 * (auto.gain_[2] - auto.gain_[0])  # the usual rule has its doubts
+    assert auto.predict_proba(torch.tensor([-60.0, 60.0], dtype=torch.float64)).min() > 1e-3

@@ -31,6 +31,9 @@ LEAST_ROWS = 50
 LEAST_PER_CLASS = 5
 # With fewer rows, a gain within one standard error is not taken.
 LEAST_ROWS_OF_A_DOUBT = 100
+# The predictions as they are cannot be kept if a class came that they gave less than this share of 1/n: n samples have
+# one as unlikely by chance in at most one of a hundred cases.
+REFUTED = 0.01
 # With more classes, maps of single classes have too few samples of each, and only scalings are fitted.
 MOST_CLASSES = 50
 # Products of a fit, samples times classes squared, beyond which a matrix with little prior takes too long.
@@ -117,9 +120,10 @@ class AutoCalibration(Calibrator):
 
     If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
     is mixed with them half and half. If it is no better, or not clearly better with fewer than 100 samples, these are
-    kept. A notice says so. Kept predictions are mixed with a share of :math:`5 \cdot 10^{-7}` of the uniform
-    distribution, so that no probability is 0. A class without samples that the model expects more than a few of leaves
-    only the first two members.
+    kept. A notice says so. Neither is done if a class came that they gave less than 0.01/n, in n samples: that refutes
+    them. Kept predictions are mixed with a share of :math:`5 \cdot 10^{-7}` of the uniform distribution, so that no
+    probability is 0. A class without samples that the model expects more than a few of leaves only the first two
+    members.
 
     The result is deterministic and does not depend on the order of the samples.
 
@@ -247,7 +251,8 @@ class AutoCalibration(Calibrator):
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
         # A gain within one standard error may well be chance, and a loss on new samples: half of it is then taken, and
         # none of it from few samples.
-        if mean - error <= 0:
+        true = rows[out].cpu().double().softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1).numpy()
+        if mean - error <= 0 and true[part > 0].min() >= REFUTED / len(labels):
             score = self.metric.replace("_", " ")
             half = mean > 0 and len(labels) >= LEAST_ROWS_OF_A_DOUBT
             self.notice(
