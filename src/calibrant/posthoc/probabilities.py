@@ -11,8 +11,9 @@ from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.containers import Array, as_tensor
 
-# Logarithm of float32's smallest normal number, below which no log-probability is taken.
-FLOOR = math.log(torch.finfo(torch.float32).tiny)
+# Float32's smallest normal number, and its logarithm: no log-probability is below it.
+TINY = torch.finfo(torch.float32).tiny
+FLOOR = math.log(TINY)
 
 
 @overload
@@ -46,10 +47,10 @@ def logits_from_probabilities(probabilities: Any) -> Any:
     values = at_least_float32(values)
     if values.dim() == 1:
         inputs.check_unit_interval("probabilities", values)
-        logits = values.log().clamp_min_(FLOOR) - (1 - values).log().clamp_min(FLOOR)
+        logits = values.clamp_min(TINY).log() - (1 - values).clamp_min_(TINY).log()
     elif values.dim() > 2:
         raise ValueError(f"probabilities must have shape (N, C) or (N,), got {tuple(values.shape)}")
     else:
         inputs.check_probabilities(values, None)
-        logits = values.log().clamp_min_(FLOOR)
+        logits = values.clamp_min(TINY).log_()  # in this order, since logarithms of 0 take 40 times as long
     return containers.like(probabilities, logits, frames.columns(probabilities) or None)

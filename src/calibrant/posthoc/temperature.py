@@ -5,8 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
+from calibrant.numerics import accumulation_dtype
 from calibrant.posthoc.base import HUGE, Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
+from calibrant.posthoc.folds import fold_numbers
 from calibrant.posthoc.temperature_slope import FARTHEST, Problem, Slopes
 
 # Samples up to which the interval of the temperature is computed; with more it is hardly ever wide.
@@ -62,13 +64,33 @@ class TemperatureScaling(Calibrator):
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Solve for the temperature."""
-        if self.strict:
-            found = best_temperature(logits, target, weight)
-        else:
-            found, problem = bounded_temperature(logits, target, weight)
-            if problem:
-                self.notice(f"{problem}; T = {found:.3g} is used")
+        found, problem = self._best(logits, target, weight)
+        if problem:
+            self.notice(f"{problem}; T = {found:.3g} is used")
         self._buffers["temperature"] = torch.tensor(found, dtype=logits.dtype, device=logits.device)
+
+    def _best(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> tuple[float, str]:
+        if self.strict:
+            return best_temperature(logits, target, weight), ""
+        return bounded_temperature(logits, target, weight)
+
+    def cross_fitted(self, rows: Tensor, target: Tensor, weight: Tensor | None, folds: int = 5) -> Tensor:
+        """Probabilities of each row by a fit without its fold; its temperature and mixing are all that a fold needs."""
+        number = fold_numbers(rows, target, folds)
+        temperature, smoothing = torch.ones_like(rows[:, :1]), torch.zeros_like(rows[:, :1])
+        for fold in range(folds):
+            out = number == fold
+            kept = ~out
+            if not (kept.any() and out.any()):
+                continue
+            part = rows[kept], target[kept], None if weight is None else weight[kept]
+            try:
+                temperature[out] = self._best(*part)[0]
+            except ValueError:
+                continue
+            smoothing[out] = self.smoothing_for(part[0], part[2])
+        calibrated = (rows / temperature).clamp_(-HUGE, HUGE).softmax(1)
+        return (calibrated * (1 - smoothing) + smoothing / rows.shape[1]).to(accumulation_dtype(rows))
 
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Add the interval of the temperature where it is wide."""
