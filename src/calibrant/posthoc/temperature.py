@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -54,7 +55,7 @@ class TemperatureScaling(Calibrator):
 
     def __init__(self, *, strict: bool = False) -> None:
         super().__init__(strict=strict)
-        self.register_buffer("temperature", None)
+        self._buffers["temperature"] = None
 
     @property
     def temperature_(self) -> float:
@@ -67,7 +68,9 @@ class TemperatureScaling(Calibrator):
         found, problem = self._best(logits, target, weight)
         if problem:
             self.notice(f"{problem}; T = {found:.3g} is used")
-        self._buffers["temperature"] = torch.tensor(found, dtype=logits.dtype, device=logits.device)
+        # From NumPy, which takes half the time of torch.tensor.
+        value = np.array(found, np.float64 if logits.dtype == torch.float64 else np.float32)
+        self._buffers["temperature"] = torch.from_numpy(value).to(logits.device)
 
     def _best(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> tuple[float, str]:
         if self.strict:
@@ -218,7 +221,7 @@ def standard_error(logits: Tensor, target: Tensor, log_temperature: float, *, we
     """
     beta = math.exp(-log_temperature)
     squares = curvature = 0.0
-    for chunk in Slopes(logits, target, weight).chunks():
+    for chunk in Slopes(logits, target, weight, -log_temperature).chunks():
         mean, square = chunk.moments(beta)
         first = mean - chunk.true
         weighted = first if chunk.weight is None else first * chunk.weight

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,8 +87,7 @@ class Slopes:
 
     def __init__(self, logits: Tensor, target: Tensor, weight: Tensor | None, start: float | None = None) -> None:
         self.logits, self.target, self.weight = logits, target, weight
-        if start is not None:
-            self.start = start
+        self.start = self._estimate() if start is None else start
         self._known: dict[float, tuple[float, float]] = {}
         self._true = self._equal = 0.0
         single = logits.dtype != torch.float64 and logits.numel() > DOUBLE and _range(logits) <= SINGLE_RANGE
@@ -99,8 +97,7 @@ class Slopes:
         self._dtype = dtype
         self._kept = list(self._prepared()) if self.logits.numel() <= KEPT else None
 
-    @cached_property
-    def start(self) -> float:
+    def _estimate(self) -> float:
         """A close start at a fraction of the cost of one pass over all samples."""
         count, classes = self.logits.shape
         stride = count // max(SAMPLE_ROWS, SAMPLE // classes)
