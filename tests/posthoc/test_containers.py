@@ -239,7 +239,8 @@ def test_whole_numbers_in_any_dtype_are_taken() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_plain_arrays_are_read_as_any_other_input(dtype: type) -> None:
-    logits, target = LOGITS.numpy().astype(dtype), TARGET.numpy()
+    logits: Any = LOGITS.numpy().astype(dtype)
+    target = TARGET.numpy()
     rows, labels = containers.plain(logits, target, -100) or (None, None)
     assert rows is not None
     assert labels is not None

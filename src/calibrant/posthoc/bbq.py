@@ -109,12 +109,13 @@ class _Bins:
     def log_evidence(self) -> Tensor:
         """BDeu score of each binning, ``(rows, m)``."""
         wrong = self.prior - self.right
-        score = _log_gamma(self.counts - self.hits + wrong).sub_(_log_gamma(wrong))
-        score += _log_gamma(self.prior) - _log_gamma(self.counts + self.prior)
+        score = _log_gamma((self.counts - self.hits).add_(wrong))
+        score -= _log_gamma(wrong)
+        score -= _log_gamma(self.counts + self.prior).sub_(_log_gamma(self.prior.clone()))
         # The rest of the formula is 0 without hits, which are few if there are many classes.
         some = (self.hits > 0).flatten().nonzero().squeeze(1)
         right = self.right.flatten()[some]
-        score.view(-1)[some] += _log_gamma(self.hits.flatten()[some] + right) - _log_gamma(right)
+        score.view(-1)[some] += _log_gamma(self.hits.flatten()[some] + right).sub_(_log_gamma(right))
         total = score.new_zeros(len(score), len(self.ends))
         return total.index_add_(1, self.model, score)
 
@@ -145,12 +146,13 @@ def _columns(values: Tensor, which: Tensor) -> Tensor:
 
 
 def _log_gamma(values: Tensor) -> Tensor:
-    """Logarithm of the gamma function; SciPy's takes a third of the time of torch's."""
+    """Logarithm of the gamma function, in place; SciPy's is faster than torch's."""
     if values.device.type != "cpu":
-        return torch.lgamma(values)
+        return values.lgamma_()
     from scipy.special import gammaln
 
-    return torch.from_numpy(gammaln(values.numpy()))
+    gammaln(values.numpy(), out=values.numpy())
+    return values
 
 
 def _without(dropped: Tensor, edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
