@@ -221,7 +221,11 @@ def check_probabilities(value: Tensor, mask: Tensor | None, tolerance: float = 0
     if mask is not None:
         check_mask(mask, value.shape[:-1], "probabilities without their last dimension", value)
         value = torch.where(mask.unsqueeze(-1), value, 1 / value.shape[-1])
-    values = as_read(at_least_float32(value))
+    check_rows_of_probabilities(as_read(at_least_float32(value)), tolerance)
+
+
+def check_rows_of_probabilities(values: Tensor | Array, tolerance: float = 0.02) -> None:
+    """Raise unless the rows of float32 or float64 values lie in [0, 1] and sum to 1."""
     check_unit_interval("probabilities", values)
     if isinstance(values, Tensor):
         total: Tensor | Array = values.sum(-1, dtype=torch.float32)

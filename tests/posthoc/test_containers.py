@@ -1,5 +1,6 @@
 """What people hold predictions in goes in, and the same comes out: tensors, arrays, data frames, dense logits."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from calibrant.posthoc import (
     TemperatureScaling,
     VectorScaling,
     VennAbers,
+    containers,
     load,
     logits_from_probabilities,
     save,
@@ -295,3 +297,56 @@ def test_whole_numbers_in_any_dtype_are_taken() -> None:
     expected = TemperatureScaling().fit(LOGITS.round(), TARGET).temperature_
     found = TemperatureScaling().fit(LOGITS.round().numpy().astype(int), TARGET.numpy().astype(float))
     assert found.temperature_ == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_plain_arrays_are_read_as_any_other_input(dtype: type) -> None:
+    logits: Any = LOGITS.numpy().astype(dtype)
+    target = TARGET.numpy()
+    rows, labels = containers.plain(logits, target, -100) or (None, None)
+    assert rows is not None
+    assert labels is not None
+    same = TemperatureScaling()._checked(torch.from_numpy(logits), torch.from_numpy(target), None, -100, None)
+    assert torch.equal(rows, same[0])
+    assert rows.dtype == same[0].dtype
+    assert torch.equal(labels, same[1])
+    probabilities = np.exp(logits - np.logaddexp.reduce(logits, 1)[:, None]).astype(dtype)
+    probabilities[0] = np.eye(logits.shape[1])[0]
+    for given in (probabilities, np.asfortranarray(probabilities), probabilities[::2]):
+        expected = logits_from_probabilities(torch.from_numpy(given.copy()))
+        assert torch.equal(torch.from_numpy(logits_from_probabilities(given)), expected)
+
+
+def _with(array: np.ndarray, value: float) -> np.ndarray:
+    changed = array.copy()
+    changed[3] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, y: (_with(x, np.nan), y, -100),
+        lambda x, y: (_with(x, np.inf), y, -100),
+        lambda x, y: (_with(x, -np.inf), y, -100),
+        lambda x, y: (x, _with(y, x.shape[1]), -100),
+        lambda x, y: (x, _with(y, -1), -100),
+        lambda x, y: (x, _with(y, -100), -100),
+        lambda x, y: (x, y, 1),
+        lambda x, y: (x, y, True),
+        lambda x, y: (x, y, -100.0),
+        lambda x, y: (x, y[:-1], -100),
+        lambda x, y: (x, y[:, None], -100),
+        lambda x, y: (x[:0], y[:0], -100),
+        lambda x, y: (x[:, :1], y, -100),
+        lambda x, y: (x.astype(np.float16), y, -100),
+        lambda x, y: (x.astype(">f8"), y, -100),
+        lambda x, y: (x.astype(int), y, -100),
+        lambda x, y: (np.asfortranarray(x), y, -100),
+        lambda x, y: (x, y.astype(np.int32), -100),
+        lambda x, y: (x, y.astype(float), -100),
+        lambda x, y: (x.tolist(), y, -100),
+    ],
+)  # fmt: skip
+def test_arrays_with_anything_unusual_are_left_to_the_general_checks(change: Callable[..., Any]) -> None:
+    assert containers.plain(*change(LOGITS.numpy(), TARGET.numpy())) is None

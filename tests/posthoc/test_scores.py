@@ -19,6 +19,7 @@ from calibrant.posthoc import (
     SplineCalibration,
 )
 from calibrant.posthoc.logistic import logistic_regression
+from calibrant.posthoc.lookup import SortedHits
 from calibrant.posthoc.scores import View, class_scores, top_scores
 from calibrant.posthoc.spline import natural_cubic_basis
 from tests.posthoc.data import ece, nll, overconfident
@@ -160,6 +161,40 @@ def test_bayesian_binning_averages_the_histograms(samples: int) -> None:
     expected = bayesian_binning(logits.sigmoid().numpy(), target.numpy(), new.sigmoid().numpy())
     found = BayesianBinning(strict=True).fit(logits, target).predict_proba(new)[:, 1].numpy()
     np.testing.assert_allclose(found, expected, atol=3e-3)  # models below a thousandth are left out
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("largest", [3, 40])
+def test_edges_of_weighted_samples_are_those_of_their_copies(largest: int, ties: bool) -> None:
+    generator = torch.Generator().manual_seed(largest)
+    position = torch.rand(4, 90, generator=generator, dtype=torch.float64)
+    position = (position * 20).round() / 20 if ties else position
+    hits = (torch.rand(4, 90, generator=generator) < 0.3).double()
+    weight = torch.randint(1, largest, (90,), generator=generator)  # with the larger ones, places are searched for
+    weighted = SortedHits(position, hits, weight.double())
+    copies = SortedHits(position.repeat_interleave(weight, 1), hits.repeat_interleave(weight, 1))
+    cut = torch.arange(1, 200) / 200
+    places, which = weighted.places(cut)
+    assert torch.equal(places[which], copies.places(cut)[0][copies.places(cut)[1]])
+    places = places[places < weight.sum()]
+    (edges, until), (expected, so_many) = weighted.edges_at(places), copies.edges_at(places)
+    torch.testing.assert_close(edges, expected, rtol=0, atol=0)
+    assert (edges.diff(dim=1) >= 0).all()
+    assert weighted.mass is not None
+    torch.testing.assert_close(weighted.mass.gather(1, until), so_many.double())
+    assert torch.equal(until, (position.unsqueeze(1) <= edges.unsqueeze(2)).sum(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_of_vanishing_probabilities(dtype: torch.dtype) -> None:
+    logits = (overconfident(200, 12, 1.0, seed=3)[0] * 100).to(dtype)
+    scores = class_scores(logits)
+    expected = logits.double().softmax(1)
+    # A logarithm of -100 is rounded by up to 4e-6 in float32.
+    torch.testing.assert_close(scores.probability, expected.to(dtype), rtol=1e-5, atol=1e-45)
+    small = expected < 0.4
+    torch.testing.assert_close(scores.log_not[small], torch.log1p(-expected)[small].to(dtype), rtol=1e-6, atol=1e-45)
+    assert (scores.probability[small] == 0).any() == (dtype == torch.float32)
 
 
 def test_spline_basis_is_natural_and_its_slopes_are_slopes() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from calibrant.posthoc import EnsembleTemperatureScaling, TemperatureScaling
 from calibrant.posthoc import temperature_slope as solver
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.mixture import mixture_weights
 from tests.posthoc.data import LOGITS_FILE, ece, nll, overconfident
 
@@ -55,6 +56,45 @@ def test_temperature_follows_the_scale_of_the_logits(scale: float) -> None:
     logits, target = overconfident(500, 5, 1.0, seed=2)
     one = TemperatureScaling().fit(logits, target).temperature_
     assert TemperatureScaling().fit(logits * scale, target).temperature_ == pytest.approx(one * scale, rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-3, 1.0, 1e3, 1e30])
+def test_temperature_follows_the_scale_of_many_logits_in_single_precision(scale: float) -> None:
+    logits, target = overconfident(3000, 5, 1.0, seed=2)
+    assert logits.numel() > solver.DOUBLE
+    logits = (logits * scale).float()
+    reference = by_bisection(logits.double() / scale, target) * scale
+    assert TemperatureScaling().fit(logits, target).temperature_ == pytest.approx(reference, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("zeros", [-87.3, -900.0])
+def test_exponentials_that_underflow_add_nothing(zeros: float, dtype: torch.dtype) -> None:
+    logits, target = overconfident(3000, 5, 0.4, seed=6)
+    logits = logits.log_softmax(1)
+    logits[logits < -3] = zeros  # times 1/T, below what float32 has; with the second also below what float64 has
+    logits, target = (
+        logits.to(dtype),
+        torch.where(torch.arange(3000) % 9 > 0, logits.argmax(1), logits.argsort(1)[:, -2]),
+    )
+    exact = by_bisection(logits.double(), target)
+    assert TemperatureScaling().fit(logits, target).temperature_ == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["ordinary", "wrong in one row", "one row"])
+def test_the_fits_without_a_fold_are_those_of_fresh_calibrators(kind: str, weighted: bool, strict: bool) -> None:
+    logits, target = overconfident(60, 3, 2.0, seed=5)
+    if kind == "wrong in one row":  # without its fold there is no best temperature
+        target = logits.argmax(1)
+        target[7] = logits[7].argmin()
+    elif kind == "one row":
+        logits, target = logits[:1], target[:1]
+    weight = torch.linspace(0.5, 2, len(logits), dtype=torch.float64) if weighted else None
+    scaling = TemperatureScaling(strict=strict)
+    expected = Calibrator.cross_fitted(scaling, logits, target, weight)
+    torch.testing.assert_close(scaling.cross_fitted(logits, target, weight), expected, rtol=1e-12, atol=1e-15)
 
 
 def test_huge_and_ordinary_logits_together() -> None:

@@ -57,9 +57,13 @@ class Calibrator(Fitted):
 
     def solve(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Fit on checked data, without notices."""
-        count = rows.shape[0] if weight is None else max(1.0, float(weight.sum()))
-        vars(self)["smoothing_"] = 0.0 if self.strict else 1 / (count + 1)
+        vars(self)["smoothing_"] = self.smoothing_for(rows, weight)
         super().solve(rows, target, weight)
+
+    def smoothing_for(self, rows: Tensor, weight: Tensor | None) -> float:
+        """Return the share of the uniform distribution that is mixed in after a fit on these rows."""
+        count = rows.shape[0] if weight is None else max(1.0, float(weight.sum()))
+        return 0.0 if self.strict else 1 / (count + 1)
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "smoothing_": self.smoothing_}
@@ -135,7 +139,7 @@ class Calibrator(Fitted):
             return self._harm(rows, labels, weight)
 
     def _harm(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> str | None:
-        after = cross_fitted(self, rows, target, weight)
+        after = self.cross_fitted(rows, target, weight)
         share = torch.ones(len(rows), dtype=torch.float64) if weight is None else weight.cpu()
         share = share / share.sum()
         column = target.unsqueeze(1)
@@ -150,6 +154,31 @@ class Calibrator(Fitted):
             f"{loss[1]:.3f} against {loss[0]:.3f}, accuracy {right[1]:.1%} against {right[0]:.1%}: leave the "
             "predictions as they are, or use more data"
         )
+
+    def cross_fitted(self, rows: Tensor, target: Tensor, weight: Tensor | None, folds: int = 5) -> Tensor:
+        """Probabilities of each row by a fit without its fold, ``(N, C)``, float64 where the device has it.
+
+        A fold whose fit fails keeps its own probabilities. The calibrator itself is not changed.
+
+        Args:
+            rows: Validated logits, ``(N, C)``.
+            target: Class indices, ``(N,)``.
+            weight: ``(N,)`` or None.
+            folds: Number of folds; samples are assigned by their values, so that their order does not matter.
+        """
+        number = fold_numbers(rows, target, folds)
+        result = rows.to(accumulation_dtype(rows)).softmax(1)
+        fresh = copy.deepcopy(self)
+        for fold in range(folds):
+            kept, out = number != fold, number == fold
+            if not (kept.any() and out.any()):
+                continue
+            try:
+                fresh.solve(rows[kept], target[kept], None if weight is None else weight[kept])
+            except ValueError:
+                continue
+            result[out] = fresh.mixed(rows[out]).to(result.dtype)
+        return result
 
     @overload
     def __call__(self, logits: Tensor) -> Tensor: ...
@@ -234,33 +263,6 @@ class Calibrator(Fitted):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return calibrated probabilities of validated ``(N, C)`` logits, before mixing."""
         return self.calibrated_logits(logits).softmax(dim=1)
-
-
-def cross_fitted(calibrator: Calibrator, rows: Tensor, target: Tensor, weight: Tensor | None, folds: int = 5) -> Tensor:
-    """Probabilities of each row by a fit without its fold, ``(N, C)``, float64 where the device has it.
-
-    A fold whose fit fails keeps its own probabilities.
-
-    Args:
-        calibrator: The method; it is not changed.
-        rows: Validated logits, ``(N, C)``.
-        target: Class indices, ``(N,)``.
-        weight: ``(N,)`` or None.
-        folds: Number of folds; samples are assigned by their values, so that their order does not matter.
-    """
-    number = fold_numbers(rows, target, folds)
-    result = rows.to(accumulation_dtype(rows)).softmax(1)
-    fresh = copy.deepcopy(calibrator)
-    for fold in range(folds):
-        kept, out = number != fold, number == fold
-        if not (kept.any() and out.any()):
-            continue
-        try:
-            fresh.solve(rows[kept], target[kept], None if weight is None else weight[kept])
-        except ValueError:
-            continue
-        result[out] = fresh.mixed(rows[out]).to(result.dtype)
-    return result
 
 
 def _unflattened(rows: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -1,5 +1,6 @@
 """Predictions as people hold them, torch tensors, NumPy arrays, data frames or lists, to tensors and back."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,25 @@ def as_tensor(value: Any, name: str = "logits") -> Tensor:
         array = array.astype(array.dtype.newbyteorder("="))
     # A read-only array would make torch warn about writes that never happen.
     return torch.from_numpy(array if array.flags.carray else np.require(array, requirements=["C", "W"]))
+
+
+def plain(logits: Any, target: Any, ignore_index: int | None) -> tuple[Tensor, Tensor] | None:
+    """Tensors of the most common input, arrays in which nothing is to convert, to ignore or to refuse; else None.
+
+    These are finite ``(N, C)`` logits and 64-bit class indices. It takes a third of the time of the general way, which
+    matters for some hundred samples.
+    """
+    if not (type(logits) is np.ndarray and type(target) is np.ndarray and logits.ndim == 2 and target.ndim == 1):
+        return None
+    count, classes = logits.shape
+    usual = logits.dtype in (np.float32, np.float64) and target.dtype == np.int64 and count == len(target) > 0
+    if not (usual and classes > 1 and logits.flags.carray and target.flags.carray):
+        return None
+    if not (ignore_index is None or (type(ignore_index) is int and -(2**63) <= ignore_index < 0)):
+        return None
+    in_range = target.min() >= 0 and target.max() < classes
+    finite = -math.inf < logits.min() and logits.max() < math.inf
+    return (torch.from_numpy(logits), torch.from_numpy(target)) if in_range and finite else None
 
 
 def _array(value: Any, name: str) -> Array:

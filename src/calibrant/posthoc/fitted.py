@@ -108,6 +108,9 @@ class Fitted(nn.Module, ABC):
         self, logits: Any, target: Any, sample_weight: Any, ignore_index: int | None, classes: Sequence[Any] | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Rows that count, their labels, and their weights in float64 if these differ."""
+        if classes is sample_weight is None and (usual := containers.plain(logits, target, ignore_index)):
+            vars(self)["labels_"] = None
+            return *usual, None
         values = as_tensor(logits)
         count = 2 if values.dim() < 2 or values.shape[1] == 1 else values.shape[1]
         names: list[Any] | None = None
@@ -130,7 +133,7 @@ class Fitted(nn.Module, ABC):
         if data.mask is not None:
             rows, indices = rows[data.mask], indices[data.mask]
             weights = None if weights is None else weights[data.mask]
-        if len(rows) == 0:
+        if rows.shape[0] == 0:
             raise ValueError(f"{type(self).__name__} needs at least 1 sample to fit, got none: pass held-out data")
         vars(self)["labels_"] = names
         if weights is None or bool((weights == 1).all()):

@@ -98,27 +98,36 @@ class SortedHits:
 
     def equal_mass_edges(self, bins: int) -> Tensor:
         """Inner edges of bins of equal mass, ``(rows, bins - 1)``."""
-        return self.quantiles(torch.arange(1, bins, device=self.ascending.device) / bins)[0]
+        places, which = self.places(torch.arange(1, bins, device=self.ascending.device) / bins)
+        return self.edges_at(places)[0][:, which]
 
-    def quantiles(self, cut: Tensor) -> tuple[Tensor, Tensor]:
-        """Edges at given shares of the mass, half-way between the samples they separate; and samples up to them.
+    @cached_property
+    def copies(self) -> float:
+        """Number of copies that the weight of 1 counts as: samples have at least one copy each on average."""
+        return 1.0 if self.mass is None else max(1.0, self.ascending.shape[1] / float(self.mass[0, -1]))
 
-        Both are ``(rows, m)``. Ties are never split.
+    def places(self, cut: Tensor) -> tuple[Tensor, Tensor]:
+        """Whole numbers of copies at given shares of the mass: the different ones, ascending, and which each share has.
+
+        Many shares of a large number of bins have the same place.
+        """
+        total = self.ascending.shape[1] if self.mass is None else self.mass[0, -1] * self.copies
+        places, which = (cut * total).round().unique(return_inverse=True)
+        return places, which
+
+    def edges_at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Edges after so many copies, half-way between the samples they separate; and samples up to them.
+
+        Both are ``(rows, m)``. Ties are never split. For ascending places, edges ascend too.
         """
         rows, samples = self.ascending.shape
         if self.mass is None:
-            above = (cut * samples).round().long().clamp(0, samples - 1).expand(rows, -1)
+            above = places.long().clamp(0, samples - 1).expand(rows, -1)
             below = (above - 1).clamp_min(0)
         else:
-            # Weights count as copies of a sample, at least one copy each on average; by the middles of the two copies
-            # next to an edge, rounding of the sums does not move it.
-            copies = self.mass * max(1.0, samples / float(self.mass[0, -1]))
-            places, which = (cut * copies[0, -1]).round().unique(return_inverse=True)
-            ends = copies[:, 1:].contiguous()
-            below, above = (
-                torch.searchsorted(ends, (places - step).repeat(rows, 1), right=True).clamp(0, samples - 1)[:, which]
-                for step in (0.5, -0.5)
-            )
+            # By the middles of the two copies next to an edge, rounding of the sums does not move it.
+            ends = self.mass[:, 1:] * self.copies
+            below, above = (_count_up_to(ends, places, step).clamp(0, samples - 1) for step in (-0.5, 0.5))
         left, right = self.ascending.gather(1, below), self.ascending.gather(1, above)
         edges = left + (right - left) / 2
         # Half-way between neighbours, the lower one and its ties are the last below the edge, unless rounding lifts it.
@@ -145,6 +154,17 @@ class SortedHits:
         counts = (ends.double() if self.mass is None else self.mass.gather(1, ends)).diff(dim=1, prepend=zero.double())
         hits = self.cumulated.gather(1, ends).diff(dim=1, prepend=zero.double())
         return counts, hits
+
+
+def _count_up_to(ascending: Tensor, places: Tensor, step: float) -> Tensor:
+    """How many values of each row are at most ``places + step``, ``(rows, m)``; places are whole numbers, ascending."""
+    rows, most = len(ascending), int(places[-1])
+    if most > 4 * ascending.shape[1]:
+        return torch.searchsorted(ascending.contiguous(), (places + step).repeat(rows, 1), right=True)
+    # A histogram over the whole numbers, which takes a tenth of the time of a search.
+    first = (ascending - step).ceil_().long().clamp_(0, most + 1)
+    counts = first.new_zeros(rows, most + 2).scatter_add_(1, first, torch.ones_like(first))
+    return counts.cumsum(1)[:, places.long()]
 
 
 def bin_middles(edges: Tensor) -> Tensor:

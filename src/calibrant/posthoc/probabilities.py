@@ -3,6 +3,7 @@
 import math
 from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,8 +12,9 @@ from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.containers import Array, as_tensor
 
-# Logarithm of float32's smallest normal number, below which no log-probability is taken.
-FLOOR = math.log(torch.finfo(torch.float32).tiny)
+# Float32's smallest normal number, and its logarithm: no log-probability is below it.
+TINY = torch.finfo(torch.float32).tiny
+FLOOR = math.log(TINY)
 
 
 @overload
@@ -41,18 +43,27 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         >>> logits_from_probabilities(torch.tensor([0.5, 1.0])).sigmoid()
         tensor([0.5000, 1.0000])
     """
+    if _plain(probabilities):
+        inputs.check_rows_of_probabilities(probabilities)
+        return torch.from_numpy(np.maximum(probabilities, TINY, order="C")).log_().numpy()
     values = as_tensor(probabilities, "probabilities")
     inputs.check_float("probabilities", values)
     values = at_least_float32(values)
     if values.dim() == 1 or (values.dim() == 2 and values.shape[1] == 1):
         inputs.check_unit_interval("probabilities", values)
         hints.warn_of_given("probabilities", values.flatten(), independent=False)
-        logits = values.log().clamp_min_(FLOOR) - (1 - values).log().clamp_min(FLOOR)
+        logits = values.clamp_min(TINY).log() - (1 - values).clamp_min_(TINY).log()
     elif values.dim() > 2:
         raise ValueError(
             f"probabilities must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(values.shape)}"
         )
     else:
         inputs.check_probabilities(values, None)
-        logits = values.log().clamp_min_(FLOOR)
+        logits = values.clamp_min(TINY).log_()  # in this order, since logarithms of 0 take 40 times as long
     return containers.like(probabilities, logits, frames.columns(probabilities) or None)
+
+
+def _plain(values: Any) -> bool:
+    """Whether this is an array in which nothing is to convert: most are, and of few rows that is half of the time."""
+    usual = type(values) is np.ndarray and values.dtype in (np.float32, np.float64)
+    return usual and values.ndim == 2 and values.shape[1] > 1

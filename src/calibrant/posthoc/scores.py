@@ -37,7 +37,7 @@ class Scores(NamedTuple):
     @property
     def probability(self) -> Tensor:
         """The probabilities themselves."""
-        return self.log_p.to(accumulation_dtype(self.log_p)).exp().to(self.log_p.dtype)
+        return _exp(self.log_p.to(accumulation_dtype(self.log_p)), self.log_p.dtype).to(self.log_p.dtype)
 
     @property
     def log_odds(self) -> Tensor:
@@ -49,6 +49,14 @@ class Scores(NamedTuple):
         """The same with logarithms not below that of float32's smallest normal number."""
         floor = math.log(torch.finfo(torch.float32).tiny)
         return Scores(self.log_p.clamp_min(floor), self.log_not.clamp_min(floor))
+
+
+def _exp(log_p: Tensor, dtype: torch.dtype) -> Tensor:
+    """Probabilities that are to be rounded to a dtype: in float32 those below exp(-104) are 0.
+
+    They are not below the smallest normal number of float64, since operations on smaller ones take 50 times as long.
+    """
+    return log_p.clamp_min(-104.0 if dtype == torch.float32 else -708.0).exp()
 
 
 def class_scores(logits: Tensor) -> Scores:
@@ -71,7 +79,7 @@ def _class_scores(logits: Tensor) -> Scores:
         return Scores(log_p.to(logits.dtype), log_p.flip(1).to(logits.dtype))
     top = logits.argmax(1, keepdim=True)
     # All but the top are at most a half; at the top, which is replaced, an unbounded slope would be NaN times 0.
-    log_not = torch.log1p(-log_p.exp().clamp_max(0.5)).scatter(1, top, _log_not_top(log_p, top))
+    log_not = torch.log1p(-_exp(log_p, logits.dtype).clamp_max(0.5)).scatter(1, top, _log_not_top(log_p, top))
     return Scores(log_p.to(logits.dtype), log_not.to(logits.dtype))
 
 
@@ -148,11 +156,11 @@ class ScoreCalibrator(Calibrator):
             return
         everything = class_scores(logits)
         classes = torch.arange(logits.shape[1], device=logits.device)
-        if len(classes) == 2:
-            classes = classes[1:]
-        for block in classes.split(max(1, BLOCK // len(logits))):
+        first, step = int(len(classes) == 2), max(1, BLOCK // len(logits))
+        for start in range(first, len(classes), step):
+            block = slice(start, start + step)
             scores = Scores(*(part[:, block].T.contiguous() for part in everything))
-            yield scores, (target == block.unsqueeze(1)).double()
+            yield scores, (target == classes[block].unsqueeze(1)).double()
 
     def as_fitted(self, logits: Tensor) -> Tensor:
         """Round float64 logits to float32 if the maps were fitted in it.

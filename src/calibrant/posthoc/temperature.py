@@ -2,11 +2,14 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant.numerics import accumulation_dtype
 from calibrant.posthoc.base import HUGE, Calibrator
 from calibrant.posthoc.folding import check_layer, layer_like
+from calibrant.posthoc.folds import fold_numbers
 from calibrant.posthoc.temperature_slope import FARTHEST, Problem, Slopes
 
 # Samples up to which the interval of the temperature is computed; with more it is hardly ever wide.
@@ -52,7 +55,7 @@ class TemperatureScaling(Calibrator):
 
     def __init__(self, *, strict: bool = False) -> None:
         super().__init__(strict=strict)
-        self.register_buffer("temperature", None)
+        self._buffers["temperature"] = None
 
     @property
     def temperature_(self) -> float:
@@ -62,13 +65,35 @@ class TemperatureScaling(Calibrator):
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Solve for the temperature."""
+        found, problem = self._best(logits, target, weight)
+        if problem:
+            self.notice(f"{problem}; T = {found:.3g} is used")
+        # From NumPy, which takes half the time of torch.tensor.
+        value = np.array(found, np.float64 if logits.dtype == torch.float64 else np.float32)
+        self._buffers["temperature"] = torch.from_numpy(value).to(logits.device)
+
+    def _best(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> tuple[float, str]:
         if self.strict:
-            found = best_temperature(logits, target, weight)
-        else:
-            found, problem = bounded_temperature(logits, target, weight)
-            if problem:
-                self.notice(f"{problem}; T = {found:.3g} is used")
-        self._buffers["temperature"] = torch.tensor(found, dtype=logits.dtype, device=logits.device)
+            return best_temperature(logits, target, weight), ""
+        return bounded_temperature(logits, target, weight)
+
+    def cross_fitted(self, rows: Tensor, target: Tensor, weight: Tensor | None, folds: int = 5) -> Tensor:
+        """Probabilities of each row by a fit without its fold; its temperature and mixing are all that a fold needs."""
+        number = fold_numbers(rows, target, folds)
+        temperature, smoothing = torch.ones_like(rows[:, :1]), torch.zeros_like(rows[:, :1])
+        for fold in range(folds):
+            out = number == fold
+            kept = ~out
+            if not (kept.any() and out.any()):
+                continue
+            part = rows[kept], target[kept], None if weight is None else weight[kept]
+            try:
+                temperature[out] = self._best(*part)[0]
+            except ValueError:
+                continue
+            smoothing[out] = self.smoothing_for(part[0], part[2])
+        calibrated = (rows / temperature).clamp_(-HUGE, HUGE).softmax(1)
+        return (calibrated * (1 - smoothing) + smoothing / rows.shape[1]).to(accumulation_dtype(rows))
 
     def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Add the interval of the temperature where it is wide."""
@@ -196,7 +221,7 @@ def standard_error(logits: Tensor, target: Tensor, log_temperature: float, *, we
     """
     beta = math.exp(-log_temperature)
     squares = curvature = 0.0
-    for chunk in Slopes(logits, target, weight).chunks():
+    for chunk in Slopes(logits, target, weight, -log_temperature).chunks():
         mean, square = chunk.moments(beta)
         first = mean - chunk.true
         weighted = first if chunk.weight is None else first * chunk.weight

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,15 +12,19 @@ from calibrant.numerics import accumulation_dtype
 
 # Elements of one chunk: few enough to fit in a core's cache, enough to keep Python's overhead small.
 CHUNK = 2**17
-# Elements up to which everything is in float64. With more, rounding of single elements averages out.
+# Elements up to which everything is in float64. With more, rounding of single elements averages out, and logits within
+# this range are in float32: neither their squares nor their products with exp(FARTHEST) overflow.
 DOUBLE = 2**13
+SINGLE_RANGE = 1e3
+# Exponents below these, in float32 and float64, are raised to them: exponentials that underflow take 50 times as long.
+LOWEST_EXPONENTS = -87.0, -700.0
 # Elements, and rows, of the sample on which the search starts.
 SAMPLE, SAMPLE_ROWS = 2**14, 512
 # Classes up to which each of them has its values together.
 NARROW = 32
 # Up to this many elements, a prepared copy of all chunks is kept between the passes.
 KEPT = 2**22
-# A difference of logits below this would overflow in float32.
+# A difference of logits below this is raised to it, so that squares do not overflow in float64.
 SMALLEST = torch.finfo(torch.float32).min
 # The search for log(1/T) goes no further than this on either side of 0.
 FARTHEST = 80.0
@@ -55,8 +58,12 @@ class Chunk(NamedTuple):
     def moments(self, beta: float) -> tuple[Any, Any]:
         """Mean of each sample's relative logits under the softmax at beta = 1/T, and mean of their squares."""
         powers = self.below * beta
-        # NumPy's exponential of float64 is vectorised only with AVX-512; torch's is with AVX2 too.
-        (torch.from_numpy(powers) if isinstance(powers, np.ndarray) else powers).exp_()
+        if isinstance(powers, np.ndarray):
+            np.maximum(powers, LOWEST_EXPONENTS[powers.dtype == np.float64], out=powers)
+            # NumPy's exponential of float64 is vectorised only with AVX-512; torch's is with AVX2 too.
+            torch.from_numpy(powers).exp_()
+        else:
+            powers.exp_()
         total = self.ones @ powers
         # Exponentials first, so that a vanishing one is there before a large logit is squared.
         powers *= self.below
@@ -80,19 +87,17 @@ class Slopes:
 
     def __init__(self, logits: Tensor, target: Tensor, weight: Tensor | None, start: float | None = None) -> None:
         self.logits, self.target, self.weight = logits, target, weight
-        if start is not None:
-            self.start = start
+        self.start = self._estimate() if start is None else start
         self._known: dict[float, tuple[float, float]] = {}
         self._true = self._equal = 0.0
-        single = logits.dtype != torch.float64 and logits.numel() > DOUBLE
+        single = logits.dtype != torch.float64 and logits.numel() > DOUBLE and _range(logits) <= SINGLE_RANGE
         self._prepare(torch.float32 if single else accumulation_dtype(logits))
 
     def _prepare(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self._kept = list(self._prepared()) if self.logits.numel() <= KEPT else None
 
-    @cached_property
-    def start(self) -> float:
+    def _estimate(self) -> float:
         """A close start at a fraction of the cost of one pass over all samples."""
         count, classes = self.logits.shape
         stride = count // max(SAMPLE_ROWS, SAMPLE // classes)
@@ -138,12 +143,10 @@ class Slopes:
         """First and second derivative of the summed NLL in beta = 1/T."""
         if log_beta in self._known:
             return self._known[log_beta]
-        with np.errstate(over="ignore", invalid="ignore"):
+        found = self._pass(log_beta)
+        if self._dtype == torch.float32 and found[1] < 1e-20:  # squares of tiny logits vanish in float32
+            self._prepare(accumulation_dtype(self.logits))
             found = self._pass(log_beta)
-            # Squares of huge logits overflow in float32, and those of tiny ones vanish.
-            if self._dtype == torch.float32 and not (math.isfinite(found[0]) and 1e-30 < found[1] < math.inf):
-                self._prepare(accumulation_dtype(self.logits))
-                found = self._pass(log_beta)
         self._known[log_beta] = found
         return found
 
@@ -195,6 +198,11 @@ class Slopes:
         """The log of 1/T at which the slope is 0, to about the square of the tolerance; None if it is out of reach."""
         self.slope(self.start)
         return _root(self.slope, self.ends, self.start, tolerance)
+
+
+def _range(logits: Tensor) -> float:
+    least, most = logits.detach().aminmax()
+    return float(most) - float(least)
 
 
 def _root(
