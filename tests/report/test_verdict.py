@@ -40,7 +40,7 @@ def test_risks_that_are_eight_points_too_low() -> None:
     assert low < value < high
     assert low < 8.1
     assert high > 8
-    assert f"these risks {REJECTED} Recalibration by a mixture of methods" in said
+    assert f"these risks {REJECTED} Recalibration by the method smooth, chosen among several, repairs it" in said
     assert said.endswith(f"repairs it, as far as 10,000 {REPAIRED}")
 
 

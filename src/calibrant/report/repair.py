@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.arrays import Array
-from calibrant.metrics import notebook
+from calibrant.metrics import InputWarning, notebook
 from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import Predictions, Task
 from calibrant.metrics.views import sample_weight
@@ -56,7 +56,9 @@ def recalibrated(given: Predictions, seed: int) -> Recalibrated:
     A temperature is tried, and a mixture of methods (``auto``). The temperature is preferred unless the mixture is
     better by more than one standard error. Raises ``ValueError`` with the reason if nothing can be fitted.
     """
-    logits, target = _fitted_on(given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)  # the notices of the predictions say it
+        logits, target = _fitted_on(given)
     if len(target) < FEWEST:
         raise ValueError(f"{len(target)} samples are too few to check it on halves")
     weight = sample_weight(given)
@@ -139,6 +141,8 @@ def _described(name: str, calibrator: Any, predictions: Predictions) -> str:
     if isinstance(calibrator, TemperatureScaling):
         return f"temperature {calibrator.temperature_:.3g}{_emptied(predictions)}"
     shares = sorted(calibrator.weights_.items(), key=lambda each: -each[1])
+    if len(shares) == 1:
+        return f"the method {shares[0][0]}, chosen among several,"
     named = ", ".join(f"{member} {share:.0%}" for member, share in shares[:3])
     return f"a mixture of methods ({named}{', and others' if len(shares) > 3 else ''})"
 
