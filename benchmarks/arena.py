@@ -133,11 +133,14 @@ probabilities of the calibration part and is scored on the test part by the same
 
 `benchmarks/arena_data.py` says which pairs are which. Three kinds:
 
-- **Held-out** pairs were used to choose nothing. They are the second generation of `python -m benchmarks.arena_fresh`:
-  tables and networks of `benchmarks/arena_fresh_second.py`. None of their sources had been in the arena before. The
-  list of tables and tasks was fixed before a score was computed. Splits and models were cut down for time, and `auto`
-  was limited to half of an unclear gain from 100 samples on, when some scores were on file and none had been looked at.
-  `auto` was then scored once on all pairs; a later choice needs other pairs.
+- **Held-out** pairs were used to choose nothing; the lists of tables and tasks were fixed before a score was computed.
+  None of their sources had been in the arena before. Of more than two classes they are the second generation of
+  `python -m benchmarks.arena_fresh` (`benchmarks/arena_fresh_second.py`), scored once before; its binary pairs showed
+  that beta calibration beat `auto`, which then got smooth scaling as a member for two classes. The third generation
+  (`benchmarks/arena_fresh_third.py`) was scored after that. One of its tables showed that `auto` kept predictions that
+  the samples had refuted, and that rule was added for any number of classes. So binary tables are of a fourth
+  generation (`benchmarks/arena_fresh_fourth.py`), scored once; binary networks are those of the third, whose scores had
+  been looked at, but were not used for that rule.
 - **Seen** pairs were held out for an earlier choice. Their scores have been looked at since, and the present choice
   used a part of them: they are development pairs by now.
 - **Development** pairs are for choices.
