@@ -184,7 +184,7 @@ def _patches() -> Rows:
     for label in labels:
         picture = pictures[label]
         top, left = (draw.integers(size - PATCH) for size in picture.shape)
-        patch = np.rot90(picture[top : top + PATCH, left : left + PATCH], draw.integers(4))
+        patch = np.rot90(picture[top : top + PATCH, left : left + PATCH], int(draw.integers(4)))
         rows.append((patch - patch.mean()) / (patch.std() + 0.05))
     x = np.stack(rows)[:, None] + draw.normal(0, 0.5, (len(rows), 1, PATCH, PATCH)).astype(np.float32)
     return cut(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(labels), 7000, 7000)

@@ -132,7 +132,7 @@ def log_evidence(features: Tensor, hits: Tensor, counts: Tensor, found: Tensor, 
     curvature = (features * (p * (1 - p) * counts).unsqueeze(1)) @ features.mT
     curvature = curvature + PRECISION * torch.eye(features.shape[1], dtype=features.dtype)
     prior = PRECISION / 2 * (found - centre).square().sum(1)
-    return likelihood - prior - torch.linalg.slogdet(curvature)[1] / 2
+    return likelihood - prior - torch.logdet(curvature) / 2
 
 
 def joined(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array]:
@@ -147,9 +147,9 @@ def joined(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array
         return odds, hits, counts
     width = max(float(np.ptp(odds)) / JOINED, 1e-300)
     cell = ((odds - odds.min()) / width).astype(np.int64)
-    total, z, y = (np.bincount(cell, part) for part in (counts, counts * odds, counts * hits))
-    kept = total > 0
-    return z[kept] / total[kept], y[kept] / total[kept], total[kept]
+    sums = np.stack([np.bincount(cell, part) for part in (counts, counts * odds, counts * hits)])
+    total, z, y = sums[:, sums[0] > 0].astype(np.float64)
+    return z / total, y / total, total
 
 
 def knots_of(odds: Array) -> Array:
