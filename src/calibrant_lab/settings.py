@@ -19,8 +19,12 @@ class Checked(BaseModel):
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:
         """Create an object from plain values or strings; errors are one line."""
+        named = {name.replace("-", "_"): value for name, value in values.items()}
+        if len(named) < len(values):
+            twice = next(name for name in values if "_" in name and name.replace("_", "-") in values)
+            raise ValueError(f"{twice.replace('_', '-')} is given twice, with hyphens and with underscores: remove one")
         try:
-            return cls.model_validate({name.replace("-", "_"): value for name, value in values.items()})
+            return cls.model_validate(named)
         except ValidationError as error:
             # An unknown setting may come from a later version.
             kind = UnknownNameError if error.errors()[0]["type"] == "extra_forbidden" else ValueError

@@ -228,15 +228,21 @@ def test_a_forest_gives_the_same_probabilities_at_every_step(folder: Path) -> No
         assert np.abs(calibrator.predict_proba(given) - found).max() < 1e-6
 
 
-@pytest.mark.parametrize(("method", "told"), [("vector", True), ("temperature", False)])
+@pytest.mark.parametrize(("method", "told"), [("vector", True), ("dirichlet", False), ("temperature", False)])
 def test_a_method_that_sees_row_constants_says_that_it_was_fitted_on_another_kind(
     folder: Path, method: str, told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logits, target = sample(300, 2)
     p = np.exp(np.asarray(logits, dtype=np.float64))
     np.savez("p.npz", probabilities=p / p.sum(1, keepdims=True), target=target)
-    assert run("recalibrate", "--fit", "val.npz", "--method", method, "--save", SAVED) == 0
-    capsys.readouterr()
-    assert run("apply", "p.npz", "--calibrator", SAVED, "--json") == 0
-    notices = " ".join(json.loads(capsys.readouterr().out)["notices"])
-    assert ("was fitted on logits and is applied to probabilities" in notices) is told
+    fit = ("recalibrate", "--fit", "val.npz", "--method", method)
+    said = []
+    for more in ((), ("--prior", "0.5,0.3,0.2")):
+        assert run(*fit, *more, "--save", SAVED) == 0
+        capsys.readouterr()
+        assert run("apply", "p.npz", "--calibrator", SAVED, "--json") == 0
+        said.append(capsys.readouterr().out)
+    assert run(*fit, "--apply", "p.npz", "--json") == 0
+    for out in (*said, capsys.readouterr().out):
+        notices = " ".join(json.loads(out)["notices"])
+        assert ("was fitted on logits and is applied to probabilities" in notices) is told

@@ -164,4 +164,5 @@ def main(folder: str, kind: str, option: str | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let background processes ignore it
     main(*sys.argv[1:])

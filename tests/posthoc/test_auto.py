@@ -225,3 +225,20 @@ def test_a_class_that_was_called_impossible_refutes_the_predictions() -> None:
     assert set(auto.weights_) != {"unchanged"}
     assert auto.gain_[0] < 2 * (auto.gain_[2] - auto.gain_[0])  # the usual rule has its doubts
     assert auto.predict_proba(torch.tensor([-60.0, 60.0], dtype=torch.float64)).min() > 1e-3
+
+
+def test_an_impossible_class_does_not_matter_to_the_brier_score() -> None:
+    draw = torch.Generator().manual_seed(1)
+    logits = 2 * torch.randn(80, generator=draw, dtype=torch.float64)
+    target = torch.bernoulli(logits.sigmoid(), generator=draw).long()
+    logits[0], target[0] = 25.0, 0
+    auto = AutoCalibration(metric="brier").fit(logits, target)
+    assert auto.gain_[0] > 0 or set(auto.weights_) == {"unchanged"}
+
+
+def test_too_few_samples_have_one_notice() -> None:
+    logits, target = overconfident(5, 3, 2.0, seed=0)
+    auto = AutoCalibration().fit(logits, target)
+    assert auto.weights_ == {"unchanged": 1.0}
+    assert [text for text in auto.notices_ if "95 % interval" in text or "unlikely" in text] == []
+    assert any("5 samples cannot show" in text for text in auto.notices_)

@@ -216,3 +216,29 @@ def test_one_column_is_said_to_be_two_classes() -> None:
     scaling = TemperatureScaling().fit(logits, target)
     with pytest.raises(ValueError, match=r"got logits of shape \(1, 1\), which are those of two classes"):
         scaling.predict_proba(torch.zeros(1, 1))
+
+
+def test_one_sample_less_is_not_worse_than_doing_nothing() -> None:
+    # 267 of 400 right before, 266 after, where 267 / 400 - 1 / 400 is rounded up.
+    logits, target = overconfident(400, 3, 6.0, seed=0)
+    scaling = TemperatureScaling().fit(logits, target)
+    right = int((logits.argmax(1) == target).sum())
+    chosen = next(k for k in range(400) if logits[k].argmax() == target[k])
+
+    class OneLess(TemperatureScaling):
+        def cross_fitted(self, *given: object) -> torch.Tensor:
+            rows = super().cross_fitted(*given).clone()  # type: ignore[arg-type]
+            rows[chosen] = rows[chosen].roll(1)
+            return rows
+
+    less = OneLess().fit(logits, target)
+    assert less.worse_than_nothing(logits, target) is None
+    assert scaling.worse_than_nothing(logits, target) is None
+    assert right > 100
+
+
+def test_masked_values_are_refused() -> None:
+    logits = np.ma.masked_array(np.eye(3)[[0, 1, 2] * 10], mask=False)
+    logits[0, 0] = np.ma.masked
+    with pytest.raises(ValueError, match="logits has masked values: pass only the rows that count"):
+        TemperatureScaling().fit(logits, np.arange(30) % 3)

@@ -142,9 +142,9 @@ def test_a_newer_format_or_method_is_refused(written: Path) -> None:
         posthoc.load(changed(written, version=2))
     with pytest.raises(ValueError, match=r"holds the method 'Oracle' of calibrant 9.1, which .* install that version"):
         posthoc.load(changed(written, method="Oracle", calibrant="9.1"))
-    with pytest.raises(ValueError, match=r"TemperatureScaling that cannot be restored: .*'magic'"):
+    with pytest.raises(ValueError, match=r"TemperatureScaling, which cannot be restored: .*'magic'"):
         posthoc.load(changed(written, options={"magic": 1}))
-    with pytest.raises(ValueError, match=r"TemperatureScaling that cannot be restored: .*state of a PlattScaling"):
+    with pytest.raises(ValueError, match=r"TemperatureScaling, which cannot be restored: .*state of a PlattScaling"):
         posthoc.load(changed(written, settings={"": {"method": "PlattScaling", "classes": 4}}))
     header = read_header(written)
     del header["settings"]

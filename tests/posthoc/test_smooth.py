@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from calibrant.numerics import log_softmax
-from calibrant.posthoc import BetaCalibration, QuadraticScaling, SmoothScaling, StructuredMatrixScaling, smooth
+from calibrant.posthoc import (
+    AutoCalibration,
+    BetaCalibration,
+    QuadraticScaling,
+    SmoothScaling,
+    StructuredMatrixScaling,
+    smooth,
+)
 from calibrant.posthoc.logistic import logistic_regression
 from tests.posthoc.data import nll, overconfident
 
@@ -180,3 +187,23 @@ def test_log_odds_and_probabilities_agree() -> None:
     rows = scaling.predict_proba(logits)
     odds = log_softmax(rows.log()).diff(dim=1).squeeze(1)
     torch.testing.assert_close(scaling(logits), odds)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_that_differ_by_roundings_have_no_curve(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    start = np.float32(draw.uniform(4, 8))
+    logits = (start + np.spacing(start) * draw.integers(0, 9, 200)).astype(np.float32)
+    target = (draw.random(200) < 0.7).astype(int)
+    assert np.isfinite(SmoothScaling().fit(logits, target).predict_proba(logits)).all()
+    assert np.isfinite(AutoCalibration().fit(logits, target).gain_).all()
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(2.0, 0.001), (0.0, 0.01)])
+def test_scores_in_a_narrow_range_say_nothing_about_far_ones(mean: float, spread: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = mean + spread * torch.randn(3000, generator=draw, dtype=torch.float64)
+    target = torch.bernoulli(logits.sigmoid(), generator=draw).long()
+    far = torch.tensor([mean - 6, mean + 6], dtype=torch.float64)
+    low, high = SmoothScaling().fit(logits, target).predict_proba(far)[:, 1].tolist()
+    assert low < 0.5 < high

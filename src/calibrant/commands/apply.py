@@ -26,6 +26,7 @@ from calibrant.metrics.columns import Columns
 from calibrant.posthoc import (
     Calibrator,
     ConformalClassifier,
+    DirichletCalibration,
     FitWarning,
     MatrixScaling,
     VectorScaling,
@@ -77,7 +78,9 @@ def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_
     with progress_bar("reading") as begin:
         calibrator = _loaded(saved)
         source = read_source(path, names)
-        source = replace(source, notices=(*source.notices, *_of_inputs(saved, calibrator, source)))
+        source = replace(
+            source, notices=(*source.notices, *other_inputs(read_header(saved).get("inputs"), calibrator, source))
+        )
         with naming(path):
             logits = logits_of(source)
         done = calibrated(calibrator, source, logits, begin)
@@ -138,14 +141,19 @@ def few(names: tuple[str, ...]) -> str:
     return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
 
 
-def _of_inputs(saved: Path, calibrator: Calibrator, source: Source) -> list[str]:
-    """A notice if a method that sees more than the softmax gets logits of another kind."""
-    inputs = read_header(saved).get("inputs")
-    if inputs in (None, source.kind) or not isinstance(calibrator, VectorScaling | MatrixScaling):
+def other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> list[str]:
+    """A notice if a method that sees more than the softmax gets logits of another kind than in the fit."""
+    # Dirichlet calibration takes log-probabilities, which have no such constant.
+    seen = [
+        type(one).__name__
+        for one in calibrator.modules()
+        if isinstance(one, VectorScaling | MatrixScaling) and not isinstance(one, DirichletCalibration)
+    ]
+    if inputs in (None, source.kind) or not seen:
         return []
     return [
-        f"{type(calibrator).__name__} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of "
-        "probabilities differ by a constant of each row, which changes its result; use the same kind"
+        f"{seen[0]} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of probabilities "
+        "differ by a constant of each row, which changes its result; use the same kind"
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands.apply import FEWEST, Calibrated, calibrated, few, logits_of, order_of, output_of
+from calibrant.commands.apply import FEWEST, Calibrated, calibrated, few, logits_of, order_of, other_inputs, output_of
 from calibrant.commands.terminal import Advance, plain, print_json, progress_bar, show_notices
 from calibrant.files import FileError, Source, naming, read_source
 from calibrant.metrics.columns import Columns
@@ -159,7 +159,7 @@ def _fitted(how: Fit, logits: Any, source: Source) -> tuple[Calibrator, list[str
         calibrator = how.calibrator().fit(logits, target, sample_weight=source.weight, classes=names)
     notices = [str(each.message).partition(": ")[2] for each in caught if issubclass(each.category, FitWarning)]
     if how.method != "auto" and how.prior is None and logits.size <= CROSS_CHECKED:
-        worse = calibrator.worse_than_nothing(logits, target)
+        worse = calibrator.worse_than_nothing(logits, target, sample_weight=source.weight)
         notices += [worse] if worse and worse not in notices else []
     return calibrator, notices
 
@@ -195,6 +195,7 @@ def _recalibrate(
     begin(f"fitting {how.method}")
     with naming(fit):
         calibrator, found = _fitted(how, logits, training)
+    found += other_inputs(training.kind, calibrator, new)
     if isinstance(calibrator, PriorShift) and how.estimated:
         order = order_of(calibrator, new)
         with warnings.catch_warnings(record=True) as caught:

@@ -16,7 +16,9 @@ from calibrant.posthoc.fitted import saved_settings
 from calibrant.posthoc.folds import canonical_order, fold_numbers
 from calibrant.posthoc.isotonic import IsotonicCalibration
 from calibrant.posthoc.mixture import brier_weights, mixture_weights_with_prior
+from calibrant.posthoc.notices import counted
 from calibrant.posthoc.probabilities import FLOOR
+from calibrant.posthoc.quadratic import QuadraticScaling
 from calibrant.posthoc.smooth import SmoothScaling
 from calibrant.posthoc.spline import SplineCalibration
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
@@ -31,8 +33,8 @@ LEAST_ROWS = 50
 LEAST_PER_CLASS = 5
 # With fewer rows, a gain within one standard error is not taken.
 LEAST_ROWS_OF_A_DOUBT = 100
-# The predictions as they are cannot be kept if a class came that they gave less than this share of 1/n: n samples have
-# one as unlikely by chance in at most one of a hundred cases.
+# A sample whose true class had a probability below this share of 1/n refutes the predictions as they are: if they were
+# right, n samples would have one in at most one of a hundred cases.
 REFUTED = 0.01
 # With more classes, maps of single classes have too few samples of each, and only scalings are fitted.
 MOST_CLASSES = 50
@@ -85,6 +87,7 @@ MEMBERS: dict[str, Any] = {
     "svs": StructuredVectorScaling,
     "sms": StructuredMatrixScaling,
     "loose sms": LooseMatrixScaling,
+    "quadratic": QuadraticScaling,  # in files that were saved before there was smooth scaling
     "smooth": SmoothScaling,
     "beta": BetaCalibration,
     "isotonic": IsotonicCalibration,
@@ -108,22 +111,27 @@ class AutoCalibration(Calibrator):
 
     .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
 
-    Members are the unchanged predictions, temperature scaling, structured matrix scaling, and beta, isotonic and spline
-    calibration; of two classes smooth scaling in place of the matrix, centred isotonic regression, a spline of the
-    class's probability, and Venn-Abers prediction; above 50 classes, in place of the last three, structured vector
-    scaling and structured matrix scaling with a hundredth of its prior (up to a billion samples times classes squared);
-    with fewer than 50 samples, or fewer than 5 per class on average, only the first two. Every member predicts each
-    sample from a fit without its fold; the weights minimise the log loss of the mixture of these predictions (Wolpert's
-    stacking), with a Dirichlet prior worth half a sample per member (of two classes a twentieth for isotonic and spline
-    maps), and less in proportion beyond 200 samples; that of smooth scaling is worth :math:`0.15 \sqrt n` samples. Then
-    members are fitted again on all samples, and those with less than half a percent are dropped.
+    Members are the unchanged predictions and temperature scaling. With 50 samples or more, and 5 per class on average,
+    there are also:
+
+    - of two classes: smooth scaling, beta calibration, centred isotonic regression, a spline of the class's
+      probability, and Venn-Abers prediction;
+    - up to 50 classes: structured matrix scaling, and beta, isotonic and spline calibration;
+    - of more classes: structured vector and matrix scaling, and the latter with a hundredth of its prior (up to a
+      billion samples times classes squared).
+
+    Every member predicts each sample from a fit without its fold; the weights minimise the log loss of the mixture of
+    these predictions (Wolpert's stacking), with a Dirichlet prior worth half a sample per member (of two classes a
+    twentieth for isotonic and spline maps), and less in proportion beyond 200 samples; that of smooth scaling is worth
+    :math:`0.15 \sqrt n` samples. Then members are fitted again on all samples, and those with less than half a percent
+    are dropped.
 
     If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
     is mixed with them half and half. If it is no better, or not clearly better with fewer than 100 samples, these are
-    kept. A notice says so. Neither is done if a class came that they gave less than 0.01/n, in n samples: that refutes
-    them. Kept predictions are mixed with a share of :math:`5 \cdot 10^{-7}` of the uniform distribution, so that no
-    probability is 0. A class without samples that the model expects more than a few of leaves only the first two
-    members.
+    kept. A notice says so. A sample among n whose true class had a probability below 0.01/n refutes the predictions:
+    then any gain in log loss is taken. Kept predictions are mixed with a share of :math:`5 \cdot 10^{-7}` of the
+    uniform distribution, so that no probability is 0. A class without samples that the model expects more than a few of
+    leaves only the first two members.
 
     The result is deterministic and does not depend on the order of the samples.
 
@@ -206,7 +214,7 @@ class AutoCalibration(Calibrator):
     def _candidates(self, samples: int, classes: int) -> tuple[list[str], str]:
         simple = ["unchanged", "temperature"]
         if samples < FEWEST_ROWS:
-            return simple[:1], f"{samples} sample{'s' * (samples > 1)} cannot show what any method would gain"
+            return simple[:1], f"{counted(samples, 'sample')} cannot show what any method would gain"
         if self.accuracy == "keep":
             return simple, "only members that keep the ranking of the classes were asked for"
         if samples < LEAST_ROWS or samples < LEAST_PER_CLASS * classes:
@@ -221,6 +229,8 @@ class AutoCalibration(Calibrator):
 
     def _stack(self, names: list[str], logits: Tensor, target: Tensor, weight: Tensor | None) -> Any:
         """Weights of the members by their predictions of samples they were not fitted on."""
+        if len(names) == 1:
+            return np.ones(1)
         stride = math.ceil(logits.numel() / STACKED)
         rows, labels = logits[::stride], target[::stride]
         shares = None if weight is None else weight[::stride]
@@ -252,7 +262,14 @@ class AutoCalibration(Calibrator):
         # A gain within one standard error may well be chance, and a loss on new samples: half of it is then taken, and
         # none of it from few samples.
         true = rows[out].cpu().double().softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1).numpy()
-        if mean - error <= 0 and true[part > 0].min() >= REFUTED / len(labels):
+        refuted = self.metric == "log_loss" and mean > 0 and true[part > 0].min() < REFUTED / len(labels)
+        if mean - error <= 0 and refuted:
+            self.notice(
+                f"a sample of a class that the model gave a probability of {true[part > 0].min():.1g} refutes the "
+                f"predictions as they are: they are corrected, though cross-validation on {len(labels)} samples cannot "
+                "tell how much that gains; use more data"
+            )
+        elif mean - error <= 0:
             score = self.metric.replace("_", " ")
             half = mean > 0 and len(labels) >= LEAST_ROWS_OF_A_DOUBT
             self.notice(
@@ -327,7 +344,8 @@ class AutoCalibration(Calibrator):
         super(Calibrator, self).examine(rows, target, weight)
         if rows.shape[0] < FEWEST_ROWS:
             self.notice(f"{self.why_}, and the predictions are left as they are: use more data")
-        self.absent_classes(target)
+        if self.members_ != ("unchanged",):
+            self.absent_classes(target)
         self.check_order(rows, target)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:

@@ -147,12 +147,17 @@ class Calibrator(Fitted):
         both = before, after.log().clamp_min(FLOOR)
         loss = [float(-(share * p.gather(1, column).squeeze(1).cpu()).sum()) for p in both]
         right = [float((share * (p.argmax(1) == target).cpu()).sum()) for p in both]
-        if loss[1] <= loss[0] and right[1] >= right[0] - 1 / len(rows):
+        # One sample is chance; half of another is for rounding.
+        scores = [name for name, worse in (
+            ("log loss", loss[1] > loss[0]), ("accuracy", right[1] < right[0] - 1.5 / len(rows)),
+        ) if worse]  # fmt: skip
+        if not scores:
             return None
         return (
-            f"in cross-validation on these {len(rows)} samples it is worse than doing nothing: log loss "
-            f"{loss[1]:.3f} against {loss[0]:.3f}, accuracy {right[1]:.1%} against {right[0]:.1%}: leave the "
-            "predictions as they are, or use more data"
+            f"in cross-validation on these {len(rows)} samples the {' and the '.join(scores)} "
+            f"{'are' if len(scores) > 1 else 'is'} worse than doing nothing: log loss {loss[1]:.3f} against "
+            f"{loss[0]:.3f}, accuracy {right[1]:.1%} against {right[0]:.1%}: leave the predictions as they are, or use "
+            "more data"
         )
 
     def cross_fitted(self, rows: Tensor, target: Tensor, weight: Tensor | None, folds: int = 5) -> Tensor:

@@ -28,7 +28,7 @@ class BinaryCurve(StructuredMatrixScaling):
 
     @abstractmethod
     def curve(self, odds: Tensor) -> Tensor:
-        """Return what is added to the line; zeros after a fit of more than two classes are never asked for."""
+        """Return what is added to the line. Only called for two classes."""
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Solve for the temperature, then for line and curve."""
@@ -42,9 +42,8 @@ class BinaryCurve(StructuredMatrixScaling):
         self.matrix = logits.new_tensor([[-1.0, 0.0], [-slope, slope - 1]])
         self.shift = logits.new_tensor([0.0, shift])
 
-    @property
-    def line_(self) -> tuple[float, float]:
-        """Slope and shift of the line."""
+    def _line(self) -> tuple[float, float]:
+        """Slope and shift of the line, after a fit of two classes."""
         return 1 + float(self.matrix[1, 1]), float(self.shift[1])
 
     def calibrated_logits(self, logits: Tensor) -> Tensor:

@@ -61,6 +61,8 @@ def plain(logits: Any, target: Any, ignore_index: int | None) -> tuple[Tensor, T
 
 
 def _array(value: Any, name: str) -> Array:
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} has masked values: pass only the rows that count, or a target of ignore_index")
     if frames.opened(value) is None and (hint := hints.of_logits(value)):
         raise TypeError(f"{name} must be a tensor, an array or a data frame, got {type(value).__name__}: {hint}")
     try:

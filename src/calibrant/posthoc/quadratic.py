@@ -57,7 +57,7 @@ class QuadraticScaling(BinaryCurve):
             raise TypeError(
                 f"coefficients_ are those of two classes, this was fitted on {self.class_count_}: use matrix"
             )
-        return float(self.curvature), *self.line_
+        return float(self.curvature), *self._line()
 
     def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Solve for the temperature, then for the three coefficients."""

@@ -122,7 +122,7 @@ def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted, device: str 
         calibrator.load_state_dict(tensors | _extra_states(header["settings"]))
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
         said = " ".join(str(error).split())
-        raise _error(path, f"holds a {header['method']} that cannot be restored: {said}") from None
+        raise _error(path, f"holds {header['method']}, which cannot be restored: {said}") from None
     calibrator.samples_ = header.get("rows")
     return calibrator.to(device)
 

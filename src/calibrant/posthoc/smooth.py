@@ -3,7 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.interpolate import CubicSpline
 from torch import Tensor, nn
 
 from calibrant.posthoc.binary_curve import PRECISION, BinaryCurve
@@ -14,8 +13,11 @@ Array = npt.NDArray[np.float64]
 KNOTS = 12
 # With fewer different scores there is no curve.
 FEWEST_KNOTS = 4
-# Knots nearer to each other than this share of their range are one.
-NEAREST = 1e-3
+# Knots nearer to each other than this share of their range, or than this many log-odds, are one.
+NEAREST, LEAST_GAP = 1e-3, 1e-4
+# Half the range of log-odds, at least, that the roughness is measured on: scores in a narrow range say little about
+# slopes, and the curve goes on with these slopes beyond.
+LEAST_HALF = 0.1
 # Factors of the curve that are tried, which has the prior of the line then: the strength is 4 over their square.
 SCALES = tuple(4.0**k for k in range(-3, 3))
 # Samples beyond which neighbours are joined, in as many cells: a curve with so few knots cannot tell them apart.
@@ -30,13 +32,14 @@ class SmoothScaling(BinaryCurve):
     .. math:: \hat p = \sigma(b z + c + g(v)), \qquad
         \min_{b, c, g}\ n\, \mathrm{NLL} + 2 \left((b - 1)^2 + c^2\right) + \frac{\lambda}{2} \int g''(v)^2\, dv
 
-    where v is z, scaled to -1 to 1 between the outer knots, and :math:`g(v) = \sum_k d_k |v - k|^3` a natural cubic
-    spline: :math:`\sum d_k = \sum d_k k = 0`, and beyond the outer knots it is straight. Up to 12 knots k are at
-    quantiles of the different scores. The penalties are Gaussian priors: of slope and shift that of
-    :class:`StructuredMatrixScaling` for two classes, with variance 1/4 around temperature scaling; and of the curve,
-    whose strength :math:`\lambda` the data choose. Six strengths, 16 times apart, are averaged by their marginal
-    likelihood (Laplace's approximation): nothing is tuned, and no sample is set aside. Without evidence of a curve this
-    is close to structured matrix scaling; with many samples it follows any smooth miscalibration.
+    where v is z, moved and scaled to -1 to 1 between the outer knots (by a factor of 10 at most), and
+    :math:`g(v) = \sum_k d_k |v - k|^3` a natural cubic spline: :math:`\sum d_k = \sum d_k k = 0`, and beyond the outer
+    knots it is straight. Up to 12 knots k are at quantiles of the different scores. The penalties are Gaussian priors:
+    of slope and shift that of :class:`StructuredMatrixScaling` for two classes, with variance 1/4 around temperature
+    scaling; and of the curve, whose strength :math:`\lambda` the data choose. Six strengths, 16 times apart, are
+    averaged by their marginal likelihood (Laplace's approximation): nothing is tuned, and no sample is set aside.
+    Without evidence of a curve this is close to structured matrix scaling; with many samples it follows any smooth
+    miscalibration.
 
     The problem is convex for each strength, and solved by Newton's method. Beyond 16,384 samples, neighbours are joined
     before it. The result is mixed with the uniform distribution, as in :class:`Calibrator`.
@@ -99,6 +102,8 @@ class SmoothScaling(BinaryCurve):
 
     def _keep(self, knots: Array, values: Array, like: Tensor) -> None:
         """Keep the natural cubic spline through values at knots, as polynomials between them and slopes beyond."""
+        from scipy.interpolate import CubicSpline  # a fit needs it, and a saved calibrator does not
+
         spline = CubicSpline(knots, values, bc_type="natural")
         width = np.diff(knots)
         powers = np.stack([spline.c[3 - k] * width**k for k in (1, 2, 3)], axis=1)
@@ -158,7 +163,7 @@ def knots_of(odds: Array) -> Array:
     places = np.quantile(values, (np.arange(min(KNOTS, len(values))) + 0.5) / min(KNOTS, len(values)))
     kept = [places[0]]
     for place in places[1:]:
-        if place - kept[-1] > NEAREST * (places[-1] - places[0]):
+        if place - kept[-1] > max(NEAREST * (places[-1] - places[0]), LEAST_GAP):
             kept.append(place)
     return np.array(kept)
 
@@ -170,7 +175,7 @@ def roughness_basis(knots: Array, odds: Array) -> Array:
     """
     if len(knots) < FEWEST_KNOTS:
         return np.zeros((len(odds), 0))
-    centre, half = (knots[0] + knots[-1]) / 2, (knots[-1] - knots[0]) / 2
+    centre, half = (knots[0] + knots[-1]) / 2, max((knots[-1] - knots[0]) / 2, LEAST_HALF)
     k, v = (knots - centre) / half, (odds - centre) / half
     free = np.linalg.qr(np.stack((np.ones_like(k), k), axis=1), mode="complete")[0][:, 2:]
     values, vectors = np.linalg.eigh(12 * free.T @ np.abs(k[:, None] - k) ** 3 @ free)

@@ -118,7 +118,7 @@ def test_a_sweep_killed_again_and_again_ends_as_if_it_had_not_been(
     interrupted: list[subprocess.Popen[str]] = []
     until(interrupt)
     code, said = end(interrupted[0])
-    assert code == -signal.SIGINT
+    assert code == -signal.SIGINT, said
     assert said.count("Traceback") == 1  # ours: workers do not hear of it
     until(watch)
     assert end(commands[0]) == (0, "")
