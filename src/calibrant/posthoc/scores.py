@@ -170,7 +170,7 @@ class ScoreCalibrator(Calibrator):
         if logits.dtype != torch.float64:
             return logits
         largest = torch.finfo(torch.float32).max
-        single = all(_is_single(getattr(self, name)) for name in self.state)
+        single = _are_single([getattr(self, name) for name in self.state])
         return logits.clamp(-largest, largest).float() if single else logits
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -193,9 +193,16 @@ class ScoreCalibrator(Calibrator):
         return torch.where(some, mapped / torch.where(some, total, 1.0), everything.probability)
 
 
-def _is_single(table: Tensor) -> bool:
-    """Whether a table was fitted in float32; it may have been widened since, by ``.double()``."""
-    return table.dtype == torch.float32 or (not traced() and torch.equal(table, table.float().to(table.dtype)))
+def _are_single(tables: list[Tensor]) -> bool:
+    """Whether tables were fitted in float32; they may have been widened since, by ``.double()``."""
+    if any(table.dtype != torch.float64 for table in tables):
+        return True
+    # Round numbers, such as whole ones, tell nothing: those of a fit in float64 have no more digits.
+    return not traced() and _in(torch.float32, tables) and not _in(torch.float16, tables)
+
+
+def _in(dtype: torch.dtype, tables: list[Tensor]) -> bool:
+    return all(torch.equal(table, table.to(dtype).to(table.dtype)) for table in tables)
 
 
 def with_complement(probability: Tensor) -> Mapped:

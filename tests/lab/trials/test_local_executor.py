@@ -86,13 +86,13 @@ def test_a_sweep_killed_again_and_again_ends_as_if_it_had_not_been(
     # A worker in the middle of a trial, which another then takes up; and the command, in the middle of some.
     process = begin(folder, "local")
     os.kill(someone_at_work(folder, chance.uniform(1, 4), process), signal.SIGKILL)
-    until(lambda: finished(folder) and any(checkpoint(one).exists() for one in begun(folder, most=12)), process)
+    until(lambda: finished(folder) and any(checkpoint(one).exists() for one in begun(folder, 3, 12)), process)
     workers = descendants(process.pid)
     end(process, signal.SIGKILL)
     leave(workers)
     done, half = finished(folder), saved(folder)
     assert 0 < len(done) < 2 * TRIALS
-    assert max(half.values()) >= 1
+    assert max(half.values()) >= 2
 
     # Two commands at once, the first of which to train is interrupted: the other ends, and where one of them took up
     # a trial, it was from its checkpoint.
@@ -122,7 +122,8 @@ def test_a_sweep_killed_again_and_again_ends_as_if_it_had_not_been(
     assert said.count("Traceback") == 1  # ours: workers do not hear of it
     until(watch)
     assert end(commands[0]) == (0, "")
-    assert least == half
+    # What a killed process has written of its progress may be an epoch older than its checkpoint.
+    assert all(least[name] >= at - 1 for name, at in half.items())
     assert {name: when for name, when in finished(folder).items() if name in done} == done
     assert left_by(folder) == left_by(undisturbed)
 
