@@ -1,11 +1,14 @@
 """What the guides show at a prompt is what the code prints, and every method has a page."""
 
 import doctest
+import json
 import re
+from collections import defaultdict
 import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import calibrant as cal
@@ -75,6 +78,28 @@ def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureF
     assert first is not None
     exec(first[1], {})  # noqa: S102 (our own readme)
     assert "ECE" in capsys.readouterr().out
+
+
+def test_the_table_of_the_readme_is_that_of_the_arena() -> None:
+    arena = json.loads((DOCS.parent / "results/arena/arena.json").read_text())
+    groups = ["networks, 3 to 10 classes", "networks, 100 classes", "networks, binary"]
+    groups += ["tabular, multi-class", "tabular, binary"]
+    rows = []
+    for group in groups:
+        cases = [place for place, case in enumerate(arena["cases"]) if case[1] == group]
+        means = defaultdict[str, float](lambda: float("inf"))
+        for method, result in arena["results"].items():
+            losses = [result["log_loss"][place] for place in cases]
+            if None not in losses:
+                means[method] = float(np.mean(losses))
+        own = {"nothing", "calibrant: temperature", "calibrant: auto"}
+        peer = min(mean for method, mean in means.items() if not method.startswith(("calibrant", "nothing")))
+        assert min(means, key=means.__getitem__) == "calibrant: auto" and own < means.keys()
+        found = means["nothing"], means["calibrant: temperature"], peer, means["calibrant: auto"]
+        rows.append([str(len(cases)), *(f"{value:.4f}" for value in found)])
+    text = (DOCS.parent / "README.md").read_text()
+    shown = re.findall(r"^\| (?:networks|tables), .*?\| (.*?) \|$", text.replace("*", ""), flags=re.MULTILINE)
+    assert [row.split(" | ") for row in shown] == rows
 
 
 @pytest.mark.parametrize("name", [*OBJECTIVES, *CALIBRATORS, "calibrant.posthoc.ConformalClassifier"])
