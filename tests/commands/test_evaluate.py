@@ -258,7 +258,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no file": ([], "give at least one file"),
     "missing": (["nope.npz"], "nope.npz: no such file"),
     "twice": (["sharp.npz", "./sharp.npz"], "the same file is given twice"),
-    "overwrite": (["sharp.npz", "--report", "sharp.npz"], "would overwrite"),
+    "overwrite": (["sharp.npz", "--report", "sharp.npz"], "would be overwritten: choose another --report"),
     "engine": (["sharp.npz", "--engine", "duckdb"], "reads only tables (.csv"),
     "report beyond memory": (
         ["pairs.csv", "--engine", "duckdb", "--report", "x.html"],

@@ -1,6 +1,5 @@
 """`calibrant apply`: calibrate a file of predictions with a saved calibrator."""
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from calibrant.files import (
     naming,
     output_beside,
     read_source,
+    refuse_overwriting,
     write_calibrated,
 )
 from calibrant.metrics import InputWarning, Scores, predictions
@@ -100,8 +100,7 @@ def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_
 def output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
     """File to write for a file of predictions, checked: not one of the inputs, and of a known format."""
     out = out or output_beside(path)
-    if os.path.realpath(out) in {os.path.realpath(each) for each in inputs}:
-        raise FileError(out, "would be overwritten: choose another --out")
+    refuse_overwriting(out, "--out", inputs)
     if suffix_of(out) not in WRITTEN:
         raise FileError(out, f"expected one of {', '.join(WRITTEN)}")
     return out
