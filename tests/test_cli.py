@@ -14,7 +14,7 @@ from calibrant.cli import SUMMARIES, app, main
 
 NAMES = (
     "--logits", "--probabilities", "--target", "--confidence", "--correct", "--prediction", "--weight", "--classes",
-    "--ignore-index", "--percent",
+    "--positive", "--ignore-index", "--percent",
 )  # fmt: skip
 # Command -> options that its help explains.
 COMMANDS = {
