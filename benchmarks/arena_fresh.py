@@ -28,6 +28,7 @@ from benchmarks import (
     arena_fresh_tables,
     arena_fresh_third,
 )
+from calibrant.files import FileError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -67,7 +68,7 @@ def _write(path: Path, make: Callable[[], arena_fresh_networks.Predictions]) -> 
     try:
         with threadpool_limits(1):
             found = make()
-    except (ImportError, FileNotFoundError) as error:
+    except (ImportError, FileNotFoundError, FileError) as error:
         print(f"{path.stem} is left out: {error}", file=sys.stderr)
         return
     partial_path = path.with_suffix(".partial")
