@@ -1,6 +1,7 @@
 """What the guides show at a prompt is what the code prints, and every method has a page."""
 
 import doctest
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import calibrant as cal
+from benchmarks import trust_table
 from tests.commands.test_evaluate import run
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -75,6 +77,11 @@ def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureF
     assert first is not None
     exec(first[1], {})  # noqa: S102 (our own readme)
     assert "ECE" in capsys.readouterr().out
+
+
+def test_the_comparison_on_the_trust_page_is_that_of_the_runs() -> None:
+    runs = json.loads(trust_table.KEPT.read_text())["runs"]
+    assert trust_table.START + trust_table.comparison(runs) + trust_table.END in trust_table.PAGE.read_text()
 
 
 @pytest.mark.parametrize("name", [*OBJECTIVES, *CALIBRATORS, "calibrant.posthoc.ConformalClassifier"])
