@@ -28,6 +28,24 @@ NAMES = {
     "fixed-t": "fixed T = e⁶, no loop",
     "esd-corrected": "ESD with finite-set correction and running root, λ = 1",
 }
+CHANGES = {
+    "nll": "NLL + T",
+    "loop": "**defaults**",
+    "loop-every1": "a held-out batch at every step (default: every 4th)",
+    "loop-every2": "at every 2nd step",
+    "loop-every8": "at every 8th step",
+    "loop-every16": "at every 16th step",
+    "loop-buffer500": "T from the latest 500 held-out logits (default: 2,000)",
+    "loop-buffer8000": "T from the latest 8,000",
+    "loop-damping0.3": "damping 0.3 (default: 0.7)",
+    "loop-damping1": "damping 1",
+    "loop-patience0": "T moves from the start (patience=0)",
+    "loop-dropout": "dropout on for held-out batches",
+    "loop-esd": 'T by ESD (criterion="esd")',
+    "head": 'held-out NLL through the head (method="head")',
+    "fixed-t": "fixed T = e⁶, then a temperature",
+    **{name: NAMES[name] for name in ("esd-1", "esd", "esd-corrected")},
+}
 ORDER = ["nll-all", "nll", "nll-stopped", "esd-1", *SEARCHED, "bsce-gra", "dual-focal", "label-smoothing", "loop",
          "loop-smoothing", "loop-esd", "head"]  # fmt: skip
 HEADING = [
@@ -48,6 +66,10 @@ SIMPLE = {
 MACHINES = "AMD EPYC and Intel Xeon machines, one thread a run, Python 3.11.7, torch 2.13.0"
 KEPT = RESULTS / "trust" / "trust.json"
 PAGE = RESULTS.parent / "docs" / "results" / "trust.md"
+ABLATED = (
+    "One change at a time: mean test log loss over seeds; of the NLL and of the fixed T after a temperature, of all "
+    "other rows as trained."
+)
 START, END = "<!-- written by python -m benchmarks.trust table -->\n\n", "\n\n<!-- end -->"
 
 Runs = list[dict[str, Any]]
@@ -72,6 +94,7 @@ def write(runs: Path) -> None:
     for name, methods in found.items():
         if methods:
             text += _section(name, methods)
+    text += ["## Ablation", "", ABLATED, "", _ablation(found), ""]
     text += ["## Targets", "", *_targets(found, _costs(runs)), ""]
     folder = RESULTS / "trust"
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,6 +181,16 @@ def _row(method: str, of_method: Runs, plain: Runs | None) -> list[str]:
         f"{100 * apart:+.2f}{'' if _is_chance(of_method) else ' (!)'}",
         cost,
     ]
+
+
+def _ablation(found: dict[str, dict[str, Runs]]) -> str:
+    """The log loss of every row in the settings in which the changes were run."""
+    settings = [name for name, methods in found.items() if "loop-every8" in methods]
+    rows = []
+    for method, change in CHANGES.items():
+        score = "log_loss_after" if method in ("nll", "fixed-t") else "log_loss"
+        rows.append([change, *(f"{_mean(found[name][method], score):.3f}" for name in settings)])
+    return markdown(["", *(SETTINGS[name].title for name in settings)], rows)
 
 
 def _targets(found: dict[str, dict[str, Runs]], costs: dict[str, float]) -> list[str]:
