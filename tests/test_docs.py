@@ -149,3 +149,9 @@ def test_a_number_in_the_words_of_a_page_is_that_of_its_source(page: str, text: 
 def test_every_method_has_a_page_of_its_own(name: str) -> None:
     pages = [path for path, text in PAGES.items() if path.parent.name == "methods" and f"{{class}}`{name}`" in text]
     assert len(pages) == 1
+
+
+@pytest.mark.parametrize("guide", PAGES, ids=lambda path: path.relative_to(DOCS).with_suffix("").as_posix())
+def test_no_code_is_wider_than_a_page(guide: Path) -> None:
+    code = re.findall(r"^```\w+\n(.*?)^```$", PAGES[guide], flags=re.DOTALL | re.MULTILINE)
+    assert [line for block in code for line in block.splitlines() if len(line) > 100] == []
