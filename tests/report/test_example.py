@@ -9,11 +9,11 @@ from matplotlib.image import imread
 from tests.report.data import classifier
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "examples/audit_figure.py"
+SCRIPT = ROOT / "docs/audit_figure.py"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no examples")
+@pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no docs")
 def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
     fit, audit = classifier(samples=300, sharpness=2.0), classifier(samples=300, sharpness=2.0, seed=1)
     assert fit.logits is not None
@@ -32,7 +32,7 @@ def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no examples")
+@pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no docs")
 def test_a_file_without_the_arrays_ends_in_one_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", logits=np.zeros((3, 2)))
     ended = subprocess.run(
