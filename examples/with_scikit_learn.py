@@ -26,7 +26,6 @@ classifier = HistGradientBoostingClassifier(random_state=0)
 models = {
     "as it is": classifier,
     "scikit-learn, sigmoid": CalibratedClassifierCV(classifier, method="sigmoid", cv=5),
-    "scikit-learn, isotonic": CalibratedClassifierCV(classifier, method="isotonic", cv=5),
     "scikit-learn, temperature": CalibratedClassifierCV(classifier, method="temperature", cv=5),
     "Calibrant, auto": RecalibratedClassifierCV(classifier, cv=5),
 }
