@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from tests.report.data import classifier
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "examples/audit_figure.py"
+SCRIPT = ROOT / "docs/audit_figure.py"
 
 
 @pytest.mark.slow
