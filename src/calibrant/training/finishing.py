@@ -28,8 +28,8 @@ from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, gathere
 
 # A standard error of log T above this is a temperature that is right to a quarter of itself, at best.
 UNSURE = 0.25
-# Where this share of samples is right, a best temperature below this one, by more than chance, is one that a network has
-# on samples it was trained on, unless it was trained briefly or with a loss that makes it unsure.
+# Where this share of samples is right, a best temperature below this one, by more than chance, is that of samples the
+# network was trained on, unless it was trained briefly or with a loss that makes it unsure.
 SAME_SHARE, SAME_TEMPERATURE = 0.95, 0.7
 # Logits of this size, in a network that is no better than chance, are those of a training that has diverged.
 HUGE = 1e4
