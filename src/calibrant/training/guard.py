@@ -258,8 +258,8 @@ class Guard:
                 "trained on",
                 f"the network is right on {held_out.accuracy:.1%} of the held-out samples, with a log loss like that "
                 f"of training batches, and yet they ask for a temperature of {temperature:.2g}, more confidence: "
-                "samples it is trained on do, and then it becomes over-confident on new data. Check that no held-out sample is "
-                "in the training data, and compare with new data: finish(held_out, new=validation)",
+                "samples it is trained on do, and then it becomes over-confident on new data. Check that no held-out "
+                "sample is in the training data, and compare with new data: finish(held_out, new=validation)",
             )
 
     def compare(self, new: Scores, held_out: Scores) -> None:
