@@ -2,6 +2,7 @@
 
 import pytest
 
+from calibrant.training import CalibratedLoss
 from calibrant.training.temperature_loop import TemperatureLoop
 from calibrant.training.warning import Reminder
 
@@ -16,3 +17,9 @@ def over_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def unreminded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most tests have no use for finish()."""
     monkeypatch.setattr(Reminder, "tell", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def one_batch_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many tests hold out the training batch, for brevity."""
+    monkeypatch.setattr(CalibratedLoss, "_warn_of_same", lambda *_: None)

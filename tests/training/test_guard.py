@@ -16,9 +16,12 @@ import calibrant as cal
 from calibrant.inputs import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
+from calibrant.training.finishing import looks_trained_on
 from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
 from calibrant.training.running_scores import Scores
 from tests.training.batches import Batch, Batches
+
+WARN_OF_SAME = CalibratedLoss._warn_of_same
 
 
 def train(
@@ -153,6 +156,80 @@ def test_fine_tuning_on_samples_that_are_new_gives_no_warning() -> None:
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
     assert warned(CalibratedLoss(model, "published"), model, 2, epochs=10, size=64) == set()
+
+
+# Held-out data = training data
+
+
+def noisy(seed: int) -> tuple[Batch, Batch, Batch]:
+    """600 training, 200 held-out and 2,000 test samples; the best accuracy is about 70 %."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(2800, 20, generator=generator)
+    y = (x[:, :3] + 0.7 * torch.randn(2800, 3, generator=generator)).argmax(1)
+    train, held_out, test = zip(x.split([600, 200, 2000]), y.split([600, 200, 2000]), strict=True)
+    return train, held_out, test
+
+
+def memorizing(seed: int, *, leaks: bool) -> tuple[nn.Module, CalibratedLoss, Batch]:
+    """A network that memorizes its training data, with these or with other data held out."""
+    data, held_out, _ = noisy(seed)
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 3))
+    calibrated, optimizer = CalibratedLoss(model), torch.optim.AdamW(model.parameters(), 5e-3)
+    for _ in range(20):
+        for (x, y), other in interleave(Batches(data, 50), Batches(data if leaks else held_out, 50)):
+            optimizer.zero_grad()
+            calibrated(x, y, *other).backward()
+            optimizer.step()
+    return model, calibrated, data if leaks else held_out
+
+
+def ece(model: nn.Module, data: Batch) -> float:
+    with torch.no_grad():
+        return cal.metrics.evaluate(logits=model(data[0]), target=data[1]).ece
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_held_out_data_that_are_the_training_data_are_reported(seed: int) -> None:
+    model, calibrated, data = memorizing(seed, leaks=True)
+    before = ece(model, noisy(seed)[2])
+    with pytest.warns(CalibrationWarning, match=r"log loss like that of training batches.*more confidence.* finish\("):
+        calibrated.finish([data])
+    assert ece(model, noisy(seed)[2]) > before + 0.02
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_other_data_for_the_same_network_give_no_warning(seed: int) -> None:
+    _, calibrated, data = memorizing(seed, leaks=False)
+    calibrated.finish([data])
+    assert not calibrated.guard.warnings_
+
+
+def test_calibrating_on_training_data_is_reported() -> None:
+    model, _, data = memorizing(0, leaks=True)
+    before = ece(model, noisy(0)[2])
+    with pytest.warns(CalibrationWarning, match=r"more confidence: samples it was trained on do.*Pass data"):
+        cal.training.calibrate(model, [data], method="temperature")
+    assert ece(model, noisy(0)[2]) > before + 0.02
+
+
+def test_a_held_out_batch_that_is_the_training_batch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CalibratedLoss, "_warn_of_same", WARN_OF_SAME)
+    (x, y), other, _ = noisy(0)
+    model = nn.Linear(20, 3)
+    sound = CalibratedLoss(model)
+    sound(x, y, *other)
+    assert not sound.guard.warnings_
+    for held_out in ((x, y), (x.clone(), y.clone())):
+        with pytest.warns(CalibrationWarning, match=r"batch is the training batch.* interleaved_split\(\)"):
+            CalibratedLoss(model)(x, y, *held_out)
+
+
+def test_few_right_or_little_confidence_is_not_that_of_training_samples() -> None:
+    assert looks_trained_on(math.log(0.4), 0.1, 0.97)
+    assert not looks_trained_on(math.log(0.4), 0.1, 0.9)
+    assert not looks_trained_on(math.log(0.4), 0.3, 0.97)  # within chance
+    assert not looks_trained_on(math.log(0.8), 0.01, 0.97)
 
 
 # Each warning by itself

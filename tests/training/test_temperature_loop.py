@@ -1,6 +1,7 @@
 """The temperature in the loop is the post-hoc temperature of the latest held-out logits."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from calibrant import functional, inputs
+from calibrant.inputs import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.posthoc.temperature import solve_from, standard_error
 from calibrant.training.temperature_loop import TemperatureLoop, shrunk, solution
@@ -87,6 +89,48 @@ def test_temperature_is_one_until_the_log_loss_has_ceased_to_fall() -> None:
     assert loop.temperature > 2
 
 
+def chance(logit: float, seed: int, samples: int = 50) -> Classification:
+    """Logits of a size that know nothing of the two classes."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = logit * torch.randn(samples, 2, generator=generator)
+    return inputs.classification(logits, torch.randint(2, (samples,), generator=generator))
+
+
+def test_a_plateau_at_chance_level_is_no_over_fitting() -> None:
+    loop = TemperatureLoop()
+    for step in range(0, 2000, 4):
+        loop.observe(chance(0.3, step), step)
+        assert loop.temperature == 1
+
+
+def test_a_network_at_chance_level_that_is_sure_of_itself_over_fits() -> None:
+    loop = TemperatureLoop()
+    for step in range(0, 400, 4):
+        loop.observe(chance(10.0, step), step)
+    assert loop.temperature > 3
+
+
+def test_temperature_returns_to_one_when_the_network_learns_again() -> None:
+    loop = TemperatureLoop(samples=500)
+    for step in range(0, 400, 10):
+        loop.observe(inputs.classification(*made(100, 2.0, step)), step)
+    assert loop.over_fits
+    assert loop.temperature > 1.5
+    for step in range(400, 600, 10):
+        logits, _ = made(100, 2.0, step)
+        loop.observe(inputs.classification(logits, (5 * logits).softmax(1).multinomial(1).squeeze(1)), step)
+    assert not loop.over_fits
+    assert loop.temperature == pytest.approx(1, abs=1e-3)
+
+
+def test_a_loop_without_patience_never_waits_again() -> None:
+    loop = TemperatureLoop(patience=0)
+    for step in range(0, 200, 10):
+        loop.observe(inputs.classification(*made(100, 0.5, step)), step)
+    assert loop.temperature == 1
+    assert loop.over_fits
+
+
 @pytest.mark.parametrize("temperature", [0.05, 0.7])
 def test_temperature_is_never_below_one(temperature: float) -> None:
     loop = TemperatureLoop(patience=0)
@@ -125,19 +169,34 @@ def test_standard_error_is_the_spread_over_samples() -> None:
     assert torch.tensor(errors).mean().item() == pytest.approx(torch.tensor(found).std().item(), rel=0.2)
 
 
-@pytest.mark.parametrize("case", ["all right", "no better than chance", "all the same", "few"])
+@pytest.mark.parametrize("case", ["no better than chance", "all the same", "few"])
 def test_logits_without_a_best_temperature_leave_it_alone(case: str) -> None:
     logits, target = made(8 if case == "few" else 100, 1.0)
-    if case == "all right":
-        target = logits.argmax(1)
-    elif case == "no better than chance":
-        target = logits.argmin(1)
+    if case == "no better than chance":
+        logits, target = logits / 20, logits.argmin(1)
     elif case == "all the same":
         logits = torch.zeros_like(logits)
-    loop = TemperatureLoop()
+    loop = TemperatureLoop(patience=0)
     loop.log_temperature = 0.5
     loop.observe(inputs.classification(logits, target), 0)
     assert loop.log_temperature == 0.5
+
+
+def test_sure_predictions_no_better_than_chance_become_nearly_uniform() -> None:
+    logits, _ = made(100, 5.0)
+    loop = TemperatureLoop(patience=0)
+    for step in range(20):
+        loop.observe(inputs.classification(logits, logits.argmin(1)), step)
+    assert float((logits / loop.temperature).softmax(1).max()) < 0.3
+
+
+def test_predictions_that_are_all_right_return_the_temperature_to_one() -> None:
+    logits, _ = made(100, 1.0)
+    loop = TemperatureLoop(patience=0)
+    loop.log_temperature = 0.5
+    for step in range(20):
+        loop.observe(inputs.classification(logits, logits.argmax(1)), step)
+    assert loop.temperature == pytest.approx(1)
 
 
 def test_esd_criterion_gives_the_least_esd_of_a_fine_grid() -> None:
@@ -153,19 +212,24 @@ def test_esd_criterion_gives_the_least_esd_of_a_fine_grid() -> None:
     assert esd(found) <= min(map(esd, grid)) + 1e-7
 
 
-def test_state_goes_on_to_the_bit() -> None:
-    one = TemperatureLoop()
-    for step in range(5):
-        one.observe(inputs.classification(*made(100, 2.0 + step, step)), step)
-    other = TemperatureLoop()
+@pytest.mark.parametrize("saved", [5, 20, 60])
+def test_state_goes_on_to_the_bit(saved: int) -> None:
+    def observe(loop: TemperatureLoop, step: int) -> None:
+        loop.observe(inputs.classification(*made(100, 2.0 + step, step)), step)
+
+    def numbers(loop: TemperatureLoop) -> dict[str, Any]:
+        return {name: value for name, value in loop.state_dict().items() if name != "entries"}
+
+    one, other = TemperatureLoop(), TemperatureLoop()
+    for step in range(saved):
+        observe(one, step)
     other.load_state_dict(one.state_dict())
+    assert numbers(one) == numbers(other)
     for loop in (one, other):
-        for step in range(5, 120):
-            loop.observe(inputs.classification(*made(100, 2.0 + step, step)), step)
+        for step in range(saved, 120):
+            observe(loop, step)
     assert one.over_fits
-    assert other.over_fits
-    assert one.log_temperature == other.log_temperature
-    assert one.largest_logit == other.largest_logit
+    assert numbers(one) == numbers(other)
 
 
 def test_earlier_weights_were_trained_at_a_smaller_temperature() -> None:

@@ -14,7 +14,14 @@ from calibrant.inputs import Classification
 from calibrant.numerics import at_least_float32
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
-from calibrant.training.finishing import Finished, final_temperature, predicted, scores_of, warn_of_few
+from calibrant.training.finishing import (
+    Finished,
+    final_temperature,
+    looks_trained_on,
+    predicted,
+    scores_of,
+    warn_of_few,
+)
 from calibrant.training.forward import PROBABILITIES, evaluating, freeze_batchnorm_statistics, logits_of, spread
 from calibrant.training.guard import GO_BACK, Guard
 from calibrant.training.ignored import Loss, cross_entropy, loss_or_zero, mean_nll, objective_or_zero
@@ -78,7 +85,8 @@ class CalibratedLoss:
         samples: Held-out logits that T is solved on: the latest so many.
         damping: Share of the way to the solution that log T moves.
         patience: T is 1 until the held-out log loss, at the best temperature, has gone without a new best for this
-            share of the steps so far: until then the network does not over-fit. 0 lets T move from the start.
+            share of the steps so far, and the network is not on a plateau at chance level: until then it does not
+            over-fit. 0 lets T move from the start.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
     Attributes:
@@ -88,8 +96,8 @@ class CalibratedLoss:
         >>> import calibrant as cal
         >>> model = nn.Linear(2, 3)
         >>> calibrated = cal.training.CalibratedLoss(model)
-        >>> x, y = torch.randn(64, 2), torch.randint(3, (64,))
-        >>> loss = calibrated(x, y, x, y)  # a real loop holds other data out
+        >>> x, y = torch.randn(128, 2), torch.randint(3, (128,))
+        >>> loss = calibrated(x[:64], y[:64], x[64:], y[64:])
         >>> loss.backward()
         >>> 0 < calibrated.temperature
         True
@@ -180,6 +188,7 @@ class CalibratedLoss:
         loss = self._loss(scaled, y, sample_weight)
         objective = None
         if due and held_out is not None:
+            self._warn_of_same(x, y, *held_out[:2])
             self.watch_training(scaled, y)
             if self.method != "temperature":
                 if self.objective is not None:  # a held-out NLL through the head does not work against the training
@@ -261,6 +270,8 @@ class CalibratedLoss:
             self.guard.compare(on_new, on_held_out)
         elif self.method != "temperature":
             self.guard.warn_unless_compared()
+        elif self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
+            self.guard.warn_of_training_samples(temperature, on_held_out)
         if folds:
             divide(model, layer, temperature, self.output)
             if model is not self._model:
@@ -323,6 +334,18 @@ class CalibratedLoss:
             value = weighted_objective(self.objective, logits, y, weight)
         self.guard.add_objective(value)
         return value
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _warn_of_same(self, x: Any, y: Tensor, x_held_out: Any, y_held_out: Tensor) -> None:
+        is_same = x is x_held_out
+        if not is_same and isinstance(x, Tensor) and isinstance(x_held_out, Tensor) and self.steps <= 2 * self.every:
+            is_same = torch.equal(x, x_held_out) and torch.equal(y, y_held_out)
+        if is_same:
+            self.guard.warn(
+                "same",
+                "the held-out batch is the training batch, and says nothing about new data: hold out other samples, "
+                "see interleaved_split()",
+            )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch_training(self, logits: Tensor, y: Tensor) -> None:

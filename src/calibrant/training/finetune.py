@@ -12,10 +12,10 @@ from torch.utils.data import Dataset
 
 from calibrant import inputs
 from calibrant.posthoc import VectorScaling
-from calibrant.posthoc.temperature import best_temperature, temperature_or_one
+from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
 from calibrant.torch_private import Convolution
 from calibrant.training import forward
-from calibrant.training.finishing import moved
+from calibrant.training.finishing import looks_trained_on, moved
 from calibrant.training.guard import FEWEST_SEEN, SEEN
 from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
 from calibrant.training.recalibrations import PENALTIES, Recalibration, Samples, apply, fit_heads, logits_after
@@ -233,6 +233,16 @@ def _warn_of_data(samples: Samples) -> None:
             f"the network is right on {accuracy:.1%} of these {count} samples: it was probably trained on them, and "
             "scores on training data are too good. Pass fresh data"
         )
+    else:
+        temperature = temperature_or_one(samples.logits, samples.target)
+        error = standard_error(samples.logits, samples.target, math.log(temperature))
+        if looks_trained_on(math.log(temperature), error, accuracy):
+            warn(
+                f"the network is right on {accuracy:.1%} of these {count} samples, and yet they ask for a temperature "
+                f"of {temperature:.2g}, more confidence: samples it was trained on do, and then it becomes "
+                "over-confident on new data. Pass data that no training has seen; ignore this after brief training or "
+                "label smoothing"
+            )
     if forward.looks_like_probabilities(samples.logits):
         warn(forward.PROBABILITIES)
     if count < FEW:

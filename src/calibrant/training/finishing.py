@@ -21,13 +21,16 @@ from calibrant.training.forward import (
     pair_of,
     spread,
 )
-from calibrant.training.guard import FEWEST_SEEN, GO_BACK, Guard
+from calibrant.training.guard import BEYOND_CHANCE, FEWEST_SEEN, GO_BACK, Guard
 from calibrant.training.last_layer import find_layer
 from calibrant.training.running_scores import Scores, Sums, joined
 from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, gathered, shrunk, solution
 
 # A standard error of log T above this is a temperature that is right to a quarter of itself, at best.
 UNSURE = 0.25
+# Where this share of samples is right, a best temperature below this one, by more than chance, is that of samples the
+# network was trained on, unless it was trained briefly or with a loss that makes it unsure.
+SAME_SHARE, SAME_TEMPERATURE = 0.95, 0.7
 # Logits of this size, in a network that is no better than chance, are those of a training that has diverged.
 HUGE = 1e4
 
@@ -131,6 +134,12 @@ def final_temperature(
             "data",
         )
     return shrunk(best, before, error), error
+
+
+def looks_trained_on(log_temperature: float, error: float, accuracy: float) -> bool:
+    """Whether samples ask a network that is right on nearly all of them for far more confidence."""
+    is_lower = log_temperature < min(math.log(SAME_TEMPERATURE), -BEYOND_CHANCE * error)
+    return is_lower and accuracy >= SAME_SHARE
 
 
 def warn_of_few(samples: int, guard: Guard) -> None:

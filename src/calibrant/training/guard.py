@@ -29,6 +29,8 @@ OUTWEIGHS = 1.0
 FEWEST_PULLS = 10
 # Values of the objective that a judgement of its silence needs.
 FEWEST_OBJECTIVES = 25
+# Held-out log loss of a window, relative to that of training batches, above which held-out samples are not trained on.
+APART = 1.2
 # Points of training accuracy below the best window that are a collapse.
 COLLAPSE = 0.05
 GO_BACK = "load the weights of an earlier checkpoint, or train again with a lower learning rate"
@@ -53,6 +55,7 @@ class Guard:
         self._strongest = 0.0
         self._accuracy = 0.0  # of the last validation
         self._was_compared = False
+        self._is_apart = False
         self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
         self._objectives: list[Tensor] = []
         self._without_pull = 0  # values of the objective since a pull was last measured
@@ -131,6 +134,8 @@ class Guard:
         values = {} if held_out is None else held_out.named()
         if training is not None:
             self._judge_accuracy(training, held_out)
+        if training is not None and held_out is not None and min(training.samples, held_out.samples) >= FEWEST_SEEN:
+            self._is_apart = held_out.nll > APART * training.nll
         self._judge_silence(values)
         self._judge_pull(values, training, held_out)
         self.latest = values
@@ -246,6 +251,17 @@ class Guard:
                 "batches, finish(held_out, new=validation)",
             )
 
+    def warn_of_training_samples(self, temperature: float, held_out: Scores) -> None:
+        """Warn of a temperature that samples ask for which the network was trained on, unless they were compared."""
+        if not self._was_compared and not self._is_apart:
+            self.warn(
+                "trained on",
+                f"the network is right on {held_out.accuracy:.1%} of the held-out samples, with a log loss like that "
+                f"of training batches, and yet they ask for a temperature of {temperature:.2g}, more confidence: "
+                "samples it is trained on do, and then it becomes over-confident on new data. Check that no held-out "
+                "sample is in the training data, and compare with new data: finish(held_out, new=validation)",
+            )
+
     def compare(self, new: Scores, held_out: Scores) -> None:
         """Warn when held-out data and new data, which took no part in training, differ by more than chance."""
         self._was_compared = True
@@ -291,7 +307,7 @@ class Guard:
             "objectives": list(self._objectives), "latest": dict(self.latest),
             "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
             "pulls": {name: list(pulls) for name, pulls in self._pulls.items()},
-            "was_compared": self._was_compared, "without_pull": self._without_pull,
+            "was_compared": self._was_compared, "without_pull": self._without_pull, "is_apart": self._is_apart,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -305,4 +321,5 @@ class Guard:
         self.training.load_state_dict(state["training"])
         self.held_out.load_state_dict(state["held_out"])
         self._pulls = {name: list(pulls) for name, pulls in state["pulls"].items()}
+        self._is_apart = state.get("is_apart", False)
         self._was_compared, self._without_pull = state.get("was_compared", False), state.get("without_pull", 0)
