@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import lightning
 import pytest
@@ -127,7 +128,7 @@ def test_lightning_has_no_advice_on_logging_across_processes(how: str, tmp_path:
     train, held_out, validation = loaders()
     result.warning_cache.clear()
     try:
-        with warnings.catch_warnings(record=True) as caught:
+        with mock.patch.dict("os.environ"), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if how == "callback":
                 run = trainer(tmp_path, TemperatureInTheLoop(held_out), strategy="ddp", devices=1)
