@@ -94,6 +94,12 @@ def test_a_second_finish_on_the_same_data_changes_nothing(last: tuple[nn.Module,
     assert other.finish([few]).temperature == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_models_of_other_precisions_are_finished(dtype: torch.dtype) -> None:
+    model, x = knowing(nn.Linear(10, 4)).to(dtype), HELD_OUT[0].to(dtype)
+    assert CalibratedLoss(model, guard=False).finish([(x, HELD_OUT[1])]).temperature != 1
+
+
 def test_training_may_go_on_after_finish_and_is_told_once() -> None:
     model, calibrated = trained()
     calibrated.finish([HELD_OUT])

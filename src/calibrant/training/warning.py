@@ -57,7 +57,7 @@ class Divided:
 
     def _norm(self) -> float:
         local = getattr(self.weights, "to_local", self.weights.detach)()  # the part of this process, if it is sharded
-        return float(torch.linalg.vector_norm(local, dtype=torch.float32))
+        return float(torch.linalg.vector_norm(local.float()))
 
 
 class Reminder:
