@@ -129,7 +129,7 @@ def sizes(name: str, ranks: int) -> dict[str, Any]:
     """Batches of 30 and 6 samples on all ranks; a temperature takes more of them."""
     if name == "temperature":
         return {"batch_size": 10 // ranks, "calibration_batch_size": 40 // ranks, "calibration_fraction": 0.4}
-    return {"batch_size": 30 // ranks, "calibration_batch_size": 6 // ranks}
+    return {"batch_size": 30 // ranks, "calibration_batch_size": 6 // ranks, "calibration_fraction": 0.12}
 
 
 def exact_classifier(optimizer: str) -> CalibratedClassifier:

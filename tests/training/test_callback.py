@@ -5,11 +5,14 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import lightning
 import pytest
 import torch
+import torch.distributed as dist
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.trainer.connectors.logger_connector import result
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
@@ -118,6 +121,26 @@ def test_the_module_is_calibrated_and_free_of_hooks_after_fit(last: tuple[nn.Mod
     assert cal.metrics.ece(logits=module(x).detach(), target=y, bins=20) < 0.1
     assert not last or "net.2.calibrant_temperature" in module.state_dict()
     assert last or not any(each._forward_hooks for each in module.modules())
+
+
+@pytest.mark.parametrize("how", ["callback", "classifier"])
+def test_lightning_has_no_advice_on_logging_across_processes(how: str, tmp_path: Path) -> None:
+    train, held_out, validation = loaders()
+    result.warning_cache.clear()
+    try:
+        with mock.patch.dict("os.environ"), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if how == "callback":
+                run = trainer(tmp_path, TemperatureInTheLoop(held_out), strategy="ddp", devices=1)
+                run.fit(Own(), train)
+            else:
+                run = trainer(tmp_path, strategy="ddp", devices=1)
+                run.fit(CalibratedClassifier(Own(), method="temperature"), interleave(train, held_out), validation)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    assert [text for one in caught if "sync_dist" in (text := str(one.message))] == []
+    assert run.callback_metrics["train_temperature"] >= 1
 
 
 def test_a_checkpoint_has_the_best_temperature_before_the_loss_has_moved(tmp_path: Path) -> None:

@@ -200,6 +200,11 @@ def test_the_log_has_the_mean_objective_and_the_share_of_silent_batches(tmp_path
     assert [second["objective"], second["silent"]] == pytest.approx([1 / 3, 2 / 3])
 
 
+def test_the_last_calibration_batch_is_not_small(tmp_path: Path) -> None:
+    trainer = calibrated(tmp_path, calibration_dataset=Sentences(9, seed=2), calibration_batch_size=8)
+    assert [len(batch["labels"]) for batch in trainer.get_calibration_dataloader()] == [5, 4]
+
+
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 def test_calibration_batches_are_padded_and_reshuffled_and_never_too_small(tmp_path: Path, strategy: str) -> None:

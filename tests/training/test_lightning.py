@@ -189,6 +189,16 @@ def test_without_a_calibration_loader_there_are_no_calibration_batches() -> None
     assert len(loader) == 2
 
 
+def test_the_calibration_batches_of_the_data_module_have_nearly_equal_sizes() -> None:
+    pairs = TensorDataset(torch.arange(1290).float())
+    loader = InterleavedDataModule(pairs, batch_size=64, calibration_batch_size=128).train_dataloader()
+    held_out = [batch.calibration[0] for batch in loader][:4]
+    assert [len(batch) for batch in held_out] == [65, 64, 65, 64]
+    first, second = torch.cat(held_out[:2]), torch.cat(held_out[2:])
+    assert first.sort().values.equal(second.sort().values)
+    assert not first.equal(second)  # a new order in each pass
+
+
 def test_plain_batches_will_do_without_an_objective(tmp_path: Path) -> None:
     module = classifier(objective=None)
     loader = DataLoader(TensorDataset(*samples()), 25)

@@ -1,5 +1,7 @@
 """Disjoint, complete, seeded, stratified; and what too small a fraction says."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import assume, given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from calibrant.training import interleaved_split
+from calibrant.training.split import EvenBatches, even_size
 
 
 @given(length=st.integers(40, 400), fraction=st.floats(0.1, 0.9), seed=st.integers(0, 2**31))
@@ -70,3 +73,25 @@ def test_stratified_splits_are_random_within_a_class() -> None:
 def test_what_cannot_be_split_says_why(arguments, options, error, message) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(error, match=message):
         interleaved_split(*arguments, **options)
+
+
+@pytest.mark.parametrize(("samples", "most"), [(129, 128), (10, 3), (100, 45), (7, 7), (5, 9), (401, 16)])
+def test_batches_of_a_pass_have_nearly_equal_sizes(samples: int, most: int) -> None:
+    batches = list(EvenBatches(range(samples), most))
+    sizes = [len(batch) for batch in batches]
+    assert len(sizes) == len(EvenBatches(range(samples), most)) == math.ceil(samples / most)
+    assert max(sizes) - min(sizes) <= 1
+    assert [sample for batch in batches for sample in batch] == list(range(samples))
+
+
+@given(st.integers(1, 5000), st.integers(1, 600))
+def test_a_size_for_loaders_that_take_one_is_never_larger_than_asked_for(samples: int, most: int) -> None:
+    size = even_size(samples, most)
+    assert min(most, 3) <= size <= most
+    assert len(range(0, samples, size)) <= 2 * samples // most + 1
+
+
+def test_a_small_last_batch_is_avoided_where_only_a_size_can_be_given() -> None:
+    assert [even_size(*given) for given in ((129, 128), (401, 16), (300, 128), (128, 128), (5, 9))] == [
+        65, 13, 100, 128, 9,
+    ]  # fmt: skip

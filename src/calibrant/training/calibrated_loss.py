@@ -25,16 +25,20 @@ from calibrant.training.finishing import (
 from calibrant.training.forward import PROBABILITIES, evaluating, freeze_batchnorm_statistics, logits_of, spread
 from calibrant.training.guard import GO_BACK, Guard
 from calibrant.training.ignored import Loss, cross_entropy, loss_or_zero, mean_nll, objective_or_zero
-from calibrant.training.last_layer import divide, find_layer, named_layer
+from calibrant.training.last_layer import divide, eagerly, find_layer, named_layer
 from calibrant.training.methods import BatchNormUse, Method, checked_settings
 from calibrant.training.running_scores import Scores
 from calibrant.training.temperature_loop import Criterion, TemperatureLoop
-from calibrant.training.warning import Reminder
+from calibrant.training.warning import NOTICED, Divided, Reminder
 from calibrant.training.weighted import weighted_objective
 
 # Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
 # of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
 WALK = 0.382
+GOES_ON = (
+    "training goes on after finish(), from a temperature of 1: the model's logits are divided already. If that is "
+    "intended, call finish(held_out_loader) again at the end; otherwise call finish() only once, after the last step"
+)
 
 
 class Step(NamedTuple):
@@ -141,6 +145,8 @@ class CalibratedLoss:
         self.next_due = 0.0  # step from which on the next held-out batch is used; 0 before the first
         self.reminder = Reminder(guard)
         weakref.finalize(self, self.reminder.tell)
+        self._finished = False
+        self._divided: Divided | None = None
         self._model = model
         self._layer = None if layer is None else named_layer(unwrapped(model), layer)
         self.loss = loss
@@ -222,6 +228,7 @@ class CalibratedLoss:
 
         ``finish(held_out, new)`` does the same at the end of training.
         """
+        self._check_state()
         scores = []
         for batches in (held_out, new):
             model = unwrapped(self._model)
@@ -237,6 +244,8 @@ class CalibratedLoss:
     ) -> Finished:
         """Solve for T on the final network and let the model itself return calibrated logits.
 
+        A second call with the same data divides by 1. Training may go on, from T = 1; call ``finish`` again at its end.
+
         Args:
             held_out: Batches ``(x, y)``, or ``(x, y, weight)``, of the held-out data, all of them.
             new: Batches of data that took no part in the training, such as validation data: the guard then warns if
@@ -249,14 +258,17 @@ class CalibratedLoss:
 
         Raises:
             ValueError: If the logits of the final network are infinite or NaN on every sample. Where they are on some,
-                these are left out, with a warning.
+                these are left out, with a warning. Also if the state of this loss is from before an earlier call, and
+                the weights of the model are not.
         """
+        self._check_state()
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
         model = unwrapped(self._model)
         logits, target, weight, layer = predicted(model, held_out, self._finite_samples, self._layer, self.guard)
         self.guard.judge_final(scores_of(logits, target))
         log_t = error = 0.0
+        trained_at = self.loop.trained_at(logits)
         if folds:
             log_t, error = final_temperature(logits, target, self.loop, self.guard, weight)
         else:
@@ -273,11 +285,13 @@ class CalibratedLoss:
         elif self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
             self.guard.warn_of_training_samples(temperature, on_held_out)
         if folds:
-            divide(model, layer, temperature, self.output)
-            if model is not self._model:
-                torch.compiler.reset()  # what is compiled does not see a new hook
-            self.loop = self.loop.anew()
+            weights = divide(model, layer, temperature, self.output)
+            self._finished = True
+            if abs(log_t) > NOTICED:  # a second call changes nothing
+                self._divided = Divided(weights)
+            self.loop = self.loop.anew(trained_at - log_t)
             self.reminder.expect(1.0, 1.0, 0)
+            self.reminder.divided = self._divided if self.output is None else None  # integrations finish by themselves
         return Finished(temperature, error, on_held_out, on_new)
 
     def _finite_samples(self, logits: Tensor, target: Tensor) -> tuple[Classification, int]:
@@ -287,17 +301,33 @@ class CalibratedLoss:
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
         states = {"loop": self.loop.state_dict(), "guard": self.guard.state_dict()}
-        return {"step": self.steps, "due": self.next_due} | states
+        return {"step": self.steps, "due": self.next_due, "finished": self._finished} | states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, to the bit."""
-        self.steps, self.next_due = state["step"], state["due"]
+        self.steps, self.next_due, self._finished = state["step"], state["due"], state.get("finished", False)
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
+
+    def _check_state(self) -> None:
+        """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
+        if self._finished or self._divided is None:
+            return
+        if not self._divided.has_changed():
+            raise ValueError(
+                "the state of this loss was saved before finish(), and the model has its weights from after it, which "
+                "the temperature would divide twice: load the weights of the same checkpoint into the model too"
+            )
+        self._divided = self.reminder.divided = None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
     def is_due(self, given: bool = True) -> bool:
         """Count a step, and return whether its held-out batch, if one is given, is used."""
+        self._check_state()
+        if self._finished:
+            if self.reminder.on:
+                self.guard.warn("finished", GOES_ON)
+            self._finished, self._divided, self.reminder.divided = False, None, None
         has_use = self.method == "temperature" or self.weight > 0
         due = given and has_use and self.steps >= self.next_due
         if due:
@@ -399,7 +429,7 @@ class CalibratedLoss:
         seen: list[Tensor] = []
         hook = self._layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
         try:
-            with torch.no_grad():
+            with torch.no_grad(), eagerly():
                 logits = logits_of(self._model, x)
         finally:
             hook.remove()

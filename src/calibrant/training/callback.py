@@ -195,7 +195,7 @@ class TemperatureInTheLoop(Callback):
         if self._loss is None:
             return
         for name, value in (self._loss.guard.scores_of_window() | {"temperature": self.temperature}).items():
-            pl_module.log(f"train_{name}", value)
+            pl_module.log(f"train_{name}", value, sync_dist=True)  # the same on all ranks, which Lightning cannot know
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Make the module itself return calibrated logits, after callbacks have restored their weights."""

@@ -15,6 +15,7 @@ from calibrant.training.forward import logits_in
 from calibrant.training.ignored import Loss, minimum_samples, zero_of
 from calibrant.training.methods import BatchNormUse, Method, checked_settings
 from calibrant.training.randomness import kept_random_state
+from calibrant.training.split import even_size
 from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
 from calibrant.training.stream import Stream
 from calibrant.training.trainer_loop import TrainerLoop, counted, scores_of_predictions
@@ -52,8 +53,8 @@ class CalibratedTrainer(OpenTrainer):
         weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not computed.
         method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`. By
             default ``"published"`` if an objective or a weight is given, else ``"temperature"``.
-        calibration_batch_size: Number of samples of a calibration batch on each process; by default that of a training
-            batch.
+        calibration_batch_size: Most samples of a calibration batch on each process; by default those of a training
+            batch. Batches are smaller, by less than half, where the last one would be small.
         calibration_every: Use a calibration batch every k-th optimizer step only; by default every fourth step for
             ``"temperature"``, every step for the others.
         batchnorm: Whether calibration batches ``"update"`` the running statistics, the default of ``"published"``, or
@@ -263,7 +264,10 @@ class CalibratedTrainer(OpenTrainer):
 
     def get_calibration_dataloader(self) -> Iterable[Any]:
         """Make the loader of the calibration set as ``get_train_dataloader`` makes that of the training set."""
-        return self.loader_like_training(self.calibration_dataset, self._samples_of_a_batch())
+        held_out, most = self.calibration_dataset, self._samples_of_a_batch()
+        return self.loader_like_training(
+            held_out, even_size(len(held_out), most) if hasattr(held_out, "__len__") else most
+        )
 
     def _samples_of_a_batch(self) -> int:
         return self.training_batch_size if self.calibration_batch_size is None else self.calibration_batch_size

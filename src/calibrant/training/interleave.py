@@ -279,7 +279,7 @@ def after(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 def set_epoch(loader: Iterable[Any], epoch: int) -> None:
     """Set the epoch of samplers such as DistributedSampler, which do not reshuffle by themselves."""
-    for part in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
+    for part in (loader, *_samplers(loader)):
         if callable(setter := getattr(part, "set_epoch", None)):
             setter(epoch)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,11 @@ def named_layer(model: nn.Module, layer: str | nn.Module) -> nn.Module:
     if not any(module is layer for module in modules.values()):
         raise ValueError(f"layer {type(layer).__name__} is not part of the model: pass one of its modules, or a name")
     return layer
+
+
+def eagerly() -> Any:
+    """Run without compilation, in a ``with`` statement: code that is already compiled does not see a new hook."""
+    return torch.compiler.set_stance("force_eager")
 
 
 def find_layer(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
@@ -58,7 +63,7 @@ def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn
 
     hooks = [module.register_forward_hook(keep) for module in model.modules()]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), eagerly():
             return made, run().detach()
     finally:
         for hook in hooks:
@@ -82,12 +87,18 @@ def divide_layer(layer: nn.Module, temperature: float) -> None:
         weights.div_(temperature)
 
 
-def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
-    """Make a model divide its logits, in its last layer if possible, otherwise by scaling its output."""
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> Tensor:
+    """Make a model divide its logits, in its last layer if possible, otherwise by scaling its output.
+
+    Returns:
+        The weight or the buffer that was changed.
+    """
     if layer is not None and can_be_scaled(model, layer):
         divide_layer(layer, temperature)
-    else:
-        scale_output(model if output is None else output, temperature)
+        return cast(Tensor, layer.weight)
+    scaled = model if output is None else output
+    scale_output(scaled, temperature)
+    return cast(Tensor, getattr(scaled, BUFFER))
 
 
 def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
@@ -114,6 +125,7 @@ def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
     first = next(model.parameters(), torch.empty(0))
     model.register_buffer(BUFFER, torch.tensor(temperature, dtype=torch.float32, device=first.device))
     model.register_forward_hook(_divide)
+    torch.compiler.reset()  # what is compiled does not see a new hook
 
 
 def _divide(module: nn.Module, _: Any, output: Any) -> Any:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from calibrant.training.interleave import InterleavedLoader, interleave
-from calibrant.training.split import Labels, interleaved_split
+from calibrant.training.split import EvenBatches, Labels, interleaved_split
 
 
 class InterleavedDataModule(lightning.LightningDataModule):
@@ -20,6 +20,9 @@ class InterleavedDataModule(lightning.LightningDataModule):
     with batches of W times B sees. If W does not divide the number of training samples, up to W - 1 of them are seen
     twice in an epoch, so that no process waits for another; evaluation sees every sample once.
 
+    The sizes of calibration batches on a process differ by at most one: 129 samples in batches of 128 become 65 and 64,
+    since an objective of one sample is noise. With several processes their boundaries may differ from those of one.
+
     Args:
         train: Training data; samples are ``(inputs, target)``.
         validation: Data to validate on, if any.
@@ -27,7 +30,7 @@ class InterleavedDataModule(lightning.LightningDataModule):
         predict: Data to predict, if any: samples with or without target.
         batch_size: Number of samples for the NLL per step and process.
         calibration_fraction: Share of ``train`` to hold out; 0 holds out nothing and gives plain batches.
-        calibration_batch_size: Number of samples for the objective per step and process; ``batch_size`` by default.
+        calibration_batch_size: Most samples for the objective per step and process; ``batch_size`` by default.
         calibration_every: Give a calibration batch every k-th step only.
         seed: Seed of the split and of the order.
         stratify: Label of every sample of ``train``, to hold out the same share of every class.
@@ -101,7 +104,7 @@ class InterleavedDataModule(lightning.LightningDataModule):
         calibration, (processes, _) = self.calibration_part, self._place()
         self._loader = interleave(
             self._shuffled(self.train_part, self.batch_size, drop_last=self.drop_last),
-            None if calibration is None else self._shuffled(calibration, self.calibration_batch_size),
+            None if calibration is None else self._shuffled(calibration, self.calibration_batch_size, even=True),
             calibration_every=self.calibration_every,
             # The objective sees all processes.
             minimum_samples=None if self.minimum_samples is None else math.ceil(self.minimum_samples / processes),
@@ -120,8 +123,12 @@ class InterleavedDataModule(lightning.LightningDataModule):
         """Batches to predict."""
         return self._in_order("predict")
 
-    def _shuffled(self, dataset: Dataset[Any], batch_size: int, *, drop_last: bool = False) -> DataLoader[Any]:
+    def _shuffled(
+        self, dataset: Dataset[Any], batch_size: int, *, drop_last: bool = False, even: bool = False
+    ) -> DataLoader[Any]:
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, *self._place(), seed=self.seed)
+        if even:
+            return DataLoader(dataset, batch_sampler=EvenBatches(sampler, batch_size), **self._loader_options)
         return DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=drop_last, **self._loader_options)
 
     def _in_order(self, name: str) -> DataLoader[Any]:

@@ -1,12 +1,14 @@
 """Hold out a part of the training data for the calibration objective."""
 
-from collections.abc import Sequence, Sized
+import math
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any, overload
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, Sampler, Subset
 
+from calibrant import inputs
 from calibrant.training.ignored import ENOUGH
 
 Labels = Tensor | Sequence[int]
@@ -81,6 +83,42 @@ def interleaved_split(
     if isinstance(data, int):
         return train, calibration
     return Subset(data, train.tolist()), Subset(data, calibration.tolist())
+
+
+class EvenBatches(Sampler[list[int]]):
+    """Batches of a sampler whose sizes differ by at most one and are at most ``batch_size``.
+
+    An objective of a batch of one or two samples is noise, or not defined.
+
+    Example:
+        >>> [len(batch) for batch in EvenBatches(range(129), 128)]
+        [65, 64]
+    """
+
+    def __init__(self, sampler: Any, batch_size: int) -> None:
+        inputs.check_count("batch_size", batch_size)
+        self.sampler = sampler
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.sampler) / self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.tensor(list(self.sampler))
+        return (batch.tolist() for batch in order.tensor_split(len(self)))
+
+
+def even_size(samples: int, most: int) -> int:
+    """Batch size of at most ``most`` whose last batch is at least three quarters full, for loaders that take no sizes.
+
+    Example:
+        >>> even_size(129, 128)
+        65
+    """
+    if samples <= most:
+        return most
+    sizes = (math.ceil(samples / count) for count in range(math.ceil(samples / most), 2 * samples // most + 1))
+    return next((size for size in sizes if size >= ENOUGH and 4 * (-samples % size) <= size), most)
 
 
 def _stratified(order: Tensor, stratify: Labels, held_out: int) -> Tensor:

@@ -80,6 +80,7 @@ class TemperatureLoop:
         self.over_fits = patience == 0
         self.log_temperature = 0.0
         self.largest_logit = 0.0
+        self.prior = 0.0  # what trained_at() returns until the first held-out logits
         self._entries: list[_Entry] = []
         self._fresh = 0
         self._best = 0.0
@@ -87,10 +88,10 @@ class TemperatureLoop:
         self._lowest_at = 0
         self._has_learned = False
 
-    def anew(self) -> "TemperatureLoop":
-        """A loop with the same settings that keeps only the largest logit."""
+    def anew(self, trained_at: float) -> "TemperatureLoop":
+        """A loop with the same settings for a finished network, which was trained at ``trained_at`` (a logarithm)."""
         loop = TemperatureLoop(self.criterion, samples=self.samples, damping=self.damping, patience=self.patience)
-        loop.largest_logit = self.largest_logit
+        loop.largest_logit, loop.prior = self.largest_logit, trained_at
         return loop
 
     @property
@@ -171,7 +172,9 @@ class TemperatureLoop:
         This is T of the last step, unless earlier weights were put back since: their logits have another scale, and T
         was then smaller by about as much.
         """
-        if not self.over_fits or not self._entries or not len(logits):
+        if not self._entries:
+            return self.prior
+        if not self.over_fits or not len(logits):
             return self.log_temperature
         now, last = (float(rows.double().std(1).mean()) for rows in (logits, self.buffer()[0]))
         change = math.log(now / last) if now > 0 and last > 0 else 0.0
@@ -181,6 +184,7 @@ class TemperatureLoop:
         """Everything needed to continue, in tensors and numbers."""
         return {
             "log_temperature": self.log_temperature, "largest_logit": self.largest_logit, "fresh": self._fresh,
+            "prior": self.prior,
             "entries": [tuple(entry) for entry in self._entries], "over_fits": self.over_fits, "best": self._best,
             "log_loss": self._log_loss, "lowest": self._lowest, "lowest_at": self._lowest_at,
             "has_learned": self._has_learned,
@@ -189,7 +193,7 @@ class TemperatureLoop:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state."""
         self.log_temperature, self.largest_logit = state["log_temperature"], state["largest_logit"]
-        self._fresh = state["fresh"]
+        self._fresh, self.prior = state["fresh"], state.get("prior", 0.0)
         self._entries = [_Entry(*entry) for entry in state["entries"]]
         self.over_fits, self._best = state["over_fits"], state["best"]
         self._log_loss, self._lowest, self._lowest_at = state["log_loss"], state["lowest"], state["lowest_at"]

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sized
 from operator import length_hint
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
 from torch.utils.data import RandomSampler, SequentialSampler, Subset
 
 # A warning located in a framework would be silenced with the framework's own.
@@ -18,6 +20,8 @@ FEWEST_STEPS, NEAR_ONE = 100, 0.1
 # The rows that Dataset.select of Hugging Face took are private, so contents are compared. Data may naturally have a
 # few equal samples. Reading this many bytes of each data set takes about a second.
 USUAL_REPEATS, MOST_BYTES = 0.05, 2**24
+# Relative change of the last layer that is more than rounding to another precision.
+NOTICED = 0.01
 
 
 class CalibrationWarning(UserWarning):
@@ -40,12 +44,29 @@ def place_of_call() -> Place:
     return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__", ""))
 
 
+class Divided:
+    """The weights that ``finish()`` divided, and their norm since then."""
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights
+        self.norm = self._norm()
+
+    def has_changed(self) -> bool:
+        """Whether other weights were loaded, or these trained, since then; another precision is no change."""
+        return not math.isclose(self._norm(), self.norm, rel_tol=NOTICED / 2)
+
+    def _norm(self) -> float:
+        local = getattr(self.weights, "to_local", self.weights.detach)()  # the part of this process, if it is sharded
+        return float(torch.linalg.vector_norm(local.float()))
+
+
 class Reminder:
     """Reminds the user of ``finish()`` when a loss is gone and logits are not divided by its temperature."""
 
     def __init__(self, on: bool) -> None:
         self.on = on
         self.place = place_of_call()
+        self.divided: Divided | None = None
         self.expect(1.0, 1.0, 0)
 
     def expect(self, temperature: float, best: float, steps: int) -> None:
@@ -61,6 +82,12 @@ class Reminder:
                 f"training ended without finish(): the model's logits are not divided by the temperature of held-out "
                 f"data, {temperature:.3g}, and are {'over' if temperature > 1 else 'under'}-confident. Call "
                 "finish(held_out_loader) on the loss",
+                self.place,
+            )
+        elif self.on and self.divided is not None and self.divided.has_changed():
+            warn(
+                "the model's weights have changed since finish(): weights saved before it are not divided by the "
+                "temperature. Load weights saved after it, or call finish(held_out_loader) again",
                 self.place,
             )
 

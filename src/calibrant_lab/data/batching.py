@@ -1,7 +1,7 @@
 """Batches of a pass over the data, and the random generator of a pass."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ def generator_of_pass() -> torch.Generator:
 class Batches:
     """A loader of all samples, or of those at ``indices``, in order; with ``shuffle`` in a new order each pass.
 
-    ``batch`` returns inputs and labels of some rows. Without shuffling, torch's global generator is not used.
+    ``batch`` returns inputs and labels of some rows. Without shuffling, torch's global generator is not used. With
+    ``even``, the sizes of batches differ by at most one, and none is much smaller than ``batch_size``.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Batches:
         *,
         indices: Tensor | None = None,
         shuffle: bool = False,
+        even: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -38,6 +40,7 @@ class Batches:
         self._batch_size = batch_size
         self._batch = batch
         self._shuffle = shuffle
+        self._even = even
         if not len(self._indices):
             raise ValueError("there are no samples to batch: give at least one")
 
@@ -46,7 +49,10 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         order = self._order(generator_of_pass() if self._shuffle else None)
-        return map(self._batch, order.split(self._batch_size))
+        return map(self._batch, self._parts(order))
+
+    def _parts(self, rows: Tensor) -> Sequence[Tensor]:
+        return rows.tensor_split(len(self)) if self._even else rows.split(self._batch_size)
 
     def _order(self, generator: torch.Generator | None) -> Tensor:
         if not self._shuffle:

@@ -46,10 +46,14 @@ class ImageSamples:
         self._plain = partial(ImageBatches, images, mean=mean, std=std)
         self._augmented = partial(self._plain, shuffle=True, crop_padding=crop_padding, flip=flip)
 
-    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "ImageBatches":
+    def batches(
+        self, size: int, rows: Tensor | None = None, *, training: bool = False, even: bool = False
+    ) -> "ImageBatches":
         """Batches of the rows; shuffled, cropped and flipped for training."""
         # Without augmentation only memory limits the size; larger batches need fewer calls.
-        return self._augmented(size, indices=rows) if training else self._plain(EVALUATION_BATCH, indices=rows)
+        if training:
+            return self._augmented(size, indices=rows, even=even)
+        return self._plain(EVALUATION_BATCH, indices=rows, even=even)
 
     def content(self) -> Iterable[Tensor]:
         """Labels and pixels."""
@@ -73,6 +77,7 @@ class ImageBatches(Batches):
         *,
         indices: Tensor | None = None,
         shuffle: bool = False,
+        even: bool = False,
         mean: Sequence[float] = (0.0,),
         std: Sequence[float] = (1.0,),
         crop_padding: int = 0,
@@ -86,7 +91,7 @@ class ImageBatches(Batches):
             )
         if crop_padding < 0:
             raise ValueError(f"crop_padding must be 0 or more, got {crop_padding}")
-        super().__init__(len(pixels), batch_size, self._augmented, indices=indices, shuffle=shuffle)
+        super().__init__(len(pixels), batch_size, self._augmented, indices=indices, shuffle=shuffle, even=even)
         self.crop_padding = crop_padding
         self.flip = flip
         # (N, H, W, C)
@@ -102,8 +107,8 @@ class ImageBatches(Batches):
         places = 2 * self.crop_padding + 1
         corners = torch.randint(places, (len(order), 2), generator=generator) if self.crop_padding else None
         flipped = torch.randint(2, (len(order),), generator=generator).bool() if self.flip else None
-        choices = (repeat(None) if one is None else one.split(self._batch_size) for one in (corners, flipped))
-        return map(self._augmented, order.split(self._batch_size), *choices)
+        choices = (repeat(None) if one is None else self._parts(one) for one in (corners, flipped))
+        return map(self._augmented, self._parts(order), *choices)
 
     def _augmented(
         self, rows: Tensor, corners: Tensor | None = None, flipped: Tensor | None = None

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from calibrant_lab.data.batching import Batches
 
@@ -22,13 +22,17 @@ class Samples(Protocol):
 
     labels: Tensor
 
-    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> Iterable[tuple[Any, Tensor]]:
+    def batches(
+        self, size: int, rows: Tensor | None = None, *, training: bool = False, even: bool = False
+    ) -> Iterable[tuple[Any, Tensor]]:
         """Batches ``(inputs, labels)``; the result can be iterated any number of times.
 
         Args:
             size: Samples per batch.
             rows: Indices of the samples to use; by default all.
             training: Whether to shuffle and augment the samples.
+            even: Whether to make the last batch as large as the others, to within one sample, by making all smaller:
+                129 samples in batches of 128 become 65 and 64. An objective on held-out batches needs that.
         """
 
     def content(self) -> Iterable[Tensor]:
@@ -57,11 +61,12 @@ class TensorSamples:
         if len(wrong := (~self.x.isfinite()).nonzero()):
             raise ValueError(f"row {int(wrong[0, 0])} has a NaN or infinite input: remove or replace such values")
 
-    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> Batches:
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False, even: bool = False) -> Batches:
         """Batches of the rows, shuffled for training."""
         return Batches(
-            len(self.labels), size, lambda chosen: (self.x[chosen], self.labels[chosen]), indices=rows, shuffle=training
-        )
+            len(self.labels), size, lambda chosen: (self.x[chosen], self.labels[chosen]), indices=rows,
+            shuffle=training, even=even,
+        )  # fmt: skip
 
     def content(self) -> Iterable[Tensor]:
         """Inputs and labels."""
@@ -96,12 +101,20 @@ class DatasetSamples:
         self.collate = collate
         self.workers = workers
 
-    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> "DataLoader[Any]":
+    def batches(
+        self, size: int, rows: Tensor | None = None, *, training: bool = False, even: bool = False
+    ) -> "DataLoader[Any]":
         """A ``DataLoader`` of the rows."""
         chosen: Any = self.augmented if training else self.dataset
+        part = chosen if rows is None else Subset(chosen, rows.tolist())
+        batching: dict[str, Any] = {"batch_size": size, "shuffle": training}
+        if even:
+            from calibrant.training.split import EvenBatches  # imports torch's compiler, which takes two seconds
+
+            batching = {"batch_sampler": EvenBatches(RandomSampler(part) if training else range(len(part)), size)}
         return DataLoader(
-            chosen if rows is None else Subset(chosen, rows.tolist()), size, shuffle=training,
-            num_workers=self.workers, collate_fn=self.collate, pin_memory=torch.accelerator.is_available(),
+            part, **batching, num_workers=self.workers, collate_fn=self.collate,
+            pin_memory=torch.accelerator.is_available(),
         )  # fmt: skip
 
     def content(self) -> Iterable[Tensor]:

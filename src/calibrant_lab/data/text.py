@@ -59,11 +59,11 @@ class TokenisedPairs:
         self.flat = {name: torch.from_numpy(np.concatenate(found)) for name, found in sorted(parts.items())}
         self.starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
 
-    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False) -> Batches:
+    def batches(self, size: int, rows: Tensor | None = None, *, training: bool = False, even: bool = False) -> Batches:
         """Batches of the rows, each padded to its longest pair; shuffled for training."""
         return Batches(
             len(self.labels), size, lambda chosen: (self.padded(chosen), self.labels[chosen]), indices=rows,
-            shuffle=training,
+            shuffle=training, even=even,
         )  # fmt: skip
 
     def content(self) -> Iterable[Tensor]:

@@ -16,6 +16,10 @@ from calibrant_lab.recipes import recipe
 from calibrant_lab.recipes.base import Recipe
 from calibrant_lab.settings import FilePath, Settings, no_such_setting
 
+# How held-out samples are divided into batches, for the identity of trials that have them. Before, it was not part of
+# the identity, and the last batch of a pass could be as small as one sample.
+HELD_OUT = "batches of equal size"
+
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
@@ -85,7 +89,7 @@ class Configuration:
 
         A setting that all recipes have counts only if it differs from its default, so that settings added later do not
         change the identity of existing trials. A file counts by its content, a user's recipe by the name of its file,
-        not its location.
+        not its location. ``HELD_OUT`` changes when a change of the held-out batches makes trials of another kind.
 
         Example:
             >>> configure("mnist").identity
@@ -96,7 +100,7 @@ class Configuration:
         settings = kept | {name: digest for name, digest in self.files if name in kept}
         counted = [
             plugins.short(self.recipe), plugins.short(self.method), self.seed, _canonical(dict(self.options)),
-            _canonical(settings),
+            _canonical(settings), *([HELD_OUT] if self.of_method.holds_out else []),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 

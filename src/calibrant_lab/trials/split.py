@@ -61,7 +61,7 @@ def make_loaders(configuration: Configuration, data: Data, *, minimum_samples: i
     train, calibration = data.train.batches(size, parts.train, training=True), None
     if parts.calibration is not None:
         held_out_size = configuration.settings.calibration_batch_size or size
-        calibration = data.train.batches(held_out_size, parts.calibration, training=True)
+        calibration = data.train.batches(held_out_size, parts.calibration, training=True, even=True)
     validation = data.train.batches(size, parts.validation) if own is None else own.batches(size)
     small = isinstance(data.test, TensorSamples)
     test = data.test.batches(max(size, PREDICTED_AT_ONCE // data.test.x[0].numel()) if small else size)

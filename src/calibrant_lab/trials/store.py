@@ -127,7 +127,10 @@ class Trial:
             try:
                 configuration = from_dict(found)
                 if configuration.identity != self.identity:
-                    raise ValueError("its settings do not match the name of its folder")
+                    raise ValueError(
+                        "its settings do not match the name of its folder, as in earlier trials with held-out data, "
+                        "which had other batches"
+                    )
             except plugins.UnknownNameError as error:
                 raise UnknownTrialError(path, str(error)) from error
             except ValueError as error:

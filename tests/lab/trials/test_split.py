@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
-from calibrant_lab.data.samples import Data
+from calibrant_lab.data.images import Images, ImageSamples
+from calibrant_lab.data.samples import Data, DatasetSamples
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.split import make_loaders, split
 
@@ -56,11 +58,30 @@ def test_batches_have_the_sizes_of_the_configuration() -> None:
     loaders = make_loaders(configuration, Data(rows(1437), rows(360)), minimum_samples=3)
     assert loaders.calibration is not None
     sizes = [[len(labels) for _, labels in part] for part in (loaders.train, loaders.calibration)]
-    assert sizes == [[100] * 11 + [64], [50, 50, 29]]
+    assert sizes == [[100] * 11 + [64], [43, 43, 43]]
     assert [sum(len(labels) for _, labels in part) for part in (loaders.validation, loaders.test)] == [144, 360]
     assert {name: loaders.description[name] for name in ("train", "calibration", "validation")} == {
         "train": 1164, "calibration": 129, "validation": 144,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["rows", "data set", "images"])
+def test_held_out_batches_have_nearly_equal_sizes_and_the_same_samples_for_every_method(kind: str) -> None:
+    x, y = rows(1437)
+    given = {
+        "rows": (x, y), "data set": DatasetSamples(TensorDataset(x, y), labels=y),
+        "images": ImageSamples(Images(torch.zeros(1437, 1, 2, 2, dtype=torch.uint8), y), crop_padding=1, flip=True),
+    }  # fmt: skip
+    seen = []
+    for method in ("esd", "mmce", "sb-ece", "loop"):
+        loader = make_loaders(configure("digits", method), Data(given[kind], rows(360)), minimum_samples=3).calibration
+        assert loader is not None
+        torch.manual_seed(0)
+        passes = [[labels.tolist() for _, labels in loader] for _ in range(2)]
+        assert [sorted(map(len, one)) for one in passes] == [[64, 65], [64, 65]]  # 129 in batches of 128
+        assert passes[0] != passes[1]
+        seen.append(passes)
+    assert all(one == seen[0] for one in seen)
 
 
 def test_the_fingerprint_tells_data_apart() -> None:

@@ -16,6 +16,7 @@ from calibrant.files import FileError, read_json, write_json
 from calibrant_lab import plugins
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.settings import Settings
+from calibrant_lab.trials import configuration
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import configure, from_dict
 from calibrant_lab.trials.provenance import made_with
@@ -25,6 +26,7 @@ from tests.lab.made_trials import failed, finished, halfway, held_by_another_pro
 # Taken once: trials that are stored must be found again by later versions.
 GOLDEN = {
     "8157fbfe6a7c45a4": configure("mnist"),
+    "8f1eb8ba7e57947c": configure("mnist", "esd"),
 }
 OTHER_VALUES: dict[str, Any] = {
     "model": "resnet20", "batchnorm": "freeze", "mean": (0.5,), "std": (0.5,), "precision": "bf16-mixed",
@@ -49,6 +51,17 @@ def test_every_setting_makes_another_trial(name: str) -> None:
     plain = not value if isinstance(value, bool) else value + 1 if isinstance(value, int | float) else None
     other = OTHER_VALUES.get(name, plain)
     assert configure("mnist", settings={name: other}).identity != configure("mnist").identity
+
+
+def test_a_trial_with_earlier_held_out_batches_is_another_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    esd, now = configure("digits", "esd"), configure("digits", "esd").identity
+    with monkeypatch.context() as earlier:
+        earlier.setattr(configuration, "HELD_OUT", "batches of any size")
+        trial = finished(store, configure("digits", "esd"))
+        assert trial.identity != now
+    assert store.result(esd) is None
+    with pytest.raises(FileError, match=r"as in earlier trials with held-out data, .*: delete its folder, then run"):
+        Trial(trial.folder).result()
 
 
 def test_recipe_method_options_and_seed_make_another_trial() -> None:
