@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 Array = np.ndarray[tuple[int, ...], np.dtype[np.floating[Any]]]
 
 

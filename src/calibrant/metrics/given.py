@@ -98,7 +98,7 @@ def distributions(values: Array) -> Array:
     if values.ndim < 2 or values.shape[-1] < 2:
         raise ValueError(f"probabilities must have shape (..., N, C) with C at least 2, got {values.shape}")
     total = values @ np.ones(values.shape[-1], values.dtype)  # several times as fast as sums of short rows
-    if total.size and not (1 - TOLERANCE <= total.min() and total.max() <= 1 + TOLERANCE):
+    if total.size and not (total.min() >= 1 - TOLERANCE and total.max() <= 1 + TOLERANCE):
         raise ValueError("probabilities must sum to 1 over the last dimension: pass the softmax of the logits")
     return values
 
