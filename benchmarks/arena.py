@@ -6,12 +6,14 @@
     python -m benchmarks.arena speed      # times of ours against its peers, writes OUT/speed.md
 
 ``--data`` takes folders of ``.npz`` files and ``.h5`` files of CalArena (`benchmarks/arena_data.py` has the layouts).
+By default, these are ``arena`` and ``logits`` in the folder that CALIBRANT_DATA names ("Data sets" in CONTRIBUTING.md).
 Every result is kept in the file of ``--runs`` and not computed again; an interrupted command goes on where it was.
 ``--methods`` and ``--groups`` are parts of names: ``calibrant`` or ``temperature``, ``networks`` or ``binary``. The
 extra ``peers`` installs what is compared.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,14 +28,13 @@ from benchmarks.tables import RESULTS, markdown
 
 # In the order of the sections; the first that has pairs has every number and the figure.
 PARTS = ["held-out", "seen", "development"]
-SHARED = RESULTS.parent.parent / "shared" / "data"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the arena, or one of its parts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.arena", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip # noqa: E501
     parser.add_argument("what", nargs="?", choices=["run", "table", "speed"], default="run")
-    parser.add_argument("--data", nargs="+", type=Path, default=[SHARED / "arena", SHARED / "logits"])
+    parser.add_argument("--data", nargs="+", type=Path, default=_data())
     parser.add_argument("--methods", nargs="+", default=[], help="parts of names; all by default")
     parser.add_argument("--groups", nargs="+", default=[], help="parts of names of groups; all by default")
     parser.add_argument("--pairs", nargs="+", choices=PARTS, default=PARTS)
@@ -51,6 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not any(result["method"] == NOTHING for result in found):
         sys.exit(f"{options.runs} has no results of these pairs: run the arena first")
     publish(mine, found, options.out)
+
+
+def _data() -> list[Path]:
+    folder = os.environ.get("CALIBRANT_DATA")
+    return [Path(folder) / "arena", Path(folder) / "logits"] if folder else []
 
 
 def _named(name: str, parts: Sequence[str]) -> bool:

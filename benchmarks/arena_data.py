@@ -151,7 +151,8 @@ def cases(folders: Iterable[Path], which: Sequence[str] = ("held-out", "seen", "
     """Every case of some folders or ``.h5`` files that belongs to some parts."""
     found = [case for folder in folders for case in _of(folder)]
     if not found:
-        raise FileNotFoundError(f"no predictions in {', '.join(map(str, folders)) or 'no folder'}: see arena_data.py")
+        given = ", ".join(map(str, folders)) or "no folder"
+        raise FileNotFoundError(f"no predictions in {given}: give --data, or set CALIBRANT_DATA (see CONTRIBUTING.md)")
     return [case for case in found if case.part in which]
 
 

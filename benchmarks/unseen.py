@@ -56,7 +56,7 @@ Scores = dict[str, float]
 
 
 def run(chosen: Unseen, pool: Pool, seed: int) -> dict[str, Any]:
-    """Train with each loss; scores of the methods, whether CalibratedLoss saw over-fitting, and warnings given."""
+    """Train with each loss; scores of the methods, whether CalibratedLoss saw overfitting, and warnings given."""
     parts = split(pool, seed)
     batches, held_out = (Batches(part, chosen.batch_size) for part in (parts.train, parts.held_out))
 
@@ -150,7 +150,7 @@ def section(chosen: Unseen, pool: Pool, runs: list[dict[str, Any]]) -> str:
 
 {markdown(["", *heading[1:5]], differences)}
 
-CalibratedLoss saw over-fitting with {seen} of {len(runs)} seeds that were run.
+CalibratedLoss saw overfitting with {seen} of {len(runs)} seeds that were run.
 
 {verdicts(chosen.rule, pairs, over_fits=seen > len(runs) / 2)}
 
@@ -170,24 +170,24 @@ def verdicts(rule: str, pairs: dict[tuple[str, str], dict[str, Paired]], *, over
     others = [f"({other}): {_held(failed[other])}" for other in (BEYOND_CHANCE, ON_AVERAGE) if other != rule]
     smoothed = [pairs[SMOOTHED, other] for other in (AFTER, LOOP)]
     helps = all(_lower(one["log_loss"]) and one["accuracy"].difference > 0 for one in smoothed)
-    second = f"not tested** (otherwise {_held(not helps)}), since over-fitting is seen with most seeds"
-    return f"""- First claim: **{_held(failed[rule])}**. Written down as failing: {rule}.
+    second = f"not tested** (otherwise {_held(not helps)}): the rule excludes overfitting with most seeds"
+    return f"""- First claim: **{_held(failed[rule])}**. Rule written beforehand: it fails if {rule}.
 - The same by the rule of another set {"; ".join(others)}.
 - Second claim: **{second if over_fits else f"{_held(not helps)}**"}."""
 
 
 def page(sections: dict[str, str]) -> str:
     """All sets, and the record of the first run."""
-    return f"""# Data sets never tried before
+    return f"""# CalibratedLoss on unseen data sets
 
 For each of these sets a reviewer chose the data, a network and a recipe, and wrote them down before anything was run on
 the data. The reviewers of the second and third sets knew the results of those before. `python -m benchmarks.unseen`
 runs all sets and writes this page, except for records of the method as it was before.
 
 **Two claims.** The first: CalibratedLoss is no worse than NLL + temperature, and better in accuracy and log loss where
-it sees over-fitting with most seeds. When it fails was written down for each set beforehand. The second: with label
-smoothing (0.05) as its loss, CalibratedLoss is better still where the NLL hardly over-fits, that is, where
-CalibratedLoss with its own loss sees over-fitting with fewer than half of the seeds. It fails unless log loss is lower
+it sees overfitting with most seeds. When it fails was written down for each set beforehand. The second: with label
+smoothing (0.05) as its loss, CalibratedLoss is better still where the NLL hardly overfits, that is, where
+CalibratedLoss with its own loss sees overfitting with fewer than half of the seeds. It fails unless log loss is lower
 with p < 0.05, and accuracy higher on average, than those of NLL + temperature and than those of CalibratedLoss. Label
 smoothing was run on none of these sets before this was written down.
 
@@ -202,7 +202,7 @@ corrected for the number of tests. The accuracy of NLL + temperature is that of 
 
 Measured with the method as it was before a change of 17 November 2026: the temperature could fall below 1, from the
 first steps on. The method lost. The cause found was that a temperature below 1 acts as a higher learning rate does, and
-the method was changed: the temperature is 1 until the network over-fits, and never below 1. What follows is the page as
+the method was changed: the temperature is 1 until the network overfits, and never below 1. What follows is the page as
 it was; its command no longer gives these numbers.
 
 {FIRST_RUN.read_text(encoding="utf-8").strip()}
@@ -225,8 +225,8 @@ ECE 3.32 %, log loss 2.2820 and Brier 0.6549, and the first claim was not refute
 
 ## {FLIGHTS.title}
 
-A third set, on which no form of the method had been tried, with two lengths of training. It was run once, and this is
-what came out.
+A third set, on which no form of the method had been tried, with two lengths of training. It was run once, with
+the results below.
 
 {sections["flights"]}
 

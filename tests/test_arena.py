@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import arena, arena_fresh_networks, arena_fresh_second, arena_fresh_tables
+from benchmarks import arena, arena_fresh, arena_fresh_networks, arena_fresh_second, arena_fresh_tables
 from benchmarks.arena_data import (
     DEVELOPMENT_NETWORKS,
     DEVELOPMENT_SETS,
@@ -377,3 +377,16 @@ def test_the_command_writes_table_figure_and_json_and_resumes(tmp_path: Path) ->
     arena.main(["table", *options])
     assert (tmp_path / "runs.jsonl").read_text(encoding="utf-8") == before
     assert (tmp_path / "out" / "arena.md").read_text(encoding="utf-8") == text
+
+
+def test_fresh_networks_without_their_data_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arena_fresh.main([str(tmp_path), "--data", str(tmp_path), "--only", "networks/mnist-two"])
+    assert "mnist-two is left out: " in capsys.readouterr().err
+
+
+def test_without_a_folder_the_option_and_the_variable_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CALIBRANT_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match="give --data, or set CALIBRANT_DATA"):
+        arena.main(["table", "--out", str(tmp_path)])

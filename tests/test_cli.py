@@ -1,5 +1,6 @@
 """Every command for itself: its help, and one line about an option that is wrong."""
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from calibrant.cli import SUMMARIES, app, main
 
 NAMES = (
     "--logits", "--probabilities", "--target", "--confidence", "--correct", "--prediction", "--weight", "--classes",
-    "--ignore-index", "--percent",
+    "--positive", "--ignore-index", "--percent",
 )  # fmt: skip
 # Command -> options that its help explains.
 COMMANDS = {
@@ -83,6 +84,43 @@ def test_the_list_of_commands_describes_all_and_imports_no_laboratory() -> None:
         assert SUMMARIES.get(name, "").startswith(" ".join(line.split()[2:5])) or name not in SUMMARIES
         assert len(line.split()) > 4
     assert SUMMARIES.keys() == {command.name for command in entry_points(group="calibrant.commands")}
+
+
+def test_without_extras_every_command_and_option_names_the_one_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n0.6,1\n")
+    lab = ["demo", "recipes", "recipes digits", "train --recipe digits", "reproduce table1", "report runs"]
+    lab += ["runs list", "runs show a", "runs prune", "runs export a.json", "runs convert a"]
+    needed = dict.fromkeys(lab, "pip install 'calibrant[lab]'") | {
+        "evaluate p.csv --report r.html": "pip install 'calibrant[report]'",
+        "evaluate p.csv --engine spark": 'pip install "calibrant[spark]"',
+        "evaluat p.csv": "evaluate",
+        "evaluate p.csv --draws 20": "",
+        "demo --help": "",
+    }
+    code = (
+        "import json, sys\n"
+        "from importlib.machinery import PathFinder\n"
+        "extras = {'lightning', 'tensorboard', 'matplotlib', 'jinja2', 'pydantic', 'filelock', 'PIL', 'pyspark',\n"
+        "          'torchmetrics', 'transformers', 'datasets', 'ray', 'onnx', 'pyarrow', 'pandas', 'polars'}\n"
+        "find = PathFinder.find_spec\n"
+        "PathFinder.find_spec = lambda name, *more: None if name in extras else find(name, *more)\n"
+        "from calibrant.cli import main\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    try:\n"
+        "        main(command.split())\n"
+        "    except SystemExit as ended:\n"
+        "        print(ended.code, file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-c", code, json.dumps(list(needed))]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    said = iter(result.stderr.splitlines())
+    for arguments, remedy in needed.items():
+        if remedy:
+            line = next(said)
+            assert line.startswith("calibrant: "), arguments
+            assert remedy in line, arguments
+        assert next(said) == ("2" if remedy else "0"), arguments
+    assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
 
 
 @pytest.mark.slow

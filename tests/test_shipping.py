@@ -31,7 +31,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     found: dict[str, Any] = {"__name__": "guide"}
-    for snippet in (*snippets("Shipping a calibrator"), "import torch"):
+    for snippet in (*snippets("Deploy a calibrator"), "import torch"):
         exec(snippet, found)  # noqa: S102 (our own guide)
     return found
 

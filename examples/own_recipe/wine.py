@@ -1,4 +1,4 @@
-"""A user-defined recipe, objective and metric: scikit-learn's wine (178 rows of 13 numbers) with a small network."""
+"""A user-defined recipe, objective and metric: scikit-learn's wine with a small network."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from calibrant_lab import Data, Recipe
 
 
 def load() -> Data:
-    """Two thirds for training, one third for testing; validation and held-out rows are split off the first."""
+    """Two thirds to train, a third to test; validation and held-out rows come from the first."""
     found = load_wine()
     x, y = torch.tensor(found.data, dtype=torch.float32), torch.tensor(found.target)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
@@ -22,14 +22,18 @@ def load() -> Data:
 
 def build(data: Data, settings: Any) -> nn.Module:
     """An MLP; its width is the setting `hidden` of this recipe."""
-    return nn.Sequential(nn.Linear(13, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, data.classes))
+    hidden = settings.hidden
+    return nn.Sequential(nn.Linear(13, hidden), nn.ReLU(), nn.Linear(hidden, data.classes))
 
 
-wine = Recipe(load, build, epochs=30, batch_size=32, validation_fraction=0.3, calibration_fraction=0.3, hidden=64)
+wine = Recipe(
+    load, build, epochs=30, batch_size=32, hidden=64,
+    validation_fraction=0.3, calibration_fraction=0.3,
+)  # fmt: skip
 
 
 class SquaredGap(nn.Module):
-    """A user-defined objective: the square of mean confidence minus accuracy on a held-out batch."""
+    """A user-defined objective: squared mean confidence minus accuracy of a held-out batch."""
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the objective."""

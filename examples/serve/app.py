@@ -1,13 +1,13 @@
-"""Serve calibrated probabilities: ``CALIBRATOR=calibrator.safetensors uvicorn app:app`` in this folder."""
+"""Serve calibrated probabilities: ``CALIBRATOR=calibrator.safetensors uvicorn app:app``."""
 
-import os
+from os import getenv
 
 from fastapi import Body, FastAPI, HTTPException
 
 from calibrant import posthoc
 
 app = FastAPI(title="Calibrated probabilities")
-calibrator = posthoc.load(os.environ.get("CALIBRATOR", "calibrator.safetensors"), kind=posthoc.Calibrator)
+calibrator = posthoc.load(getenv("CALIBRATOR", "calibrator.safetensors"), kind=posthoc.Calibrator)
 
 
 @app.post("/predict")

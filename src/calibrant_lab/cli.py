@@ -22,7 +22,7 @@ def _require_packages() -> None:
     """Raise an error that names missing packages, before any work is done."""
     needed = ("lightning", "tensorboard", "matplotlib", "jinja2", "pydantic", "filelock")
     if missing := [name for name in needed if find_spec(name) is None]:
-        raise ImportError(f"the laboratory needs {', '.join(missing)}: pip install 'calibrant[lab]'")
+        raise ImportError(f"this command needs the extra lab, for {', '.join(missing)}: pip install 'calibrant[lab]'")
 
 
 def _store(folder: Path) -> "Store":

@@ -101,7 +101,7 @@ def _weights_and_biases(project: str, out: Path, name: str, configuration: Confi
     try:
         import wandb  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ImportError("--wandb needs the package wandb: pip install wandb") from error
+        raise ImportError("--wandb needs the package wandb: pip install 'calibrant[wandb]'") from error
     from lightning.pytorch.loggers import WandbLogger
 
     # An interrupted run continues as the same run.

@@ -163,7 +163,8 @@ def test_of_two_classes_the_same_is_judged_beyond_memory(tmp_path: Path, capsys:
         assert run("evaluate", tmp_path / "risks.csv", "--json", "--draws", 100, "--engine", engine) == 0
         models.append(json.loads(capsys.readouterr().out)["models"][0])
     memory, beyond = models
-    assert "the risks of class 1 are calibrated is rejected" in beyond["verdict"]
+    assert beyond["verdict"].startswith("The average gap of the risks of class 1 is +")
+    assert "The hypothesis that they are calibrated is rejected" in beyond["verdict"]
     for key in ("gap", "ece", "ks_error", "esd"):
         assert beyond["scores"][key]["value"] == pytest.approx(memory["scores"][key]["value"], rel=1e-6), key
         assert beyond["scores"][key]["convention"] == memory["scores"][key]["convention"], key
@@ -258,7 +259,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no file": ([], "give at least one file"),
     "missing": (["nope.npz"], "nope.npz: no such file"),
     "twice": (["sharp.npz", "./sharp.npz"], "the same file is given twice"),
-    "overwrite": (["sharp.npz", "--report", "sharp.npz"], "would overwrite"),
+    "overwrite": (["sharp.npz", "--report", "sharp.npz"], "would be overwritten: choose another --report"),
     "engine": (["sharp.npz", "--engine", "duckdb"], "reads only tables (.csv"),
     "report beyond memory": (
         ["pairs.csv", "--engine", "duckdb", "--report", "x.html"],

@@ -139,10 +139,58 @@ def test_a_history_that_is_something_else_is_left_alone(
     other.write_text("not a table")
     assert run(risks, "--history", other) == 2
     found = capsys.readouterr()
-    assert "is not a history that can be continued" in found.err
-    assert "calibrated is rejected" in " ".join(found.out.split())  # what was found is not lost
+    assert (found.out, found.err.count("\n")) == ("", 1)
+    assert "other.parquet: holds something else than a history: choose another --history" in found.err
     assert other.read_text() == "not a table"
     assert run(risks, "--history", tmp_path / "audits.txt") == 2
+
+
+@pytest.mark.parametrize(
+    "how", ["itself", "relative", "symlink", "hard link", "baseline", "in a folder", "other table"]
+)
+def test_a_history_never_overwrites_another_file(
+    risks: Path,
+    baseline: Path,
+    tmp_path: Path,
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given, history = risks, tmp_path / "link.csv"
+    monkeypatch.chdir(tmp_path)
+    match how:
+        case "itself":
+            history = risks
+        case "relative":
+            history = Path("risks.csv")
+        case "symlink":
+            history.symlink_to(risks)
+        case "hard link":
+            history.hardlink_to(risks)
+        case "baseline":
+            history.symlink_to(baseline)
+        case "in a folder":
+            (tmp_path / "parts").mkdir()
+            history = write(tmp_path / "parts" / "a.csv", {"y_prob": [0.1, 0.7, 0.4], "y_true": [0, 1, 1]})
+            given = tmp_path / "parts"
+        case "other table":
+            history = write(tmp_path / "customers.csv", {"name": ["Ada"], "samples": [3]})
+    before = history.read_bytes()
+    assert run(given, "--baseline", baseline, "--history", history) == 2
+    found = capsys.readouterr()
+    assert (found.out, found.err.count("\n")) == ("", 1)
+    assert "choose another --history" in found.err
+    assert history.read_bytes() == before
+
+
+def test_a_history_that_cannot_be_written_is_refused_at_once(
+    risks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    assert run(risks, "--history", tmp_path / "folder.csv") == 2
+    found = capsys.readouterr()
+    assert "is a folder: choose the name of a file in it" in found.err
+    assert found.out == ""
 
 
 def test_missing_columns_and_labels_are_told(

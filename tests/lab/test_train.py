@@ -327,7 +327,7 @@ def test_the_report_shows_the_temperature_of_the_validation_set(finished: Trial)
         (["--recipe", "digits", "--initial-weights", "none.pt"], "none.pt"),
         (["--recipe", "digits", "--method", "esd", "--calibration-fraction", "0.001"], "holds out 1 of 1293 samples"),
         (["--recipe", "digits", "--calibration-batch-size", "2", "--method", "esd"], "at least 3 samples"),
-        (["--recipe", "digits", "--wandb", "project"], "pip install wandb"),
+        (["--recipe", "digits", "--wandb", "project"], "pip install 'calibrant[wandb]'"),
         (["--recipe", "digits", "--data-dir", "."], "digits are embedded"),
         (["--recipe", "digits", "--validation-fraction", "0.0001"], "leaves 0 for validation"),
         (["--recipe", "digits", "--image-size", "64"], "unknown setting 'image-size'"),

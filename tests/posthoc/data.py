@@ -1,13 +1,9 @@
 """Data of known miscalibration, and what is measured on it."""
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-
-LOGITS_FILE = Path(__file__).parents[2] / "../shared/data/logits/nncal_densenet40_c10.npz"
 
 
 def overconfident(

@@ -19,7 +19,8 @@ from calibrant.posthoc import (
     VectorScaling,
     logits_from_probabilities,
 )
-from tests.posthoc.data import LOGITS_FILE, overconfident
+from tests.posthoc.data import overconfident
+from tests.real_data import real
 
 pytestmark = pytest.mark.filterwarnings("always::calibrant.posthoc.notices.FitWarning")
 
@@ -122,9 +123,7 @@ def test_weights_that_sum_to_little_are_noticed() -> None:
 
 @pytest.mark.parametrize("rows", [10, 30])
 def test_a_densenet_loses_no_accuracy_from_a_few_rows_by_default(rows: int) -> None:
-    if not LOGITS_FILE.exists():
-        pytest.skip("needs the logits of DenseNet-40 on CIFAR-10 beside the repository")
-    data = np.load(LOGITS_FILE)
+    data = np.load(real("logits/nncal_densenet40_c10.npz"))
     test, target = data["test_logits"], data["test_labels"]
     before = (test.argmax(1) == target).mean()
     for start in range(0, 300, rows):

@@ -11,7 +11,8 @@ from calibrant.posthoc import EnsembleTemperatureScaling, TemperatureScaling
 from calibrant.posthoc import temperature_slope as solver
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.mixture import mixture_weights
-from tests.posthoc.data import LOGITS_FILE, ece, nll, overconfident
+from tests.posthoc.data import ece, nll, overconfident
+from tests.real_data import real
 
 
 def by_bisection(logits: Tensor, target: Tensor) -> float:
@@ -141,9 +142,7 @@ def test_one_mistake_is_enough() -> None:
 
 
 def test_published_numbers_of_a_densenet() -> None:
-    if not LOGITS_FILE.exists():
-        pytest.skip("needs the logits of DenseNet-40 on CIFAR-10 beside the repository")
-    data = np.load(LOGITS_FILE)
+    data = np.load(real("logits/nncal_densenet40_c10.npz"))
     logits, target = data["test_logits"], data["test_labels"].astype(np.int64)
     before = torch.from_numpy(logits).double().softmax(1)
     scaling = TemperatureScaling(strict=True).fit(data["val_logits"], data["val_labels"])

@@ -9,11 +9,10 @@ from matplotlib.image import imread
 from tests.report.data import classifier
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "examples/audit_figure.py"
+SCRIPT = ROOT / "docs/audit_figure.py"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no examples")
 def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
     fit, audit = classifier(samples=300, sharpness=2.0), classifier(samples=300, sharpness=2.0, seed=1)
     assert fit.logits is not None
@@ -32,7 +31,6 @@ def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no examples")
 def test_a_file_without_the_arrays_ends_in_one_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", logits=np.zeros((3, 2)))
     ended = subprocess.run(
@@ -44,7 +42,6 @@ def test_a_file_without_the_arrays_ends_in_one_line(tmp_path: Path) -> None:
     assert ended.stderr.splitlines()[-1].endswith("it has logits")
 
 
-@pytest.mark.skipif(not (ROOT / "docs/audit.png").exists(), reason="a source archive has no docs")
 def test_the_picture_of_the_readme_is_small_and_crisp() -> None:
     assert imread(ROOT / "docs/audit.png").shape[1] == 1600
     assert (ROOT / "docs/audit.png").stat().st_size < 150_000

@@ -150,7 +150,7 @@ def test_a_class_has_its_name() -> None:
     given = metrics.predictions(
         probabilities=np.stack((1 - p, p), 1), target=event.astype(int), classes=["no", "fraud"]
     )
-    assert said_of(given, draws=100).startswith("Risks of class fraud are overstated by")
+    assert said_of(given, draws=100).startswith("Probabilities of class 'fraud' (P(y = fraud)) are overstated by")
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +282,8 @@ def test_long_names_are_cut_in_the_verdict() -> None:
     rng = np.random.default_rng(0)
     risk = rng.uniform(0.1, 0.9, 1000)
     given = metrics.predictions(probabilities=risk, target=rng.random(1000) < risk / 2, classes=["no", "y" * 300])
-    assert f"class {59 * 'y'}\N{HORIZONTAL ELLIPSIS} are" in report.verdict(report.audit("model", given, draws=30))
+    name = f"{59 * 'y'}\N{HORIZONTAL ELLIPSIS}"
+    assert f"class '{name}' (P(y = {name})) are" in report.verdict(report.audit("model", given, draws=30))
 
 
 @pytest.mark.parametrize("samples", [3, 29, 30])

@@ -1,6 +1,6 @@
 """`calibrant apply`: calibrate a file of predictions with a saved calibrator."""
 
-import os
+import shlex
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from calibrant.files import (
     naming,
     output_beside,
     read_source,
+    refuse_overwriting,
     write_calibrated,
 )
 from calibrant.metrics import InputWarning, Scores, predictions
@@ -78,6 +79,7 @@ def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_
     with progress_bar("reading") as begin:
         calibrator = _loaded(saved)
         source = read_source(path, names)
+        _check_positive(names.positive, calibrator, source)
         source = replace(
             source, notices=(*source.notices, *other_inputs(read_header(saved).get("inputs"), calibrator, source))
         )
@@ -100,8 +102,7 @@ def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_
 def output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
     """File to write for a file of predictions, checked: not one of the inputs, and of a known format."""
     out = out or output_beside(path)
-    if os.path.realpath(out) in {os.path.realpath(each) for each in inputs}:
-        raise FileError(out, "would be overwritten: choose another --out")
+    refuse_overwriting(out, "--out", inputs)
     if suffix_of(out) not in WRITTEN:
         raise FileError(out, f"expected one of {', '.join(WRITTEN)}")
     return out
@@ -132,8 +133,21 @@ def order_of(calibrator: Calibrator, source: Source) -> list[int] | None:
     if source.names == known:
         return None
     if sorted(source.names) != sorted(known) or source.values.ndim == 1:
-        raise FileError(source.path, f"its classes are {few(source.names)}, but those of the calibrator {few(known)}")
+        remedy = f": give --positive {shlex.quote(known[1])}" if sorted(source.names) == sorted(known) else ""
+        raise FileError(
+            source.path, f"its classes are {few(source.names)}, but those of the calibrator {few(known)}{remedy}"
+        )
     return [source.names.index(name) for name in known]
+
+
+def _check_positive(positive: str | None, calibrator: Calibrator, source: Source) -> None:
+    """Refuse another class than that of the fit for a column that no label explains."""
+    known = calibrator.labels_
+    if positive is not None and source.names is None and known is not None and str(known[-1]) != positive:
+        raise FileError(
+            source.path, f"--positive is {positive!r}, but the calibrator was fitted on the values of {known[-1]!r}: "
+            "leave it out, or give 1 minus the probabilities"
+        )  # fmt: skip
 
 
 def few(names: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from calibrant.metrics import CalibrationTest, Interval, Scores
 from calibrant.metrics.scale import Statistics
 from calibrant.metrics.scale_inference import ClassJudgement
 from calibrant.metrics.verdicts import p_value
-from calibrant.report.verdict import FEW, MOST_NAMED, few_samples
+from calibrant.report.verdict import FEW, MOST_NAMED, few_samples, risks_of
 
 # Rows of the table of classes; the rest is in JSON.
 MOST_SHOWN = 12
@@ -43,10 +43,11 @@ class Beyond:
         low, high = 100 * self.gap.low, 100 * self.gap.high
         said = [few_samples(self.found.samples)] if self.found.samples < FEW else []
         said.append(
-            f"The average gap is {100 * self.gap.value:+z.2f} points (95 % interval {low:+z.2f} to {high:+z.2f})."
+            f"The average gap of {self._judged()} is {100 * self.gap.value:+z.2f} points (95 % interval {low:+z.2f} to "
+            f"{high:+z.2f})."
         )
         rejected = "is rejected" if self.test.rejected() else "is not rejected"
-        said.append(f"The hypothesis that {self._judged()} are calibrated {rejected} ({p_value(self.test.p_value)}).")
+        said.append(f"The hypothesis that they are calibrated {rejected} ({p_value(self.test.p_value)}).")
         if self.classes:
             said.append(self._together())
         return " ".join(said)
@@ -54,7 +55,7 @@ class Beyond:
     def _judged(self) -> str:
         names = self.found.names
         return {
-            "risk": f"the risks of class {names[1] if names else 1}",
+            "risk": f"the {risks_of(names[1] if names else '1')}",
             "top label": "the confidences in the top label",
             "confidence": "the confidences",
         }[self.found.judged]

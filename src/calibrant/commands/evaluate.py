@@ -15,7 +15,7 @@ from rich.console import Console
 
 from calibrant.commands import Engine
 from calibrant.commands.beyond import Beyond
-from calibrant.commands.monitor import NOTHING, Watch, append_history, check_columns, failures, watched
+from calibrant.commands.monitor import NOTHING, Watch, append_history, check_columns, check_history, failures, watched
 from calibrant.commands.shown import as_data, print_audit, print_watched
 from calibrant.commands.terminal import (
     Advance,
@@ -26,7 +26,7 @@ from calibrant.commands.terminal import (
     progress_bar,
     show_notices,
 )
-from calibrant.files import FileError, digest, doubts_of_start, fits_in_memory, naming, read_source
+from calibrant.files import FileError, digest, doubts_of_start, fits_in_memory, naming, read_source, refuse_overwriting
 from calibrant.metrics import Comparison, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
@@ -67,15 +67,7 @@ class Compared(NamedTuple):
 
 def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | None, as_json: bool) -> list[str]:
     """Evaluate each file, compare them, print, and write the report if requested; return the conditions that hold."""
-    real = [os.path.realpath(path) for path in paths]
-    if len(set(real)) < len(real):
-        raise ValueError("the same file is given twice")
-    if report is not None and os.path.realpath(report) in real:
-        raise FileError(report, "the report would overwrite a file of predictions")
-    if report is not None and report.suffix.lower() not in (".html", ".htm"):
-        raise FileError(report, "the report is an HTML page: choose a name that ends in .html")
-    if report is not None:
-        _check_place(report)
+    _check_files(paths, report, options.watch)
     names = model_names(paths)
     engines = _engines(paths, options.engine)
     if any(engine != "memory" for engine in engines):
@@ -114,13 +106,28 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
     return failed
 
 
-def _check_place(report: Path) -> None:
-    """Raise an error if a report cannot be written there, before the audit takes its time."""
-    if report.is_dir():
-        raise FileError(report, "is a folder: choose the name of a page, such as report.html")
-    folder = next((parent for parent in report.absolute().parents if parent.exists()), Path("/"))
+def _check_files(paths: Sequence[Path], report: Path | None, watch: Watch) -> None:
+    """Raise an error about files to read and to write, before the audit takes its time."""
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
+        raise ValueError("the same file is given twice")
+    if report is not None:
+        refuse_overwriting(report, "--report", (*paths, watch.baseline))
+        if report.suffix.lower() not in (".html", ".htm"):
+            raise FileError(report, "the report is an HTML page: choose a name that ends in .html")
+        _check_place(report)
+    if watch.history is not None:
+        refuse_overwriting(watch.history, "--history", (*paths, watch.baseline, report))
+        check_history(watch.history)
+        _check_place(watch.history)
+
+
+def _check_place(path: Path) -> None:
+    """Raise an error if a file cannot be written there."""
+    if path.is_dir():
+        raise FileError(path, f"is a folder: choose the name of a file in it, such as {path.name}/audit{path.suffix}")
+    folder = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise FileError(report, "cannot be written there: choose another folder")
+        raise FileError(path, "cannot be written there: choose another folder")
 
 
 def _made(paths: Sequence[Path]) -> Made:

@@ -21,6 +21,8 @@ COMPARED: dict[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 EVENTS = ("rejected", "worse-than-baseline", "changed")
 HISTORY = (".parquet", ".csv")
+# Columns by which a history is known.
+KEPT = {"time", "file", "sha256", "name", "task", "samples", "verdict"}
 
 
 class Condition(NamedTuple):
@@ -161,6 +163,26 @@ def _happened(audit: Audit, event: str) -> bool:
     return change is not None and (change.worse if event == "worse-than-baseline" else change.changed)
 
 
+def check_history(path: Path) -> None:
+    """Raise an error if a file is there already and is no history, before the audit takes its time."""
+    import duckdb
+
+    if not path.is_file():
+        return
+    try:
+        with duckdb.connect() as connection:
+            rows = connection.execute(f"DESCRIBE SELECT * FROM {_reader(path)}(?)", [str(path)]).fetchall()  # noqa: S608
+        found = {row[0] for row in rows}
+    except duckdb.Error:
+        found = set()
+    if not found >= KEPT:
+        raise FileError(path, "holds something else than a history: choose another --history, such as a new file")
+
+
+def _reader(path: Path) -> str:
+    return "read_parquet" if path.suffix.lower() == ".parquet" else "read_csv"
+
+
 def append_history(path: Path, audits: Sequence[Audit], files: Sequence[Path]) -> None:
     """Append one row for each audit to a table, whole or not at all."""
     import duckdb
@@ -174,8 +196,7 @@ def append_history(path: Path, audits: Sequence[Audit], files: Sequence[Path]) -
         new = "SELECT * FROM now"
         try:
             if path.exists():
-                reader = "read_parquet" if path.suffix.lower() == ".parquet" else "read_csv"
-                connection.execute(f"CREATE TABLE old AS SELECT * FROM {reader}(?)", [str(path)])  # noqa: S608
+                connection.execute(f"CREATE TABLE old AS SELECT * FROM {_reader(path)}(?)", [str(path)])  # noqa: S608
                 new = "SELECT * FROM old UNION ALL BY NAME SELECT * FROM now"
             with whole_or_not_at_all(path) as temporary:
                 kind = "PARQUET" if path.suffix.lower() == ".parquet" else "CSV, HEADER"

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from calibrant.commands.apply import FEWEST, Calibrated, calibrated, few, logits_of, order_of, other_inputs, output_of
 from calibrant.commands.terminal import Advance, plain, print_json, progress_bar, show_notices
-from calibrant.files import FileError, Source, naming, read_source
+from calibrant.files import FileError, Source, naming, read_source, refuse_overwriting
 from calibrant.metrics.columns import Columns
 from calibrant.posthoc import METHODS, AutoCalibration, Calibrator, FitWarning, PriorShift, TemperatureScaling
 from calibrant.posthoc import save as save_calibrator
@@ -101,8 +101,7 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Fit, names: Columns, *,
 
 
 def _check_saved(save: Path, inputs: list[Path]) -> None:
-    if os.path.realpath(save) in {os.path.realpath(each) for each in inputs}:
-        raise FileError(save, "would be overwritten: choose another --save")
+    refuse_overwriting(save, "--save", inputs)
     if save.suffix.lower() != ".safetensors":
         raise FileError(save, "expected a name that ends in .safetensors")
 

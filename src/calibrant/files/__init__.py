@@ -6,7 +6,7 @@ from calibrant.files.json_files import json_text, read_json, write_json
 from calibrant.files.reading import digest, doubts_of_start, fits_in_memory, read_predictions, read_source
 from calibrant.files.results import WRITTEN, output_beside, write_calibrated, write_predictions
 from calibrant.files.source import SUFFIXES, Source
-from calibrant.files.writing import whole_or_not_at_all, write_whole
+from calibrant.files.writing import refuse_overwriting, whole_or_not_at_all, write_whole
 
 __all__ = [
     "SUFFIXES",
@@ -23,6 +23,7 @@ __all__ = [
     "read_json",
     "read_predictions",
     "read_source",
+    "refuse_overwriting",
     "whole_or_not_at_all",
     "write_calibrated",
     "write_json",

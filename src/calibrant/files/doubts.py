@@ -5,6 +5,7 @@ import numpy as np
 from calibrant.files.arrays import Array
 from calibrant.files.labels import LEFT_OUT
 from calibrant.files.source import Source
+from calibrant.metrics.two_classes import fits_other
 
 # Names of weights, which are never assumed.
 WEIGHTS = ("sample_weight", "sample_weights", "weight", "weights")
@@ -71,6 +72,24 @@ def _constant(source: Source, labels: Array) -> tuple[str, ...]:
             named = ", ".join(_called(source, int(k)) for k in alike[:MOST_NAMED]) + ", ..." * (len(alike) > MOST_NAMED)
             told.append(f"{len(alike):,} of {labels.shape[1]:,} labels {how} apply ({named}): check them")
     return tuple(told)
+
+
+def of_two_classes(source: Source, called: str) -> tuple[str, ...]:
+    """Probabilities or logits that fit the other of two classes much better.
+
+    Args:
+        source: Values and class indices.
+        called: What an option calls the values.
+    """
+    values, labels = source.values.astype(np.float64), source.labels
+    if labels is None or not np.isin(labels, (0, 1)).all() or not np.isfinite(values).all():
+        return ()
+    if values.ndim > 1:
+        values = values[:, -1] - values[:, 0] * (source.kind == "logits" and values.shape[1] == 2)
+    p = 1 / (1 + np.exp(-np.clip(values, -700, 700))) if source.kind == "logits" else values
+    p, place = np.unique(p, return_inverse=True)
+    samples, events = (np.bincount(place, each).astype(np.float64) for each in (np.ones(len(place)), labels))
+    return fits_other(called, _called(source, 0), p, samples, events)
 
 
 def _called(source: Source, k: int) -> str:

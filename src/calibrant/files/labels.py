@@ -8,6 +8,7 @@ import numpy as np
 from calibrant.files.arrays import Array
 from calibrant.files.cells import WORDS, filled, is_text, numbers_of
 from calibrant.metrics.given import TOLERANCE
+from calibrant.metrics.two_classes import called, in_order, with_positive
 
 # Mark that predictions leave out.
 LEFT_OUT = -100
@@ -35,7 +36,15 @@ def names_of_classes(
     return None if names is None else tuple(names)
 
 
-def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count: int) -> Labels:
+def class_indices(
+    name: str,
+    labels: Array,
+    names: tuple[str, ...] | None,
+    count: int,
+    *,
+    column: str | None = None,
+    positive: str | None = None,
+) -> Labels:
     """Class indices of labels, which may be names.
 
     Args:
@@ -43,6 +52,8 @@ def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count
         labels: Numbers or text, ``(N,)``.
         names: Names of the classes, if known.
         count: Number of classes.
+        column: Column of the values of one class of two, if there is one.
+        positive: Class that it is for, if given.
 
     Raises:
         ValueError: If a label is no class, or the order of the classes is unknown.
@@ -53,6 +64,9 @@ def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count
         array([1, 0, 1])
     """
     labels = filled(name, labels)
+    if positive is not None:
+        labels = np.array([called(cell) for cell in labels.tolist()], dtype=object)
+        names = with_positive(name, positive, names, labels.tolist(), count)
     if not is_text(labels):
         return _numbered(name, labels, names, count)
     cells = [str(cell).strip() for cell in labels.tolist()]
@@ -66,9 +80,8 @@ def class_indices(name: str, labels: Array, names: tuple[str, ...] | None, count
                 f"column {name!r} has {len(found)} names of classes ({_few(sorted(found))}), but there are {count} "
                 "classes: give their order with --classes FILE"
             )
-        names = tuple(sorted(found))
-        order = ", ".join(f"{k} = {each!r}" for k, each in enumerate(names[:3])) + ", ..." * (len(names) > 3)
-        notices = (f"the classes are taken in alphabetical order ({order}): give --classes FILE if it is another",)
+        names, notice = in_order(found, column)
+        notices = (notice,)
     if unknown := found - set(names):
         if all(_is_whole(cell) for cell in found):
             return Labels(numbers_of(name, labels), names)

@@ -20,6 +20,7 @@ from calibrant.files.values import checked, flattened, looks_normalised
 from calibrant.metrics import Predictions
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.layouts import Layout, find_layout, name_of_target, name_of_values
+from calibrant.metrics.two_classes import NOT_TWO
 from calibrant.tables import files_of, is_table, suffix_of
 
 
@@ -170,13 +171,18 @@ def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: 
     source = without_ignored(source, names.ignore_index)
     count = source.values.shape[1] if source.values.ndim > 1 and source.values.shape[1] > 1 else 2
     labels, several = source.labels, source.labels is not None and source.labels.ndim > 1
+    column = layout.values[0] if source.values.ndim == 1 or source.values.shape[1:] == (1,) else None
     of_classes: tuple[str, ...] | None = None
+    assumed = False
     more: tuple[str, ...] = ()
     if source.kind != "confidence":
         of_columns = source.names or _names_of_arrays(opened)
         of_classes = names_of_classes(of_columns, names.class_names(), count)
         if labels is not None and not several:
-            labels, of_classes, more = class_indices(layout.labels[0], labels, of_classes, count)
+            assumed = of_classes is None
+            labels, of_classes, more = class_indices(
+                layout.labels[0], labels, of_classes, count, column=column, positive=names.positive
+            )
         if labels is not None and (names.ignore_index is None or not several):
             refuse_stray(layout.labels[0], labels, 2 if labels.shape == source.values.shape and several else count)
     elif labels is not None:
@@ -186,10 +192,14 @@ def _finished(source: Source, opened: Npz | Npy | Table, layout: Layout, names: 
     if "label_ids" in layout.labels and source.kind == "logits" and looks_normalised(source.values):
         raise ValueError("rows of 'predictions' sum to 1, as probabilities do: give --probabilities predictions, "
                          "or --logits predictions")  # fmt: skip
+    if names.positive is not None and (source.kind == "confidence" or several):
+        raise ValueError(NOT_TWO)
     called = name_of_values(layout, names)
     values, changed = checked(source.kind, source.values, called, percent=names.percent, several=several)
     source = replace(source, values=values, labels=labels, names=of_classes)
     doubtful = doubts.of_values(source, called) + doubts.of_labels(source)
+    if assumed and count == 2:
+        doubtful += doubts.of_two_classes(source, called)
     return replace(source, notices=source.notices + more + changed + doubtful)
 
 

@@ -1,12 +1,42 @@
-"""Atomic writing of files."""
+"""Atomic writing of files, and never over a file that is read."""
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from calibrant.files.error import FileError
+from calibrant.tables import files_of, is_table
+
+
+def refuse_overwriting(path: Path, option: str, used: Iterable[Path | None]) -> None:
+    """Refuse to write to a file that is read, or is another output; links and files of a folder are the same file.
+
+    Args:
+        path: File to write.
+        option: Option that names it.
+        used: Files, folders and patterns that are not to be overwritten; None is passed over.
+
+    Raises:
+        FileError: If it is one of them.
+    """
+    if any(_is_same(path, file) for each in used if each is not None for file in _files(each)):
+        raise FileError(path, f"would be overwritten: choose another {option}")
+
+
+def _files(path: Path) -> list[Path]:
+    try:
+        return [path, *map(Path, files_of(str(path)))] if is_table(path) else [path]
+    except (OSError, ValueError):  # reading it says what is wrong
+        return [path]
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one is yet to be written
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 @contextmanager

@@ -33,6 +33,8 @@ class Columns:
         prediction: Name of the predicted class, in place of the correctness.
         weight: Name of the weights of the samples.
         classes: File with the name of a class on each line, in the order of the values.
+        positive: Label of the class, of two, that one column of probabilities or logits is for; by default the one
+            that the column is named after, or the last in alphabetical order.
         ignore_index: Label of samples to leave out, such as -100.
         percent: Probabilities and confidences are percentages.
 
@@ -49,6 +51,7 @@ class Columns:
     prediction: str | None = None
     weight: str | None = None
     classes: Path | None = None
+    positive: str | None = None
     ignore_index: int | None = None
     percent: bool = False
 

@@ -22,6 +22,7 @@ from calibrant.metrics.scale_columns import find_pairs
 from calibrant.metrics.scale_labels import Rows
 from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
 from calibrant.metrics.sorting import TieGroups
+from calibrant.metrics.two_classes import fits_other
 from calibrant.tables import SETTINGS, Column, open_table, text
 
 if TYPE_CHECKING:
@@ -257,6 +258,9 @@ def _statistics(
     if pairs.risk and found_sums.accuracy in (0.0, 1.0):
         k = int(found_sums.accuracy)
         notices += (_only(pairs, pairs.names[k] if pairs.names else str(k)),)
+    if pairs.risk and pairs.assumed:
+        z, n, hits = found_sums.cells
+        notices += fits_other(pairs.assumed, pairs.names[0] if pairs.names else "0", z, n, hits)
     for each in of_classes:
         if each.cells.right.sum() == samples:
             notices += (_only(pairs, each.name),)

@@ -8,10 +8,11 @@ import numpy as np
 
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.given import TOLERANCE
-from calibrant.metrics.layouts import Layout, find_layout
+from calibrant.metrics.layouts import Layout, find_layout, name_of_values
 from calibrant.metrics.rounding import EXACT, explained_by_rounding
 from calibrant.metrics.scale_labels import LOOKED_AT, Rows, agreement, class_indices, correctness
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
+from calibrant.metrics.two_classes import NOT_TWO
 from calibrant.tables import Column
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
@@ -45,6 +46,8 @@ def _find_pairs(
     divisor = 100 if columns.percent else 1
     scores = [_numbers(by_name[name]) for name in layout.values]
     if layout.kind == "confidence":
+        if columns.positive is not None:
+            raise ValueError(NOT_TWO)
         right = agreement(dialect, layout.prediction, label.name) if layout.prediction else None
         right = right or correctness(dialect, label)
         made = _pairs_of_confidence(dialect, table, scores[0], label.name, right, divisor)
@@ -61,10 +64,13 @@ def _find_pairs(
     names = columns.class_names() or layout.classes
     if not label.is_text:
         _numbers(label, also_boolean=True)
-    labels = class_indices(dialect, rows, table, label, names, count)
+    column = scores[0].name if classes == 1 else None
+    labels = class_indices(dialect, rows, table, label, names, count, column=column, positive=columns.positive)
     values = Scores(scores, classes, name, layout.kind == "logits", divisor)
     made = _pairs_of_scores(dialect, rows, table, values, label.name, labels.expression, risk=risk and classes <= 2)
-    return replace(made, classes=count, names=labels.names, label=label.name, notices=notices + labels.notices)
+    assumed = name_of_values(layout, columns) if names is None else ""
+    notices += labels.notices
+    return replace(made, classes=count, names=labels.names, label=label.name, assumed=assumed, notices=notices)
 
 
 def _layout(by_name: dict[str, Column], columns: Columns) -> Layout:

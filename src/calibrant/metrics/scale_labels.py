@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from calibrant.metrics.columns import RIGHT
 from calibrant.metrics.scale_sql import Dialect
+from calibrant.metrics.two_classes import called, in_order, with_positive
 from calibrant.tables import Column, text
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
@@ -12,6 +13,8 @@ from calibrant.tables import Column, text
 Rows = Callable[[str], Sequence[Sequence[Any]]]
 # Rows that are looked at to see what labels and probabilities mean.
 LOOKED_AT = 1000
+# Labels that an error may name.
+MOST_LISTED = 6
 
 
 class Labels(NamedTuple):
@@ -23,7 +26,15 @@ class Labels(NamedTuple):
 
 
 def class_indices(
-    dialect: Dialect, rows: Rows, table: str, label: Column, names: tuple[str, ...] | None, count: int
+    dialect: Dialect,
+    rows: Rows,
+    table: str,
+    label: Column,
+    names: tuple[str, ...] | None,
+    count: int,
+    *,
+    column: str | None = None,
+    positive: str | None = None,
 ) -> Labels:
     """Class indices of labels: numbers, or names in the order given or in that of the alphabet, as in memory.
 
@@ -34,13 +45,22 @@ def class_indices(
         label: Column of the labels.
         names: Names of the classes, if known.
         count: Number of classes.
+        column: Column of the values of one class of two, if there is one.
+        positive: Class that it is for, if given.
 
     Raises:
         ValueError: If the order of the classes is unknown.
     """
+    expression = f"trim({dialect.name(label.name)})" if label.is_text else marks(dialect, label)
+    if positive is not None:
+        distinct = f"SELECT DISTINCT {expression} AS t FROM {table} WHERE {expression} IS NOT NULL LIMIT {MOST_LISTED}"
+        found = [called(bool(each) if label.is_boolean else each) for (each,) in rows(distinct)]
+        names = with_positive(label.name, positive, names, found, count)
+        if not label.is_text:
+            other, one = (float(name == "True") if label.is_boolean else float(name) for name in names)
+            return Labels(f"CASE {expression} WHEN {other!r} THEN 0e0 WHEN {one!r} THEN 1e0 END", names)
     if label.is_text:
-        return _of_text(dialect, rows, table, label, names, count)
-    expression = marks(dialect, label)
+        return _of_text(dialect, rows, table, label, names, count, column)
     if names is not None and all(name.isdecimal() for name in names):
         listed = dialect.make_list.format(", ".join(f"{name}e0" for name in names))
         return Labels(f"CAST({dialect.position.format(listed, expression)} - 1 AS DOUBLE)", names)
@@ -52,7 +72,13 @@ def class_indices(
 
 
 def _of_text(
-    dialect: Dialect, rows: Rows, table: str, label: Column, names: tuple[str, ...] | None, count: int
+    dialect: Dialect,
+    rows: Rows,
+    table: str,
+    label: Column,
+    names: tuple[str, ...] | None,
+    count: int,
+    column: str | None,
 ) -> Labels:
     cell = f"trim({dialect.name(label.name)})"
     notices: tuple[str, ...] = ()
@@ -66,9 +92,8 @@ def _of_text(
                 f"column {label.name!r} has {'more than ' * (len(found) > count)}{min(len(found), count)} names of "
                 f"classes, but there are {count} classes: give their order with --classes FILE"
             )
-        names = tuple(found)
-        order = ", ".join(f"{k} = {each!r}" for k, each in enumerate(names[:3])) + ", ..." * (len(names) > 3)
-        notices = (f"the classes are taken in alphabetical order ({order}): give --classes FILE if it is another",)
+        names, notice = in_order(found, column)
+        notices = (notice,)
     listed = dialect.make_list.format(", ".join(map(text, names)))
     # A label that is no class has place 0 in Spark and none in DuckDB: both fail the check of the target.
     return Labels(f"CAST({dialect.position.format(listed, cell)} - 1 AS DOUBLE)", names, notices)

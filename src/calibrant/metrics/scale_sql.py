@@ -114,6 +114,7 @@ class Pairs:
         names: Names of the classes, if known.
         shares: Common table expression ``shares`` of lists x, what they are to be divided by, whole, and the target t.
         label: Column of the labels.
+        assumed: What the values are called, if nothing but the labels names their classes.
         rounded: Whether there is a column whole of what probabilities are divided by.
         notices: What was assumed, in sentences.
     """
@@ -126,6 +127,7 @@ class Pairs:
     names: tuple[str, ...] | None = None
     shares: str = ""
     label: str = ""
+    assumed: str = ""
     rounded: bool = False
     notices: tuple[str, ...] = ()
 

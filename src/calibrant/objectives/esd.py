@@ -144,9 +144,10 @@ class ESDLoss(ViewedObjective):
     r"""Expected squared difference (ESD) of a batch of logits, to be added to the NLL.
 
     Args:
-        root: True is the published training recipe :math:`\sqrt{\max(\mathrm{ESD}, 0)}`, with value and
-            gradient exactly 0 where :math:`\mathrm{ESD} \le 0` (or below 1e-16, which is rounding). That
-            happens on about two thirds of the batches of a calibrated network. False is the unbiased value.
+        root: True is :math:`\sqrt{\max(\mathrm{ESD}, 0)}`, as in the authors' code, with value and gradient
+            exactly 0 where :math:`\mathrm{ESD} \le 0` (or below 1e-16, which is rounding). That happens on about
+            two thirds of the batches of a calibrated network. False is ESD itself, unbiased, as in the text and
+            pseudocode of the paper.
         view: ``"top-label"``; ``"class-wise"`` for the mean over classes (rooted after the mean); ``"multi-label"``
             for the mean over labels, each with its own sigmoid (rooted after the mean).
         ignore_index: Label of samples to ignore.

@@ -62,6 +62,18 @@ def few_samples(samples: int) -> str:
     return f"{samples:,} samples are few: only large errors show, and intervals are rough; give {ENOUGH} or more."
 
 
+def risks_of(name: str) -> str:
+    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out.
+
+    Example:
+        >>> print(risks_of("1"), "|", risks_of("good"))
+        risks of class 1 | probabilities of class 'good' (P(y = good))
+    """
+    return (
+        f"risks of class {name}" if name.lstrip("-").isdecimal() else f"probabilities of class {name!r} (P(y = {name}))"
+    )
+
+
 def _watched(audit: "Audit") -> list[str]:
     """What was found in groups, over time, and since the baseline."""
     said = []
@@ -102,15 +114,13 @@ def caveat(audit: "Audit") -> str:
 def _alone(found: "Finding", samples: int) -> str:
     """The sentences about the confidence, the top label or the risk of class 1."""
     p, view = p_value(found.p_value), found.view
-    stated = f"the risks of class {_short(view.name)}" if view.of_event else "the confidences"
+    stated = f"the {_risks(view.name)}" if view.of_event else "the confidences"
     if view.kind == "top label":
         stated = "the confidences in the top label"
     rejected = "is rejected" if found.rejected else "is not rejected"
     if found.lean.shown:
-        start = (
-            f"{_lean(found)}. The hypothesis that these {'risks' if view.of_event else 'confidences'} are calibrated"
-        )
-        return f"{start} {rejected} ({p}).{_within(found)}"
+        these = _risks(view.name).split()[0] if view.of_event else "confidences"
+        return f"{_lean(found)}. The hypothesis that these {these} are calibrated {rejected} ({p}).{_within(found)}"
     if found.rejected:
         gap, shape = found.lean.gap, _shape(found)
         return (
@@ -123,10 +133,15 @@ def _alone(found: "Finding", samples: int) -> str:
     )
 
 
+def _risks(name: str) -> str:
+    return risks_of(_short(name))
+
+
 def _lean(found: "Finding") -> str:
     over, view = found.lean.gap.value > 0, found.view
     if view.of_event:
-        return f"Risks of class {_short(view.name)} are {'over' if over else 'under'}stated {found.lean.amount()}"
+        stated = _risks(view.name)
+        return f"{stated[0].upper()}{stated[1:]} are {'over' if over else 'under'}stated {found.lean.amount()}"
     where = " in the top label" if view.kind == "top label" else ""
     return f"{'Over' if over else 'Under'}-confident{where} {found.lean.amount()}"
 

@@ -1,21 +1,8 @@
-"""Small sets made for the tests, and where the real ones are when they are there."""
+"""Small sets made for the tests."""
 
-from pathlib import Path
-
-import pytest
 import torch
 
 from calibrant_lab.data.images import Images
-
-SHARED = Path(__file__).parents[3] / "../shared/data"
-
-
-def real(name: str) -> Path:
-    """A real data set beside the repository; the test is skipped where there is none."""
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"no {name} beside the repository")
-    return path
 
 
 def images(count: int, channels: int = 3, height: int = 12, width: int = 10) -> Images:

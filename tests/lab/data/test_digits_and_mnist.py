@@ -13,7 +13,7 @@ from calibrant_lab.data import mnist
 from calibrant_lab.data.digits import load_digits
 from calibrant_lab.data.mnist import load_mnist
 from calibrant_lab.data.sources import md5
-from tests.lab.data.sets import real
+from tests.real_data import real
 
 SHAPES = {
     "train-images-idx3-ubyte": (30, 28, 28),

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset, default_collate
 from calibrant.files import FileError
 from calibrant_lab.data.decoding import PictureError, Pictures, centre, random_box, random_part
 from calibrant_lab.data.imagefolder import load_image_folder
-from tests.lab.data.sets import real
+from tests.real_data import real
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -8,7 +8,7 @@ import pytest
 
 from calibrant.files import FileError
 from calibrant_lab.data.nli import load_anli, load_snli
-from tests.lab.data.sets import real
+from tests.real_data import real
 
 SNLI_PARTS = {"train": 6, "dev": 5, "test": 4}
 NAMES = ["entailment", "neutral", "contradiction", "-"]
@@ -110,7 +110,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 
 
 def test_the_real_snli_and_anli(tmp_path: Path) -> None:
-    folder = real("nli").resolve()
+    folder = real("nli")
     names = {"train": "snli_train_subset_2k", "dev": "snli_1.0_dev", "test": "snli_1.0_test"}
     for part, name in names.items():
         (tmp_path / f"snli_1.0_{part}.jsonl.gz").symlink_to(folder / f"{name}.jsonl.gz")

@@ -1,8 +1,6 @@
 """Narrow residual networks: the published structure, and the published errors of trained weights."""
 
-import os
 import pickletools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +9,8 @@ from torch import Tensor
 
 from calibrant_lab.models.resnet_he import NarrowBlock, NarrowResNet
 from calibrant_lab.models.weights import load_weights
+from tests.real_data import real
 
-SHARED = Path(__file__).parents[3] / "../shared/data"
 WEIGHTS = {
     20: "resnet20-12fca82f.th",
     32: "resnet32-d509ac18.th",
@@ -21,22 +19,9 @@ WEIGHTS = {
 }
 
 
-def weights_of(depth: int) -> Path:
-    path = SHARED / "weights" / WEIGHTS[depth]
-    if not path.is_file():
-        pytest.skip(f"trained weights are not here: {path}")
-    return path
-
-
 def cifar10_test_set() -> tuple[Tensor, Tensor]:
     """Images of the official file in [0, 1], and their labels; its pickle is scanned, never run."""
-    folder = os.environ.get("CALIBRANT_CIFAR10")
-    if folder is None:
-        pytest.skip("CALIBRANT_CIFAR10 does not name a folder that contains cifar-10-batches-py")
-    path = Path(folder) / "cifar-10-batches-py/test_batch"
-    if not path.is_file():
-        pytest.skip(f"CIFAR-10 is not here: {path}")
-    with path.open("rb") as file:
+    with real("cifar10/cifar-10-batches-py/test_batch").open("rb") as file:
         steps = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(file)]
     pixels = next(text for _, text in steps if isinstance(text, str) and len(text) == 10_000 * 3072)
     start = next(place for place, (_, argument) in enumerate(steps) if argument == "labels")
@@ -93,21 +78,20 @@ def test_published_weights_fill_every_parameter(depth: int) -> None:
     model = NarrowResNet(depth)
     for parameter in model.parameters():
         torch.nn.init.constant_(parameter, torch.nan)
-    load_weights(model, weights_of(depth))
+    load_weights(model, real(f"weights/{WEIGHTS[depth]}"))
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
 
 
 @pytest.mark.parametrize(("depth", "percent"), [(20, 8.27), (32, 7.37), (44, 6.90), (56, 6.61)])
 def test_published_weights_have_their_published_error_on_cifar10(depth: int, percent: float) -> None:
     model = NarrowResNet(depth).eval()
-    load_weights(model, weights_of(depth))
+    load_weights(model, real(f"weights/{WEIGHTS[depth]}"))
     images, target = cifar10_test_set()
+    saved = np.load(real("logits/akamaster_resnets_cifar10_test_logits.npz"))
     mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     images = (images - mean.view(3, 1, 1)) / deviation.view(3, 1, 1)
     images = images.contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
         logits = torch.cat([model(batch) for batch in images.split(250)])
     assert int((logits.argmax(1) != target).sum()) == round(100 * percent)
-    saved = SHARED / "logits/akamaster_resnets_cifar10_test_logits.npz"
-    if saved.is_file():
-        np.testing.assert_allclose(logits.numpy(), np.load(saved)[f"resnet{depth}"], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(logits.numpy(), saved[f"resnet{depth}"], rtol=1e-3, atol=1e-3)

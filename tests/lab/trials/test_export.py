@@ -102,6 +102,7 @@ def test_logits_beyond_float16_are_refused(store: Store, tmp_path: Path) -> None
     assert not (tmp_path / "runs.npz").exists()
 
 
+@pytest.mark.skipif(not [*RESULTS.glob("mnist/trials-*.npz")], reason="the logits are not in a source archive")
 @pytest.mark.parametrize("path", sorted((RESULTS / "mnist").glob("trials-*.npz")), ids=lambda path: str(path.stem))
 def test_published_logits_give_the_published_scores(path: Path) -> None:
     trials = json.loads(path.with_suffix(".json").read_text())["trials"]

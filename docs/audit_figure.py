@@ -1,6 +1,6 @@
 """Draw a network's reliability diagram before and after temperature scaling: the figure in the README.
 
-    python examples/audit_figure.py densenet40.npz --out docs/audit.png
+    python docs/audit_figure.py densenet40.npz --out docs/audit.png
 
 The file has ``test_logits`` and ``test_labels`` to audit, ``val_logits`` and ``val_labels`` to fit the temperature.
 """
