@@ -80,7 +80,13 @@ def __getattr__(name: str) -> Any:
     if name in PARTS:
         return importlib.import_module(f"calibrant.{name}")
     if name in LOSSES:
-        return getattr(importlib.import_module(f"calibrant.objectives.{LOSSES[name]}"), name)
+        try:
+            module = importlib.import_module(f"calibrant.objectives.{LOSSES[name]}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(f"{name} needs torch: install it") from None
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
