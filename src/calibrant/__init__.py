@@ -1,28 +1,51 @@
 """Calibrant: neural networks that say how sure they are, and are right about it."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from calibrant import functional
-from calibrant.objectives.adafocal import AdaFocalLoss
-from calibrant.objectives.avuc import AvUCLoss, SoftAvUCLoss
-from calibrant.objectives.brier import BrierLoss
-from calibrant.objectives.bsce_gra import BSCEGRALoss
-from calibrant.objectives.cals import CALSLoss
-from calibrant.objectives.dca import DCALoss
-from calibrant.objectives.ece import ECELoss
-from calibrant.objectives.ece_kde import ECEKDELoss
-from calibrant.objectives.esd import ESDLoss
-from calibrant.objectives.focal import DualFocalLoss, FocalLoss
-from calibrant.objectives.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
-from calibrant.objectives.logit_norm import LogitNormLoss
-from calibrant.objectives.mdca import MDCALoss
-from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
-from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
-
 if TYPE_CHECKING:
-    from calibrant import estimators, metrics, posthoc, report, training
+    from calibrant import estimators, functional, metrics, posthoc, report, training
+    from calibrant.objectives.adafocal import AdaFocalLoss
+    from calibrant.objectives.avuc import AvUCLoss, SoftAvUCLoss
+    from calibrant.objectives.brier import BrierLoss
+    from calibrant.objectives.bsce_gra import BSCEGRALoss
+    from calibrant.objectives.cals import CALSLoss
+    from calibrant.objectives.dca import DCALoss
+    from calibrant.objectives.ece import ECELoss
+    from calibrant.objectives.ece_kde import ECEKDELoss
+    from calibrant.objectives.esd import ESDLoss
+    from calibrant.objectives.focal import DualFocalLoss, FocalLoss
+    from calibrant.objectives.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
+    from calibrant.objectives.logit_norm import LogitNormLoss
+    from calibrant.objectives.mdca import MDCALoss
+    from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
+    from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
 
 __version__ = "0.2.0"
+
+# Everything is imported when it is first used: an audit needs no torch, and a training no metrics.
+PARTS = ("estimators", "functional", "metrics", "posthoc", "report", "training")
+LOSSES = {
+    "AdaFocalLoss": "adafocal",
+    "AvUCLoss": "avuc",
+    "BSCEGRALoss": "bsce_gra",
+    "BrierLoss": "brier",
+    "CALSLoss": "cals",
+    "DCALoss": "dca",
+    "DualFocalLoss": "focal",
+    "ECEKDELoss": "ece_kde",
+    "ECELoss": "ece",
+    "ESDLoss": "esd",
+    "FocalLoss": "focal",
+    "LabelSmoothingLoss": "label_smoothing",
+    "LogitNormLoss": "logit_norm",
+    "MDCALoss": "mdca",
+    "MMCELoss": "mmce",
+    "MarginLabelSmoothingLoss": "label_smoothing",
+    "SoftAvUCLoss": "avuc",
+    "SoftBinnedECELoss": "soft_binned_ece",
+    "WeightedMMCELoss": "mmce",
+}
 
 __all__ = [
     "AdaFocalLoss",
@@ -54,13 +77,18 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Subpackages that training does not need are imported when first used.
-    if name in ("estimators", "metrics", "posthoc", "report", "training"):
-        import importlib
-
+    if name in PARTS:
         return importlib.import_module(f"calibrant.{name}")
+    if name in LOSSES:
+        try:
+            module = importlib.import_module(f"calibrant.objectives.{LOSSES[name]}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(f"{name} needs torch: install it") from None
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -5,11 +5,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from calibrant.arrays import is_tensor, of_tensor
 
 Array = np.ndarray[tuple[int, ...], Any]
-PLAIN = (np.ndarray, Tensor, list, tuple, Mapping, int, float)
+PLAIN = (np.ndarray, list, tuple, Mapping, int, float)
 
 
 def opened(value: Any) -> Any:
@@ -18,7 +18,7 @@ def opened(value: Any) -> Any:
     Raises:
         TypeError: If it is a lazy frame, whose values are not there yet.
     """
-    if value is None or isinstance(value, PLAIN):
+    if value is None or isinstance(value, PLAIN) or is_tensor(value):
         return None
     import narwhals.stable.v2 as nw
 
@@ -30,8 +30,8 @@ def opened(value: Any) -> Any:
 
 def as_array(value: Any) -> Array:
     """Convert a data frame, a series, a list or an array to a NumPy array; what is missing becomes NaN or None."""
-    if isinstance(value, Tensor):
-        return value.detach().cpu().numpy()
+    if is_tensor(value):
+        return of_tensor(value)
     frame = opened(value)
     array: Array = np.asarray(value) if frame is None else frame.to_numpy()
     return array
@@ -99,7 +99,7 @@ def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
     return as_array(given)[:, [own.index(name) for name in names]]
 
 
-def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Tensor:
+def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Array:
     """Positions of the targets in ``labels``; raises ``ValueError`` for one that is not among them."""
     array = as_array(target)
     place = {label: index for index, label in enumerate(labels)}
@@ -113,13 +113,12 @@ def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None =
             f"target holds {unknown.args[0]!r}, which is not one of the {len(labels)} classes {known}: "
             "pass classes= with the label of every column, in their order"
         ) from None
-    found = torch.tensor(indices, dtype=torch.long).reshape(array.shape)
-    return found.to(target.device) if isinstance(target, Tensor) else found
+    return np.array(indices, dtype=np.int64).reshape(array.shape)
 
 
 def has_names(target: Any) -> bool:
     """Whether the targets are names, strings for example, rather than numbers."""
-    if isinstance(target, Tensor):
+    if is_tensor(target):
         return False
     array = target if type(target) is np.ndarray else as_array(target)
     if array.dtype.kind == "O":

@@ -22,6 +22,7 @@ from calibrant.options import check_ignore_index as check_ignore_index
 from calibrant.options import check_range as check_range
 from calibrant.torch_private import assert_without_waiting
 
+_warned_of_probabilities = False
 IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
 
 
@@ -291,7 +292,7 @@ def classification(
     check_logits_and_target(logits, target, ignore_index)
     if target.is_floating_point() or target.is_complex():
         remedy = "call target.long(), or target.argmax(dim=1) if it is one-hot or holds probabilities"
-        hint = hints.of_target(target, logits, ignore_index) or remedy
+        hint = _likely_target(target, logits, ignore_index) or remedy
         raise TypeError(f"target must hold integer class indices, got {target.dtype}: {hint}")
     if logits.dim() == 1:
         logits = logits.unsqueeze(1)
@@ -303,7 +304,7 @@ def classification(
             for given in (mask, sample_weight)
         )
     if target.shape != expected:
-        hint = hints.of_target(target, logits, ignore_index)
+        hint = _likely_target(target, logits, ignore_index)
         raise ValueError(
             f"target must have shape {tuple(expected)} for logits of shape {tuple(logits.shape)}, "
             f"got {tuple(target.shape)}" + (f": {hint}" if hint else "")
@@ -329,6 +330,23 @@ def classification(
     check_finite_logits(logits, if_not_finite)
     _check_labels(target, logits.shape[1], ignore_index)
     return Classification(logits, target, valid, weight)
+
+
+def _likely_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
+    """What a target of another shape probably is: a column, multi-label or one-hot; empty if it cannot be read."""
+    if target.numel() == len(logits) and target.dim() == 2:
+        return "pass target.squeeze(1)"
+    if target.shape != logits.shape or logits.dim() < 2 or logits.shape[1] < 2 or not readable(target):
+        return ""
+    labels = target if ignore_index is None else torch.where(target == ignore_index, 0, target)
+    if not ((labels == 0) | (labels == 1)).all():
+        return ""
+    if (labels.sum(1) != 1).any():
+        return (
+            'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles, and '
+            "multi_label=True of CalibratedLoss; posthoc.MultiLabelCalibration for calibrators"
+        )
+    return "" if target.is_floating_point() else "it looks one-hot, pass target.argmax(dim=1)"
 
 
 def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
@@ -362,6 +380,29 @@ def _check_labels(target: Tensor, classes: int, ignore_index: int | None) -> Non
             f"number the classes from 0, or set ignore_index to leave a label out (now {ignore_index})"
         ),
     )  # fmt: skip
+
+
+def warn_of_probabilities(logits: Tensor, mask: Tensor | None) -> bool:
+    """Warn, once per process, about ``(N, C)`` logits that look like the output of a softmax.
+
+    Returns:
+        Whether the values could be read and at least 8 samples count, which the check needs.
+    """
+    global _warned_of_probabilities
+    if not readable(logits):
+        return False
+    rows = logits.detach().numpy() if mask is None else logits.detach().numpy()[mask.numpy()]
+    if len(rows) < 8:
+        return False
+    if not _warned_of_probabilities and hints.is_distribution(rows):
+        _warned_of_probabilities = True
+        warnings.warn(
+            "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "
+            "or pass probabilities.log()",
+            UserWarning,
+            stacklevel=6,  # the line that calls the module
+        )
+    return True
 
 
 def top_label_pairs(data: Classification) -> Pairs:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
-import torch
 
-from calibrant import inputs
+from calibrant import options
 from calibrant.arrays import Array, IndexArray
 from calibrant.metrics.mass import BinTable as BinTable
 from calibrant.metrics.mass import mass_of
@@ -39,7 +38,9 @@ class Convention(NamedTuple):
         torchmetrics casts confidences to float32, netcal to float64.
         """
         if self.edges == "torch-linspace":
-            return torch.linspace(0, 1, bins + 1, dtype=torch.float32).numpy()
+            # torch takes steps of a float32 from either end to the middle, and rounds once.
+            step, place = np.float64(np.float32(1) / np.float32(bins)), np.arange(bins + 1)
+            return np.where(place < (bins + 1) // 2, step * place, 1 - step * (bins - place)).astype(np.float32)
         if self.edges == "numpy-linspace":
             return np.linspace(0, 1, bins + 1)
         return (np.arange(bins + 1) / bins).astype(confidence.dtype)
@@ -115,10 +116,10 @@ class WidthSums:
 
 def rule_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
     """The convention with this name, and its number of bins."""
-    inputs.check_choice("convention", convention, tuple(CONVENTIONS))
+    options.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
     if bins is not None:
-        inputs.check_count("bins", bins)
+        options.check_count("bins", bins)
     return rule, int(rule.bins if bins is None else bins)
 
 
@@ -168,7 +169,7 @@ def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS, split_ties: bo
         split_ties: Cut tie groups in the order given, as most published code does. By default a group stays
             together in the bin its first sample belongs to, and the result does not depend on the order.
     """
-    inputs.check_count("bins", bins)
+    options.check_count("bins", bins)
     return mass_of(given, split_ties).table(bins)
 
 
@@ -222,7 +223,7 @@ def ece(
         >>> round(metrics.ece([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.5
     """
-    inputs.check_range("norm", norm, low=1)
+    options.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE", **given)
     return ece_of(equal_width_bins(data, bins=bins, convention=convention), data.total, norm)
 
@@ -372,7 +373,7 @@ def ece_sweep(
         >>> round(metrics.ece_sweep([0.6, 0.7, 0.8, 0.9], [0, 1, 0, 1]), 4)
         0.25
     """
-    inputs.check_range("norm", norm, low=1)
+    options.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE-sweep", **given)
     return ece_of(swept_bins(data, split_ties=split_ties), data.total, norm)
 

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant import frames, inputs
+from calibrant import frames, options
 from calibrant.arrays import Array, IndexArray
 from calibrant.metrics import jackknife, notebook
 from calibrant.metrics.brownian import upper_tail
@@ -210,7 +210,7 @@ def calibration_over_time(
         >>> print(metrics.calibration_over_time(risk, event, time=day))
         the average gap changes over time (p < 0.001), most likely after 2026-01-20
     """
-    inputs.check_count("windows", windows)
+    options.check_count("windows", windows)
     data = predictions(confidence, correct, minimum=FEWEST, name="calibration_over_time", **given)
     moments = _moments(time, len(data))
     order = np.argsort(moments, kind="stable")

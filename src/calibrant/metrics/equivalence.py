@@ -6,7 +6,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant import inputs
+from calibrant import options
 from calibrant.arrays import Array
 from calibrant.metrics import notebook
 from calibrant.metrics.inference import confidence_interval
@@ -120,7 +120,7 @@ def equivalence(
         >>> found.on_average, found.everywhere
         (True, False)
     """
-    inputs.check_range("margin", margin, low=0, high=1, open_low=True)
+    options.check_range("margin", margin, low=0, high=1, open_low=True)
     data = predictions(confidence, correct, minimum=2, name="equivalence", **given)
     gap = confidence_interval(data, metric="gap", level=level)
     groups = risk_groups(data, level)

@@ -6,19 +6,18 @@ from functools import cached_property
 from typing import Any, Literal, TypedDict
 
 import numpy as np
-import torch
 
-from calibrant import frames, hints, inputs
+from calibrant import frames, hints
 from calibrant.arrays import Array, IndexArray, Marks
 from calibrant.metrics.given import (
     IGNORED,
-    TOLERANCE,
     Rows,
-    as_tensor,
     checked_weight,
+    distributions,
     in_unit_interval,
     numbers,
     rows_of,
+    zero_one,
 )
 from calibrant.metrics.given import Values as Values
 from calibrant.metrics.notebook import table
@@ -283,37 +282,30 @@ def predictions(
 
 def _from_pairs(confidence: Values, correct: Values, sample_weight: Values | None) -> Predictions:
     z = numbers("confidence", confidence)
-    if z.dim() != 1:
-        raise ValueError(f"confidence must have shape (N,), got {tuple(z.shape)}: pass probabilities= for (N, C)")
+    if z.ndim != 1:
+        raise ValueError(f"confidence must have shape (N,), got {z.shape}: pass probabilities= for (N, C)")
     z = in_unit_interval("confidence", z)
-    pairs = inputs.pairs(z, as_tensor("correct", correct), None, name="this metric", minimum=0)
-    weight = None if sample_weight is None else checked_weight(sample_weight, len(z)).numpy()
-    return Predictions(pairs.confidence.numpy(), pairs.correct.bool().numpy(), weight=weight)
+    weight = None if sample_weight is None else checked_weight(sample_weight, len(z))
+    return Predictions(z, zero_one("correct", correct, z.shape, "confidence"), weight=weight)
 
 
 def _from_probabilities(rows: Rows) -> Predictions:
-    p, y = in_unit_interval("probabilities", rows.values), rows.target.numpy()
-    weight = None if rows.weight is None else rows.weight.numpy()
+    p, y = in_unit_interval("probabilities", rows.values), rows.target
     if y.ndim == 2:
-        return _of_labels(p.numpy(), y, None, weight, rows.names)
-    if p.dim() == 1:
-        p = torch.stack((1 - p, p), 1)
-    inputs.check_probabilities(p, None, TOLERANCE)
-    confidence, predicted = p.numpy().max(1), p.numpy().argmax(1)
-    return Predictions(confidence, predicted == y, p.numpy(), None, y, weight, rows.names)
+        return _of_labels(p, y, None, rows.weight, rows.names)
+    p = distributions(np.stack((1 - p, p), 1) if p.ndim == 1 else p)
+    return Predictions(p.max(1), p.argmax(1) == y, p, None, y, rows.weight, rows.names)
 
 
 def _from_logits(rows: Rows) -> Predictions:
-    raw, y = rows.values, rows.target.numpy()
-    unusable = int((~raw.isfinite()).reshape(len(raw), raw[:1].numel() or 1).any(1).sum()) if raw.numel() else 0
-    if unusable:
+    raw, y = rows.values, rows.target
+    if unusable := int((~np.isfinite(raw)).reshape(len(raw), -1).any(1).sum()) if raw.size else 0:
         raise ValueError(f"logits must be finite, got NaN or infinity in {unusable} of {len(raw)} samples: drop them")
-    weight = None if rows.weight is None else rows.weight.numpy()
     if y.ndim == 2:
-        return _of_labels(_sigmoid(raw.numpy()), y, raw.numpy(), weight, rows.names)
-    logits = (torch.stack((torch.zeros_like(raw), raw), 1) if raw.dim() == 1 else raw).contiguous().numpy()
+        return _of_labels(_sigmoid(raw), y, raw, rows.weight, rows.names)
+    logits = np.ascontiguousarray(np.stack((np.zeros_like(raw), raw), 1) if raw.ndim == 1 else raw)
     confidence, probabilities = _softmax(logits)
-    return Predictions(confidence, logits.argmax(1) == y, probabilities, logits, y, weight, rows.names)
+    return Predictions(confidence, logits.argmax(1) == y, probabilities, logits, y, rows.weight, rows.names)
 
 
 def _of_labels(

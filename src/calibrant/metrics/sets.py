@@ -5,12 +5,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from calibrant import frames
-from calibrant.arrays import IndexArray, Marks
+from calibrant.arrays import IndexArray, Marks, is_tensor
 from calibrant.metrics import notebook
-from calibrant.metrics.given import Values, as_tensor, checked_target
+from calibrant.metrics.given import Values, as_array, checked_target
 
 # Largest set of each stratum but the last, as in the authors' code of RAPS.
 SIZES = (1, 3, 6, 10, 100)
@@ -100,7 +99,7 @@ def group_coverage(sets: Values, target: Values, groups: Values | Iterable[Hasha
         {'a': 1.0, 'b': 0.0}
     """
     covered = _covered(*_checked(sets, target))
-    arrays = isinstance(groups, Tensor | np.ndarray) or frames.opened(groups) is not None
+    arrays = isinstance(groups, np.ndarray) or is_tensor(groups) or frames.opened(groups) is not None
     labels = frames.as_array(groups).tolist() if arrays else list(groups)  # type: ignore[arg-type]
     if len(labels) != len(covered):
         raise ValueError(f"groups must have one label for each of the {len(covered)} sets, got {len(labels)}")
@@ -173,14 +172,13 @@ def size_stratified_coverage(
 
 
 def _checked_sets(sets: Values) -> Marks:
-    tensor = as_tensor("sets", sets)
-    if tensor.dim() != 2 or 0 in tensor.shape:
+    given = as_array("sets", sets)
+    if given.ndim != 2 or 0 in given.shape:
         raise ValueError(
-            f"sets must have shape (N, C) with samples and classes, got {tuple(tensor.shape)}: pass the output of "
-            "predict_set"
+            f"sets must have shape (N, C) with samples and classes, got {given.shape}: pass the output of predict_set"
         )
-    marks: Marks = tensor.bool().numpy()
-    if not (tensor.numpy() == marks).all():
+    marks: Marks = given.astype(bool)
+    if not (given == marks).all():
         raise ValueError("sets must hold only 0 and 1, or booleans: pass the output of predict_set, not probabilities")
     return marks
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from calibrant import distributed, hints, inputs
+from calibrant import distributed, inputs
 from calibrant.inputs import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, log_softmax, safe_divide
 
@@ -72,7 +72,7 @@ class Objective(nn.Module, ABC):
             data = inputs.classification(logits, target, mask, self.ignore_index, sample_weight)
         # One batch that is large enough is checked: a softmax at the end of a model shows in every batch.
         if not self._has_looked and logits.dim() > 1 and logits.shape[1] > 1:
-            self._has_looked = hints.warn_of_probabilities(data.logits, data.mask)
+            self._has_looked = inputs.warn_of_probabilities(data.logits, data.mask)
         return data
 
     def failing_together(self) -> AbstractContextManager[None]:

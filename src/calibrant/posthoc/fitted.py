@@ -123,7 +123,8 @@ class Fitted(nn.Module, ABC):
         if names is None:
             labels = containers.whole_numbers(as_tensor(target, "target"), target)
         else:
-            labels = containers.class_indices(target, names, ignore_index)
+            labels = torch.from_numpy(containers.class_indices(target, names, ignore_index))
+            labels = labels.to(target.device) if isinstance(target, Tensor) else labels
         weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
         data = inputs.classification(
             values, labels, ignore_index=ignore_index, sample_weight=weight,

@@ -51,7 +51,7 @@ def logits_from_probabilities(probabilities: Any) -> Any:
     values = at_least_float32(values)
     if values.dim() == 1 or (values.dim() == 2 and values.shape[1] == 1):
         inputs.check_unit_interval("probabilities", values)
-        hints.warn_of_given("probabilities", values.flatten(), independent=False)
+        hints.warn_of_given("probabilities", values.detach().cpu().flatten().numpy(), independent=False)
         logits = values.clamp_min(TINY).log() - (1 - values).clamp_min_(TINY).log()
     elif values.dim() > 2:
         raise ValueError(

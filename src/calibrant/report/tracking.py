@@ -132,7 +132,7 @@ def _tracked(logits: Any, target: Any, calibrator: Calibrator | None) -> Tracked
 
     values = np.asarray(as_tensor(logits).detach().cpu())
     names = None if calibrator is None or not has_names(target) else calibrator.classes_.tolist()
-    labels = target if names is None else class_indices(target, names).numpy()
+    labels = target if names is None else class_indices(target, names)
     stages = {"model": predictions(logits=values, target=labels)}
     if calibrator is not None:
         after = np.asarray(calibrator.predict_proba(values))
