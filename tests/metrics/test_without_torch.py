@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from calibrant import metrics
 
 PROGRAM = """
 import sys
+from typing import Any
 sys.modules["torch"] = None  # as if it were not installed
 import calibrant
 from calibrant import metrics
@@ -26,7 +28,10 @@ except ImportError as error:
 
 def test_metrics_need_no_torch_and_an_objective_names_the_extra() -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    given = {"logits": np.tile([[2.0, 0.0], [0.0, 1.0], [1.0, 0.5], [0.2, 3.0]], (20, 1)), "target": [0, 1, 1, 1] * 20}
+    given: dict[str, Any] = {
+        "logits": np.tile([[2.0, 0.0], [0.0, 1.0], [1.0, 0.5], [0.2, 3.0]], (20, 1)),
+        "target": [0, 1, 1, 1] * 20,
+    }
     lines = ended.stdout.splitlines()
     assert lines[0] == f"{metrics.evaluate(**given).ece:.6f} {metrics.calibration_test(**given, draws=50).p_value}"
     assert lines[1] == "ESDLoss needs torch: install it"

@@ -64,7 +64,7 @@ def bert(dropout: float = 0.0, seed: int = 0, **config: Any) -> BertForSequenceC
         "max_position_embeddings": 16, "initializer_range": 0.2, "num_labels": CLASSES,
         "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout,
     }  # fmt: skip
-    return BertForSequenceClassification(BertConfig(**sizes | config))  # type: ignore[no-untyped-call]
+    return BertForSequenceClassification(BertConfig(**sizes | config))
 
 
 def arguments(folder: Path, **changed: Any) -> TrainingArguments:
