@@ -1,4 +1,4 @@
-"""Private names of torch that this package depends on, all of them here. Tested with torch 2.13.0.
+"""Private names of torch that this package depends on, all of them here. Tested with torch 2.6.0 and 2.13.0.
 
 Hooks that a subclass overrides, ``nn.Module._apply`` and ``_load_from_state_dict``, are not listed here.
 """
@@ -15,6 +15,7 @@ __all__ = [
     "Convolution",
     "Dropout",
     "assert_without_waiting",
+    "is_exporting",
     "is_forward_mode",
     "is_transformed",
     "unwrapped",
@@ -28,6 +29,15 @@ def is_transformed() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._is_tracing()
     )
+
+
+def is_exporting() -> bool:
+    """Whether ``torch.export`` or ``torch.onnx.export`` is at work."""
+    if hasattr(torch.compiler, "is_exporting"):
+        return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+    # torch 2.6 tells an export only by what it is not; Dynamo is what `torch.compile` runs.
+    exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    return exporting or torch.onnx.is_in_onnx_export()
 
 
 def is_forward_mode() -> bool:
