@@ -23,7 +23,7 @@ test: .venv/dev.stamp  ## the tests that a person runs, doctests included
 test-all: .venv/dev.stamp  ## with those that take long: executors, Ray, Spark, killed processes, simulations
 	$(PYTEST)
 
-test-versions:  ## the core tests with the oldest and the newest dependencies, each in an environment of its own
+test-versions:  ## the tests with the oldest and the newest dependencies, torch included; see tools/versions.py
 	$(PYTHON) tools/versions.py
 
 lint: .venv/dev.stamp  ## formatting, style and types
@@ -43,15 +43,16 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Calibrant needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip  # dependency groups need 25.1
 
 .venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --editable '.[lab]'
 	@touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[all,mlflow,wandb]' --group dev
 	@touch $@
 
 .venv/peers.stamp: .venv/dev.stamp
-	$(BIN)/pip install --quiet --editable '.[dev,peers]'
+	$(BIN)/pip install --quiet --editable '.[all,mlflow,wandb]' --group dev --group peers
 	@touch $@
