@@ -8,7 +8,7 @@
 ``--data`` takes folders of ``.npz`` files and ``.h5`` files of CalArena (`benchmarks/arena_data.py` has the layouts).
 Every result is kept in the file of ``--runs`` and not computed again; an interrupted command goes on where it was.
 ``--methods`` and ``--groups`` are parts of names: ``calibrant`` or ``temperature``, ``networks`` or ``binary``. The
-extra ``peers`` installs what is compared.
+dependency group ``peers`` has what is compared.
 """
 
 import argparse

@@ -13,25 +13,25 @@ SCRIPT = ROOT / "tools/versions.py"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive has no tools")
 
 
-def lower_bounds(project: dict[str, Any]) -> dict[str, str]:
+def lower_bounds(pyproject: dict[str, Any]) -> dict[str, str]:
     spec = importlib.util.spec_from_file_location("versions", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: dict[str, str] = module.lower_bounds(project)
+    found: dict[str, str] = module.lower_bounds(pyproject)
     return found
 
 
 def test_every_requirement_has_its_lower_bound() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = pyproject["project"]["optional-dependencies"]
-    wanted = [*pyproject["project"]["dependencies"], *(each for extra in extras.values() for each in extra)]
+    groups = [pyproject["project"]["dependencies"], *extras.values(), pyproject["dependency-groups"]["test"]]
+    wanted = [each for group in groups for each in group]
     names = {re.split(r"[>\[]", each)[0] for each in wanted} - {"calibrant"}
-    assert set(lower_bounds(pyproject["project"])) == names
+    assert set(lower_bounds(pyproject)) == names
     assert {"torch", "numpy", "lightning", "ray"} <= names
     script = SCRIPT.read_text()
-    assert "test" in pyproject["dependency-groups"]
     (installed,) = re.findall(r"\{ROOT\}\[([\w,]+)\]", script)
     assert set(installed.split(",")) <= set(extras)
     assert all((ROOT / path).exists() for path in re.findall(r'"(tests/[\w/.]+)"', script))
@@ -43,4 +43,7 @@ def test_every_requirement_has_its_lower_bound() -> None:
 )
 def test_a_mistake_in_pyproject_is_named(extra: str, error: str) -> None:
     with pytest.raises(SystemExit, match=error):
-        lower_bounds({"dependencies": [], "optional-dependencies": {"all": [extra]}})
+        lower_bounds({
+            "project": {"dependencies": [], "optional-dependencies": {"all": [extra]}},
+            "dependency-groups": {"test": []},
+        })

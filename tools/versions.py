@@ -50,7 +50,7 @@ def main() -> int:
     which = asked.which or ["oldest", "newest"]
     if not {*which} <= {"oldest", "newest"} or (asked.environment and len(which) > 1):
         parser.error("name oldest or newest, and only one of them with --environment")
-    bounds = lower_bounds(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"])
+    bounds = lower_bounds(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")))
     runs = [
         (each, python)
         for each in which
@@ -63,11 +63,12 @@ def main() -> int:
     return int(any("FAILED" in report for report in reports))
 
 
-def lower_bounds(project: dict[str, Any]) -> dict[str, str]:
-    """Lowest version of every package that the library or one of its extras needs."""
-    extras: dict[str, list[str]] = project["optional-dependencies"]
+def lower_bounds(pyproject: dict[str, Any]) -> dict[str, str]:
+    """Lowest version of every package that the library, one of its extras or its tests need."""
+    extras: dict[str, list[str]] = pyproject["project"]["optional-dependencies"]
+    groups = [pyproject["project"]["dependencies"], *extras.values(), pyproject["dependency-groups"]["test"]]
     found = {}
-    for requirement in [*project["dependencies"], *(each for extra in extras.values() for each in extra)]:
+    for requirement in [each for group in groups for each in group]:
         if own := re.fullmatch(r"calibrant\[([\w,-]+)\]", requirement):
             if unknown := {*own[1].split(",")} - {*extras}:
                 sys.exit(f"pyproject.toml: {requirement} names {', '.join(sorted(unknown))}, which is no extra")
