@@ -1,8 +1,8 @@
 # The same targets CI runs. Everything is installed into .venv; nothing else on the machine is touched.
 PYTHON ?= python3
 BIN := .venv/bin
-# An environment variable rather than `pip -c`, because it reaches build environments too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where it is set, as in many containers, every process compiles our files and pytest rewrites its asserts again.
 export PYTHONDONTWRITEBYTECODE :=
