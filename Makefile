@@ -43,13 +43,13 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Calibrant needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade pip  # dependency groups need 25.1
 
 .venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --editable '.[lab]'
 	@touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --upgrade pip  # dependency groups need 25.1
 	$(BIN)/pip install --quiet --editable '.[all,mlflow,wandb]' --group dev
 	@touch $@
 
