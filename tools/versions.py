@@ -35,8 +35,8 @@ QUICK = (
 )  # fmt: skip
 # Nothing quick starts Spark or Ray.
 SLOW = ("tests/metrics/test_scale.py", "tests/lab/test_plugins.py", "-m", "slow", "-k", "spark or ray")
-# What other packages deprecate in each other is not what this is about.
-IGNORED = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
+# What other packages deprecate in each other, or leave open, is not what this is about.
+IGNORED = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "ResourceWarning")
 
 
 def main() -> int:
