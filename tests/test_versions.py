@@ -43,7 +43,9 @@ def test_every_requirement_has_its_lower_bound() -> None:
 )
 def test_a_mistake_in_pyproject_is_named(extra: str, error: str) -> None:
     with pytest.raises(SystemExit, match=error):
-        lower_bounds({
-            "project": {"dependencies": [], "optional-dependencies": {"all": [extra]}},
-            "dependency-groups": {"test": []},
-        })
+        lower_bounds(
+            {
+                "project": {"dependencies": [], "optional-dependencies": {"all": [extra]}},
+                "dependency-groups": {"test": []},
+            }
+        )
