@@ -29,9 +29,10 @@ PYTHONS = ("3.11", "3.12", "3.13")
 LINKS = os.environ.get("UV_FIND_LINKS", os.environ.get("PIP_FIND_LINKS", "").replace(" ", ","))
 QUICK = (
     "tests/objectives", "tests/metrics", "tests/posthoc", "tests/training", "tests/estimators", "tests/report",
-    "tests/test_cli.py", "tests/test_files.py", "tests/lab/test_methods.py", "tests/lab/test_plugins.py",
-    "tests/lab/test_recipes.py", "tests/lab/test_settings.py", "tests/lab/trials/test_configuration.py",
-    "tests/lab/trials/test_run.py", "tests/lab/trials/test_store.py", "-m", "not slow",
+    "tests/commands", "tests/test_cli.py", "tests/test_files.py", "tests/lab/test_methods.py",
+    "tests/lab/test_plugins.py", "tests/lab/test_recipes.py", "tests/lab/test_settings.py",
+    "tests/lab/trials/test_configuration.py", "tests/lab/trials/test_run.py", "tests/lab/trials/test_store.py",
+    "-m", "not slow",
 )  # fmt: skip
 # Nothing quick starts Spark or Ray.
 SLOW = ("tests/metrics/test_scale.py", "tests/lab/test_plugins.py", "-m", "slow", "-k", "spark or ray")
