@@ -1,8 +1,8 @@
 # The same targets CI runs. Everything is installed into .venv; nothing else on the machine is touched.
 PYTHON ?= python3
 BIN := .venv/bin
-# An environment variable rather than `pip -c`, because it reaches build environments too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where it is set, as in many containers, every process compiles our files and pytest rewrites its asserts again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -23,7 +23,7 @@ test: .venv/dev.stamp  ## the tests that a person runs, doctests included
 test-all: .venv/dev.stamp  ## with those that take long: executors, Ray, Spark, killed processes, simulations
 	$(PYTEST)
 
-test-versions:  ## the core tests with the oldest and the newest dependencies, each in an environment of its own
+test-versions:  ## the tests with the oldest and the newest dependencies, torch included; see tools/versions.py
 	$(PYTHON) tools/versions.py
 
 lint: .venv/dev.stamp  ## formatting, style and types
@@ -49,9 +49,10 @@ clean:
 	@touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --upgrade pip  # dependency groups need 25.1
+	$(BIN)/pip install --quiet --editable '.[all,mlflow,wandb]' --group dev
 	@touch $@
 
 .venv/peers.stamp: .venv/dev.stamp
-	$(BIN)/pip install --quiet --editable '.[dev,peers]'
+	$(BIN)/pip install --quiet --editable '.[all,mlflow,wandb]' --group dev --group peers
 	@touch $@

@@ -9,7 +9,7 @@
 By default, these are ``arena`` and ``logits`` in the folder that CALIBRANT_DATA names ("Data sets" in CONTRIBUTING.md).
 Every result is kept in the file of ``--runs`` and not computed again; an interrupted command goes on where it was.
 ``--methods`` and ``--groups`` are parts of names: ``calibrant`` or ``temperature``, ``networks`` or ``binary``. The
-extra ``peers`` installs what is compared.
+dependency group ``peers`` has what is compared.
 """
 
 import argparse

@@ -31,7 +31,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "objectives": {"numerics", "arrays", "inputs", "multi_label", "distributed"},
         "functional": {"objectives"},
         "metrics": {"arrays", "frames", "options", "inputs", "hints", "tables"},
-        "posthoc": {"numerics", "frames", "inputs", "hints"},
+        "posthoc": {"torch_private", "numerics", "frames", "inputs", "hints"},
         "estimators": {"posthoc"},
         "files": {"metrics", "tables"},
         "report": {"files", "arrays", "metrics", "posthoc"},

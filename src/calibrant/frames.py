@@ -20,7 +20,7 @@ def opened(value: Any) -> Any:
     """
     if value is None or isinstance(value, PLAIN) or is_tensor(value):
         return None
-    import narwhals.stable.v2 as nw
+    import narwhals.stable.v1 as nw
 
     found = nw.from_native(value, pass_through=True, allow_series=True)
     if isinstance(found, nw.LazyFrame):
@@ -60,12 +60,12 @@ def like(given: Any, array: Array, names: Sequence[Any] | None = None) -> Any:
         if array.ndim == 1:
             return type(given)(array, index=given.index)
         return (type(given) if given.ndim == 2 else type(given.to_frame()))(array, index=given.index, columns=names)
-    import narwhals.stable.v2 as nw
+    import narwhals.stable.v1 as nw
 
     if array.ndim == 1:
         return nw.new_series(str(getattr(frame, "name", "")), array, backend=frame.implementation).to_native()
     texts = [str(name) for name in (range(array.shape[1]) if names is None else names)]
-    return nw.DataFrame.from_numpy(np.ascontiguousarray(array), texts, backend=frame.implementation).to_native()
+    return nw.from_numpy(np.ascontiguousarray(array), texts, backend=frame.implementation).to_native()
 
 
 def made(data: Mapping[str, Sequence[Any]], backend: str | None = None) -> Any:
@@ -78,7 +78,7 @@ def made(data: Mapping[str, Sequence[Any]], backend: str | None = None) -> Any:
     installed = [name for name in ("pandas", "polars", "pyarrow") if find_spec(name) is not None]
     if backend is None and not installed:
         raise ImportError("a data frame needs pandas, polars or pyarrow: install one of them")
-    import narwhals.stable.v2 as nw
+    import narwhals.stable.v1 as nw
 
     chosen: Any = installed[0] if backend is None else backend
     return nw.from_dict(data, backend=chosen).to_native()

@@ -1,7 +1,10 @@
-"""Private names of torch that this package depends on, all of them here. Tested with torch 2.13.0.
+"""Private names of torch that this package depends on, all of them here. Tested with torch 2.6.0 and 2.13.0.
 
 Hooks that a subclass overrides, ``nn.Module._apply`` and ``_load_from_state_dict``, are not listed here.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.autograd.forward_ad
@@ -15,10 +18,15 @@ __all__ = [
     "Convolution",
     "Dropout",
     "assert_without_waiting",
+    "exporting_to_onnx",
+    "is_exporting",
+    "is_exporting_to_onnx",
     "is_forward_mode",
     "is_transformed",
     "unwrapped",
 ]
+
+_to_onnx = False
 
 
 def is_transformed() -> bool:
@@ -28,6 +36,32 @@ def is_transformed() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._is_tracing()
     )
+
+
+def is_exporting() -> bool:
+    """Whether ``torch.export`` or ``torch.onnx.export`` is at work."""
+    if is_exporting_to_onnx():
+        return True
+    if hasattr(torch.compiler, "is_exporting"):
+        return torch.compiler.is_exporting()
+    # torch 2.6 tells an export only by what it is not; Dynamo is what `torch.compile` runs.
+    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+
+
+def is_exporting_to_onnx() -> bool:
+    """Whether ``torch.onnx.export`` is at work; before torch 2.8 only inside ``exporting_to_onnx``."""
+    return _to_onnx or torch.onnx.is_in_onnx_export()
+
+
+@contextmanager
+def exporting_to_onnx() -> Iterator[None]:
+    """Make ``is_exporting_to_onnx`` true."""
+    global _to_onnx
+    _to_onnx = True
+    try:
+        yield
+    finally:
+        _to_onnx = False
 
 
 def is_forward_mode() -> bool:

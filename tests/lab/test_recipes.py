@@ -94,7 +94,11 @@ def test_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_pairs_of_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "sleeps", "runs"]
-    tokenizer = transformers.BertTokenizer(vocab={word: number for number, word in enumerate(words)})
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    by_name: Any = {"vocab": {word: number for number, word in enumerate(words)}}
+    if transformers.__version__ < "5":
+        by_name = {"vocab_file": str(tmp_path / "vocab.txt")}
+    tokenizer = transformers.BertTokenizer(**by_name)
     tokenizer.save_pretrained(tmp_path / "model")
     texts = [" ".join(GENERATOR.choice(words[5:], 3)) for _ in range(40)]
 

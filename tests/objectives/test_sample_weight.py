@@ -83,6 +83,7 @@ def test_weights_equal_the_transcription(name: str, data: tuple[Tensor, Tensor, 
 def test_whole_weights_repeat_samples(name: str, data: tuple[Tensor, Tensor, Tensor], seed: int) -> None:
     function, _ = FUNCTIONS[name]
     z, c, _ = data
+    z = 0.9 * z + 0.0123456  # no bin has a gap of exactly 0, where the gradient jumps
     times = torch.randint(5, (len(z),), generator=torch.Generator().manual_seed(seed))
     times[0] = 1
     value, gradient = value_and_gradient(lambda x, y: function(x, y, sample_weight=times), z, c)

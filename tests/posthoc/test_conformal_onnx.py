@@ -64,6 +64,8 @@ def exported(model: nn.Module, arguments: tuple[Tensor, ...]) -> Any:
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package, reason=f"torch.onnx.export needs {package}")
     runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime to run the exported sets")
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 8):
+        pytest.skip("before torch 2.8 sets are exported by to_onnx only: torch does not say that it exports to ONNX")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     batch = torch.export.Dim("batch")
     program = torch.onnx.export(

@@ -129,10 +129,10 @@ def test_a_hugging_face_model_that_holds_a_calibrator_is_saved(tmp_path: Path) -
     model.save_pretrained(tmp_path)
     other = Calibrated.from_pretrained(tmp_path)
     assert torch.equal(other.linear.weight, model.linear.weight)
-    # It leaves out buffers that a fresh model does not have, but not in silence.
-    with pytest.raises(RuntimeError, match="TemperatureScaling is not fitted"):
-        other.calibrator(TEST)
-    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    if transformers.__version__ >= "5":  # it leaves out buffers that a fresh model does not have, but not in silence
+        with pytest.raises(RuntimeError, match="TemperatureScaling is not fitted"):
+            other.calibrator(TEST)
+        other.load_state_dict(load_file(tmp_path / "model.safetensors"))
     assert torch.equal(other.calibrator(TEST), model.calibrator(TEST))
 
 
@@ -259,7 +259,7 @@ def test_export_with_a_dynamic_batch(name: str) -> None:
     last = fitted(name) if name in WITH_LOGITS else Probabilities(fitted(name))
     model = nn.Sequential(nn.Linear(6, 4), last).eval()
     batch = {0: torch.export.Dim("batch")}
-    program = torch.export.export(model, (torch.randn(3, 6),), dynamic_shapes=(batch,))
+    program = torch.export.export(model, (torch.randn(3, 6),), dynamic_shapes=(batch,), strict=False)
     for samples in (1, 3, 17):
         inputs = torch.randn(samples, 6) * 5
         torch.testing.assert_close(program.module()(inputs), model(inputs))

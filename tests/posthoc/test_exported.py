@@ -104,8 +104,9 @@ def test_few_and_many_classes(classes: int, runtime: Any, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_sets_are_exported_too(runtime: Any, tmp_path: Path) -> None:
-    conformal = ConformalClassifier("lac").fit(FIT.float(), TARGET)
+@pytest.mark.parametrize("score", ["lac", "aps", "top-k"])
+def test_sets_are_exported_too(score: Any, runtime: Any, tmp_path: Path) -> None:
+    conformal = ConformalClassifier(score, randomized=False).fit(FIT.float(), TARGET)
     posthoc.to_onnx(conformal, tmp_path / "sets.onnx")
     (found,) = session(runtime, tmp_path / "sets.onnx").run(["sets"], {"logits": TEST.float().numpy()})
     assert np.array_equal(found, conformal.predict_set(TEST.float()).numpy())

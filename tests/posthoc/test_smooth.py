@@ -47,7 +47,7 @@ def spline(v: Array, knots: Array, d: Array) -> Array:
 def test_line_and_curve_minimise_what_is_documented(
     scale: float, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    optimize = pytest.importorskip("scipy.optimize")
+    optimize, integrate = (pytest.importorskip(f"scipy.{part}") for part in ("optimize", "integrate"))
     monkeypatch.setattr(smooth, "SCALES", (scale,))
     monkeypatch.setattr(smooth, "KNOTS", 6)
     logits, target, _ = capped(400, seed=1)
@@ -68,7 +68,7 @@ def test_line_and_curve_minimise_what_is_documented(
     def objective(found: Array) -> float:
         (b, c), d = found[:2], free @ found[2:]
         loss = weight @ np.logaddexp(0, -sign * (b * z + c + spline(v, knots, d)))
-        rough = np.trapezoid((second @ d) ** 2, grid)
+        rough = integrate.trapezoid((second @ d) ** 2, grid)
         return float(loss + 2 * ((b - 1) ** 2 + c**2) + strength / 2 * rough)
 
     best = optimize.minimize(objective, [1.0, *[0.0] * 5], method="BFGS", options={"gtol": 1e-6})

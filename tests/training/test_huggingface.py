@@ -17,7 +17,7 @@ from calibrant import ESDLoss, MMCELoss
 from calibrant.training.randomness import random_state
 from tests.ranks import on_two_ranks
 
-pytest.importorskip("transformers", reason="needs the extra 'hf'")
+transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
 datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # noqa: E402
@@ -208,6 +208,9 @@ def test_the_last_calibration_batch_is_not_small(tmp_path: Path) -> None:
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 def test_calibration_batches_are_padded_and_reshuffled_and_never_too_small(tmp_path: Path, strategy: str) -> None:
+    sampling: dict[str, Any] = {"train_sampling_strategy": strategy}
+    if transformers.__version__ < "5":
+        sampling = {"group_by_length": strategy == "group_by_length"}
     held_out = Sentences(8, seed=2)
     seen: list[Batch] = []
     model = bert()
@@ -219,7 +222,7 @@ def test_calibration_batches_are_padded_and_reshuffled_and_never_too_small(tmp_p
     model.register_forward_pre_hook(keep, with_kwargs=True)
     trainer = calibrated(
         tmp_path, model=model, calibration_dataset=held_out, calibration_batch_size=3, max_steps=4, learning_rate=0.01,
-        train_sampling_strategy=strategy,
+        **sampling,
     )  # fmt: skip
     trainer.train()
     batches = [batch for batch in seen if "labels" not in batch]  # the model's own loss is not asked for
@@ -348,7 +351,8 @@ def test_a_step_in_which_every_label_is_ignored_changes_nothing(tmp_path: Path, 
     trainer.train()
     assert torch.equal(flat(trainer.model), before)
     first = trainer.state.log_history[0]
-    assert (first["loss"], first["objective"], first["silent"], first["grad_norm"]) == (0.0, 0.0, 1.0, 0.0)
+    assert (first["loss"], first["objective"], first["silent"]) == (0.0, 0.0, 1.0)
+    assert first.get("grad_norm", 0.0) == 0.0  # transformers 4 has it only of clipped gradients
     assert "eval_ece" not in trainer.evaluate()
 
 

@@ -54,7 +54,7 @@ def _logit_norm(data: Classification, temperature: float) -> Tensor:
     scale = data.logits.detach().abs().amax(1, keepdim=True).clamp_min(1.0)
     scaled = data.logits / scale
     length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True) + EPSILON / scale
-    log_p = log_likelihood(data._replace(logits=scaled / (temperature * length)))
+    log_p = log_likelihood(Classification(scaled / (temperature * length), data.target, data.mask, data.weight))
     return mean_over_samples(-log_p, data, "LogitNorm")
 
 

@@ -80,10 +80,11 @@ class ViewedObjective(PairObjective):
         if self.view == "multi-label":
             with self.failing_together():
                 pairs = multi_label_pairs(logits, target, mask, self.ignore_index, sample_weight)
-            pairs = pairs._replace(weight=self._uneven(pairs))
+            pairs = Pairs(pairs.confidence, pairs.correct, pairs.mask, self._uneven(pairs))
             return self.value_of_batch(pairs).to(pairs.confidence.dtype)
         data = self.classification(logits, target, mask, sample_weight)
-        data = data._replace(weight=self._uneven(data))
+        # torch 2.6 cannot compile _replace.
+        data = Classification(data.logits, data.target, data.mask, self._uneven(data))
         return self.value_or_zero(data).to(data.logits.dtype)
 
     def _uneven(self, data: Pairs | Classification) -> Tensor | None:

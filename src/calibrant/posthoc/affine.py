@@ -25,7 +25,8 @@ class Affine(NamedTuple):
         """Return ``x + D x + b`` for every row x."""
         matrix, shift = self.matrix.to(features.dtype), self.shift.to(features.dtype)
         if matrix.dim() == 1:
-            return torch.addcmul(shift, features, 1 + matrix)
+            # torch 2.6 cannot export it to ONNX with sides that are broadcast.
+            return torch.addcmul(shift.expand_as(features), features, (1 + matrix).expand_as(features))
         return torch.addmm(shift, features, matrix.T) + features
 
 

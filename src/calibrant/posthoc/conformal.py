@@ -16,6 +16,7 @@ from calibrant.posthoc.conformal_tuning import PENALTIES, TuningGoal, tuned_pena
 from calibrant.posthoc.containers import Array, like
 from calibrant.posthoc.fitted import Fitted, check_whole, saved_settings
 from calibrant.posthoc.notices import FitWarning, counted
+from calibrant.torch_private import is_exporting_to_onnx
 
 CoverageName = Literal["marginal", "class-conditional", "group-conditional"]
 # Scores this far above a threshold count as equal to it: the same probabilities in another order, or in another runtime
@@ -61,8 +62,9 @@ class ConformalClassifier(Fitted):
     You can calibrate the logits first, on other data than the sets: use :func:`logits_from_probabilities` for the
     output of any calibrator's ``predict_proba``.
 
-    For ``torch.onnx.export``, use ``randomized=False`` with APS and RAPS: ONNX cannot hash the bits of a logit. An
-    exported program takes the position of a group in ``groups_``: see :meth:`forward`.
+    For ``torch.onnx.export``, use ``randomized=False`` with APS and RAPS: ONNX cannot hash the bits of a logit. Before
+    torch 2.8 use :func:`to_onnx`. An exported program takes the position of a group in ``groups_``: see
+    :meth:`forward`.
 
     Args:
         score: ``"lac"``, ``"aps"``, ``"raps"`` or ``"top-k"``.
@@ -327,7 +329,7 @@ class ConformalClassifier(Fitted):
 
     def _scores(self, logits: Tensor, penalties: Tensor, seed: int) -> Tensor:
         randomized = self.randomized and self.score in ("aps", "raps")
-        if randomized and torch.onnx.is_in_onnx_export():
+        if randomized and is_exporting_to_onnx():
             raise ValueError(
                 f"ONNX cannot hash the bits of logits, which randomised {self.score} sets need: "
                 "fit with randomized=False to export"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from calibrant.numerics import accumulation_dtype
 from calibrant.posthoc.folds import row_hash
+from calibrant.torch_private import is_exporting_to_onnx
 
 ScoreName = Literal["lac", "aps", "raps", "top-k"]
 
@@ -37,7 +38,7 @@ def class_scores(logits: Tensor, score: ScoreName, penalties: Tensor, seed: int 
 
 def ranks(logits: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     """Probability of all classes ranked above each class, and its rank from 1; equal logits rank by class."""
-    if torch.onnx.is_in_onnx_export():
+    if is_exporting_to_onnx():
         # ONNX has no stable sort, but its TopK puts equal values in the order of their indices.
         order = logits.topk(logits.shape[1], dim=1).indices
     else:

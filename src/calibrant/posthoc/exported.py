@@ -15,6 +15,7 @@ from calibrant.posthoc.fitted import Fitted
 from calibrant.posthoc.notices import FitWarning
 from calibrant.posthoc.saved import replace_whole
 from calibrant.posthoc.scores import ScoreCalibrator
+from calibrant.torch_private import exporting_to_onnx
 
 
 class _Predictions(nn.Module):
@@ -90,7 +91,7 @@ def to_onnx(
     if groups:
         example.append(torch.zeros(2, dtype=torch.long, device=device))
     batch = torch.export.Dim("batch")
-    with _quiet():
+    with exporting_to_onnx(), _quiet():
         program = torch.onnx.export(
             model,
             tuple(example),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from calibrant.numerics import exclusive_cumsum
+from calibrant.torch_private import is_exporting
 
 
 def insertion_points(ascending: Tensor, position: Tensor, *, right: bool = False) -> Tensor:
@@ -20,7 +21,7 @@ def insertion_points(ascending: Tensor, position: Tensor, *, right: bool = False
         >>> insertion_points(torch.tensor([[0.0, 1.0]]), torch.tensor([[-1.0, 0.0, 0.5, 2.0]]))
         tensor([[0, 0, 1, 2]])
     """
-    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
+    if is_exporting():
         return halving_search(ascending, position, right=right)
     return torch.searchsorted(ascending, position.contiguous(), right=right)
 

@@ -232,7 +232,7 @@ def _divided(shares: Tensor, left: Tensor, confidence: Tensor) -> Tensor:
     excess, room = left * largest - ceiling, left * (largest - 1 / (classes - 1))
     mixed = kept & (excess > 0) & (room > 0)
     level = torch.where(mixed, excess / torch.where(mixed, room, 1.0), 0.0).clamp(0, 1)
-    others = left * torch.lerp(shares, torch.full_like(shares, 1 / (classes - 1)), level)
+    others = left * torch.lerp(shares, torch.full_like(shares, 1 / (classes - 1)), level.expand_as(shares))
     return torch.where(kept, torch.minimum(others, ceiling), others)
 
 

@@ -1,4 +1,4 @@
-"""Private names of transformers that this package depends on. Tested with transformers 5.0.0 and 5.23.0."""
+"""Private names of transformers that this package depends on. Tested with transformers 4.46.1 and 5.22.2."""
 
 from pathlib import Path
 from typing import Any
