@@ -142,9 +142,11 @@ def progress_bar(what: str) -> Iterator[Callable[[str], Advance]]:
 
 def timed_bar(console: Console | None, *more: str) -> Progress:
     """A progress bar with the time left, and more columns; it is disabled without a terminal."""
+    shown = console is not None and console.is_terminal
     return Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-        *map(TextColumn, more), console=console, transient=True, disable=console is None or not console.is_terminal,
+        *map(TextColumn, more), transient=True, disable=not shown,
+        console=console if shown else Console(quiet=True),  # before rich 14.3 a disabled bar ends in an empty line
     )  # fmt: skip
 
 

@@ -108,7 +108,9 @@ def legend_inside(axes: Any, title: str | None, *handles: Line2D | Patch) -> Fig
     axes.legend(handles=list(handles), loc="best")
     if title is not None:
         axes.set_title(literal(title))
-    figure = axes.get_figure(root=True)
+    figure = axes.get_figure()
+    while figure is not None and figure is not figure.figure:  # a part of a figure; root=True needs matplotlib 3.10
+        figure = figure.figure
     if not isinstance(figure, Figure):
         raise TypeError("ax must belong to a figure of matplotlib")
     return figure
