@@ -1,4 +1,4 @@
-"""Calibrant: neural networks that say how sure they are, and are right about it."""
+"""Calibrant: check, recalibrate and train the confidence of classifiers."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -17,7 +17,7 @@ from calibrant.metrics.columns import Columns
 
 app = App(
     name="calibrant",
-    help="Neural networks that say how sure they are, and are right about it.",
+    help="Check whether a classifier's confidence can be trusted, recalibrate it, and train calibrated networks.",
     version=__version__,
 )
 # Commands of other packages, such as the laboratory's, are imported when they are called.

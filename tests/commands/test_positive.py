@@ -1,6 +1,8 @@
 """Which of two classes a probability is for: said in the first line, decided by `--positive`."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,41 @@ def test_the_first_line_names_the_class_and_a_wrong_one_is_warned_of(
     status, shown, said = run(capsys, "evaluate", path, *options, "--positive", "bad")
     assert (status, shown, said.count("\n")) == (2, "", 1)
     assert "--positive 'bad' must be one of two labels, but those of 'label' are 'default', 'good'" in said
+
+
+def test_the_page_has_the_notices_and_a_reversed_class_gets_no_repair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    path, page = table(tmp_path / "loans.csv"), tmp_path / "loans.html"
+    _, shown, _ = run(capsys, "evaluate", path, "--draws", 20, "--report", page)
+    assert "check which class it is for before you recalibrate." in shown
+    assert "repairs" not in shown
+    assert "Note: " in page.read_text()
+    assert "much better (AUC 0." in page.read_text()
+
+
+def test_outputs_are_written_before_a_closed_pipe_ends_the_program(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path, page, history = table(tmp_path / "loans.csv"), tmp_path / "loans.html", tmp_path / "history.csv"
+    command = [
+        sys.executable,
+        "-m",
+        "calibrant",
+        "evaluate",
+        path,
+        "--draws",
+        20,
+        "--report",
+        page,
+        "--history",
+        history,
+    ]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.close()
+    assert page.exists()
+    assert history.exists()
 
 
 def test_json_and_the_page_name_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

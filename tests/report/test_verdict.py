@@ -119,7 +119,7 @@ def test_a_network_of_which_only_the_top_label_is_calibrated() -> None:
             r"p = P, Holm's correction\); average errors of up to P points cannot be ruled out."),
         (two_classes((0.6, 0.8, 500), (0.9, 0.7, 500)), r"The average error of the risks of class 1 is within chance "
             r"\(95 % interval -2.9\d to 2.9\d points\), but the hypothesis that they REJECTEDx: they are no higher "
-            r"where the event is more frequent \(calibration slope -P\). Recalibration by a mixture .* repairs it, .*"),
+            r"where the event is more frequent \(calibration slope -P\). The higher the probability, the rarer the .*"),
         (confidences((0.9, 0.8, 500)), r"Over-confident by GAP points on average INTERVAL. The hypothesis that these "
             r"confidences REJECTED Recalibration by temperature P repairs it, as far as 500 REPAIRED"),
         (metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), r"3 samples are few: only large errors show, and intervals "

@@ -549,18 +549,21 @@ def test_bad_calls_get_one_clear_line() -> None:
 
 
 @pytest.mark.slow_after(2)
-@pytest.mark.parametrize("seed", [3, 6, 1, 0, 2, 4, 5])
-def test_a_network_leaves_the_plateau_at_which_it_starts(seed: int) -> None:
+@pytest.mark.parametrize(("kept", "least"), [(1.0, 1.0), (0.15, 0.95)], ids=["balanced", "one class is rare"])
+@pytest.mark.parametrize("seed", [3, 6, 4, 0, 1, 2, 5])
+def test_a_network_leaves_the_plateau_at_which_it_starts(seed: int, kept: float, least: float) -> None:
     torch.manual_seed(seed)
-    x = 2.0 * torch.randint(2, (4000, 10)) - 1
+    x = 2.0 * torch.randint(2, (16_000, 10)) - 1
     y = (x[:, :3].prod(1) > 0).long()
+    stays = (y == 0) | (torch.rand(len(y)) < kept)
+    x, y = x[stays], y[stays]
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 2))
     calibrated, optimizer = CalibratedLoss(model), torch.optim.SGD(model.parameters(), 0.1)
     batches = interleave(Batches((x[:1800], y[:1800]), 50), Batches((x[1800:2000], y[1800:2000]), 50))
-    for _ in range(36):
+    for _ in range(42):
         for (x_train, y_train), held_out in batches:
             optimizer.zero_grad()
             calibrated(x_train, y_train, *held_out).backward()
             optimizer.step()
-    assert bool((model(x[2000:]).argmax(1) == y[2000:]).all())
+    assert (model(x[2000:]).argmax(1) == y[2000:]).double().mean() >= least

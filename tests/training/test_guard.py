@@ -277,6 +277,18 @@ def test_a_temperature_may_undo_over_fitting() -> None:
         window(guard, batch(50, 50))
 
 
+def test_other_data_than_the_held_out_at_the_end_are_reported() -> None:
+    guard = Guard()
+    for right in (600, 650, 640):
+        guard.add_training(batch(right, 1000 - right))
+        guard.add_held_out(batch(right, 1000 - right))
+        guard.close_window()
+    guard.judge_final(Scores(1000, 0.66, 0.9, 0.0))
+    assert not guard.warnings_
+    with pytest.warns(CalibrationWarning, match=r"80.0% on the data of finish\(\), and was at most 66.0% on held-out"):
+        guard.judge_final(Scores(1000, 0.8, 0.9, 0.0))
+
+
 @pytest.mark.parametrize("has_objective", [False, True])
 def test_a_final_network_that_is_worse_than_its_training_is_reported(has_objective: bool) -> None:
     guard = Guard(has_objective=has_objective)

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -77,33 +77,48 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
         from calibrant.report import require_report_packages
 
         require_report_packages()
-    notices: dict[str, tuple[str, ...]] = {}
     with progress_bar("reading") as begin:
-        audits = [_audit(path, name, options, notices, begin) for path, name in zip(paths, names, strict=True)]
+        audits = [_audit(path, name, options, begin) for path, name in zip(paths, names, strict=True)]
         begin("comparing")
         compared = _compare(audits, options)
     failed = failures(audits, options.watch.conditions)
+    written = _written(audits, compared, paths, report, options.watch.history)
     if as_json:
         print_json({
-            "models": [as_data(one) | {"notices": list(notices[one.name])} for one in audits],
+            "models": [as_data(one) | {"notices": list(one.notices)} for one in audits],
             "comparisons": [{"names": [a, b], **asdict(found)} for a, b, found in compared.pairs],
             "not_compared": [{"names": names, "reason": reason} for names, reason in compared.left_out.items()],
             "failed": failed,
         })  # fmt: skip
     else:
         _show(audits, compared, Console())
-        for name, found in notices.items():
-            show_notices(Console(), found, f"{name}: " if len(audits) > 1 else "")
-    # Last, so that a full disk does not lose what was found.
-    if report is not None:
-        from calibrant.report import write_report
-
-        write_report(report, audits, compared.pairs, made=_made(paths))
-        if not as_json:
+        for one in audits:
+            show_notices(Console(), one.notices, f"{one.name}: " if len(audits) > 1 else "")
+        if report is not None:
             Console().print(f"Report: {plain(str(report))}", soft_wrap=True, highlight=False)
-    if options.watch.history is not None:
-        append_history(options.watch.history, audits, paths)
+    if written is not None:
+        raise written
     return failed
+
+
+def _written(
+    audits: list[Audit], compared: Compared, paths: Sequence[Path], report: Path | None, history: Path | None
+) -> Exception | None:
+    """Write the report and the history before anything is printed, which a closed pipe may end.
+
+    Returns:
+        The error if that failed, to be raised when the results are printed: a full disk does not lose them.
+    """
+    try:
+        if report is not None:
+            from calibrant.report import write_report
+
+            write_report(report, audits, compared.pairs, made=_made(paths))
+        if history is not None:
+            append_history(history, audits, paths)
+    except (OSError, ValueError) as error:
+        return error
+    return None
 
 
 def _check_files(paths: Sequence[Path], report: Path | None, watch: Watch) -> None:
@@ -145,12 +160,9 @@ def model_names(paths: Sequence[Path]) -> list[str]:
     return [f"{k}: {printable(str(path))}" for k, path in enumerate(paths, 1)]
 
 
-def _audit(
-    path: Path, name: str, options: Options, notices: dict[str, tuple[str, ...]], begin: Callable[[str], Advance]
-) -> Audit:
+def _audit(path: Path, name: str, options: Options, begin: Callable[[str], Advance]) -> Audit:
     begin(f"{name}: reading")
     source = read_source(path, options.names, labelled=True)
-    notices[name] = source.notices
     with naming(path):
         given = source.predictions()
     check_columns(source, options.watch)
@@ -159,7 +171,7 @@ def _audit(
         margin=options.margin, progress=begin(f"{name}: testing"),
     )  # fmt: skip
     begin(f"{name}: groups and changes")
-    return watched(found, source, options.watch, options.names)
+    return replace(watched(found, source, options.watch, options.names), notices=source.notices)
 
 
 def _compare(audits: list[Audit], options: Options) -> Compared:

@@ -215,7 +215,7 @@ def _row(audit: Audit, file: Path) -> dict[str, Any]:
     gap = audit.intervals.get("gap")
     change = audit.change
     return {
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "time": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S}+00",
         "file": str(file),
         "sha256": digest(file),
         "name": audit.name,

@@ -119,6 +119,7 @@ class Audit:
         groups: Calibration of groups of samples, if these were given.
         over_time: Calibration over time, if times were given.
         change: Change of calibration since a baseline, if one was given.
+        notices: What was assumed of the file, or is doubtful, in sentences.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Audit:
     groups: GroupCalibration | None = None
     over_time: TimeCalibration | None = None
     change: Change | None = None
+    notices: tuple[str, ...] = ()
 
     @property
     def test(self) -> CalibrationTest:

@@ -78,6 +78,7 @@ def _model(
         "name": audit.name,
         "event": _event(audit),
         "verdict": sentence(verdict(audit)),
+        "notices": [sentence(notice) for notice in audit.notices],
         "facts": _facts(audit),
         "numbers": _numbers(audit),
         "reliability": svg(

@@ -214,6 +214,9 @@ def _of_class(found: "Finding") -> str:
 
 
 def _hope(audit: "Audit") -> str:
+    first = audit.findings[0]
+    if audit.task == "binary" and first.line is not None and first.line.slope_high < 0:
+        return "The higher the probability, the rarer the class: check which class it is for before you recalibrate."
     if audit.repair is None:
         return f"Recalibration was not tried: {audit.problem}."
     but = caveat(audit) or _harm(audit, audit.repair)

@@ -59,8 +59,8 @@ class CalibratedLoss:
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
     With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
-    at the best temperature falls the training loss is as ever. Once it has ceased to fall, the network over-fits: from
-    then on the training loss is computed on logits divided by a temperature T, which is solved for on the latest
+    at the best temperature falls, the loss is plain cross-entropy. Once it has stopped falling, the network overfits:
+    from then on the training loss is computed on logits divided by a temperature T, which is solved for on the latest
     held-out logits, again and again, so that the network is as sure as held-out data justify. No gradient comes from
     held-out data: they can be neither learned nor un-learned nor memorised, and there is no weight to choose.
     :meth:`finish` solves for T once more and divides the last layer by it. ``docs/science.md`` derives the method and
@@ -90,7 +90,7 @@ class CalibratedLoss:
         damping: Share of the way to the solution that log T moves.
         patience: T is 1 until the held-out log loss, at the best temperature, has gone without a new best for this
             share of the steps so far, and the network is not on a plateau at chance level: until then it does not
-            over-fit. 0 lets T move from the start.
+            overfit. 0 lets T move from the start.
         guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
     Attributes:

@@ -112,7 +112,7 @@ def final_temperature(
     """Log of the temperature for held-out logits of the final network, and its standard error.
 
     It is shrunk by that error toward the temperature that the network was trained at, which is 1 if it was never seen
-    to over-fit: what held-out data do not determine stays as it is.
+    to overfit: what held-out data do not determine stays as it is.
     """
     before = loop.trained_at(logits)
     best = solution(logits, target, before, loop.criterion, weight)

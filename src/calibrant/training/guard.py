@@ -33,6 +33,8 @@ FEWEST_OBJECTIVES = 25
 APART = 1.2
 # Points of training accuracy below the best window that are a collapse.
 COLLAPSE = 0.05
+# Points of accuracy in `finish` above the best window of held-out batches that are those of other data.
+RISE = 0.1
 GO_BACK = "load the weights of an earlier checkpoint, or train again with a lower learning rate"
 
 
@@ -40,7 +42,7 @@ class Guard:
     """Judges windows of steps: epochs if their ends are reported to it, else 50 steps.
 
     Every warning is a :class:`CalibrationWarning`, is given once, says what to do, and is kept in ``warnings_``.
-    Without an objective, training accuracy may fall when a temperature undoes over-fitting, and is a collapse only if
+    Without an objective, training accuracy may fall when a temperature undoes overfitting, and is a collapse only if
     held-out accuracy falls, too. With one, a gradient from held-out data reaches the network.
     """
 
@@ -50,7 +52,7 @@ class Guard:
         self.told_of_epochs = False
         self.warnings_: dict[str, str] = {}
         self.latest: dict[str, float] = {}
-        self._steps = 0
+        self._steps = self._windows = 0
         self._best: dict[str, tuple[float, float]] = {}  # best accuracy of a window and its deviation
         self._strongest = 0.0
         self._accuracy = 0.0  # of the last validation
@@ -125,6 +127,7 @@ class Guard:
     def close_window(self) -> dict[str, float]:
         """Judge what passed since the last window, begin a new one, and return its scores for the log."""
         values = self.judge()
+        self._windows += 1  # a network may learn as much within its first window
         self._begin()
         return values
 
@@ -158,7 +161,14 @@ class Guard:
 
     def judge_final(self, held_out: Scores) -> None:
         """Compare the final network with the best window: its last steps are the average of no window."""
-        before = self._best.get("held_out", (0.0, 0.0))[0]
+        before, deviation = self._best.get("held_out", (1.0, 0.0))
+        rise = held_out.accuracy - before
+        if self._windows > 1 and rise > max(RISE, BEYOND_CHANCE * math.hypot(held_out.deviation, deviation)):
+            self.warn(
+                "other data",
+                f"accuracy is {held_out.accuracy:.1%} on the data of finish(), and was at most {before:.1%} on "
+                "held-out batches in training: pass finish() the held-out data, not the training data",
+            )
         if self._fell("held_out", held_out):
             self.warn(
                 "fell",

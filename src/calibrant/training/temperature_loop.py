@@ -25,8 +25,8 @@ OTHER_WEIGHTS = math.log(1.5)
 NEAR = 0.03
 # Weight of the latest value in the running mean of the held-out log loss, and fewest steps without a new minimum.
 LATEST, EARLIEST = 0.3, 30
-# A network has learned once the kept labels are exp(100) times as likely as under uniform predictions: 0.05 nats for
-# each of 2,000. Chance gains a few nats, and ten times as many where each held-out sample was kept ten times.
+# A network has learned once the kept labels are exp(100) times as likely as under the frequencies of their classes:
+# 0.05 nats for each of 2,000. Chance gains a few nats, and ten times as many where each held-out sample was kept ten times.
 LEARNED = 100.0
 # A network no better than chance whose log loss at T = 1 is this many times that of uniform predictions memorizes. At
 # plateaus before learning (parity of 3 of 20 bits, 1,800 rows) it was up to 1.14 times.
@@ -51,7 +51,7 @@ class TemperatureLoop:
     a quarter of the buffer is new, its best temperature is computed. T is 1 until the held-out log loss at that
     temperature has stopped falling, and from then on moves part of the way to it: before, the network learns more than
     it overfits, and a rising T would only slow it down. A plateau at chance level is not overfitting: T stays 1 until
-    the held-out log loss has been clearly lower than that of uniform predictions, or is far higher at T = 1. When the
+    the held-out log loss has been clearly lower than that of the class frequencies, or is far higher at T = 1. When the
     log loss falls below its minimum again at a best temperature of 1 or less, T returns to 1. T is never below 1, which
     would act as a higher learning rate does. No gradient is involved. :class:`calibrant.training.CalibratedLoss`
     describes the settings.
@@ -135,10 +135,10 @@ class TemperatureLoop:
         self, step: int, best: float, logits: Tensor, target: Tensor, weight: Tensor | None, memorizes: bool
     ) -> None:
         """Note the held-out log loss at the best temperature, and whether it has stopped falling."""
-        # The best log loss of predictions no better than chance is that of uniform probabilities, log C.
-        chance = math.log(logits.shape[1])
-        now = min(log_loss(logits, target, best, weight), chance)
-        self._has_learned |= len(target) * (chance - now) > LEARNED
+        # The best log loss of predictions no better than chance is that of uniform probabilities, log C. A network that
+        # knows the frequencies of the classes, and nothing else, has learned nothing yet.
+        now = min(log_loss(logits, target, best, weight), math.log(logits.shape[1]))
+        self._has_learned |= len(target) * (_entropy(target, weight) - now) > LEARNED
         self._log_loss = now if math.isinf(self._log_loss) else self._log_loss + LATEST * (now - self._log_loss)
         if self._log_loss < self._lowest:
             self._lowest, self._lowest_at = self._log_loss, step
@@ -242,6 +242,13 @@ def _least_esd(logits: Tensor, target: Tensor, start: float, weight: Tensor | No
         left, right = high - golden * (high - low), low + golden * (high - low)
         low, high = (low, right) if esd(left) < esd(right) else (left, high)
     return (low + high) / 2
+
+
+def _entropy(target: Tensor, weight: Tensor | None) -> float:
+    """Log loss of predicting the frequencies of the classes."""
+    counts = torch.bincount(target, weight).double()
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * share.log()).sum())
 
 
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

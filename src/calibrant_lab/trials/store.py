@@ -313,8 +313,10 @@ class Store:
 
         Trials of recipes and methods that this installation does not know are left out.
         """
-        import pandas as pd
-
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ImportError("a data frame of trials needs pandas: install it") from None
         rows = []
         for trial in self.trials():
             with suppress(UnknownTrialError):
