@@ -26,7 +26,7 @@ NEAR = 0.03
 # Weight of the latest value in the running mean of the held-out log loss, and fewest steps without a new minimum.
 LATEST, EARLIEST = 0.3, 30
 # A network has learned once the kept labels are exp(100) times as likely as under the frequencies of their classes:
-# 0.05 nats for each of 2,000. Chance gains a few nats, and ten times as many where each held-out sample was kept ten times.
+# 0.05 nats for each of 2,000. Chance gains a few nats, and ten times as many where each sample was kept ten times.
 LEARNED = 100.0
 # A network no better than chance whose log loss at T = 1 is this many times that of uniform predictions memorizes. At
 # plateaus before learning (parity of 3 of 20 bits, 1,800 rows) it was up to 1.14 times.
