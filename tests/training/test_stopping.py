@@ -143,13 +143,13 @@ def outcome(module: nn.Module, stopping: StopAfterTemperature) -> Any:
 def test_a_resumed_run_ends_the_same(tmp_path: Path) -> None:
     def run(callbacks: list[Any], path: Path | None = None) -> tuple[Any, int]:
         stopping = StopAfterTemperature(2, fold=True)
-        run = trainer(tmp_path, stopping, *callbacks, max_epochs=12, enable_checkpointing=bool(callbacks))
+        run = trainer(tmp_path, stopping, *callbacks, max_epochs=24, enable_checkpointing=bool(callbacks))
         module = classifier(learning_rate=0.2, scheduler=None)
         run.fit(module, datamodule=data(), ckpt_path=path, weights_only=True)
         return outcome(module, stopping), run.global_step
 
     (*expected,) = run([SaveAlways()])
-    assert expected[1] < 12 * STEPS  # it stopped early, and the last checkpoints are from after the decision
+    assert expected[1] < 24 * STEPS  # it stopped early, and the last checkpoints are from after the decision
     for path in sorted(tmp_path.glob("*.ckpt"))[::2]:
         (*found,) = run([], path)
         torch.testing.assert_close(found[0][0], expected[0][0], rtol=0, atol=0)
@@ -175,7 +175,7 @@ def judge_on_a_rank(rank: int, port: int, folder: Path) -> None:
     }  # fmt: skip
     module, stopping = exact_classifier("sgd"), StopAfterTemperature(2, fold=True)
     run = trainer(folder, stopping, strategy="ddp", devices=2, max_epochs=6, enable_checkpointing=False)
-    run.fit(module, datamodule=exact_data(batch_size=15, calibration_batch_size=3))
+    run.fit(module, datamodule=exact_data(batch_size=15, calibration_batch_size=3, calibration_fraction=0.12))
     torch.save((outcome(module, stopping), run.global_step), folder / f"{rank}.pt")
 
 
@@ -187,7 +187,7 @@ def test_two_ranks_agree_with_one_process(tmp_path: Path) -> None:
     on_two_ranks(judge_on_a_rank, port, tmp_path)
     module, stopping = exact_classifier("sgd"), StopAfterTemperature(2, fold=True)
     run = trainer(tmp_path, stopping, max_epochs=6, enable_checkpointing=False)
-    run.fit(module, datamodule=exact_data(batch_size=30, calibration_batch_size=6))
+    run.fit(module, datamodule=exact_data(batch_size=30, calibration_batch_size=6, calibration_fraction=0.12))
     (weights, *numbers), steps = outcome(module, stopping), run.global_step
     for rank in range(2):
         (found, *others), stopped = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
