@@ -195,7 +195,7 @@ def compare() -> tuple[list[list[str]], list[str]]:
 
 def main() -> None:
     """Measure, print, write results/scale.md, and fail if a promise is not kept."""
-    title = "Calibration beyond memory"
+    title = "Predictions larger than memory"
     heading = [
         "engine", "rows", "type", "file", "limit", "time", "CPU time", "over a scan", "memory", "promised", "error",
         "steps of the bar",
