@@ -16,8 +16,8 @@ import calibrant as cal
 from benchmarks.measure import Job, machine, peak_extra_megabytes, take_turns
 from benchmarks.peers import esd_pseudocode, mmce_dense
 from benchmarks.tables import duration, finish, markdown, memory, show, status, times
+from calibrant.losses import known_gradient
 from calibrant.numerics import readable
-from calibrant.objectives import known_gradient
 from calibrant_lab.models.lenet import LeNet5
 
 SIZES = [64, 128, 256, 512, 1024, 4096, 16384, 65536]

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import calibrant as cal
-from calibrant import inputs
-from calibrant.objectives import pairs as pairs_module
-from calibrant.objectives.pairs import ViewedObjective
+from calibrant.losses import checks
+from calibrant.losses import pairs as pairs_module
+from calibrant.losses.pairs import ViewedObjective
 from tests.ranks import on_two_ranks
 from tests.test_distributed import batch, gradients, network
 
@@ -98,7 +98,7 @@ def work(rank: int, folder: str) -> None:
     # As on an accelerator, where no value is read.
     blind = mock.Mock(return_value=False)
     mine = slice(0, 60) if rank == 0 else slice(60, None)
-    with mock.patch.object(pairs_module, "readable", blind), mock.patch.object(inputs, "readable", blind):
+    with mock.patch.object(pairs_module, "readable", blind), mock.patch.object(checks, "readable", blind):
         for name, objective in SYNCED.items():
             y, mask = targets(objective)
             for kind in ("uneven", "none"):

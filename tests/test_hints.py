@@ -9,7 +9,7 @@ from torch import nn
 
 import calibrant as cal
 import calibrant.functional as F
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.training import CalibratedClassifier
 from tests.cases import MODULES, random_logits
 
@@ -95,7 +95,7 @@ def test_other_targets_of_that_shape_get_no_hint() -> None:
 
 @pytest.fixture
 def not_yet_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "_warned_of_probabilities", False)
+    monkeypatch.setattr(checks, "_warned_of_probabilities", False)
 
 
 PROBABILITIES = LOGITS.softmax(1)

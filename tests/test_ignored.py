@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 import calibrant as cal
 import calibrant.functional as F
-from calibrant import inputs
-from calibrant.objectives import known_gradient
+from calibrant.losses import checks, known_gradient
 from tests.cases import MODULES, random_logits
 
 LOGITS, TARGET = random_logits(8, 3, seed=0)
@@ -41,7 +40,7 @@ def test_an_object_warns_once_and_gives_zero(name: str) -> None:
 def test_where_values_are_not_read_the_kernels_give_zero(name: str) -> None:
     module = MODULES[name]()
     blind = mock.Mock(return_value=False)
-    with mock.patch.object(inputs, "readable", blind), mock.patch.object(known_gradient, "readable", blind):
+    with mock.patch.object(checks, "readable", blind), mock.patch.object(known_gradient, "readable", blind):
         assert zero_and_zero_gradient(lambda x: module(x, TARGET, mask=NOTHING))
 
 
@@ -86,7 +85,7 @@ def test_labels_that_are_all_ignored_give_zero(module: Callable[..., nn.Module])
     with pytest.warns(UserWarning, match=EVERYTHING_IGNORED):
         assert zero_and_zero_gradient(lambda x: module(view="multi-label")(x, torch.full((8, 3), -100.0)))
     blind = mock.Mock(return_value=False)
-    with mock.patch.object(inputs, "readable", blind), mock.patch.object(known_gradient, "readable", blind):
+    with mock.patch.object(checks, "readable", blind), mock.patch.object(known_gradient, "readable", blind):
         assert zero_and_zero_gradient(lambda x: module(view="multi-label")(x, torch.full((8, 3), -100.0)))
 
 

@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calibrant import estimators, functional, metrics, posthoc, report, training
-    from calibrant.objectives.adafocal import AdaFocalLoss
-    from calibrant.objectives.avuc import AvUCLoss, SoftAvUCLoss
-    from calibrant.objectives.brier import BrierLoss
-    from calibrant.objectives.bsce_gra import BSCEGRALoss
-    from calibrant.objectives.cals import CALSLoss
-    from calibrant.objectives.dca import DCALoss
-    from calibrant.objectives.ece import ECELoss
-    from calibrant.objectives.ece_kde import ECEKDELoss
-    from calibrant.objectives.esd import ESDLoss
-    from calibrant.objectives.focal import DualFocalLoss, FocalLoss
-    from calibrant.objectives.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
-    from calibrant.objectives.logit_norm import LogitNormLoss
-    from calibrant.objectives.mdca import MDCALoss
-    from calibrant.objectives.mmce import MMCELoss, WeightedMMCELoss
-    from calibrant.objectives.soft_binned_ece import SoftBinnedECELoss
+    from calibrant.losses.adafocal import AdaFocalLoss
+    from calibrant.losses.avuc import AvUCLoss, SoftAvUCLoss
+    from calibrant.losses.brier import BrierLoss
+    from calibrant.losses.bsce_gra import BSCEGRALoss
+    from calibrant.losses.cals import CALSLoss
+    from calibrant.losses.dca import DCALoss
+    from calibrant.losses.ece import ECELoss
+    from calibrant.losses.ece_kde import ECEKDELoss
+    from calibrant.losses.esd import ESDLoss
+    from calibrant.losses.focal import DualFocalLoss, FocalLoss
+    from calibrant.losses.label_smoothing import LabelSmoothingLoss, MarginLabelSmoothingLoss
+    from calibrant.losses.logit_norm import LogitNormLoss
+    from calibrant.losses.mdca import MDCALoss
+    from calibrant.losses.mmce import MMCELoss, WeightedMMCELoss
+    from calibrant.losses.soft_binned_ece import SoftBinnedECELoss
 
 __version__ = "0.2.0"
 
@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"calibrant.{name}")
     if name in LOSSES:
         try:
-            module = importlib.import_module(f"calibrant.objectives.{LOSSES[name]}")
+            module = importlib.import_module(f"calibrant.losses.{LOSSES[name]}")
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

@@ -4,21 +4,21 @@ Those of ``(confidence, correct)`` are the numerical core, as in the papers; tho
 ``(logits, target)`` take the output of a network.
 """
 
-from calibrant.objectives.adafocal import adafocal
-from calibrant.objectives.avuc import avuc, entropy_threshold, soft_avuc
-from calibrant.objectives.brier import brier
-from calibrant.objectives.bsce_gra import bsce_gra
-from calibrant.objectives.cals import cals
-from calibrant.objectives.dca import dca
-from calibrant.objectives.ece import ece
-from calibrant.objectives.ece_kde import ece_kde, kde_bandwidth
-from calibrant.objectives.esd import esd
-from calibrant.objectives.focal import dual_focal, focal
-from calibrant.objectives.label_smoothing import label_smoothing, margin_label_smoothing
-from calibrant.objectives.logit_norm import logit_norm
-from calibrant.objectives.mdca import mdca
-from calibrant.objectives.mmce import mmce, mmce_weighted
-from calibrant.objectives.soft_binned_ece import soft_binned_ece
+from calibrant.losses.adafocal import adafocal
+from calibrant.losses.avuc import avuc, entropy_threshold, soft_avuc
+from calibrant.losses.brier import brier
+from calibrant.losses.bsce_gra import bsce_gra
+from calibrant.losses.cals import cals
+from calibrant.losses.dca import dca
+from calibrant.losses.ece import ece
+from calibrant.losses.ece_kde import ece_kde, kde_bandwidth
+from calibrant.losses.esd import esd
+from calibrant.losses.focal import dual_focal, focal
+from calibrant.losses.label_smoothing import label_smoothing, margin_label_smoothing
+from calibrant.losses.logit_norm import logit_norm
+from calibrant.losses.mdca import mdca
+from calibrant.losses.mmce import mmce, mmce_weighted
+from calibrant.losses.soft_binned_ece import soft_binned_ece
 
 __all__ = [
     "adafocal",

@@ -1,452 +1,259 @@
-"""Validation of logits, targets and masks, conversion to what the objectives take, and every error message.
+"""Arrays, tensors, data frames and lists as given, to checked rows of values, labels and weights."""
 
-Shapes and types are always checked. Values (NaN, labels out of range, too few samples) are checked
-at once on the CPU; on an accelerator, and inside ``torch.compile``, by a device-side assertion that
-never makes the host wait; inside a ``torch.func`` transform or a tracer, where there may be no values, not at all.
-"""
-
-import warnings
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Sequence, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from calibrant import hints
-from calibrant.arrays import Array
-from calibrant.numerics import accumulation_dtype, at_least_float32, readable, relative_weight, softmax_parts, traced
-from calibrant.options import check_choice as check_choice
-from calibrant.options import check_count as check_count
-from calibrant.options import check_ignore_index as check_ignore_index
-from calibrant.options import check_range as check_range
-from calibrant.torch_private import assert_without_waiting
+from calibrant import frames, hints, options
+from calibrant.arrays import Array, IndexArray, Marks, is_tensor, of_tensor
 
-_warned_of_probabilities = False
-IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
+if TYPE_CHECKING:
+    from torch import Tensor
 
-
-class Pairs(NamedTuple):
-    """Input of the calibration objectives: samples are the last dimension of every field."""
-
-    confidence: Tensor
-    correct: Tensor
-    mask: Tensor | None = None
-    weight: Tensor | None = None
+    # Data frames and series of different libraries have nothing in common but a length.
+    Values = Tensor | np.ndarray[Any, Any] | Sequence[Any] | Sized
+else:
+    Values = Any
+# Mark of an ignored entry of a multi-label target.
+IGNORED = -1
+# Largest distance of a sum of probabilities from 1: more than rounding to three digits, less than a defect.
+TOLERANCE = 0.005
 
 
-class Classification(NamedTuple):
-    """Flattened classifier output: ``(N, C)`` logits, ``(N,)`` target, which samples count, and their weights."""
+class Rows(NamedTuple):
+    """Logits or probabilities as rows of samples, without ignored samples.
 
-    logits: Tensor
-    target: Tensor
-    mask: Tensor | None = None
-    weight: Tensor | None = None
-
-
-def require(condition: Tensor, message: Callable[[], str]) -> None:
-    """Raise ``ValueError`` if the 0-d ``condition`` is false, without ever stalling an accelerator."""
-    if torch.compiler.is_compiling() or (condition.device.type != "cpu" and not traced()):
-        assert_without_waiting(condition, message())
-    elif not traced() and not condition:
-        raise ValueError(message())
-
-
-def require_between(values: Tensor | Array, low: float, high: float, message: Callable[[str], str]) -> None:
-    """Raise ``ValueError`` unless every value lies in [low, high]; NaN does not. The message is given the range."""
-    if isinstance(values, Tensor):
-        values = as_read(values)
-    if isinstance(values, Tensor):
-        if values.numel() > 0:
-            least, most = values.aminmax()
-            require((least >= low) & (most <= high), lambda: message(""))
-    elif values.size > 0 and not (low <= values.min() and values.max() <= high):
-        raise ValueError(message(f" from {values.min():g} to {values.max():g}"))
-
-
-def as_read(values: Tensor) -> Tensor | Array:
-    """The values without their graph, as an array if it can be read: operations on a small tensor are overhead."""
-    return values.detach().numpy() if readable(values) else values.detach()
-
-
-def require_samples(pairs: Pairs, minimum: int, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
-    """Raise ``ValueError`` if the batch is too small; too many ignored samples are reported, not an error.
-
-    Returns:
-        For each row, whether at least ``minimum`` samples count; None if the mask cannot be read, or there is none.
+    Attributes:
+        values: ``(N, C)``, or ``(N,)`` of class 1 of two.
+        target: Class indices, ``(N,)``; or 0, 1 and ``IGNORED`` of each label, ``(N, L)``.
+        weight: ``(N,)`` in float64, if given.
+        names: Names of the classes, if given.
     """
-    samples = pairs.confidence.shape[-1]
-    mask = pairs.mask.numpy() if pairs.mask is not None and readable(pairs.mask) else None
-    if samples < minimum and (mask is None or mask.all()):
-        plural = "" if minimum == 1 else "s"
-        raise ValueError(
-            f"{name} needs at least {minimum} sample{plural}, got {samples}: "
-            "raise the calibration batch size or set drop_last=True"
-        )
-    return None if mask is None else np.asarray(mask.sum(-1) >= minimum)
+
+    values: Array
+    target: IndexArray
+    weight: Array | None
+    names: tuple[str, ...] | None
 
 
-def require_or_warn(pairs: Pairs, minimum: int, name: str) -> None:
-    """Like :func:`require_samples`; warn if a row has too few samples because others were ignored."""
-    enough = require_samples(pairs, minimum, name)
-    if enough is not None and not enough.all():
-        warn_of_ignored(pairs, minimum, name)
+def as_array(name: str, value: Values) -> Marks:
+    """Convert a tensor, an array, a data frame or a list of numbers to an array, without a copy if possible."""
+    if is_tensor(value):
+        return of_tensor(value, name)
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: remove masked samples first")
+    frame = frames.opened(value)
+    if name == "logits" and frame is None and not hasattr(value, "__array__") and (hint := hints.of_logits(value)):
+        raise TypeError(f"logits must be an array, got {type(value).__name__}: {hint}")
+    array = frames.as_array(value)
+    if array.dtype.kind not in "fiub":
+        which = "" if frame is None else ": pass the columns with numbers only"
+        raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}{which}")
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
-def warn_of_ignored(pairs: Pairs, minimum: int, name: str) -> None:
-    """Warn that too few samples count for the objective to have a value."""
-    reason = "every sample of this batch was ignored"
-    if pairs.mask is not None and pairs.mask.any():
-        reason = f"too many samples of this batch were ignored, {name} needs at least {minimum}"
-    warnings.warn(f"{reason}: the objective is 0 here", UserWarning, stacklevel=3)
+def numbers(name: str, value: Values) -> Array:
+    """The same in float32 or float64; half precision has too few digits for a confidence."""
+    array = as_array(name, value)
+    if array.dtype.kind == "c":
+        raise TypeError(f"{name} must be real numbers, got {array.dtype}")
+    exact = {"float16": np.float32, "float32": np.float32}.get(array.dtype.name, np.float64)
+    return array.astype(exact, copy=False)
 
 
-def pairs(
-    confidence: Tensor,
-    correct: Tensor,
-    mask: Tensor | None,
-    *,
+def in_unit_interval(name: str, values: Array) -> Array:
+    """Values in [0, 1], those that rounding has pushed past its ends put back, or raise an error with a remedy."""
+    if values.size == 0:
+        return values
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 1:
+        return values
+    slack = 8 * np.finfo(values.dtype).eps
+    if -slack <= low and high <= 1 + slack:
+        return values.clip(0, 1)
+    if low != low:
+        raise ValueError(f"{name} must lie in [0, 1], got NaN: leave out those samples")
+    raise ValueError(f"{name} must lie in [0, 1], got values from {low:g} to {high:g}: {hints.of_range(values)}")
+
+
+def check_shape(name: str, array: Marks, expected: tuple[int, ...], like: str) -> None:
+    """Raise ``ValueError`` unless the array has the shape of ``like``."""
+    if array.shape != tuple(expected):
+        raise ValueError(f"{name} must have shape {tuple(expected)} to match {like}, got {array.shape}")
+
+
+def zero_one(name: str, value: Values, expected: tuple[int, ...], like: str) -> Marks:
+    """0 and 1, or booleans, in the shape of ``like``, as booleans."""
+    array = as_array(name, value)
+    check_shape(name, array, expected, like)
+    marks: Marks = array == 1
+    if array.dtype != bool and not (marks | (array == 0)).all():
+        raise ValueError(f"{name} must hold only 0 (wrong) and 1 (right)")
+    return marks
+
+
+def distributions(values: Array) -> Array:
+    """``(N, C)`` probabilities, or raise an error if a row does not sum to 1."""
+    if values.ndim < 2 or values.shape[-1] < 2:
+        raise ValueError(f"probabilities must have shape (..., N, C) with C at least 2, got {values.shape}")
+    total = values @ np.ones(values.shape[-1], values.dtype)  # several times as fast as sums of short rows
+    if total.size and not (total.min() >= 1 - TOLERANCE and total.max() <= 1 + TOLERANCE):
+        raise ValueError("probabilities must sum to 1 over the last dimension: pass the softmax of the logits")
+    return values
+
+
+def rows_of(
     name: str,
-    minimum: int = 1,
-    sample_weight: Tensor | None = None,
-) -> Pairs:
-    """Validate ``(confidence, correct)`` as given by the user, samples along the last dimension."""
-    check_float("confidence", confidence)
-    check_shape("correct", correct, confidence.shape, "confidence")
-    check_device("correct", correct, confidence, "confidence")
-    if confidence.dim() == 0:
-        raise ValueError("confidence must have at least one dimension, the samples; got a 0-d tensor")
-    weight = None
-    if mask is not None:
-        check_mask(mask, confidence.shape, "confidence", confidence)
-    if sample_weight is not None:
-        weight, mask = checked_weight(sample_weight, mask, confidence, "confidence", confidence.shape)
-        weight = without_equal_weights(weight, mask)
-    if mask is not None:
-        confidence = torch.where(mask, confidence, 0.5)
-        correct = torch.where(mask, correct, torch.zeros_like(correct))
-    confidence, correct = at_least_float32(confidence), at_least_float32(correct.detach())
-    check_unit_interval("confidence", confidence)
-    check_zero_one("correct", correct)
-    checked = Pairs(confidence, correct, mask, weight)
-    require_or_warn(checked, minimum, name)
-    return checked
-
-
-def checked_weight(
-    weight: Tensor, mask: Tensor | None, like: Tensor, like_name: str, expected: torch.Size
-) -> tuple[Tensor, Tensor | None]:
-    """Validate sample weights; return them in the dtype of ``like``, 0 where masked, and which samples count.
-
-    A sample of weight 0 does not count. The mask is None if all samples are known to count.
-    """
-    check_shape("sample_weight", weight, expected, like_name)
-    check_device("sample_weight", weight, like, like_name)
-    if weight.is_complex():
-        raise TypeError(f"sample_weight must be real, got {weight.dtype}")
-    weight = weight.detach().to(at_least_float32(like).dtype)
-    if mask is not None:
-        weight = torch.where(mask, weight, 0.0)
-    require_between(
-        weight, 0, torch.finfo(weight.dtype).max,
-        lambda found: f"sample_weight must be finite and not negative, got values{found}: leave samples out with 0",
-    )  # fmt: skip
-    all_count = readable(weight) and bool((weight.numpy() > 0).all())
-    return weight, None if all_count else weight > 0
-
-
-def without_equal_weights(weight: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """Return None for weights known to be equal, which change nothing: unweighted samples are faster."""
-    if weight is None or not readable(weight):
-        return weight
-    array = weight.numpy() if mask is None else weight.numpy()[mask.numpy()]
-    return None if array.size == 0 or array.min() == array.max() else weight
-
-
-def check_float(name: str, value: Tensor) -> None:
-    """Raise ``TypeError`` unless ``value`` is a floating-point tensor."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
-    if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
-    check_dense(name, value)
-
-
-def check_dense(name: str, value: Tensor) -> None:
-    """Raise ``TypeError`` for sparse and nested tensors."""
-    if value.layout != torch.strided or value.is_nested:
-        kind = "a nested tensor" if value.is_nested else str(value.layout)
-        raise TypeError(f"{name} must be a dense tensor, got {kind}: call {name}.to_dense() or pad it")
-
-
-def check_shape(name: str, value: Tensor, expected: torch.Size, like: str) -> None:
-    """Raise unless ``value`` is a tensor of the expected shape."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
-    check_dense(name, value)
-    if value.shape != expected:
-        raise ValueError(f"{name} must have shape {tuple(expected)} to match {like}, got {tuple(value.shape)}")
-
-
-def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
-    """Raise ``ValueError`` unless both tensors are on the same device."""
-    if value.device != like.device:
-        raise ValueError(f"{name} is on {value.device} but {like_name} on {like.device}: move one of them with .to()")
-
-
-def check_mask(mask: Tensor, expected: torch.Size, like_name: str, like: Tensor) -> None:
-    """Raise unless ``mask`` is a boolean tensor of the expected shape on the same device."""
-    check_shape("mask", mask, expected, like_name)
-    check_device("mask", mask, like, like_name)
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean (True where a sample counts), got {mask.dtype}: call mask.bool()")
-
-
-def check_unit_interval(name: str, value: Tensor | Array) -> None:
-    """Raise ``ValueError`` if an element is NaN or lies outside [0, 1]."""
-    require_between(
-        value, 0, 1,
-        lambda found: (
-            f"{name} must lie in [0, 1], got NaN"
-            if "nan" in found
-            else f"{name} must lie in [0, 1], got values{found}: pass probabilities, not logits, and check for NaN"
-        ),
-    )  # fmt: skip
-
-
-def check_probabilities(value: Tensor, mask: Tensor | None, tolerance: float = 0.02) -> None:
-    """Raise unless ``value`` holds probabilities of at least two classes along its last dimension."""
-    check_float("probabilities", value)
-    if value.dim() < 2 or value.shape[-1] < 2:
-        raise ValueError(f"probabilities must have shape (..., N, C) with C at least 2, got {tuple(value.shape)}")
-    if mask is not None:
-        check_mask(mask, value.shape[:-1], "probabilities without their last dimension", value)
-        value = torch.where(mask.unsqueeze(-1), value, 1 / value.shape[-1])
-    check_rows_of_probabilities(as_read(at_least_float32(value)), tolerance)
-
-
-def check_rows_of_probabilities(values: Tensor | Array, tolerance: float = 0.02) -> None:
-    """Raise unless the rows of float32 or float64 values lie in [0, 1] and sum to 1."""
-    check_unit_interval("probabilities", values)
-    if isinstance(values, Tensor):
-        total: Tensor | Array = values.sum(-1, dtype=torch.float32)
-    else:  # a product with ones is several times as fast as sums of short rows
-        total = values @ np.ones(values.shape[-1], values.dtype)
-    # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
-    require_between(
-        total, 1 - tolerance, 1 + tolerance,
-        lambda _: "probabilities must sum to 1 over the last dimension: pass the softmax of the logits",
-    )  # fmt: skip
-
-
-def check_zero_one(name: str, value: Tensor) -> None:
-    """Raise ``ValueError`` if an element is neither 0 nor 1."""
-    if value.dtype == torch.bool:
-        return
-    message = f"{name} must hold only 0 (wrong) and 1 (right)"
-    if readable(value):
-        array = value.detach().numpy()
-        if not ((array == 0) | (array == 1)).all():
-            raise ValueError(message)
-    else:
-        require((value == value.bool()).all(), lambda: message)
-
-
-def check_objective(value: object, name: str = "objective") -> None:
-    """Raise ``TypeError`` for a class in place of an object."""
-    if isinstance(value, type):
-        raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
-
-
-def check_logits_and_target(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
-    """Raise ``TypeError`` unless both are dense tensors, the logits floating point."""
-    if hint := hints.of_logits(logits):
-        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
-    check_float("logits", logits)
-    if not isinstance(target, Tensor):
-        raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}: use torch.as_tensor(target)")
-    check_dense("target", target)
-    check_ignore_index(ignore_index)
-    if logits.dim() == 0:
-        raise ValueError("logits must have shape (N, C), (N, C, d1, ...) or (N,), got a 0-d tensor")
-
-
-def classification(
-    logits: Tensor,
-    target: Tensor,
-    mask: Tensor | None = None,
-    ignore_index: int | None = -100,
-    sample_weight: Tensor | None = None,
-    if_not_finite: str = IN_TRAINING,
-) -> Classification:
-    """Validate and flatten classifier output.
+    given: Values,
+    target: Values,
+    sample_weight: Values | None,
+    classes: Sequence[Any] | None,
+    ignore_index: int | None,
+    multi_label: bool | None,
+) -> Rows:
+    """Flatten logits or probabilities, with their target, weights and names.
 
     Args:
-        logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)`` or ``(N, 1, ...)``.
-        target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension.
-        mask: Boolean, same shape as ``target``; True where a sample counts.
-        ignore_index: Label of samples to ignore; None to ignore none.
-        sample_weight: Non-negative weights, same shape as ``target``.
-        if_not_finite: What the error about NaN or infinite logits advises.
+        name: ``"logits"`` or ``"probabilities"``.
+        given: ``(N, C)``, dense ``(N, C, d1, ...)``, or ``(N,)`` or ``(N, 1, ...)`` of class 1 of two.
+        target: Class indices or names, the shape of the values without the classes; or 0 and 1 of the same shape.
+        sample_weight: The shape of the values without the classes.
+        classes: Names of the classes.
+        ignore_index: Label of what is left out; None to leave out nothing.
+        multi_label: Whether each class is a label of its own; None to decide by the target.
     """
-    check_logits_and_target(logits, target, ignore_index)
-    if target.is_floating_point() or target.is_complex():
-        remedy = "call target.long(), or target.argmax(dim=1) if it is one-hot or holds probabilities"
-        hint = _likely_target(target, logits, ignore_index) or remedy
-        raise TypeError(f"target must hold integer class indices, got {target.dtype}: {hint}")
-    if logits.dim() == 1:
-        logits = logits.unsqueeze(1)
-    expected = logits.shape[:1] + logits.shape[2:]
-    if logits.shape[1] == 1 and target.shape == logits.shape:
-        target = target.squeeze(1)
-        mask, sample_weight = (
-            given.squeeze(1) if isinstance(given, Tensor) and given.shape == logits.shape else given
-            for given in (mask, sample_weight)
-        )
-    if target.shape != expected:
-        hint = _likely_target(target, logits, ignore_index)
-        raise ValueError(
-            f"target must have shape {tuple(expected)} for logits of shape {tuple(logits.shape)}, "
-            f"got {tuple(target.shape)}" + (f": {hint}" if hint else "")
-        )
-    if logits.shape[1] == 0:
-        raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}")
-    check_device("target", target, logits, "logits")
-
-    logits, target = at_least_float32(logits), target.long()
-    valid, weight = valid_samples(target, mask, ignore_index), None
-    if sample_weight is not None:
-        weight, valid = checked_weight(sample_weight, valid, logits, "target", target.shape)
-        weight = weight.flatten()
-    if logits.dim() > 2:
-        logits, target = logits.movedim(1, -1).flatten(0, -2), target.flatten()
-    if valid is not None:
-        # Samples that do not count may hold anything, NaN included; zeros keep their gradient finite.
-        valid = valid.flatten()
-        logits = torch.where(valid.unsqueeze(1), logits, 0.0)
-        target = torch.where(valid, target, 0)
-    if logits.shape[1] == 1:
-        logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
-    check_finite_logits(logits, if_not_finite)
-    _check_labels(target, logits.shape[1], ignore_index)
-    return Classification(logits, target, valid, weight)
-
-
-def _likely_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
-    """What a target of another shape probably is: a column, multi-label or one-hot; empty if it cannot be read."""
-    if target.numel() == len(logits) and target.dim() == 2:
-        return "pass target.squeeze(1)"
-    if target.shape != logits.shape or logits.dim() < 2 or logits.shape[1] < 2 or not readable(target):
-        return ""
-    labels = target if ignore_index is None else torch.where(target == ignore_index, 0, target)
-    if not ((labels == 0) | (labels == 1)).all():
-        return ""
-    if (labels.sum(1) != 1).any():
-        return (
-            'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles, and '
-            "multi_label=True of CalibratedLoss; posthoc.MultiLabelCalibration for calibrators"
-        )
-    return "" if target.is_floating_point() else "it looks one-hot, pass target.argmax(dim=1)"
-
-
-def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
-    """Which samples count: neither masked nor labelled ``ignore_index``; None if all are known to count."""
-    if mask is not None:
-        check_mask(mask, target.shape, "target", target)
-    # If the values can be read, the common case that every sample counts takes the faster path.
-    look = readable(target)
-    if ignore_index is not None and not (look and (target.numpy() != ignore_index).all()):
-        valid = target != ignore_index
-        return valid if mask is None else valid & mask
-    return None if mask is not None and readable(mask) and mask.numpy().all() else mask
-
-
-def check_finite_logits(logits: Tensor, remedy: str = IN_TRAINING) -> None:
-    """Raise ``ValueError`` if ``(N, C)`` logits hold NaN or infinity."""
-
-    def not_finite(_: str) -> str:
-        where = f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if readable(logits) else ""
-        return f"logits must be finite, got NaN or infinity{where}: {remedy}"
-
-    largest = torch.finfo(logits.dtype).max
-    require_between(logits, -largest, largest, not_finite)
-
-
-def _check_labels(target: Tensor, classes: int, ignore_index: int | None) -> None:
-    require_between(
-        target, 0, classes - 1,
-        lambda found: (
-            f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}: "
-            f"number the classes from 0, or set ignore_index to leave a label out (now {ignore_index})"
-        ),
-    )  # fmt: skip
-
-
-def warn_of_probabilities(logits: Tensor, mask: Tensor | None) -> bool:
-    """Warn, once per process, about ``(N, C)`` logits that look like the output of a softmax.
-
-    Returns:
-        Whether the values could be read and at least 8 samples count, which the check needs.
-    """
-    global _warned_of_probabilities
-    if not readable(logits):
-        return False
-    rows = logits.detach().numpy() if mask is None else logits.detach().numpy()[mask.numpy()]
-    if len(rows) < 8:
-        return False
-    if not _warned_of_probabilities and hints.is_distribution(rows):
-        _warned_of_probabilities = True
-        warnings.warn(
-            "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "
-            "or pass probabilities.log()",
-            UserWarning,
-            stacklevel=6,  # the line that calls the module
-        )
-    return True
-
-
-def top_label_pairs(data: Classification) -> Pairs:
-    """The confidence in the predicted class, and whether that class is right: each ``(N,)``."""
-    predicted = data.logits.argmax(dim=1)
-    powers, total = softmax_parts(data.logits)
-    confidence = (powers.gather(1, predicted.unsqueeze(1)) / total).squeeze(1)
-    return Pairs(confidence.to(data.logits.dtype), predicted == data.target, data.mask, data.weight)
-
-
-def class_wise_pairs(data: Classification) -> Pairs:
-    """Every class's probability, and whether that class is the right one: each ``(C, N)``."""
-    powers, total = softmax_parts(data.logits)
-    probabilities = (powers / total).to(data.logits.dtype).T.contiguous()
-    mask = None if data.mask is None else data.mask.expand_as(probabilities)
-    weight = None if data.weight is None else data.weight.expand_as(probabilities)
-    return Pairs(probabilities, one_hot(data).T, mask, weight)
-
-
-def one_hot(data: Classification) -> Tensor:
-    """Whether each class is the right one, ``(N, C)``; unlike torch's, it works under ``torch.vmap``."""
-    classes = torch.arange(data.logits.shape[1], device=data.target.device)
-    return data.target.unsqueeze(1) == classes
-
-
-class Residuals(NamedTuple):
-    """Pairs for accumulation: in float64, residuals times weights, weight 0 for samples that do not count."""
-
-    confidence: Tensor
-    correct: Tensor
-    residual: Tensor
-    weight: Tensor | None
-    samples: Tensor | float
-
-
-def residuals(pairs: Pairs) -> Residuals:
-    """Return the residuals ``correct - confidence`` times the weights in the accumulation dtype, zero where masked."""
-    dtype = accumulation_dtype(pairs.confidence)
-    confidence, correct = pairs.confidence.to(dtype), pairs.correct.to(dtype)
-    residual = correct - confidence
-    if pairs.weight is not None:
-        weight = relative_weight(pairs.weight.to(dtype))
-    elif pairs.mask is not None:
-        weight = pairs.mask.to(dtype)
+    options.check_ignore_index(ignore_index)
+    values = numbers(name, given)
+    if values.ndim == 0:
+        raise ValueError(f"{name} must have shape (N, C), (N, C, d1, ...) or (N,), got a number")
+    binary = values.ndim == 1 or values.shape[1] == 1
+    values = values[:, np.newaxis] if values.ndim == 1 else values
+    shape = values.shape[:1] + values.shape[2:]
+    labels = list(frames.as_array(classes).tolist()) if classes is not None else _column_names(given)
+    weight = None if sample_weight is None else _checked_weight(sample_weight, shape)
+    found = _labels(frames.in_order(target, labels), labels, classes is not None, ignore_index)
+    if not multi_label and found.shape == values.shape and values.shape[1] == 1:
+        found = found[:, 0]
+    elif multi_label and found.shape == shape and binary:
+        found = found[:, np.newaxis]
+    several = _is_multi_label(name, values, found, ignore_index) if multi_label is None else multi_label
+    count = values.shape[1] if several or not binary else 2
+    if classes is not None and labels is not None and len(set(labels)) != count:
+        raise ValueError(f"classes must have a name for each of the {count} classes, got {len(labels)}: {labels}")
+    flat = _flattened(values)
+    if several:
+        check_shape("target", found, values.shape, name)
+        marks = _marks(_flattened(found), ignore_index)
+        # What is ignored may hold anything, NaN included.
+        flat = np.where(marks == IGNORED, flat.dtype.type(0.5), flat) if (marks == IGNORED).any() else flat
+        kept = (marks != IGNORED).any(1)
     else:
-        return Residuals(confidence, correct, residual, None, float(confidence.shape[-1]))
-    return Residuals(confidence, correct, residual * weight, weight, weight.sum(-1))
+        _refuse_columns(found, shape)
+        check_shape("target", found, shape, name)
+        marks = found.ravel()
+        kept = np.ones(len(marks), dtype=bool) if ignore_index is None else marks != ignore_index
+        flat = flat[:, 0] if binary else flat
+    if not kept.all():
+        flat, marks, weight = flat[kept], marks[kept], None if weight is None else weight[kept]
+    if not several:
+        _check_range(marks, count)
+    if weight is not None and len(weight) and not (weight > 0).any():
+        raise ValueError("sample_weight must be above 0 somewhere: check the weights")
+    return Rows(flat, marks, weight, tuple(map(str, labels)) if labels is not None and len(labels) == count else None)
+
+
+def checked_target(target: Values, samples: int, classes: int, like: str) -> IndexArray:
+    """Return class indices as an array, or raise an error if they do not match ``like``."""
+    labels = _labels(target, None, False, None)
+    labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    _refuse_columns(labels, (samples,))
+    check_shape("target", labels, (samples,), like)
+    _check_range(labels, classes)
+    return labels
+
+
+def checked_weight(sample_weight: Values, samples: int) -> Array:
+    """Return the weight of each sample in float64, or raise an error."""
+    weight = _checked_weight(sample_weight, (samples,))
+    if samples and not (weight > 0).any():
+        raise ValueError("sample_weight must be above 0 somewhere: check the weights")
+    return weight
+
+
+def _checked_weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
+    weight = as_array("sample_weight", sample_weight).astype(np.float64)
+    weight = weight[:, 0] if weight.ndim == len(shape) + 1 and weight.shape[1] == 1 else weight
+    check_shape("sample_weight", weight, shape, "the samples")
+    if not (np.isfinite(weight) & (weight >= 0)).all():
+        raise ValueError("sample_weight must be finite and at least 0: check the weights")
+    return weight.ravel()
+
+
+def _flattened(values: Marks) -> Any:
+    """``(N, C, d1, ...)`` becomes ``(N * d1 * ..., C)``."""
+    return values if values.ndim == 2 else np.moveaxis(values, 1, -1).reshape(-1, values.shape[1])
+
+
+def _column_names(given: Values) -> list[Any] | None:
+    """Names of the columns of a data frame; None if there are none, or they only count the columns."""
+    names = frames.columns(given)
+    return None if len(names) < 2 or names == list(range(len(names))) else names
+
+
+def _labels(target: Values, names: list[Any] | None, named: bool, ignore_index: int | None) -> IndexArray:
+    """Class indices of a target that holds indices, names, or the numbers that ``classes=`` gave the classes."""
+    if frames.has_names(target):
+        if names is None:
+            example = frames.as_array(target).ravel()[0]
+            raise ValueError(f"target holds names, such as {example!r}: pass classes= with the name of every column")
+        return frames.class_indices(target, [str(name) for name in names], ignore_index)
+    labels = as_array("target", target)
+    if labels.dtype.kind == "f" and not (labels == labels.round()).all():
+        kind = "NaN" if np.isnan(labels).any() else "fractions"
+        raise TypeError(f"target must hold whole class indices, got {kind}")
+    labels = labels.astype(np.int64, copy=False)
+    if named and names is not None and labels.ndim == 1 and not any(isinstance(name, str) for name in names):
+        return frames.class_indices(labels, names, ignore_index)
+    return labels
+
+
+def _is_multi_label(name: str, values: Array, target: IndexArray, ignore_index: int | None) -> bool:
+    """Whether a target is 0 or 1 for each class, and not one-hot; raise an error if it may be either."""
+    if target.shape != values.shape or values.shape[1] < 2:
+        return False
+    labels = target if ignore_index is None else np.where(target == ignore_index, 0, target)
+    if not ((labels == 0) | (labels == 1)).all():
+        return False
+    if (labels.sum(1) != 1).any():
+        return True
+    # One label per sample in every sample: a one-hot target, unless the probabilities are no distribution.
+    return name == "probabilities" and not (np.abs(values.sum(1) - 1) < TOLERANCE).all()
+
+
+def _marks(target: IndexArray, ignore_index: int | None) -> IndexArray:
+    marks = target if ignore_index is None else np.where(target == ignore_index, IGNORED, target)
+    counted = marks if ignore_index is None else marks[target != ignore_index]
+    if not ((counted == 0) | (counted == 1)).all():
+        raise ValueError(
+            "a multi-label target must hold only 0 and 1: round soft labels, and set ignore_index to leave a value out "
+            f"(now {ignore_index})"
+        )
+    return marks
+
+
+def _refuse_columns(labels: IndexArray, shape: tuple[int, ...]) -> None:
+    if labels.ndim == len(shape) + 1 and labels.ndim > 1:
+        expected = "(N,)" if len(shape) == 1 else str(tuple(shape))
+        raise ValueError(
+            f"target must have shape {expected}, got {labels.shape}: call target.argmax(1) if it is one-hot, or "
+            "pass multi_label=True if each class is a label of its own"
+        )
+
+
+def _check_range(target: IndexArray, classes: int) -> None:
+    if target.size and not (target.min() >= 0 and target.max() < classes):
+        raise ValueError(
+            f"target must lie in 0..{classes - 1} for {classes} classes, got labels from {target.min()} to "
+            f"{target.max()}"
+        )

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import calibrant as cal
 from calibrant import metrics
 from calibrant.metrics import binned, sorting
+from tests.losses.test_golden import CONTINUOUS, CORRECT, TIED
 from tests.metrics import reference
-from tests.objectives.test_golden import CONTINUOUS, CORRECT, TIED
 
 Z, T, C = CONTINUOUS.numpy(), TIED.numpy(), CORRECT.numpy()
 

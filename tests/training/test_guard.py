@@ -13,7 +13,7 @@ from benchmarks.guard import digits, network
 from torch import nn
 
 import calibrant as cal
-from calibrant.inputs import Classification
+from calibrant.losses.checks import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
 from calibrant.training.finishing import looks_trained_on

@@ -2,14 +2,14 @@
 
 import torch
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.training.guard import Guard
 
 
-def window(right: int, samples: int) -> inputs.Classification:
+def window(right: int, samples: int) -> checks.Classification:
     target = torch.zeros(samples, dtype=torch.long)
     target[right:] = 1
-    return inputs.classification(torch.tensor([[1.0, 0.0]]).expand(samples, 2), target)
+    return checks.classification(torch.tensor([[1.0, 0.0]]).expand(samples, 2), target)
 
 
 def test_a_lucky_window_of_few_samples_is_no_collapse() -> None:

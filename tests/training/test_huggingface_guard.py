@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import calibrant as cal
-from calibrant.inputs import Classification
+from calibrant.losses.checks import Classification
 from tests.ranks import on_two_ranks
 from tests.training.batches import Batch
 

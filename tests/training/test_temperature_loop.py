@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from calibrant import functional, inputs
-from calibrant.inputs import Classification
+from calibrant import functional
+from calibrant.losses import checks
+from calibrant.losses.checks import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.posthoc.temperature import solve_from, standard_error
 from calibrant.training.temperature_loop import TemperatureLoop, shrunk, solution
@@ -29,7 +30,7 @@ def made(samples: int, temperature: float, seed: int = 0, classes: int = 5) -> t
 def test_temperature_equals_post_hoc_temperature_on_the_same_buffer(temperature: float) -> None:
     loop = TemperatureLoop(damping=1.0, patience=0)
     for step, seed in enumerate(range(6)):
-        loop.observe(inputs.classification(*made(200, temperature, seed)), step)
+        loop.observe(checks.classification(*made(200, temperature, seed)), step)
     logits, target, weight = loop.buffer()
     assert weight is None
     solved = solution(logits, target, loop.log_temperature)
@@ -41,18 +42,18 @@ def test_temperature_equals_post_hoc_temperature_on_the_same_buffer(temperature:
 def test_buffer_holds_the_latest_samples_and_nothing_older_than_half_of_training() -> None:
     loop = TemperatureLoop(samples=300)
     for step in range(0, 100, 10):
-        loop.observe(inputs.classification(*made(100, 2.0, step)), step)
+        loop.observe(checks.classification(*made(100, 2.0, step)), step)
     logits, _, _ = loop.buffer()
     assert torch.equal(logits[-100:], made(100, 2.0, 90)[0])
     assert len(logits) == 300
     roomy = TemperatureLoop(samples=10**6)
     for step in (0, 10, 40, 60, 70):
-        roomy.observe(inputs.classification(*made(100, 2.0, step)), step)
+        roomy.observe(checks.classification(*made(100, 2.0, step)), step)
     assert torch.equal(roomy.buffer()[0][:100], made(100, 2.0, 40)[0])
 
 
 def test_temperature_moves_part_of_the_way() -> None:
-    data = inputs.classification(*made(500, 4.0))
+    data = checks.classification(*made(500, 4.0))
     whole, part = TemperatureLoop(damping=1.0, patience=0), TemperatureLoop(damping=0.25, patience=0)
     whole.observe(data, 0)
     part.observe(data, 0)
@@ -64,7 +65,7 @@ def test_temperature_is_solved_for_when_a_quarter_of_the_buffer_is_new() -> None
     moved = []
     for step in range(100, 112):
         before = loop.log_temperature
-        loop.observe(inputs.classification(*made(50, 2.0, step)), step)
+        loop.observe(checks.classification(*made(50, 2.0, step)), step)
         moved.append(loop.log_temperature != before)
     assert moved[-4:] in ([True, False, True, False], [False, True, False, True])
 
@@ -76,7 +77,7 @@ def test_temperature_is_one_until_the_log_loss_has_ceased_to_fall() -> None:
         logits, target = made(500, 1.0)
         noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype)
         noisy = 4 * abs(1 - step / 400)  # so the log loss falls until step 400, and rises from then on
-        loop.observe(inputs.classification(5 * (logits + noisy * noise), target), step)
+        loop.observe(checks.classification(5 * (logits + noisy * noise), target), step)
 
     for step in range(0, 400, 10):
         observe(step)
@@ -93,7 +94,7 @@ def chance(logit: float, seed: int, samples: int = 50) -> Classification:
     """Logits of a size that know nothing of the two classes."""
     generator = torch.Generator().manual_seed(seed)
     logits = logit * torch.randn(samples, 2, generator=generator)
-    return inputs.classification(logits, torch.randint(2, (samples,), generator=generator))
+    return checks.classification(logits, torch.randint(2, (samples,), generator=generator))
 
 
 def test_a_plateau_at_chance_level_is_no_over_fitting() -> None:
@@ -113,12 +114,12 @@ def test_a_network_at_chance_level_that_is_sure_of_itself_over_fits() -> None:
 def test_temperature_returns_to_one_when_the_network_learns_again() -> None:
     loop = TemperatureLoop(samples=500)
     for step in range(0, 400, 10):
-        loop.observe(inputs.classification(*made(100, 2.0, step)), step)
+        loop.observe(checks.classification(*made(100, 2.0, step)), step)
     assert loop.over_fits
     assert loop.temperature > 1.5
     for step in range(400, 600, 10):
         logits, _ = made(100, 2.0, step)
-        loop.observe(inputs.classification(logits, (5 * logits).softmax(1).multinomial(1).squeeze(1)), step)
+        loop.observe(checks.classification(logits, (5 * logits).softmax(1).multinomial(1).squeeze(1)), step)
     assert not loop.over_fits
     assert loop.temperature == pytest.approx(1, abs=1e-3)
 
@@ -126,7 +127,7 @@ def test_temperature_returns_to_one_when_the_network_learns_again() -> None:
 def test_a_loop_without_patience_never_waits_again() -> None:
     loop = TemperatureLoop(patience=0)
     for step in range(0, 200, 10):
-        loop.observe(inputs.classification(*made(100, 0.5, step)), step)
+        loop.observe(checks.classification(*made(100, 0.5, step)), step)
     assert loop.temperature == 1
     assert loop.over_fits
 
@@ -134,18 +135,18 @@ def test_a_loop_without_patience_never_waits_again() -> None:
 @pytest.mark.parametrize("temperature", [0.05, 0.7])
 def test_temperature_is_never_below_one(temperature: float) -> None:
     loop = TemperatureLoop(patience=0)
-    loop.observe(inputs.classification(*made(500, 3.0)), 0)
+    loop.observe(checks.classification(*made(500, 3.0)), 0)
     assert loop.temperature > 1
     for step in range(1, 12):
-        loop.observe(inputs.classification(*made(500, temperature, step)), 10 * step)
+        loop.observe(checks.classification(*made(500, temperature, step)), 10 * step)
     assert loop.temperature == pytest.approx(1, abs=1e-3)
 
 
 def test_predictions_all_right_are_the_lowest_log_loss() -> None:
     loop = TemperatureLoop(samples=500)
     logits, target = made(500, 1.0)
-    loop.observe(inputs.classification(logits, target), 0)
-    loop.observe(inputs.classification(logits, logits.argmax(1)), 100)
+    loop.observe(checks.classification(logits, target), 0)
+    loop.observe(checks.classification(logits, logits.argmax(1)), 100)
     assert loop._lowest_at == 100
 
 
@@ -178,7 +179,7 @@ def test_logits_without_a_best_temperature_leave_it_alone(case: str) -> None:
         logits = torch.zeros_like(logits)
     loop = TemperatureLoop(patience=0)
     loop.log_temperature = 0.5
-    loop.observe(inputs.classification(logits, target), 0)
+    loop.observe(checks.classification(logits, target), 0)
     assert loop.log_temperature == 0.5
 
 
@@ -186,7 +187,7 @@ def test_sure_predictions_no_better_than_chance_become_nearly_uniform() -> None:
     logits, _ = made(100, 5.0)
     loop = TemperatureLoop(patience=0)
     for step in range(20):
-        loop.observe(inputs.classification(logits, logits.argmin(1)), step)
+        loop.observe(checks.classification(logits, logits.argmin(1)), step)
     assert float((logits / loop.temperature).softmax(1).max()) < 0.3
 
 
@@ -195,7 +196,7 @@ def test_predictions_that_are_all_right_return_the_temperature_to_one() -> None:
     loop = TemperatureLoop(patience=0)
     loop.log_temperature = 0.5
     for step in range(20):
-        loop.observe(inputs.classification(logits, logits.argmax(1)), step)
+        loop.observe(checks.classification(logits, logits.argmax(1)), step)
     assert loop.temperature == pytest.approx(1)
 
 
@@ -215,7 +216,7 @@ def test_esd_criterion_gives_the_least_esd_of_a_fine_grid() -> None:
 @pytest.mark.parametrize("saved", [5, 20, 60])
 def test_state_goes_on_to_the_bit(saved: int) -> None:
     def observe(loop: TemperatureLoop, step: int) -> None:
-        loop.observe(inputs.classification(*made(100, 2.0 + step, step)), step)
+        loop.observe(checks.classification(*made(100, 2.0 + step, step)), step)
 
     def numbers(loop: TemperatureLoop) -> dict[str, Any]:
         return {name: value for name, value in loop.state_dict().items() if name != "entries"}
@@ -235,13 +236,13 @@ def test_state_goes_on_to_the_bit(saved: int) -> None:
 def test_earlier_weights_were_trained_at_a_smaller_temperature() -> None:
     loop = TemperatureLoop(patience=0)
     for step in range(8):
-        loop.observe(inputs.classification(*made(500, 10.0, step)), step)
+        loop.observe(checks.classification(*made(500, 10.0, step)), step)
     logits, _ = made(100, 10.0, 9)
     assert loop.trained_at(logits) == loop.trained_at(1.3 * logits) == loop.log_temperature
     assert loop.trained_at(logits / 5) == pytest.approx(loop.log_temperature - math.log(5), abs=0.1)
     assert loop.trained_at(logits / 50) == 0
     never = TemperatureLoop()
-    never.observe(inputs.classification(*made(500, 10.0)), 0)
+    never.observe(checks.classification(*made(500, 10.0)), 0)
     assert never.trained_at(logits / 5) == 0
 
 

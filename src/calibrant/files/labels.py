@@ -7,7 +7,7 @@ import numpy as np
 
 from calibrant.files.arrays import Array
 from calibrant.files.cells import WORDS, filled, is_text, numbers_of
-from calibrant.metrics.given import TOLERANCE
+from calibrant.inputs import TOLERANCE
 from calibrant.metrics.two_classes import called, in_order, with_positive
 
 # Mark that predictions leave out.

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant import frames, hints
 from calibrant.arrays import Array, IndexArray, Marks
-from calibrant.metrics.given import (
+from calibrant.inputs import (
     IGNORED,
     Rows,
     checked_weight,
@@ -19,7 +19,7 @@ from calibrant.metrics.given import (
     rows_of,
     zero_one,
 )
-from calibrant.metrics.given import Values as Values
+from calibrant.inputs import Values as Values
 from calibrant.metrics.notebook import table
 from calibrant.metrics.sorting import Block, Keys, TieGroups, blocks_of, key_blocks, pack, weighted_tie_groups
 

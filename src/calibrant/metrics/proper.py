@@ -5,10 +5,10 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from calibrant.arrays import Array, Marks
+from calibrant.inputs import IGNORED
 from calibrant.metrics import notebook
 from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.cumulative import CumulativeSums
-from calibrant.metrics.given import IGNORED
 from calibrant.metrics.passes import part_of
 from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from calibrant.arrays import Array
-from calibrant.metrics.given import TOLERANCE
+from calibrant.inputs import TOLERANCE
 
 # Distance of a sum from 1 that rounding of float32 explains, and that is not worth a notice.
 EXACT = 1e-4

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrant.inputs import TOLERANCE
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.given import TOLERANCE
 from calibrant.metrics.layouts import Layout, find_layout, name_of_values
 from calibrant.metrics.rounding import EXACT, explained_by_rounding
 from calibrant.metrics.scale_labels import LOOKED_AT, Rows, agreement, class_indices, correctness

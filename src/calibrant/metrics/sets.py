@@ -8,8 +8,8 @@ import numpy as np
 
 from calibrant import frames
 from calibrant.arrays import IndexArray, Marks, is_tensor
+from calibrant.inputs import Values, as_array, checked_target
 from calibrant.metrics import notebook
-from calibrant.metrics.given import Values, as_array, checked_target
 
 # Largest set of each stratum but the last, as in the authors' code of RAPS.
 SIZES = (1, 3, 6, 10, 100)

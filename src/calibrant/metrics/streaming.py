@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, ece_of, rule_of
 from calibrant.metrics.classwise import classwise_gaps
 from calibrant.metrics.cumulative import CumulativeSums, cumulative
@@ -42,7 +42,7 @@ class StreamingMetric(Metric):
 
     def __init__(self, takes: Takes = "logits", **options: Any) -> None:
         super().__init__(**options)
-        inputs.check_choice("takes", takes, ("logits", "probabilities", "confidence"))
+        checks.check_choice("takes", takes, ("logits", "probabilities", "confidence"))
         self.takes = takes
 
     def set_dtype(self, dst_type: Any) -> Self:
@@ -176,8 +176,8 @@ class StreamingClasswiseECE(StreamingMetric):
         **options: Any,
     ) -> None:
         super().__init__(takes, **options)
-        inputs.check_choice("takes", takes, ("logits", "probabilities"))
-        inputs.check_count("classes", classes)
+        checks.check_choice("takes", takes, ("logits", "probabilities"))
+        checks.check_count("classes", classes)
         self.rule, self.bins = rule_of(convention, bins)
         slots = self.bins + (self.rule.last == "extra")
         # Confidence minus right ones of each class and bin: all that class-wise ECE needs.

@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 
 from calibrant.arrays import Array, Marks
+from calibrant.inputs import IGNORED
 from calibrant.metrics import notebook
-from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import Predictions
 
 Kind = Literal["confidence", "risk", "top label", "class", "label"]

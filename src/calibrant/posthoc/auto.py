@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.numerics import log_softmax
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.beta import BetaCalibration
@@ -172,9 +172,9 @@ class AutoCalibration(Calibrator):
         self, *, accuracy: Literal["free", "keep"] = "free", metric: Metric = "log_loss", folds: int = 5
     ) -> None:
         super().__init__()
-        inputs.check_choice("accuracy", accuracy, ("free", "keep"))
-        inputs.check_choice("metric", metric, ("log_loss", "brier"))
-        inputs.check_count("folds", folds)
+        checks.check_choice("accuracy", accuracy, ("free", "keep"))
+        checks.check_choice("metric", metric, ("log_loss", "brier"))
+        checks.check_count("folds", folds)
         if folds < 2:
             raise ValueError(f"folds must be at least 2, got {folds}")
         self.accuracy = accuracy

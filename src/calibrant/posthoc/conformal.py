@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.posthoc.conformal_groups import Group, Groups, group_labels, known_groups, plain_label, positions
 from calibrant.posthoc.conformal_samples import doubts, unseen
 from calibrant.posthoc.conformal_scores import ScoreName, class_scores, conformal_quantiles
@@ -122,18 +122,18 @@ class ConformalClassifier(Fitted):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        inputs.check_choice("score", score, ("lac", "aps", "raps", "top-k"))
-        inputs.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
-        inputs.check_choice("coverage", coverage, ("marginal", "class-conditional", "group-conditional"))
+        checks.check_choice("score", score, ("lac", "aps", "raps", "top-k"))
+        checks.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
+        checks.check_choice("coverage", coverage, ("marginal", "class-conditional", "group-conditional"))
         if isinstance(penalty, str):
-            inputs.check_choice("penalty", penalty, ("tune",))
+            checks.check_choice("penalty", penalty, ("tune",))
         else:
-            inputs.check_range("penalty", penalty, low=0.0)
+            checks.check_range("penalty", penalty, low=0.0)
         if isinstance(rank, str):
-            inputs.check_choice("rank", rank, ("tune",))
+            checks.check_choice("rank", rank, ("tune",))
         else:
             check_whole("rank", rank, low=0)
-        inputs.check_choice("tune_for", tune_for, tuple(PENALTIES))
+        checks.check_choice("tune_for", tune_for, tuple(PENALTIES))
         check_whole("seed", seed)
         self.score = score
         self.alpha = float(alpha)
@@ -322,7 +322,7 @@ class ConformalClassifier(Fitted):
     def _sets(self, rows: Tensor, places: Tensor | None, seed: int) -> Tensor:
         limit = self.quantile
         if places is not None:
-            inputs.check_shape("places", places, rows.shape[:1], "the samples of logits")
+            checks.check_shape("places", places, rows.shape[:1], "the samples of logits")
             known = (places >= 0) & (places < len(limit))
             limit = limit[places.where(known, 0)].where(known, torch.inf).unsqueeze(1)
         return self._scores(rows, self.penalties, seed) <= limit + ROUNDING

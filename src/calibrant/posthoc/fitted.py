@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.numerics import accumulation_dtype, at_least_float32, traced
 from calibrant.posthoc import containers
 from calibrant.posthoc.containers import Array, as_tensor
@@ -126,7 +126,7 @@ class Fitted(nn.Module, ABC):
             labels = torch.from_numpy(containers.class_indices(target, names, ignore_index))
             labels = labels.to(target.device) if isinstance(target, Tensor) else labels
         weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
-        data = inputs.classification(
+        data = checks.classification(
             values, labels, ignore_index=ignore_index, sample_weight=weight,
             if_not_finite="leave those samples out, or fix the model",
         )  # fmt: skip
@@ -186,7 +186,7 @@ class Fitted(nn.Module, ABC):
         """Check logits to be calibrated and convert them to ``(N, C)``, at least float32."""
         self.require_fitted()
         logits = self.as_given(given)
-        inputs.check_float("logits", logits)
+        checks.check_float("logits", logits)
         if logits.dim() == 0 or (logits.dim() > 1 and logits.shape[1] == 0):
             raise ValueError(
                 f"logits must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(logits.shape)}: "
@@ -212,7 +212,7 @@ class Fitted(nn.Module, ABC):
         logits = at_least_float32(logits)
         if not traced():
             largest = torch.finfo(logits.dtype).max
-            inputs.require_between(
+            checks.require_between(
                 logits, -largest, largest,
                 lambda _: "logits must be finite, got NaN or infinity: leave out such samples or fix the model",
             )  # fmt: skip
@@ -326,7 +326,7 @@ class Fitted(nn.Module, ABC):
 
 def like_probabilities(rows: Tensor) -> bool:
     """Whether rows of logits look like probabilities: not negative with a sum of 1, or a 0 and a number up to 1."""
-    values: Any = inputs.as_read(rows)
+    values: Any = checks.as_read(rows)
     if values.shape[0] < 8 or float(values.min()) < 0 or float(values.max()) > 2:
         return False
     binary = values.shape[1] == 2 and not values[:, 0].any() and bool((values[:, 1] <= 1).all())

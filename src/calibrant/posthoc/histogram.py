@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.posthoc.lookup import SortedHits, bin_middles, step_lookup
 from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
 
@@ -47,8 +47,8 @@ class HistogramBinning(ScoreCalibrator):
         self, bins: int = 15, mode: Mode = "equal-mass", view: View = "top-label", *, strict: bool = False
     ) -> None:
         super().__init__(view, strict=strict)
-        inputs.check_count("bins", bins)
-        inputs.check_choice("mode", mode, ("equal-mass", "equal-width"))
+        checks.check_count("bins", bins)
+        checks.check_choice("mode", mode, ("equal-mass", "equal-width"))
         self.bins = int(bins)
         self.mode = mode
 

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.numerics import log_softmax
 from calibrant.posthoc.affine import Affine, Penalty, fit_affine
 from calibrant.posthoc.base import HUGE, Calibrator
@@ -75,8 +75,8 @@ class MatrixScaling(Calibrator):
             if value != "cv":
                 if isinstance(value, str):
                     raise ValueError(f'{name} must be a number or "cv", got {value!r}')
-                inputs.check_range(name, value, low=0.0)
-        inputs.check_count("folds", folds)
+                checks.check_range(name, value, low=0.0)
+        checks.check_count("folds", folds)
         if folds < 2:
             raise ValueError(f"folds must be at least 2, got {folds}")
         self.off_diagonal_penalty = off_diagonal_penalty

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant import frames, inputs
+from calibrant import frames
+from calibrant.losses import checks
 from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.fitted import Fitted, saved_settings
@@ -43,7 +44,7 @@ class MultiLabelCalibration(Fitted):
 
     def __init__(self, method: str = "auto") -> None:
         super().__init__()
-        inputs.check_choice("method", method, tuple(METHODS))
+        checks.check_choice("method", method, tuple(METHODS))
         self.method = method
         self.calibrators = nn.ModuleList()
 
@@ -66,7 +67,7 @@ class MultiLabelCalibration(Fitted):
             classes: Names of the labels; by default the columns of a data frame.
         """
         values, labels = containers.as_tensor(logits), containers.as_tensor(target, "target")
-        inputs.check_float("logits", values)
+        checks.check_float("logits", values)
         if values.dim() < 2 or labels.shape != values.shape:
             raise ValueError(
                 "multi-label logits and target must both have shape (N, L) or (N, L, d1, ...), got "

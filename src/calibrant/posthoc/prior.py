@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.containers import Array
 from calibrant.posthoc.fitted import saved_settings
@@ -86,7 +86,7 @@ class PriorShift(Calibrator):
 
     def __init__(self, prior: Sequence[float] | None = None, method: str = "auto") -> None:
         super().__init__()
-        inputs.check_choice("method", method, tuple(METHODS))
+        checks.check_choice("method", method, tuple(METHODS))
         self.prior: tuple[float, ...] | None = None if prior is None else checked_prior(prior)
         self.method = method
         self.calibrator = METHODS[method]()
@@ -133,7 +133,7 @@ class PriorShift(Calibrator):
         Raises:
             ValueError: If there are no samples.
         """
-        inputs.check_choice("method", method, ("em", "confusion"))
+        checks.check_choice("method", method, ("em", "confusion"))
         with torch.no_grad():
             rows = self.rows(logits)
             if len(rows) == 0:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import frames, hints, inputs
+from calibrant import frames, hints
+from calibrant.losses import checks
 from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
 from calibrant.posthoc.containers import Array, as_tensor
@@ -44,13 +45,13 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         tensor([0.5000, 1.0000])
     """
     if _plain(probabilities):
-        inputs.check_rows_of_probabilities(probabilities)
+        checks.check_rows_of_probabilities(probabilities)
         return torch.from_numpy(np.maximum(probabilities, TINY, order="C")).log_().numpy()
     values = as_tensor(probabilities, "probabilities")
-    inputs.check_float("probabilities", values)
+    checks.check_float("probabilities", values)
     values = at_least_float32(values)
     if values.dim() == 1 or (values.dim() == 2 and values.shape[1] == 1):
-        inputs.check_unit_interval("probabilities", values)
+        checks.check_unit_interval("probabilities", values)
         hints.warn_of_given("probabilities", values.detach().cpu().flatten().numpy(), independent=False)
         logits = values.clamp_min(TINY).log() - (1 - values).clamp_min_(TINY).log()
     elif values.dim() > 2:
@@ -58,7 +59,7 @@ def logits_from_probabilities(probabilities: Any) -> Any:
             f"probabilities must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(values.shape)}"
         )
     else:
-        inputs.check_probabilities(values, None)
+        checks.check_probabilities(values, None)
         logits = values.clamp_min(TINY).log_()  # in this order, since logarithms of 0 take 40 times as long
     return containers.like(probabilities, logits, frames.columns(probabilities) or None)
 

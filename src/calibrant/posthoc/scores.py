@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.numerics import accumulation_dtype, traced
 from calibrant.posthoc.base import Calibrator
 
@@ -120,7 +120,7 @@ class ScoreCalibrator(Calibrator):
 
     def __init__(self, view: View, *, strict: bool = False) -> None:
         super().__init__(strict=strict)
-        inputs.check_choice("view", view, ("class-wise", "top-label"))
+        checks.check_choice("view", view, ("class-wise", "top-label"))
         self.view = view
         for name in self.state:
             self.register_buffer(name, None)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.numerics import exclusive_cumsum, tie_bounds
 from calibrant.posthoc.lookup import SortedHits, linear_lookup
 from calibrant.posthoc.scores import Mapped, ScoreCalibrator, Scores, View, with_complement
@@ -49,7 +49,7 @@ class SplineCalibration(ScoreCalibrator):
 
     def __init__(self, knots: int = 6, view: View = "top-label", *, strict: bool = False) -> None:
         super().__init__(view, strict=strict)
-        inputs.check_count("knots", knots)
+        checks.check_count("knots", knots)
         if knots < 2:
             raise ValueError(f"knots must be at least 2, got {knots}")
         self.knots = int(knots)

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.arrays import Array, IndexArray, Marks
+from calibrant.inputs import IGNORED
 from calibrant.metrics import Interval, confidence_interval
 from calibrant.metrics.binned import ConventionName, ece
-from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.views import name_of, sample_weight
 

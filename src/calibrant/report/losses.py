@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from calibrant.arrays import Array, Marks
+from calibrant.inputs import IGNORED
 from calibrant.metrics import Interval
-from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import ROWS, Predictions
 from calibrant.metrics.proper import SMALLEST_PROBABILITY
 from calibrant.metrics.views import sample_weight

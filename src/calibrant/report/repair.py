@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.arrays import Array
+from calibrant.inputs import IGNORED
 from calibrant.metrics import InputWarning, notebook
-from calibrant.metrics.given import IGNORED
 from calibrant.metrics.predictions import Predictions, Task
 from calibrant.metrics.views import sample_weight
 from calibrant.posthoc import (

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from calibrant import inputs
-from calibrant.inputs import Classification
+from calibrant.losses import checks
+from calibrant.losses.checks import Classification
 from calibrant.numerics import at_least_float32
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
@@ -131,7 +131,7 @@ class CalibratedLoss:
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         if method in ("head", "published") and criterion is not None:
             raise ValueError(f"criterion sets the temperature, and method {method!r} has none: leave it out")
-        inputs.check_objective(loss, "loss")
+        checks.check_objective(loss, "loss")
         view = "multi-label" if multi_label else "top-label"
         settings = checked_settings(method, objective, weight, every, batchnorm, view=view, ignore_index=ignore_index)
         self.method, self.objective, self.weight, self.every, self.batchnorm = settings

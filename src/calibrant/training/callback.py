@@ -8,7 +8,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finishing import Finished
 from calibrant.training.forward import evaluating, logits_of, pair_of
@@ -74,7 +74,7 @@ class TemperatureInTheLoop(Callback):
     ) -> None:
         if isinstance(held_out, Iterator) or not isinstance(held_out, Iterable):
             raise TypeError(f"the held-out loader must be iterable more than once, got {type(held_out).__name__}")
-        inputs.check_count("every", every)
+        checks.check_count("every", every)
         self.held_out = held_out
         self.layer = layer
         self.seed = seed

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Classification, Pairs
+from calibrant.losses import checks
+from calibrant.losses.checks import Classification, Pairs
 from calibrant.metrics.binned import ece_of
 from calibrant.metrics.streaming import StreamingECE
 
@@ -22,7 +22,7 @@ class EpochScores(StreamingECE):
     Example:
         >>> logits, target = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
         >>> scores = EpochScores()
-        >>> scores.add(inputs.classification(logits, target), torch.tensor(0.72))
+        >>> scores.add(checks.classification(logits, target), torch.tensor(0.72))
         >>> {name: round(value, 2) for name, value in scores.values().items()}
         {'loss': 0.72, 'accuracy': 0.5, 'ece': 0.43}
     """
@@ -41,7 +41,7 @@ class EpochScores(StreamingECE):
     @torch.no_grad()
     def add(self, data: Classification, loss: Tensor) -> None:
         """Add a batch and its mean loss."""
-        self._waiting.append((inputs.top_label_pairs(data), loss.detach()))
+        self._waiting.append((checks.top_label_pairs(data), loss.detach()))
         if len(self._waiting) == WAITING or sum(pairs.confidence.numel() for pairs, _ in self._waiting) > MOST_SAMPLES:
             self._sum_up()
 

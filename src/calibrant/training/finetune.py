@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.posthoc import VectorScaling
 from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
 from calibrant.torch_private import Convolution
@@ -129,7 +129,7 @@ def calibrate(
         >>> result.method, round(result.temperature)
         ('temperature', 3)
     """
-    inputs.check_choice("method", method, ("auto", "temperature", "vector", "head"))
+    checks.check_choice("method", method, ("auto", "temperature", "vector", "head"))
     if isinstance(loader, Dataset):
         raise TypeError("calibrate() takes batches, got a data set: pass a DataLoader of it")
     samples, found = _predict(model, loader, None if layer is None else named_layer(model, layer), ignore_index)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from calibrant import distributed
-from calibrant.inputs import Classification
+from calibrant.losses.checks import Classification
 from calibrant.posthoc.temperature import standard_error
 from calibrant.training.forward import (
     PROBABILITIES,

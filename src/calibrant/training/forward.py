@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant import inputs
-from calibrant.inputs import Classification
+from calibrant.losses import checks
+from calibrant.losses.checks import Classification
 from calibrant.numerics import readable
 from calibrant.torch_private import BatchNorm, Dropout
 
@@ -138,12 +138,12 @@ def looks_like_sigmoid(logits: Tensor) -> bool:
 def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100) -> Classification:
     """Check a batch and bring it to ``(N, C)`` logits; every label of a multi-label batch is a binary sample."""
     if not multi_label:
-        return inputs.classification(logits, target, None, ignore_index)
+        return checks.classification(logits, target, None, ignore_index)
     if target.shape != logits.shape:
         raise ValueError(
             f"a multi-label target must have the shape of the logits, {tuple(logits.shape)}, got {tuple(target.shape)}"
         )
-    return inputs.classification(logits.reshape(-1), target.reshape(-1).long(), None, ignore_index)
+    return checks.classification(logits.reshape(-1), target.reshape(-1).long(), None, ignore_index)
 
 
 def binary_labels(target: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.inputs import Classification
+from calibrant.losses.checks import Classification
 from calibrant.training.running_scores import Scores, Sums
 from calibrant.training.warning import warn
 

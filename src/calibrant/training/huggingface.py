@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from calibrant.inputs import check_count
+from calibrant.losses.checks import check_count
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finishing import Finished
 from calibrant.training.forward import logits_in

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.distributed import is_distributed
-from calibrant.inputs import Classification
+from calibrant.losses.checks import Classification
 from calibrant.numerics import readable
 
 Loss = Callable[[Tensor, Tensor], Tensor]

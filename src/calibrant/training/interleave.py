@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from calibrant import inputs
 from calibrant.distributed import is_distributed
+from calibrant.losses import checks
 from calibrant.training.ignored import ENOUGH, minimum_samples
 from calibrant.training.randomness import RandomState, kept_random_state, random_state, set_random_state
 from calibrant.training.warning import warn_of_loaders
@@ -82,7 +82,7 @@ class InterleavedLoader:
         self, train_loader: Iterable[Any], calibration_loader: Iterable[Any] | None, calibration_every: int,
         minimum_samples: int | None = None, same_samples_on_every_rank: bool = False,
     ) -> None:  # fmt: skip
-        inputs.check_count("calibration_every", calibration_every)
+        checks.check_count("calibration_every", calibration_every)
         for name, loader in (("train", train_loader), ("calibration", calibration_loader)):
             if loader is None and name == "calibration":
                 continue

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from calibrant import inputs
-from calibrant.inputs import Classification
+from calibrant.losses import checks
+from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import CalibratedLoss, Step
 from calibrant.training.checkpoint import Trusted, WholeCheckpointIO, arguments_in, arguments_of, read_without_tensors
 from calibrant.training.forward import logits_of, pair_of
@@ -86,13 +86,13 @@ class CalibratedClassifier(RecordedModule):
         bins: int = 20,
         guard: bool = True,
     ) -> None:
-        inputs.check_objective(objective)
-        inputs.check_objective(loss, "loss")
-        inputs.check_range("weight", weight, low=0)
-        inputs.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
+        checks.check_objective(objective)
+        checks.check_objective(loss, "loss")
+        checks.check_range("weight", weight, low=0)
+        checks.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
         if batchnorm is not None:
-            inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
-        inputs.check_range("learning_rate", learning_rate, low=0)
+            checks.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        checks.check_range("learning_rate", learning_rate, low=0)
         if optimizer is not None and learning_rate != LEARNING_RATE:
             raise ValueError(
                 f"learning_rate={learning_rate:g} applies to the default optimizer only: set the learning rate in "
@@ -262,7 +262,7 @@ class CalibratedClassifier(RecordedModule):
         return batch, None
 
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
-        return inputs.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
+        return checks.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
 
     def _evaluate(self, batch: Any) -> Classification:
         x, y = pair_of(batch)

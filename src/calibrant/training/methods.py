@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, NamedTuple
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.training.ignored import Loss
 
 Method = Literal["temperature", "head", "published"]
@@ -24,16 +24,16 @@ def checked_settings(
     **of_objective: Any,
 ) -> Settings:  # fmt: skip
     """Check the given settings and fill in the defaults; ``of_objective`` are options of the default objective."""
-    inputs.check_choice("method", method, ("temperature", "head", "published"))
+    checks.check_choice("method", method, ("temperature", "head", "published"))
     if method == "temperature" and (objective is not None or weight is not None):
         raise ValueError("method 'temperature' has no objective and no weight: choose 'published' or 'head' for one")
-    inputs.check_objective(objective)
+    checks.check_objective(objective)
     weight = 1.0 if weight is None else weight
-    inputs.check_range("weight", weight, low=0)
+    checks.check_range("weight", weight, low=0)
     every = (4 if method == "temperature" else 1) if every is None else every
-    inputs.check_count("every", every)
+    checks.check_count("every", every)
     batchnorm = ("update" if method == "published" else "freeze") if batchnorm is None else batchnorm
-    inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+    checks.check_choice("batchnorm", batchnorm, ("update", "freeze"))
     if objective is None and method == "published":
         from calibrant import ESDLoss
 

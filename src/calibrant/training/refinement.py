@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.posthoc.temperature import best_temperature
 from calibrant.training.last_layer import divide_layer
 
@@ -30,10 +30,10 @@ def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
     finite = logits.isfinite()
     if not finite.all():
         # Ignored samples may hold anything: classification() sets their logits to 0.
-        if inputs.classification((~finite).float(), target).logits.any():
+        if checks.classification((~finite).float(), target).logits.any():
             return math.inf, 1.0
         logits = torch.where(finite, logits, 0.0)
-    data = inputs.classification(logits, target)
+    data = checks.classification(logits, target)
     rows, labels = (data.logits, data.target) if data.mask is None else (data.logits[data.mask], data.target[data.mask])
     if not len(rows):
         raise ValueError("the validation data has no labels: every target is -100")
@@ -51,7 +51,7 @@ class StopsByRefinement:
 
     def __init__(self, patience: int | None, fold: bool, layer: str | nn.Linear | None) -> None:
         if patience is not None:
-            inputs.check_count("patience", patience)
+            checks.check_count("patience", patience)
         self.patience = patience
         self.fold = fold
         self.layer = layer

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant import distributed
-from calibrant.inputs import Classification
+from calibrant.losses.checks import Classification
 from calibrant.numerics import accumulation_dtype
 
 

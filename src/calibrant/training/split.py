@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler, Subset
 
-from calibrant import inputs
+from calibrant.losses import checks
 from calibrant.training.ignored import ENOUGH
 
 Labels = Tensor | Sequence[int]
@@ -96,7 +96,7 @@ class EvenBatches(Sampler[list[int]]):
     """
 
     def __init__(self, sampler: Any, batch_size: int) -> None:
-        inputs.check_count("batch_size", batch_size)
+        checks.check_count("batch_size", batch_size)
         self.sampler = sampler
         self.batch_size = batch_size
 

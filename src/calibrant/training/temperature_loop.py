@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant import distributed, functional, inputs
-from calibrant.inputs import Classification
+from calibrant import distributed, functional
+from calibrant.losses import checks
+from calibrant.losses.checks import Classification
 from calibrant.posthoc.temperature import solve_from
 
 Criterion = Literal["nll", "esd"]
@@ -61,7 +62,7 @@ class TemperatureLoop:
         >>> logits = torch.randn(500, 5, generator=torch.Generator().manual_seed(0)) * 4
         >>> target = (logits / 4 + torch.randn(500, 5, generator=torch.Generator().manual_seed(1))).argmax(1)
         >>> loop = TemperatureLoop(damping=1.0, patience=0)
-        >>> loop.observe(inputs.classification(logits, target), step=0)
+        >>> loop.observe(checks.classification(logits, target), step=0)
         >>> round(loop.temperature, 2) == round(TemperatureScaling(strict=True).fit(logits, target).temperature_, 2)
         True
     """
@@ -69,10 +70,10 @@ class TemperatureLoop:
     def __init__(
         self, criterion: Criterion = "nll", *, samples: int = 2000, damping: float = 0.7, patience: float = 0.3
     ) -> None:
-        inputs.check_choice("criterion", criterion, ("nll", "esd"))
-        inputs.check_count("samples", samples)
-        inputs.check_range("damping", damping, low=0, high=1, open_low=True)
-        inputs.check_range("patience", patience, low=0, high=1)
+        checks.check_choice("criterion", criterion, ("nll", "esd"))
+        checks.check_count("samples", samples)
+        checks.check_range("damping", damping, low=0, high=1, open_low=True)
+        checks.check_range("patience", patience, low=0, high=1)
         self.criterion = criterion
         self.samples = samples
         self.damping = damping

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant import metrics
-from calibrant.inputs import Classification
+from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finishing import Finished
 from calibrant.training.forward import evaluating, has_dropout, logits_in, logits_of

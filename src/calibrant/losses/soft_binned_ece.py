@@ -5,10 +5,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Pairs
+from calibrant.losses import checks
+from calibrant.losses.checks import Pairs
+from calibrant.losses.pairs import PairObjective
 from calibrant.numerics import bounded_power, safe_divide, safe_root
-from calibrant.objectives.pairs import PairObjective
 
 Form = Literal["label-binned", "binned"]
 
@@ -59,12 +59,12 @@ def soft_binned_ece(
         0.4735
     """
     bins, temperature, norm = _checked(bins, temperature, norm, form)
-    pairs = inputs.pairs(confidence, correct, mask, name="SB-ECE")
+    pairs = checks.pairs(confidence, correct, mask, name="SB-ECE")
     return _soft_binned_ece(pairs, bins, temperature, norm, form).to(pairs.confidence.dtype)
 
 
 def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, form: Form) -> Tensor:
-    confidence, correct, _, weight, samples = inputs.residuals(pairs)
+    confidence, correct, _, weight, samples = checks.residuals(pairs)
     centres = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
     distance = confidence.unsqueeze(-1) - centres
     membership = torch.softmax(distance.square() / -temperature, dim=-1)
@@ -82,9 +82,9 @@ def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, f
 
 
 def _checked(bins: int, temperature: float, norm: float, form: Form) -> tuple[int, float, float]:
-    inputs.check_choice("form", form, ("label-binned", "binned"))
-    temperature = inputs.check_range("temperature", temperature, low=1e-8)
-    return inputs.check_count("bins", bins), temperature, inputs.check_range("norm", norm, low=1, high=16)
+    checks.check_choice("form", form, ("label-binned", "binned"))
+    temperature = checks.check_range("temperature", temperature, low=1e-8)
+    return checks.check_count("bins", bins), temperature, checks.check_range("norm", norm, low=1, high=16)
 
 
 class SoftBinnedECELoss(PairObjective):

@@ -6,12 +6,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant import distributed, inputs
-from calibrant.inputs import Classification, Pairs
-from calibrant.multi_label import multi_label_pairs
+from calibrant import distributed
+from calibrant.losses import checks
+from calibrant.losses.base import SyncedObjective
+from calibrant.losses.checks import Classification, Pairs
+from calibrant.losses.known_gradient import ClosedForm, known_gradient_pays, value_of_logits
+from calibrant.losses.multi_label import multi_label_pairs
 from calibrant.numerics import readable, safe_root
-from calibrant.objectives.base import SyncedObjective
-from calibrant.objectives.known_gradient import ClosedForm, known_gradient_pays, value_of_logits
 
 View = Literal["top-label", "class-wise", "multi-label"]
 
@@ -25,12 +26,12 @@ class PairObjective(SyncedObjective):
     def value(self, data: Classification) -> Tensor:
         """Return the objective of the pairs of this batch, or of the global batch when ``sync`` is on."""
         if self.view == "class-wise":
-            return self.value_of_batch(inputs.class_wise_pairs(data))
+            return self.value_of_batch(checks.class_wise_pairs(data))
         closed_form = self.closed_form()
         if closed_form is not None and not self.gathers() and known_gradient_pays(data):
-            inputs.require_samples(Pairs(data.target, data.target), self.minimum_samples(), self.name)
+            checks.require_samples(Pairs(data.target, data.target), self.minimum_samples(), self.name)
             return value_of_logits(data, closed_form, self.value_of_pairs, root=self.root)
-        return self.value_of_batch(inputs.top_label_pairs(data))
+        return self.value_of_batch(checks.top_label_pairs(data))
 
     def value_of_batch(self, pairs: Pairs) -> Tensor:
         """Return the objective of pairs, those of all ranks when ``sync`` is on; 0 if too many are ignored."""
@@ -61,7 +62,7 @@ class ViewedObjective(PairObjective):
 
     def __init__(self, view: View, *, ignore_index: int | None, sync: bool) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        inputs.check_choice("view", view, ("top-label", "class-wise", "multi-label"))
+        checks.check_choice("view", view, ("top-label", "class-wise", "multi-label"))
         self.view = view
 
     def forward(
@@ -89,7 +90,7 @@ class ViewedObjective(PairObjective):
 
     def _uneven(self, data: Pairs | Classification) -> Tensor | None:
         """Weights, or None if they are equal, which changes nothing on one rank."""
-        return data.weight if self.gathers() else inputs.without_equal_weights(data.weight, data.mask)
+        return data.weight if self.gathers() else checks.without_equal_weights(data.weight, data.mask)
 
     def value_of_pairs(self, pairs: Pairs) -> Tensor:
         """Mean over classes or labels, except those with too few samples that count."""
@@ -115,7 +116,7 @@ def _pairs_of_all_ranks(pairs: Pairs) -> Pairs:
     correct, weight = correct.detach(), weight.detach()
     if not readable(weight):
         if pairs.weight is None:
-            inputs.require(
+            checks.require(
                 ((weight == 1) | (weight <= 0)).all(),
                 lambda: "sample_weight was given on another rank, but not on this one: give it on all ranks or on none",
             )
@@ -124,4 +125,4 @@ def _pairs_of_all_ranks(pairs: Pairs) -> Pairs:
     if not given.all():
         confidence, correct, weight = confidence[..., given], correct[..., given], weight[..., given]
     mask = None if (weight > 0).all() else weight > 0
-    return Pairs(confidence, correct, mask, inputs.without_equal_weights(weight.clamp_min(0), mask))
+    return Pairs(confidence, correct, mask, checks.without_equal_weights(weight.clamp_min(0), mask))

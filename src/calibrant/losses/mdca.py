@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from calibrant import distributed, inputs
-from calibrant.inputs import Classification, Pairs
+from calibrant import distributed
+from calibrant.losses import checks
+from calibrant.losses.base import SyncedObjective
+from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, safe_divide
-from calibrant.objectives.base import SyncedObjective
 
 
 def mdca(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_index: int | None = -100) -> Tensor:
@@ -29,15 +30,15 @@ def mdca(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_i
         >>> round(cal.functional.mdca(logits, torch.tensor([0, 0])).item(), 4)
         0.4251
     """
-    data = inputs.classification(logits, target, mask, ignore_index)
-    inputs.require_or_warn(Pairs(data.target, data.target, data.mask), 1, "MDCA")
+    data = checks.classification(logits, target, mask, ignore_index)
+    checks.require_or_warn(Pairs(data.target, data.target, data.mask), 1, "MDCA")
     return _mdca(*_mdca_sums(data)).to(data.logits.dtype)
 
 
 def _mdca_sums(data: Classification) -> tuple[Tensor, Tensor]:
     """Sum of the excess of each class's probability over its indicator, and the number of samples, ``(1,)``."""
     wide = accumulation_dtype(data.logits)
-    excess = data.logits.softmax(1).to(wide) - inputs.one_hot(data).to(wide)
+    excess = data.logits.softmax(1).to(wide) - checks.one_hot(data).to(wide)
     counted = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(wide).unsqueeze(1)
     return (excess * counted).sum(0), counted.sum(0)
 

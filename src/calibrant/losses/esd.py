@@ -3,12 +3,12 @@
 import numpy as np
 from torch import Tensor
 
-from calibrant import inputs
 from calibrant.arrays import Array, Marks, tie_bounds_of_array
-from calibrant.inputs import Pairs
+from calibrant.losses import checks
+from calibrant.losses.checks import Pairs
+from calibrant.losses.known_gradient import ClosedForm, value_of_row
+from calibrant.losses.pairs import View, ViewedObjective
 from calibrant.numerics import exclusive_cumsum, safe_divide, sum_over_distinct, tie_bounds
-from calibrant.objectives.known_gradient import ClosedForm, value_of_row
-from calibrant.objectives.pairs import View, ViewedObjective
 
 # ESD is a U-statistic over triples.
 FEWEST = 3
@@ -74,7 +74,7 @@ def esd(
         >>> value.backward(); confidence.grad[confidence.argmin()].item() != 0
         True
     """
-    pairs = inputs.pairs(confidence, correct, mask, name="ESD", minimum=FEWEST, sample_weight=sample_weight)
+    pairs = checks.pairs(confidence, correct, mask, name="ESD", minimum=FEWEST, sample_weight=sample_weight)
     return _esd(pairs).to(pairs.confidence.dtype)
 
 
@@ -83,7 +83,7 @@ def _esd(pairs: Pairs) -> Tensor:
 
 
 def _differentiable_esd(pairs: Pairs) -> Tensor:
-    confidence, _, residual, weight, samples = inputs.residuals(pairs)
+    confidence, _, residual, weight, samples = checks.residuals(pairs)
     order = pairs.confidence.detach().argsort(dim=-1)
     confidence, residual = confidence.gather(-1, order), residual.gather(-1, order)
     first, last = tie_bounds(confidence)

@@ -5,10 +5,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed, inputs
-from calibrant.inputs import Classification
+from calibrant import distributed
+from calibrant.losses import checks
+from calibrant.losses.base import HeldOutObjective, log_likelihood, mean_over_samples
+from calibrant.losses.checks import Classification
 from calibrant.numerics import accumulation_dtype
-from calibrant.objectives.base import HeldOutObjective, log_likelihood, mean_over_samples
 
 LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-6, 1e6
 # In margins. Beyond, the penalty is linear, so that a square cannot overflow.
@@ -59,7 +60,7 @@ def cals(
         0.5929
     """
     margin = _checked_margin(margin)
-    data = inputs.classification(logits, target, mask, ignore_index)
+    data = checks.classification(logits, target, mask, ignore_index)
     multiplier, rho = torch.as_tensor(multiplier).detach(), torch.as_tensor(rho).detach()
     return _cals(data, multiplier, rho, margin).to(data.logits.dtype)
 
@@ -93,7 +94,7 @@ def _of_classes(name: str, value: Tensor, excess: Tensor) -> Tensor:
 
 
 def _checked_margin(margin: float) -> float:
-    return inputs.check_range("margin", margin, low=0.1, high=1e6)
+    return checks.check_range("margin", margin, low=0.1, high=1e6)
 
 
 class CALSLoss(HeldOutObjective):
@@ -149,11 +150,11 @@ class CALSLoss(HeldOutObjective):
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
         self.margin = _checked_margin(margin)
-        rho = inputs.check_range("rho", rho, low=1e-6, high=1e6)
-        self.rho_max = inputs.check_range("rho_max", rho_max, low=rho, high=1e6)
-        self.rho_growth = inputs.check_range("rho_growth", rho_growth, low=1, high=1e6)
-        self.rho_every = inputs.check_count("rho_every", rho_every)
-        self.progress = inputs.check_range("progress", progress, low=0, high=1e6)
+        rho = checks.check_range("rho", rho, low=1e-6, high=1e6)
+        self.rho_max = checks.check_range("rho_max", rho_max, low=rho, high=1e6)
+        self.rho_growth = checks.check_range("rho_growth", rho_growth, low=1, high=1e6)
+        self.rho_every = checks.check_count("rho_every", rho_every)
+        self.progress = checks.check_range("progress", progress, low=0, high=1e6)
         # One number until the first update, which sets the number of classes.
         self.register_buffer("multiplier", torch.tensor(LEAST_MULTIPLIER))
         self.register_buffer("rho", torch.tensor(rho))
@@ -177,7 +178,7 @@ class CALSLoss(HeldOutObjective):
         sums = torch.cat((slope * counts, excess * counts, counts), dim=1).sum(0)
         if self.updates_together():
             sums = distributed.sum_across_ranks(sums)
-        inputs.require(sums[-1] >= 1, lambda: "the update of CALS needs at least 1 sample, got none: check the mask")
+        checks.require(sums[-1] >= 1, lambda: "the update of CALS needs at least 1 sample, got none: check the mask")
         slope, excess = (sums[:-1] / sums[-1]).chunk(2)
         self.rho = self._next_rho(rho.expand_as(excess), excess).to(self.rho)
         self.multiplier = slope.clamp(LEAST_MULTIPLIER, MOST_MULTIPLIER).to(self.multiplier)

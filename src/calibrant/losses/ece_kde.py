@@ -6,10 +6,11 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed, inputs
-from calibrant.inputs import Classification, Pairs
+from calibrant import distributed
+from calibrant.losses import checks
+from calibrant.losses.base import SyncedObjective, unlabelled
+from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, bounded_power, log_softmax
-from calibrant.objectives.base import SyncedObjective, unlabelled
 
 KernelView = Literal["canonical", "top-label"]
 VIEWS = ("canonical", "top-label")
@@ -68,9 +69,9 @@ def ece_kde(
         1.4583
     """
     bandwidth, norm = _checked(bandwidth, norm, view)
-    data = inputs.classification(logits, target, mask, ignore_index)
+    data = checks.classification(logits, target, mask, ignore_index)
     _require_two(data.logits, data.mask, "ECE-KDE")
-    hot = inputs.one_hot(data)
+    hot = checks.one_hot(data)
     return _ece_kde(data.logits, hot, data.mask, bandwidth, norm, view).to(data.logits.dtype)
 
 
@@ -92,7 +93,7 @@ def kde_bandwidth(logits: Tensor, view: KernelView = "canonical", *, mask: Tenso
         >>> round(cal.functional.kde_bandwidth(logits), 4)
         0.0518
     """
-    inputs.check_choice("view", view, VIEWS)
+    checks.check_choice("view", view, VIEWS)
     data = unlabelled(logits, mask)
     _require_two(data.logits, data.mask, "the bandwidth of ECE-KDE")
     with torch.no_grad():
@@ -145,13 +146,13 @@ def _best_bandwidth(logits: Tensor, mask: Tensor | None, view: KernelView) -> fl
 
 
 def _require_two(logits: Tensor, mask: Tensor | None, name: str) -> None:
-    inputs.require_samples(Pairs(logits[:, 0], logits[:, 0], mask), FEWEST, name)
+    checks.require_samples(Pairs(logits[:, 0], logits[:, 0], mask), FEWEST, name)
 
 
 def _checked(bandwidth: float, norm: float, view: KernelView) -> tuple[float, float]:
-    inputs.check_choice("view", view, VIEWS)
-    bandwidth = inputs.check_range("bandwidth", bandwidth, low=1e-6, high=100)
-    return bandwidth, inputs.check_range("norm", norm, low=1, high=16)
+    checks.check_choice("view", view, VIEWS)
+    bandwidth = checks.check_range("bandwidth", bandwidth, low=1e-6, high=100)
+    return bandwidth, checks.check_range("norm", norm, low=1, high=16)
 
 
 class ECEKDELoss(SyncedObjective):
@@ -217,7 +218,7 @@ class ECEKDELoss(SyncedObjective):
         return _ece_kde(logits, hot, mask, self.bandwidth, self.norm, self.view)
 
     def _global_batch(self, data: Classification) -> tuple[Tensor, Tensor, Tensor | None]:
-        hot = inputs.one_hot(data)
+        hot = checks.one_hot(data)
         if not self.gathers():
             return data.logits, hot, data.mask
         mask = None if data.mask is None else data.mask.expand(data.logits.T.shape)

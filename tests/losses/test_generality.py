@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import calibrant as cal
-from calibrant import inputs
+from calibrant.losses import checks
 from tests.cases import MODULES, random_logits, value_and_gradient
 
 
@@ -109,7 +109,7 @@ def test_functions_take_a_mask_too(name: str) -> None:
 def test_prediction_follows_the_logits_where_probabilities_round_to_a_tie() -> None:
     logits = torch.tensor([[0.0, 1e-9]] * 4)
     assert logits.softmax(1).unique().numel() == 1
-    pairs = inputs.top_label_pairs(inputs.classification(logits, torch.ones(4, dtype=torch.long)))
+    pairs = checks.top_label_pairs(checks.classification(logits, torch.ones(4, dtype=torch.long)))
     assert pairs.correct.all()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import calibrant as cal
 import calibrant.functional as F
-from calibrant.objectives.pairs import View, ViewedObjective
+from calibrant.losses.pairs import View, ViewedObjective
 from tests import reference
 from tests.cases import value_and_gradient
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from calibrant import distributed, inputs
-from calibrant.inputs import Classification, Pairs
+from calibrant import distributed
+from calibrant.losses import checks
+from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, log_softmax, safe_divide
 
 Initialise = TypeVar("Initialise", bound=Callable[..., None])
@@ -51,7 +52,7 @@ class Objective(nn.Module, ABC):
     @_refusing_data
     def __init__(self, *, ignore_index: int | None = -100) -> None:
         super().__init__()
-        self.ignore_index = inputs.check_ignore_index(ignore_index)
+        self.ignore_index = checks.check_ignore_index(ignore_index)
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; 0, with zero gradient, if all of its samples are ignored.
@@ -69,10 +70,10 @@ class Objective(nn.Module, ABC):
     ) -> Classification:
         """Validate and flatten a batch; with several ranks, an error on one is raised on all."""
         with self.failing_together():
-            data = inputs.classification(logits, target, mask, self.ignore_index, sample_weight)
+            data = checks.classification(logits, target, mask, self.ignore_index, sample_weight)
         # One batch that is large enough is checked: a softmax at the end of a model shows in every batch.
         if not self._has_looked and logits.dim() > 1 and logits.shape[1] > 1:
-            self._has_looked = inputs.warn_of_probabilities(data.logits, data.mask)
+            self._has_looked = checks.warn_of_probabilities(data.logits, data.mask)
         return data
 
     def failing_together(self) -> AbstractContextManager[None]:
@@ -91,12 +92,12 @@ class Objective(nn.Module, ABC):
 
         Where values cannot be read, on an accelerator or in compiled code, the kernels themselves return 0.
         """
-        enough = inputs.require_samples(pairs, self.minimum_samples(), self.name)
+        enough = checks.require_samples(pairs, self.minimum_samples(), self.name)
         if enough is None or enough.any():
             return False
         if not self._has_warned:
             self._has_warned = True
-            inputs.warn_of_ignored(pairs, self.minimum_samples(), self.name)
+            checks.warn_of_ignored(pairs, self.minimum_samples(), self.name)
         return True
 
     def minimum_samples(self) -> int:
@@ -146,14 +147,14 @@ class HeldOutObjective(SyncedObjective):
         with distributed.failing_together() if self.updates_together() else nullcontext():
             if target is None:
                 return unlabelled(logits, mask)
-            return inputs.classification(logits, target, mask, self.ignore_index)
+            return checks.classification(logits, target, mask, self.ignore_index)
 
 
 def unlabelled(logits: Tensor, mask: Tensor | None) -> Classification:
     """Validate and flatten logits whose labels do not matter: every target is class 0."""
-    inputs.check_float("logits", logits)
+    checks.check_float("logits", logits)
     shape = logits.shape[:1] + logits.shape[2:]
-    return inputs.classification(logits, torch.zeros(shape, dtype=torch.long, device=logits.device), mask, None)
+    return checks.classification(logits, torch.zeros(shape, dtype=torch.long, device=logits.device), mask, None)
 
 
 def log_likelihood(data: Classification) -> Tensor:
@@ -168,7 +169,7 @@ def of_target(values: Tensor, data: Classification) -> Tensor:
 
 def mean_over_samples(loss: Tensor, data: Classification, name: str) -> Tensor:
     """Mean of a per-sample loss over the samples that count, accumulated in float64; 0 if there are none."""
-    inputs.require_or_warn(Pairs(loss, loss, data.mask), 1, name)
+    checks.require_or_warn(Pairs(loss, loss, data.mask), 1, name)
     loss = loss.to(accumulation_dtype(loss))
     if data.mask is None:
         return loss.mean()

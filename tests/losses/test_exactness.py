@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import calibrant as cal
-from calibrant.objectives import known_gradient
+from calibrant.losses import known_gradient
 from tests.cases import LOGIT_CASES, MODULES, PAIR_CASES, random_logits, value_and_gradient
 
 CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import inputs
 from calibrant.arrays import Array, Marks
-from calibrant.inputs import Classification, Pairs
+from calibrant.losses import checks
+from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import SMALLEST_ROOT, accumulation_dtype, readable, safe_root, softmax_parts
 
 # Maps (confidence, correct) of one row to value and gradient with respect to the confidence, in float64.
@@ -59,7 +59,7 @@ def value_of_logits(
     return _known(
         data.logits,
         lambda logits: _through_softmax(logits, target, closed_form),
-        lambda logits: plain(inputs.top_label_pairs(Classification(logits, target))),
+        lambda logits: plain(checks.top_label_pairs(Classification(logits, target))),
         root=root,
     )
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Classification
+from calibrant.losses import checks
+from calibrant.losses.base import Objective, log_likelihood, mean_over_samples
+from calibrant.losses.checks import Classification
 from calibrant.numerics import accumulation_dtype
-from calibrant.objectives.base import Objective, log_likelihood, mean_over_samples
 
 
 def bsce_gra(
@@ -47,20 +47,20 @@ def bsce_gra(
         0.7037
     """
     gamma, norm = _checked(gamma, norm)
-    data = inputs.classification(logits, target, mask, ignore_index)
+    data = checks.classification(logits, target, mask, ignore_index)
     return _bsce_gra(data, gamma, norm).to(data.logits.dtype)
 
 
 def _bsce_gra(data: Classification, gamma: float, norm: float) -> Tensor:
     log_p = log_likelihood(data)
     wide = accumulation_dtype(log_p)
-    gap = data.logits.detach().to(wide).softmax(1) - inputs.one_hot(data).to(wide)
+    gap = data.logits.detach().to(wide).softmax(1) - checks.one_hot(data).to(wide)
     weight = torch.linalg.vector_norm(gap, norm, dim=1).pow(gamma)
     return mean_over_samples(-weight * log_p.to(wide), data, "BSCE-GRA")
 
 
 def _checked(gamma: float, norm: float) -> tuple[float, float]:
-    return inputs.check_range("gamma", gamma, low=0, high=100), inputs.check_range("norm", norm, low=1, high=16)
+    return checks.check_range("gamma", gamma, low=0, high=100), checks.check_range("norm", norm, low=1, high=16)
 
 
 class BSCEGRALoss(Objective):

@@ -5,10 +5,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed, inputs
-from calibrant.inputs import Classification, Pairs
+from calibrant import distributed
+from calibrant.losses import checks
+from calibrant.losses.base import HeldOutObjective, log_likelihood, mean_over_samples
+from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import accumulation_dtype
-from calibrant.objectives.base import HeldOutObjective, log_likelihood, mean_over_samples
 
 
 def adafocal(
@@ -50,13 +51,13 @@ def adafocal(
         >>> round(cal.functional.adafocal(logits, torch.tensor([0, 0]), gamma, edges).item(), 4)
         0.8333
     """
-    inputs.check_float("gamma", gamma)
-    inputs.check_float("edges", edges)
+    checks.check_float("gamma", gamma)
+    checks.check_float("edges", edges)
     if gamma.dim() != 1 or edges.shape != (len(gamma) - 1,):
         raise ValueError(
             f"gamma must have shape (M,) and edges (M - 1,), got {tuple(gamma.shape)} and {tuple(edges.shape)}"
         )
-    data = inputs.classification(logits, target, mask, ignore_index)
+    data = checks.classification(logits, target, mask, ignore_index)
     return _adafocal(data, gamma.detach(), edges.detach()).to(data.logits.dtype)
 
 
@@ -142,12 +143,12 @@ class AdaFocalLoss(HeldOutObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        self.bins = inputs.check_count("bins", bins)
-        self.rate = inputs.check_range("rate", rate, low=0, high=100)
-        self.lowest = inputs.check_range("lowest", lowest, low=-100, high=0)
-        self.highest = inputs.check_range("highest", highest, low=0, high=100)
-        self.switch = inputs.check_range("switch", switch, low=0, high=100)
-        gamma = inputs.check_range("gamma", gamma, low=lowest, high=highest)
+        self.bins = checks.check_count("bins", bins)
+        self.rate = checks.check_range("rate", rate, low=0, high=100)
+        self.lowest = checks.check_range("lowest", lowest, low=-100, high=0)
+        self.highest = checks.check_range("highest", highest, low=0, high=100)
+        self.switch = checks.check_range("switch", switch, low=0, high=100)
+        gamma = checks.check_range("gamma", gamma, low=lowest, high=highest)
         self.register_buffer("strength", torch.full((self.bins,), gamma))
         self.register_buffer("edges", torch.arange(1, self.bins) / self.bins)
 
@@ -160,11 +161,11 @@ class AdaFocalLoss(HeldOutObjective):
             target: Integer class indices, ``(N, ...)``; there must be at least as many samples as bins.
             mask: Boolean, same shape as ``target``: True where a sample counts.
         """
-        pairs = inputs.top_label_pairs(self.held_out(logits, target, mask))
+        pairs = checks.top_label_pairs(self.held_out(logits, target, mask))
         if self.updates_together():
             (confidence, correct), counts = distributed.gather_samples((pairs.confidence, pairs.correct), pairs.mask)
             pairs = Pairs(confidence, correct, counts)
-        inputs.require_samples(pairs, self.bins, "the update of AdaFocal")
+        checks.require_samples(pairs, self.bins, "the update of AdaFocal")
         if pairs.mask is not None:
             pairs = Pairs(pairs.confidence[pairs.mask], pairs.correct[pairs.mask])
         wide = accumulation_dtype(pairs.confidence)

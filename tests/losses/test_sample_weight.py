@@ -11,7 +11,7 @@ from torch import Tensor
 
 import calibrant as cal
 import calibrant.functional as F
-from calibrant.objectives.pairs import ViewedObjective
+from calibrant.losses.pairs import ViewedObjective
 from tests import reference
 from tests.cases import random_logits, value_and_gradient
 

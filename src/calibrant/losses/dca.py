@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Pairs
+from calibrant.losses import checks
+from calibrant.losses.checks import Pairs
+from calibrant.losses.pairs import PairObjective
 from calibrant.numerics import safe_divide
-from calibrant.objectives.pairs import PairObjective
 
 
 def dca(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -30,12 +30,12 @@ def dca(confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None) -> T
         >>> round(cal.functional.dca(confidence, correct).item(), 4)
         0.3
     """
-    pairs = inputs.pairs(confidence, correct, mask, name="DCA")
+    pairs = checks.pairs(confidence, correct, mask, name="DCA")
     return _dca(pairs).to(pairs.confidence.dtype)
 
 
 def _dca(pairs: Pairs) -> Tensor:
-    _, _, residual, _, samples = inputs.residuals(pairs)
+    _, _, residual, _, samples = checks.residuals(pairs)
     return safe_divide(residual.sum(-1).abs(), samples)
 
 

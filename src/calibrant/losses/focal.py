@@ -5,10 +5,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Classification
+from calibrant.losses import checks
+from calibrant.losses.base import Objective, log_likelihood, mean_over_samples, of_target
+from calibrant.losses.checks import Classification
 from calibrant.numerics import bounded_power, log_softmax
-from calibrant.objectives.base import Objective, log_likelihood, mean_over_samples, of_target
 
 Gamma = float | Literal["flsd-53"]
 
@@ -38,7 +38,7 @@ def focal(
         0.2567
     """
     gamma = _checked_gamma(gamma)
-    data = inputs.classification(logits, target, mask, ignore_index)
+    data = checks.classification(logits, target, mask, ignore_index)
     return _focal(data, gamma).to(data.logits.dtype)
 
 
@@ -67,8 +67,8 @@ def dual_focal(
         >>> round(cal.functional.dual_focal(logits, torch.tensor([0, 0])).item(), 4)
         0.1372
     """
-    inputs.check_range("gamma", gamma, low=0, high=100)
-    data = inputs.classification(logits, target, mask, ignore_index)
+    checks.check_range("gamma", gamma, low=0, high=100)
+    data = checks.classification(logits, target, mask, ignore_index)
     return _dual_focal(data, gamma).to(data.logits.dtype)
 
 
@@ -94,8 +94,8 @@ def _dual_focal(data: Classification, gamma: float) -> Tensor:
 
 def _checked_gamma(gamma: Gamma) -> Gamma:
     if not isinstance(gamma, str):
-        return inputs.check_range("gamma", gamma, low=0, high=100)
-    inputs.check_choice("gamma", gamma, ("flsd-53",))
+        return checks.check_range("gamma", gamma, low=0, high=100)
+    checks.check_choice("gamma", gamma, ("flsd-53",))
     return gamma
 
 
@@ -144,7 +144,7 @@ class DualFocalLoss(Objective):
 
     def __init__(self, gamma: float = 5.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        self.gamma = inputs.check_range("gamma", gamma, low=0, high=100)
+        self.gamma = checks.check_range("gamma", gamma, low=0, high=100)
 
     def value(self, data: Classification) -> Tensor:
         """Return the mean dual focal loss."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import calibrant as cal
-from calibrant.objectives.ece_kde import KernelView
+from calibrant.losses.ece_kde import KernelView
 from tests import reference
 from tests.cases import random_logits
 

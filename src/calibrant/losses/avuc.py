@@ -6,10 +6,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed, inputs
-from calibrant.inputs import Classification, Pairs
+from calibrant import distributed
+from calibrant.losses import checks
+from calibrant.losses.base import SyncedObjective
+from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, at_least_float32, entropy
-from calibrant.objectives.base import SyncedObjective
 
 
 def avuc(
@@ -52,7 +53,7 @@ def avuc(
         >>> round(cal.functional.avuc(probabilities, torch.tensor([1, 0, 1, 0]), threshold=0.5).item(), 4)
         0.2785
     """
-    inputs.check_range("threshold", threshold, low=0)
+    checks.check_range("threshold", threshold, low=0)
     data = _uncertain_predictions(probabilities, correct, confidence, mask, "AvUC")
     return _avuc(*data, threshold).to(at_least_float32(probabilities).dtype)
 
@@ -147,15 +148,15 @@ def _midpoint(sums: Tensor) -> float:
 def _uncertain_predictions(
     probabilities: Tensor, correct: Tensor, confidence: Tensor | None, mask: Tensor | None, name: str, minimum: int = 1
 ) -> tuple[Pairs, Tensor]:
-    inputs.check_probabilities(probabilities, mask)
+    checks.check_probabilities(probabilities, mask)
     if mask is not None:
         uniform = torch.full_like(probabilities, 1 / probabilities.shape[-1])
         probabilities = torch.where(mask.unsqueeze(-1), probabilities, uniform)
     probabilities = at_least_float32(probabilities)
     if confidence is None:
         confidence = probabilities.amax(-1)
-    inputs.check_shape("confidence", confidence, probabilities.shape[:-1], "probabilities without the last dimension")
-    pairs = inputs.pairs(confidence, correct, mask, name=name, minimum=minimum)
+    checks.check_shape("confidence", confidence, probabilities.shape[:-1], "probabilities without the last dimension")
+    pairs = checks.pairs(confidence, correct, mask, name=name, minimum=minimum)
     return pairs, entropy(probabilities.to(accumulation_dtype(probabilities)))
 
 
@@ -164,7 +165,7 @@ def _entropy_of_logits(data: Classification) -> Tensor:
 
 
 def _right_and_wrong(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    _, correct, _, weight, _ = inputs.residuals(pairs)
+    _, correct, _, weight, _ = checks.residuals(pairs)
     return (correct, 1 - correct) if weight is None else (correct * weight, (1 - correct) * weight)
 
 
@@ -193,11 +194,11 @@ def _log_ratio(right: Tensor, wrong: Tensor, uncertain: Tensor, uncertainty: Ten
 
 
 def _checked_soft_threshold(threshold: float) -> float:
-    return inputs.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
+    return checks.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
 
 
 def _checked_soft_temperature(temperature: float) -> float:
-    return inputs.check_range("temperature", temperature, low=1e-4)
+    return checks.check_range("temperature", temperature, low=1e-4)
 
 
 class AvUCLoss(SyncedObjective):
@@ -236,7 +237,7 @@ class AvUCLoss(SyncedObjective):
         With ``sync``, the predictions of all ranks are used.
         """
         data = self.classification(logits, target, mask)
-        sums = _entropy_sums(inputs.top_label_pairs(data), _entropy_of_logits(data))
+        sums = _entropy_sums(checks.top_label_pairs(data), _entropy_of_logits(data))
         if self.gathers():
             sums = distributed.sum_across_ranks(sums)
         self.threshold = self._on_its_scale(_midpoint(sums), data.logits.shape[1])
@@ -244,7 +245,7 @@ class AvUCLoss(SyncedObjective):
 
     def value(self, data: Classification) -> Tensor:
         """Return the loss, of the global batch when ``sync`` is on."""
-        pairs = inputs.top_label_pairs(data)
+        pairs = checks.top_label_pairs(data)
         uncertainty = _entropy_of_logits(data)
         if self.gathers():
             columns = (uncertainty, pairs.confidence, pairs.correct)
@@ -260,7 +261,7 @@ class AvUCLoss(SyncedObjective):
         return midpoint
 
     def _checked_threshold(self, threshold: float) -> float:
-        return inputs.check_range("threshold", threshold, low=0)
+        return checks.check_range("threshold", threshold, low=0)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Keep the threshold, which may come from data, in the ``state_dict``."""

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Classification
-from calibrant.objectives.base import Objective, log_likelihood, mean_over_samples
+from calibrant.losses import checks
+from calibrant.losses.base import Objective, log_likelihood, mean_over_samples
+from calibrant.losses.checks import Classification
 
 # Keeps the quotient finite where all logits are 0.
 EPSILON = 1e-7
@@ -45,7 +45,7 @@ def logit_norm(
         0.8152
     """
     temperature = _checked_temperature(temperature)
-    data = inputs.classification(logits, target, mask, ignore_index)
+    data = checks.classification(logits, target, mask, ignore_index)
     return _logit_norm(data, temperature).to(data.logits.dtype)
 
 
@@ -59,7 +59,7 @@ def _logit_norm(data: Classification, temperature: float) -> Tensor:
 
 
 def _checked_temperature(temperature: float) -> float:
-    return inputs.check_range("temperature", temperature, low=1e-4)
+    return checks.check_range("temperature", temperature, low=1e-4)
 
 
 class LogitNormLoss(Objective):

@@ -6,9 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import inputs
 from calibrant.arrays import Array, Marks, laplace_sums_of_array
-from calibrant.inputs import Pairs
+from calibrant.losses import checks
+from calibrant.losses.checks import Pairs
+from calibrant.losses.known_gradient import ClosedForm, value_of_row
+from calibrant.losses.pairs import PairObjective, View, ViewedObjective
 from calibrant.numerics import (
     exponential_is_safe,
     laplace_quadratic_form,
@@ -16,8 +18,6 @@ from calibrant.numerics import (
     safe_divide,
     sum_over_distinct,
 )
-from calibrant.objectives.known_gradient import ClosedForm, value_of_row
-from calibrant.objectives.pairs import PairObjective, View, ViewedObjective
 
 Normalisation = Literal["paper", "legacy"]
 
@@ -72,7 +72,7 @@ def mmce(
     """
     bandwidth = _checked_bandwidth(bandwidth)
     minimum = _fewest(unbiased)
-    pairs = inputs.pairs(confidence, correct, mask, name="MMCE", minimum=minimum, sample_weight=sample_weight)
+    pairs = checks.pairs(confidence, correct, mask, name="MMCE", minimum=minimum, sample_weight=sample_weight)
     return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
 
 
@@ -82,7 +82,7 @@ def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
 
 
 def _differentiable_mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
-    confidence, _, residual, weight, samples = inputs.residuals(pairs)
+    confidence, _, residual, weight, samples = checks.residuals(pairs)
     if unbiased and weight is not None and pairs.weight is not None:
         total = laplace_sum_over_pairs(confidence, residual, bandwidth)
         return safe_divide(total, sum_over_distinct(weight, 2))
@@ -151,13 +151,13 @@ def mmce_weighted(
         0.4366
     """
     bandwidth = _checked_bandwidth(bandwidth)
-    inputs.check_choice("normalisation", normalisation, ("paper", "legacy"))
-    pairs = inputs.pairs(confidence, correct, mask, name="weighted MMCE")
+    checks.check_choice("normalisation", normalisation, ("paper", "legacy"))
+    pairs = checks.pairs(confidence, correct, mask, name="weighted MMCE")
     return _mmce_weighted(pairs, bandwidth, normalisation).to(pairs.confidence.dtype)
 
 
 def _mmce_weighted(pairs: Pairs, bandwidth: float, normalisation: Normalisation) -> Tensor:
-    confidence, correct, residual, weight, _ = inputs.residuals(pairs)
+    confidence, correct, residual, weight, _ = checks.residuals(pairs)
     right = correct if weight is None else correct * weight
     wrong = 1 - correct if weight is None else (1 - correct) * weight
     right_count, wrong_count = right.sum(-1, keepdim=True), wrong.sum(-1, keepdim=True)
@@ -172,7 +172,7 @@ def _fewest(unbiased: bool) -> int:
 
 
 def _checked_bandwidth(bandwidth: float) -> float:
-    return inputs.check_range("bandwidth", bandwidth, low=1e-12)
+    return checks.check_range("bandwidth", bandwidth, low=1e-12)
 
 
 class MMCELoss(ViewedObjective):
@@ -263,7 +263,7 @@ class WeightedMMCELoss(PairObjective):
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
         self.bandwidth = _checked_bandwidth(bandwidth)
-        inputs.check_choice("normalisation", normalisation, ("paper", "legacy"))
+        checks.check_choice("normalisation", normalisation, ("paper", "legacy"))
         self.normalisation = normalisation
         self.root = root
 

@@ -5,10 +5,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Classification
+from calibrant.losses import checks
+from calibrant.losses.base import Objective, log_likelihood, mean_over_samples, of_target
+from calibrant.losses.checks import Classification
 from calibrant.numerics import accumulation_dtype, log_softmax
-from calibrant.objectives.base import Objective, log_likelihood, mean_over_samples, of_target
 
 Spread = Literal["all", "others"]
 
@@ -47,7 +47,7 @@ def label_smoothing(
         0.7451
     """
     smoothing = _checked_smoothing(smoothing, spread)
-    data = inputs.classification(logits, target, mask, ignore_index)
+    data = checks.classification(logits, target, mask, ignore_index)
     return _label_smoothing(data, smoothing, spread).to(data.logits.dtype)
 
 
@@ -84,7 +84,7 @@ def margin_label_smoothing(
         0.7066
     """
     margin, weight = _checked_margin(margin, weight)
-    data = inputs.classification(logits, target, mask, ignore_index)
+    data = checks.classification(logits, target, mask, ignore_index)
     return _margin_label_smoothing(data, margin, weight).to(data.logits.dtype)
 
 
@@ -108,12 +108,12 @@ def _margin_label_smoothing(data: Classification, margin: float, weight: float) 
 
 
 def _checked_smoothing(smoothing: float, spread: Spread) -> float:
-    inputs.check_choice("spread", spread, ("all", "others"))
-    return inputs.check_range("smoothing", smoothing, low=0, high=1, open_high=True)
+    checks.check_choice("spread", spread, ("all", "others"))
+    return checks.check_range("smoothing", smoothing, low=0, high=1, open_high=True)
 
 
 def _checked_margin(margin: float, weight: float) -> tuple[float, float]:
-    return inputs.check_range("margin", margin, low=0, high=1e6), inputs.check_range("weight", weight, low=0, high=1e6)
+    return checks.check_range("margin", margin, low=0, high=1e6), checks.check_range("weight", weight, low=0, high=1e6)
 
 
 class LabelSmoothingLoss(Objective):

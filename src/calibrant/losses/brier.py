@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Classification
+from calibrant.losses import checks
+from calibrant.losses.base import Objective, mean_over_samples
+from calibrant.losses.checks import Classification
 from calibrant.numerics import accumulation_dtype
-from calibrant.objectives.base import Objective, mean_over_samples
 
 
 def brier(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_index: int | None = -100) -> Tensor:
@@ -27,12 +27,12 @@ def brier(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_
         >>> round(cal.functional.brier(logits, torch.tensor([0, 0])).item(), 4)
         0.5487
     """
-    data = inputs.classification(logits, target, mask, ignore_index)
+    data = checks.classification(logits, target, mask, ignore_index)
     return _brier(data).to(data.logits.dtype)
 
 
 def _brier(data: Classification) -> Tensor:
-    gap = data.logits.softmax(1) - inputs.one_hot(data).to(data.logits.dtype)
+    gap = data.logits.softmax(1) - checks.one_hot(data).to(data.logits.dtype)
     return mean_over_samples(gap.square().sum(1, dtype=accumulation_dtype(gap)), data, "the Brier score")
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Pairs
+from calibrant.losses import checks
+from calibrant.losses.checks import Pairs
 from calibrant.numerics import at_least_float32, softmax_parts
 
 
@@ -24,24 +24,24 @@ def multi_label_pairs(
         ignore_index: Target of labels to ignore; None to ignore none.
         sample_weight: Non-negative weights, one per sample: the shape of the logits without the label dimension.
     """
-    inputs.check_logits_and_target(logits, target, ignore_index)
+    checks.check_logits_and_target(logits, target, ignore_index)
     if target.shape != logits.shape:
         raise ValueError(
             f"target must have the shape of the logits, {tuple(logits.shape)}, in the multi-label view, got "
             f'{tuple(target.shape)}: for one class per sample use view="top-label" or "class-wise"'
         )
-    inputs.check_device("target", target, logits, "logits")
+    checks.check_device("target", target, logits, "logits")
     if logits.dim() == 1:
         logits, target = logits.unsqueeze(1), target.unsqueeze(1)
         mask = mask.unsqueeze(1) if isinstance(mask, Tensor) and mask.dim() == 1 else mask
     if logits.shape[1] == 0:
         raise ValueError(f"logits must have at least one label, got shape {tuple(logits.shape)}")
     target = target.detach()
-    valid, weight = inputs.valid_samples(target, mask, ignore_index), None
+    valid, weight = checks.valid_samples(target, mask, ignore_index), None
     if sample_weight is not None:
         any_label = None if valid is None else valid.any(1)
         shape = logits.shape[:1] + logits.shape[2:]
-        weight, counts = inputs.checked_weight(sample_weight, any_label, logits, "the samples of the logits", shape)
+        weight, counts = checks.checked_weight(sample_weight, any_label, logits, "the samples of the logits", shape)
         if counts is not None:
             valid = counts.unsqueeze(1).expand_as(target) if valid is None else counts.unsqueeze(1) & valid
         weight = _rows(weight.unsqueeze(1).expand(logits.shape))
@@ -52,7 +52,7 @@ def multi_label_pairs(
         confidence = torch.where(valid, confidence, 0.0)
         correct = torch.where(valid, correct, torch.zeros_like(correct))
         weight = None if weight is None else torch.where(valid, weight, 0.0)
-    inputs.check_finite_logits(confidence.T)
+    checks.check_finite_logits(confidence.T)
     _check_labels(correct, ignore_index)
     return Pairs(_sigmoid(confidence), correct == 1, valid, weight)
 
@@ -69,7 +69,7 @@ def _sigmoid(logits: Tensor) -> Tensor:
 
 
 def _check_labels(target: Tensor, ignore_index: int | None) -> None:
-    inputs.require(
+    checks.require(
         ((target == 0) | (target == 1)).all(),
         lambda: (
             "target must hold only 0 and 1 in the multi-label view: round soft labels, "

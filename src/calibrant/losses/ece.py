@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from calibrant import inputs
-from calibrant.inputs import Pairs
+from calibrant.losses import checks
+from calibrant.losses.checks import Pairs
+from calibrant.losses.pairs import View, ViewedObjective
 from calibrant.numerics import safe_divide
-from calibrant.objectives.pairs import View, ViewedObjective
 
 
 def ece(
@@ -52,13 +52,13 @@ def ece(
         >>> round(cal.functional.ece(confidence, correct).item(), 4)
         0.5
     """
-    inputs.check_count("bins", bins)
-    pairs = inputs.pairs(confidence, correct, mask, name="ECE", sample_weight=sample_weight)
+    checks.check_count("bins", bins)
+    pairs = checks.pairs(confidence, correct, mask, name="ECE", sample_weight=sample_weight)
     return _ece(pairs, bins).to(pairs.confidence.dtype)
 
 
 def _ece(pairs: Pairs, bins: int) -> Tensor:
-    confidence, _, residual, _, samples = inputs.residuals(pairs)
+    confidence, _, residual, _, samples = checks.residuals(pairs)
     upper = torch.arange(1, bins + 1, dtype=confidence.dtype, device=confidence.device) / bins
     fixed = pairs.confidence.detach().contiguous()
     slot = torch.bucketize(fixed, upper.to(fixed.dtype))
@@ -93,7 +93,7 @@ class ECELoss(ViewedObjective):
         self, bins: int = 20, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(view, ignore_index=ignore_index, sync=sync)
-        self.bins = inputs.check_count("bins", bins)
+        self.bins = checks.check_count("bins", bins)
 
     def value_of_rows(self, pairs: Pairs) -> Tensor:
         """ECE of each class or label."""

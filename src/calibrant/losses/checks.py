@@ -1,0 +1,452 @@
+"""Validation of logits, targets and masks, conversion to what the objectives take, and every error message.
+
+Shapes and types are always checked. Values (NaN, labels out of range, too few samples) are checked
+at once on the CPU; on an accelerator, and inside ``torch.compile``, by a device-side assertion that
+never makes the host wait; inside a ``torch.func`` transform or a tracer, where there may be no values, not at all.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import hints
+from calibrant.arrays import Array
+from calibrant.numerics import accumulation_dtype, at_least_float32, readable, relative_weight, softmax_parts, traced
+from calibrant.options import check_choice as check_choice
+from calibrant.options import check_count as check_count
+from calibrant.options import check_ignore_index as check_ignore_index
+from calibrant.options import check_range as check_range
+from calibrant.torch_private import assert_without_waiting
+
+_warned_of_probabilities = False
+IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
+
+
+class Pairs(NamedTuple):
+    """Input of the calibration objectives: samples are the last dimension of every field."""
+
+    confidence: Tensor
+    correct: Tensor
+    mask: Tensor | None = None
+    weight: Tensor | None = None
+
+
+class Classification(NamedTuple):
+    """Flattened classifier output: ``(N, C)`` logits, ``(N,)`` target, which samples count, and their weights."""
+
+    logits: Tensor
+    target: Tensor
+    mask: Tensor | None = None
+    weight: Tensor | None = None
+
+
+def require(condition: Tensor, message: Callable[[], str]) -> None:
+    """Raise ``ValueError`` if the 0-d ``condition`` is false, without ever stalling an accelerator."""
+    if torch.compiler.is_compiling() or (condition.device.type != "cpu" and not traced()):
+        assert_without_waiting(condition, message())
+    elif not traced() and not condition:
+        raise ValueError(message())
+
+
+def require_between(values: Tensor | Array, low: float, high: float, message: Callable[[str], str]) -> None:
+    """Raise ``ValueError`` unless every value lies in [low, high]; NaN does not. The message is given the range."""
+    if isinstance(values, Tensor):
+        values = as_read(values)
+    if isinstance(values, Tensor):
+        if values.numel() > 0:
+            least, most = values.aminmax()
+            require((least >= low) & (most <= high), lambda: message(""))
+    elif values.size > 0 and not (low <= values.min() and values.max() <= high):
+        raise ValueError(message(f" from {values.min():g} to {values.max():g}"))
+
+
+def as_read(values: Tensor) -> Tensor | Array:
+    """The values without their graph, as an array if it can be read: operations on a small tensor are overhead."""
+    return values.detach().numpy() if readable(values) else values.detach()
+
+
+def require_samples(pairs: Pairs, minimum: int, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
+    """Raise ``ValueError`` if the batch is too small; too many ignored samples are reported, not an error.
+
+    Returns:
+        For each row, whether at least ``minimum`` samples count; None if the mask cannot be read, or there is none.
+    """
+    samples = pairs.confidence.shape[-1]
+    mask = pairs.mask.numpy() if pairs.mask is not None and readable(pairs.mask) else None
+    if samples < minimum and (mask is None or mask.all()):
+        plural = "" if minimum == 1 else "s"
+        raise ValueError(
+            f"{name} needs at least {minimum} sample{plural}, got {samples}: "
+            "raise the calibration batch size or set drop_last=True"
+        )
+    return None if mask is None else np.asarray(mask.sum(-1) >= minimum)
+
+
+def require_or_warn(pairs: Pairs, minimum: int, name: str) -> None:
+    """Like :func:`require_samples`; warn if a row has too few samples because others were ignored."""
+    enough = require_samples(pairs, minimum, name)
+    if enough is not None and not enough.all():
+        warn_of_ignored(pairs, minimum, name)
+
+
+def warn_of_ignored(pairs: Pairs, minimum: int, name: str) -> None:
+    """Warn that too few samples count for the objective to have a value."""
+    reason = "every sample of this batch was ignored"
+    if pairs.mask is not None and pairs.mask.any():
+        reason = f"too many samples of this batch were ignored, {name} needs at least {minimum}"
+    warnings.warn(f"{reason}: the objective is 0 here", UserWarning, stacklevel=3)
+
+
+def pairs(
+    confidence: Tensor,
+    correct: Tensor,
+    mask: Tensor | None,
+    *,
+    name: str,
+    minimum: int = 1,
+    sample_weight: Tensor | None = None,
+) -> Pairs:
+    """Validate ``(confidence, correct)`` as given by the user, samples along the last dimension."""
+    check_float("confidence", confidence)
+    check_shape("correct", correct, confidence.shape, "confidence")
+    check_device("correct", correct, confidence, "confidence")
+    if confidence.dim() == 0:
+        raise ValueError("confidence must have at least one dimension, the samples; got a 0-d tensor")
+    weight = None
+    if mask is not None:
+        check_mask(mask, confidence.shape, "confidence", confidence)
+    if sample_weight is not None:
+        weight, mask = checked_weight(sample_weight, mask, confidence, "confidence", confidence.shape)
+        weight = without_equal_weights(weight, mask)
+    if mask is not None:
+        confidence = torch.where(mask, confidence, 0.5)
+        correct = torch.where(mask, correct, torch.zeros_like(correct))
+    confidence, correct = at_least_float32(confidence), at_least_float32(correct.detach())
+    check_unit_interval("confidence", confidence)
+    check_zero_one("correct", correct)
+    checked = Pairs(confidence, correct, mask, weight)
+    require_or_warn(checked, minimum, name)
+    return checked
+
+
+def checked_weight(
+    weight: Tensor, mask: Tensor | None, like: Tensor, like_name: str, expected: torch.Size
+) -> tuple[Tensor, Tensor | None]:
+    """Validate sample weights; return them in the dtype of ``like``, 0 where masked, and which samples count.
+
+    A sample of weight 0 does not count. The mask is None if all samples are known to count.
+    """
+    check_shape("sample_weight", weight, expected, like_name)
+    check_device("sample_weight", weight, like, like_name)
+    if weight.is_complex():
+        raise TypeError(f"sample_weight must be real, got {weight.dtype}")
+    weight = weight.detach().to(at_least_float32(like).dtype)
+    if mask is not None:
+        weight = torch.where(mask, weight, 0.0)
+    require_between(
+        weight, 0, torch.finfo(weight.dtype).max,
+        lambda found: f"sample_weight must be finite and not negative, got values{found}: leave samples out with 0",
+    )  # fmt: skip
+    all_count = readable(weight) and bool((weight.numpy() > 0).all())
+    return weight, None if all_count else weight > 0
+
+
+def without_equal_weights(weight: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """Return None for weights known to be equal, which change nothing: unweighted samples are faster."""
+    if weight is None or not readable(weight):
+        return weight
+    array = weight.numpy() if mask is None else weight.numpy()[mask.numpy()]
+    return None if array.size == 0 or array.min() == array.max() else weight
+
+
+def check_float(name: str, value: Tensor) -> None:
+    """Raise ``TypeError`` unless ``value`` is a floating-point tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+    if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
+    check_dense(name, value)
+
+
+def check_dense(name: str, value: Tensor) -> None:
+    """Raise ``TypeError`` for sparse and nested tensors."""
+    if value.layout != torch.strided or value.is_nested:
+        kind = "a nested tensor" if value.is_nested else str(value.layout)
+        raise TypeError(f"{name} must be a dense tensor, got {kind}: call {name}.to_dense() or pad it")
+
+
+def check_shape(name: str, value: Tensor, expected: torch.Size, like: str) -> None:
+    """Raise unless ``value`` is a tensor of the expected shape."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+    check_dense(name, value)
+    if value.shape != expected:
+        raise ValueError(f"{name} must have shape {tuple(expected)} to match {like}, got {tuple(value.shape)}")
+
+
+def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
+    """Raise ``ValueError`` unless both tensors are on the same device."""
+    if value.device != like.device:
+        raise ValueError(f"{name} is on {value.device} but {like_name} on {like.device}: move one of them with .to()")
+
+
+def check_mask(mask: Tensor, expected: torch.Size, like_name: str, like: Tensor) -> None:
+    """Raise unless ``mask`` is a boolean tensor of the expected shape on the same device."""
+    check_shape("mask", mask, expected, like_name)
+    check_device("mask", mask, like, like_name)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean (True where a sample counts), got {mask.dtype}: call mask.bool()")
+
+
+def check_unit_interval(name: str, value: Tensor | Array) -> None:
+    """Raise ``ValueError`` if an element is NaN or lies outside [0, 1]."""
+    require_between(
+        value, 0, 1,
+        lambda found: (
+            f"{name} must lie in [0, 1], got NaN"
+            if "nan" in found
+            else f"{name} must lie in [0, 1], got values{found}: pass probabilities, not logits, and check for NaN"
+        ),
+    )  # fmt: skip
+
+
+def check_probabilities(value: Tensor, mask: Tensor | None, tolerance: float = 0.02) -> None:
+    """Raise unless ``value`` holds probabilities of at least two classes along its last dimension."""
+    check_float("probabilities", value)
+    if value.dim() < 2 or value.shape[-1] < 2:
+        raise ValueError(f"probabilities must have shape (..., N, C) with C at least 2, got {tuple(value.shape)}")
+    if mask is not None:
+        check_mask(mask, value.shape[:-1], "probabilities without their last dimension", value)
+        value = torch.where(mask.unsqueeze(-1), value, 1 / value.shape[-1])
+    check_rows_of_probabilities(as_read(at_least_float32(value)), tolerance)
+
+
+def check_rows_of_probabilities(values: Tensor | Array, tolerance: float = 0.02) -> None:
+    """Raise unless the rows of float32 or float64 values lie in [0, 1] and sum to 1."""
+    check_unit_interval("probabilities", values)
+    if isinstance(values, Tensor):
+        total: Tensor | Array = values.sum(-1, dtype=torch.float32)
+    else:  # a product with ones is several times as fast as sums of short rows
+        total = values @ np.ones(values.shape[-1], values.dtype)
+    # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
+    require_between(
+        total, 1 - tolerance, 1 + tolerance,
+        lambda _: "probabilities must sum to 1 over the last dimension: pass the softmax of the logits",
+    )  # fmt: skip
+
+
+def check_zero_one(name: str, value: Tensor) -> None:
+    """Raise ``ValueError`` if an element is neither 0 nor 1."""
+    if value.dtype == torch.bool:
+        return
+    message = f"{name} must hold only 0 (wrong) and 1 (right)"
+    if readable(value):
+        array = value.detach().numpy()
+        if not ((array == 0) | (array == 1)).all():
+            raise ValueError(message)
+    else:
+        require((value == value.bool()).all(), lambda: message)
+
+
+def check_objective(value: object, name: str = "objective") -> None:
+    """Raise ``TypeError`` for a class in place of an object."""
+    if isinstance(value, type):
+        raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
+
+
+def check_logits_and_target(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
+    """Raise ``TypeError`` unless both are dense tensors, the logits floating point."""
+    if hint := hints.of_logits(logits):
+        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
+    check_float("logits", logits)
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}: use torch.as_tensor(target)")
+    check_dense("target", target)
+    check_ignore_index(ignore_index)
+    if logits.dim() == 0:
+        raise ValueError("logits must have shape (N, C), (N, C, d1, ...) or (N,), got a 0-d tensor")
+
+
+def classification(
+    logits: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    ignore_index: int | None = -100,
+    sample_weight: Tensor | None = None,
+    if_not_finite: str = IN_TRAINING,
+) -> Classification:
+    """Validate and flatten classifier output.
+
+    Args:
+        logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)`` or ``(N, 1, ...)``.
+        target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension.
+        mask: Boolean, same shape as ``target``; True where a sample counts.
+        ignore_index: Label of samples to ignore; None to ignore none.
+        sample_weight: Non-negative weights, same shape as ``target``.
+        if_not_finite: What the error about NaN or infinite logits advises.
+    """
+    check_logits_and_target(logits, target, ignore_index)
+    if target.is_floating_point() or target.is_complex():
+        remedy = "call target.long(), or target.argmax(dim=1) if it is one-hot or holds probabilities"
+        hint = _likely_target(target, logits, ignore_index) or remedy
+        raise TypeError(f"target must hold integer class indices, got {target.dtype}: {hint}")
+    if logits.dim() == 1:
+        logits = logits.unsqueeze(1)
+    expected = logits.shape[:1] + logits.shape[2:]
+    if logits.shape[1] == 1 and target.shape == logits.shape:
+        target = target.squeeze(1)
+        mask, sample_weight = (
+            given.squeeze(1) if isinstance(given, Tensor) and given.shape == logits.shape else given
+            for given in (mask, sample_weight)
+        )
+    if target.shape != expected:
+        hint = _likely_target(target, logits, ignore_index)
+        raise ValueError(
+            f"target must have shape {tuple(expected)} for logits of shape {tuple(logits.shape)}, "
+            f"got {tuple(target.shape)}" + (f": {hint}" if hint else "")
+        )
+    if logits.shape[1] == 0:
+        raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}")
+    check_device("target", target, logits, "logits")
+
+    logits, target = at_least_float32(logits), target.long()
+    valid, weight = valid_samples(target, mask, ignore_index), None
+    if sample_weight is not None:
+        weight, valid = checked_weight(sample_weight, valid, logits, "target", target.shape)
+        weight = weight.flatten()
+    if logits.dim() > 2:
+        logits, target = logits.movedim(1, -1).flatten(0, -2), target.flatten()
+    if valid is not None:
+        # Samples that do not count may hold anything, NaN included; zeros keep their gradient finite.
+        valid = valid.flatten()
+        logits = torch.where(valid.unsqueeze(1), logits, 0.0)
+        target = torch.where(valid, target, 0)
+    if logits.shape[1] == 1:
+        logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
+    check_finite_logits(logits, if_not_finite)
+    _check_labels(target, logits.shape[1], ignore_index)
+    return Classification(logits, target, valid, weight)
+
+
+def _likely_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
+    """What a target of another shape probably is: a column, multi-label or one-hot; empty if it cannot be read."""
+    if target.numel() == len(logits) and target.dim() == 2:
+        return "pass target.squeeze(1)"
+    if target.shape != logits.shape or logits.dim() < 2 or logits.shape[1] < 2 or not readable(target):
+        return ""
+    labels = target if ignore_index is None else torch.where(target == ignore_index, 0, target)
+    if not ((labels == 0) | (labels == 1)).all():
+        return ""
+    if (labels.sum(1) != 1).any():
+        return (
+            'it looks multi-label, which view="multi-label" of ESDLoss, MMCELoss and ECELoss handles, and '
+            "multi_label=True of CalibratedLoss; posthoc.MultiLabelCalibration for calibrators"
+        )
+    return "" if target.is_floating_point() else "it looks one-hot, pass target.argmax(dim=1)"
+
+
+def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
+    """Which samples count: neither masked nor labelled ``ignore_index``; None if all are known to count."""
+    if mask is not None:
+        check_mask(mask, target.shape, "target", target)
+    # If the values can be read, the common case that every sample counts takes the faster path.
+    look = readable(target)
+    if ignore_index is not None and not (look and (target.numpy() != ignore_index).all()):
+        valid = target != ignore_index
+        return valid if mask is None else valid & mask
+    return None if mask is not None and readable(mask) and mask.numpy().all() else mask
+
+
+def check_finite_logits(logits: Tensor, remedy: str = IN_TRAINING) -> None:
+    """Raise ``ValueError`` if ``(N, C)`` logits hold NaN or infinity."""
+
+    def not_finite(_: str) -> str:
+        where = f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if readable(logits) else ""
+        return f"logits must be finite, got NaN or infinity{where}: {remedy}"
+
+    largest = torch.finfo(logits.dtype).max
+    require_between(logits, -largest, largest, not_finite)
+
+
+def _check_labels(target: Tensor, classes: int, ignore_index: int | None) -> None:
+    require_between(
+        target, 0, classes - 1,
+        lambda found: (
+            f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}: "
+            f"number the classes from 0, or set ignore_index to leave a label out (now {ignore_index})"
+        ),
+    )  # fmt: skip
+
+
+def warn_of_probabilities(logits: Tensor, mask: Tensor | None) -> bool:
+    """Warn, once per process, about ``(N, C)`` logits that look like the output of a softmax.
+
+    Returns:
+        Whether the values could be read and at least 8 samples count, which the check needs.
+    """
+    global _warned_of_probabilities
+    if not readable(logits):
+        return False
+    rows = logits.detach().numpy() if mask is None else logits.detach().numpy()[mask.numpy()]
+    if len(rows) < 8:
+        return False
+    if not _warned_of_probabilities and hints.is_distribution(rows):
+        _warned_of_probabilities = True
+        warnings.warn(
+            "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "
+            "or pass probabilities.log()",
+            UserWarning,
+            stacklevel=6,  # the line that calls the module
+        )
+    return True
+
+
+def top_label_pairs(data: Classification) -> Pairs:
+    """The confidence in the predicted class, and whether that class is right: each ``(N,)``."""
+    predicted = data.logits.argmax(dim=1)
+    powers, total = softmax_parts(data.logits)
+    confidence = (powers.gather(1, predicted.unsqueeze(1)) / total).squeeze(1)
+    return Pairs(confidence.to(data.logits.dtype), predicted == data.target, data.mask, data.weight)
+
+
+def class_wise_pairs(data: Classification) -> Pairs:
+    """Every class's probability, and whether that class is the right one: each ``(C, N)``."""
+    powers, total = softmax_parts(data.logits)
+    probabilities = (powers / total).to(data.logits.dtype).T.contiguous()
+    mask = None if data.mask is None else data.mask.expand_as(probabilities)
+    weight = None if data.weight is None else data.weight.expand_as(probabilities)
+    return Pairs(probabilities, one_hot(data).T, mask, weight)
+
+
+def one_hot(data: Classification) -> Tensor:
+    """Whether each class is the right one, ``(N, C)``; unlike torch's, it works under ``torch.vmap``."""
+    classes = torch.arange(data.logits.shape[1], device=data.target.device)
+    return data.target.unsqueeze(1) == classes
+
+
+class Residuals(NamedTuple):
+    """Pairs for accumulation: in float64, residuals times weights, weight 0 for samples that do not count."""
+
+    confidence: Tensor
+    correct: Tensor
+    residual: Tensor
+    weight: Tensor | None
+    samples: Tensor | float
+
+
+def residuals(pairs: Pairs) -> Residuals:
+    """Return the residuals ``correct - confidence`` times the weights in the accumulation dtype, zero where masked."""
+    dtype = accumulation_dtype(pairs.confidence)
+    confidence, correct = pairs.confidence.to(dtype), pairs.correct.to(dtype)
+    residual = correct - confidence
+    if pairs.weight is not None:
+        weight = relative_weight(pairs.weight.to(dtype))
+    elif pairs.mask is not None:
+        weight = pairs.mask.to(dtype)
+    else:
+        return Residuals(confidence, correct, residual, None, float(confidence.shape[-1]))
+    return Residuals(confidence, correct, residual * weight, weight, weight.sum(-1))
