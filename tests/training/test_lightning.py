@@ -84,7 +84,7 @@ def test_running_scores_are_those_of_all_samples_and_counted_batches() -> None:
     model, scores = nn.Linear(6, 3), EpochScores(bins=10)
     logits = model(x).detach()
     for part, labels in zip(logits.split(9), y.split(9), strict=True):
-        scores.add(cal.inputs.classification(part, labels), F.cross_entropy(part, labels))
+        scores.add(cal.losses.checks.classification(part, labels), F.cross_entropy(part, labels))
     for value in (0.5, 0.0, -0.25, 0.75):
         scores.add_objective(torch.tensor(value))
     assert len(logits.split(9)) > WAITING
