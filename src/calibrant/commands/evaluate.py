@@ -26,7 +26,7 @@ from calibrant.commands.terminal import (
     progress_bar,
     show_notices,
 )
-from calibrant.files import FileError, digest, doubts_of_start, fits_in_memory, naming, read_source, refuse_overwriting
+from calibrant.files import FileError, digest, notices_of_start, fits_in_memory, naming, read_source, refuse_overwriting
 from calibrant.metrics import Comparison, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
@@ -309,7 +309,7 @@ def _beyond_memory(path: Path, engine: Engine, options: Options, progress: Advan
         gap = scale_inference.gap_interval(found)
         classes = scale_inference.judge_classes(found, draws=options.draws, seed=options.seed)
         # Spark reads places that this machine may not.
-        doubtful = doubts_of_start(path, columns) if engine == "duckdb" else ()
+        doubtful = notices_of_start(path, columns) if engine == "duckdb" else ()
     table = metrics_table(bins, options.convention).items()
     entries = [Score(key, getattr(found, key), metric.convention) for key, metric in table if hasattr(found, key)]
     if found.risk:
