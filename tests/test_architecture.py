@@ -31,7 +31,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "functional": {"losses"},
         "metrics": {"arrays", "frames", "options", "inputs", "losses", "hints", "tables"},
         "posthoc": {"torch_private", "numerics", "frames", "losses", "hints"},
-        "estimators": {"posthoc"},
+        "sklearn": {"posthoc"},
         "files": {"inputs", "metrics", "tables"},
         "report": {"files", "arrays", "inputs", "metrics", "posthoc"},
         "training": {

@@ -26,7 +26,7 @@ from calibrant.commands.terminal import (
     progress_bar,
     show_notices,
 )
-from calibrant.files import FileError, digest, notices_of_start, fits_in_memory, naming, read_source, refuse_overwriting
+from calibrant.files import FileError, digest, fits_in_memory, naming, notices_of_start, read_source, refuse_overwriting
 from calibrant.metrics import Comparison, Score, Scores, compare
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
