@@ -175,9 +175,10 @@ def _by_class(kind: str, values: Array, names: tuple[str, ...] | None = None) ->
 
 def _saveable(column: Array) -> Array:
     """An array that NumPy saves without pickle: text of one width; empty cells are empty text or NaN."""
+    empty = np.ma.getmaskarray(column)
     if column.dtype.kind == "O":
-        return np.array(["" if cell is None else str(cell) for cell in np.ma.filled(column, None).tolist()])
-    return np.ma.filled(column.astype(np.float64), np.nan) if np.ma.isMaskedArray(column) else column
+        return np.array(["" if cell is None else str(cell) for cell in np.where(empty, None, np.ma.getdata(column))])
+    return np.ma.filled(column.astype(np.float64), np.nan) if empty.any() else np.ma.getdata(column)
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
