@@ -32,8 +32,8 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "metrics": {"arrays", "frames", "options", "inputs", "losses", "hints", "tables"},
         "posthoc": {"torch_private", "numerics", "frames", "losses", "hints"},
         "sklearn": {"posthoc"},
-        "files": {"inputs", "metrics", "tables"},
-        "report": {"files", "arrays", "inputs", "metrics", "posthoc"},
+        "files": {"hints", "inputs", "metrics", "tables"},
+        "report": {"files", "arrays", "frames", "inputs", "metrics", "posthoc"},
         "training": {
             "__init__", "torch_private", "numerics", "losses", "distributed", "functional", "metrics", "posthoc",
             "files", "report",

@@ -2,6 +2,7 @@ from dataclasses import replace
 from html import escape
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,12 +189,13 @@ def test_an_audit_and_its_parts_show_as_tables_in_a_notebook() -> None:
     assert page.startswith(f"<table><caption>&lt;model&gt;: {escape(report.verdict(watched))}</caption>")
     assert page.endswith(groups._repr_html_())
     assert all(f">{score}</td>" in page for score in (*audit.scores, *audit.repair.scores))
-    assert "&lt;a&gt;" in audit.findings[1]._repr_html_()
-    assert escape(str(audit.findings[0].equivalence)) in audit.findings[0]._repr_html_()
+    shown: list[Any] = [*audit.findings, audit.repair]
+    assert "&lt;a&gt;" in shown[1]._repr_html_()
+    assert escape(str(audit.findings[0].equivalence)) in shown[0]._repr_html_()
     assert audit.repair._repr_html_().startswith(f"<table><caption>Recalibration by {audit.repair.description}<")
-    for shown in (page, audit.repair._repr_html_(), *(found._repr_html_() for found in audit.findings)):
-        assert shown.count("<tr>") == shown.count("</tr>") > 0
-        assert "<a>" not in shown
+    for table in (page, *(each._repr_html_() for each in shown)):
+        assert table.count("<tr>") == table.count("</tr>") > 0
+        assert "<a>" not in table
 
 
 @pytest.mark.parametrize("module", [calibrant, metrics, report, training], ids=lambda module: module.__name__)

@@ -135,8 +135,8 @@ def print_watched(console: Console, audit: Audit, about: str = "") -> None:
             say(console, f"Not judged, as they have fewer than {found.least} samples: {count}.")
     if audit.over_time is not None:
         say(console, f"{about}Over time: {audit.over_time}.")
-        rows = [(f"{each.start} to {each.end}", *_means(each), *_gap(each.gap)) for each in audit.over_time.windows]
-        _print_narrow(console, ("time", *means, "gap", "95 % interval"), rows)
+        windows = [(f"{each.start} to {each.end}", *_means(each), *_gap(each.gap)) for each in audit.over_time.windows]
+        _print_narrow(console, ("time", *means, "gap", "95 % interval"), windows)
     if audit.change is not None:
         say(console, f"{about}Against the baseline: {audit.change}.")
 
