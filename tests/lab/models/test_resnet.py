@@ -150,13 +150,7 @@ def test_gradients_reach_every_parameter_in_both_memory_formats() -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("depths", "stem", "message"),
-    [
-        ((1, 1, 1, 1), "mnist", "stem must be 'cifar' or 'imagenet', got 'mnist'"),
-        ((1, 1), "cifar", "four stages, got 2"),
-    ],
-)
-def test_impossible_structures_are_refused(depths: tuple[int, ...], stem: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("depths", "stem", "token"), [((1, 1, 1, 1), "mnist", "stem"), ((1, 1), "cifar", "stages")])
+def test_errors(depths: tuple[int, ...], stem: str, token: str) -> None:
+    with pytest.raises(ValueError, match=token):
         ResNet(BasicBlock, depths, stem=stem, classes=2)  # type: ignore[arg-type]
