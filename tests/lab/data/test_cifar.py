@@ -135,7 +135,7 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_file_is_named(cifar10: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     replace(cifar10 / "test_batch", DAMAGED[name], monkeypatch)
-    with pytest.raises(FileError, match="test_batch.*toronto"):
+    with pytest.raises(FileError, match=r"test_batch.*toronto"):
         load_cifar10(cifar10)
 
 

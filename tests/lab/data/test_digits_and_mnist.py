@@ -116,7 +116,7 @@ def test_missing_files_are_named_with_where_to_get_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\x00\x00\x08\x01\x00", b"\x00\x00\x08\x01\x00\x00\x00\x02\x01", b"PNG..."])
 def test_what_is_no_idx_file_is_refused(content: bytes) -> None:
-    with pytest.raises(FileError, match="idx|values"):
+    with pytest.raises(FileError, match=r"idx|values"):
         mnist.parse_idx(Path("x"), content)
 
 

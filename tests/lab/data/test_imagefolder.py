@@ -159,7 +159,7 @@ def test_errors_name_the_folder_or_the_picture(folder: Path, tmp_path: Path) -> 
         load_image_folder(folder)
     (tmp_path / "none/train/ant").mkdir(parents=True)
     (tmp_path / "none/val").mkdir()
-    with pytest.raises(FileError, match="none/val.*image-net.*clane9"):
+    with pytest.raises(FileError, match=r"none/val.*image-net.*clane9"):
         load_image_folder(tmp_path / "none")
 
 

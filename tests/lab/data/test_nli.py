@@ -101,7 +101,7 @@ def test_an_empty_broken_or_missing_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "R2/dev.jsonl.gz").unlink()
     with pytest.raises(FileError, match=r"R2/dev\.jsonl.*facebook/anli"):
         load_anli(tmp_path)
-    with pytest.raises(FileError, match="snli_1.0_train.*snli_1.0_test"):
+    with pytest.raises(FileError, match=r"snli_1.0_train.*snli_1.0_test"):
         load_snli(tmp_path / "R1")
 
 

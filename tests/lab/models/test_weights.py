@@ -41,7 +41,11 @@ def test_envelopes_are_opened(prefix: str, wrapped: bool, counted: bool, tmp_pat
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"0.bias": None}, "0.bias"), ({"2.weight": torch.zeros(3)}, "2.weight"), ({"0.weight": torch.zeros(2, 3, 3, 3)}, "shape")],
+    [
+        ({"0.bias": None}, "0.bias"),
+        ({"2.weight": torch.zeros(3)}, "2.weight"),
+        ({"0.weight": torch.zeros(2, 3, 3, 3)}, "shape"),
+    ],
 )
 def test_weights_of_another_network_leave_this_one_alone(
     changes: dict[str, Tensor | None], message: str, tmp_path: Path

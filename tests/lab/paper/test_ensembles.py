@@ -32,7 +32,10 @@ def test_probabilities_are_averaged_each_network_scaled_by_its_own_validation_se
     target = networks[0][1].target.numpy()
     plain = np.mean([test.logits.double().softmax(1).numpy() for _, test in networks], axis=0)
     tempered, vector = (
-        np.mean([np.asarray(method(strict=True).fit(*held).predict_proba(test.logits.double())) for held, test in networks], axis=0)
+        np.mean(
+            [np.asarray(method(strict=True).fit(*held).predict_proba(test.logits.double())) for held, test in networks],
+            axis=0,
+        )
         for method in (TemperatureScaling, VectorScaling)
     )
     assert found["accuracy"] == (plain.argmax(1) == target).mean()

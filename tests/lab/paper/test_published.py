@@ -10,7 +10,6 @@ from calibrant_lab.paper.profiles import RECIPES, TABLES, paper_sweep
 from calibrant_lab.paper.published import Printed, published
 
 
-
 def beside(table: str, recipe: str, **settings: object) -> dict[str, dict[str, Printed]]:
     return published(paper_sweep(table, recipe, "cpu", {"settings": settings}))
 

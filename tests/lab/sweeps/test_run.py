@@ -196,7 +196,7 @@ def test_a_full_disk_stops_the_sweep_at_once_and_the_next_command_goes_on(store:
         return finish(store, trial) if len(ended) < 3 else "disk full"
 
     executor = Fake(store, ends)
-    with pytest.raises(FileError, match="store.*full disk"):
+    with pytest.raises(FileError, match=r"store.*full disk"):
         run(store, executor)
     assert (len(ended), executor.stopped) == (3, 1)
     assert len(store.results()) == 2
