@@ -96,7 +96,7 @@ def test_settings_of_other_recipes_and_options_of_other_methods_are_refused(
 ) -> None:
     with pytest.raises(UnknownNameError, match=name.replace("_", "-")):
         configure(recipe, method).replaced({name: 2})
-    with pytest.raises(UnknownNameError, match="'svhn'.*mnist"):
+    with pytest.raises(UnknownNameError, match=r"'svhn'.*mnist"):
         configure("svhn", method)
 
 

@@ -64,7 +64,7 @@ def assert_same(one: Trial, other: Trial) -> None:
     assert (one.folder / kept.WEIGHTS).read_bytes() == (other.folder / kept.WEIGHTS).read_bytes()
 
 
-def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch, configuration: Configuration = TINY) -> None:
     """Run to a checkpoint right after a step, and no further."""
 
     def stop(self: KeepLast, trainer: Any, *_: object) -> None:
@@ -75,8 +75,8 @@ def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(KeepLast, "on_train_batch_end", stop)
         with pytest.raises(KilledError):
-            run_trial(store, TINY, None, "cpu")
-    assert store.trial(TINY).status == "unfinished"
+            run_trial(store, configuration, None, "cpu")
+    assert store.trial(configuration).status == "unfinished"
 
 
 def test_a_trial_leaves_all_it_should(whole: Trial) -> None:
@@ -118,6 +118,23 @@ def test_a_trial_killed_at_any_step_goes_on_to_the_identical_result(
         killed_at(step, store, monkeypatch)
     assert run_trial(store, TINY, None, "cpu") == "done"
     assert_same(whole, store.trial(TINY))
+
+
+# Epochs of one step, and a loss that is updated from validation data after each of its epochs of six steps.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "batch", "step"),
+    [("esd", 2000, 2), ("nll", 2000, 2), ("adafocal", 2000, 2), ("cals", 256, 4), ("cals", 256, 6), ("cals", 256, 8)],
+)
+def test_other_methods_are_resumed_too(
+    method: str, batch: int, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = configure("digits", method, settings={"epochs": 3, "batch_size": batch})
+    straight, resumed = Store(tmp_path / "straight"), Store(tmp_path / "resumed")
+    killed_at(step, resumed, monkeypatch, configuration)
+    for store in (straight, resumed):
+        assert run_trial(store, configuration, None, "cpu") == "done"
+    assert_same(straight.trial(configuration), resumed.trial(configuration))
 
 
 @pytest.mark.slow

@@ -257,7 +257,7 @@ def test_other_folders_are_left_alone(store: Store) -> None:
 
 
 def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="nowhere.*--runs"):
+    with pytest.raises(FileError, match=r"nowhere.*--runs"):
         Store(tmp_path / "nowhere").trials()
 
 
