@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from calibrant.cli import main
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store, Trial
 from calibrant_lab.trials.watching import KeepLast
+from tests.shell import run
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -27,11 +27,8 @@ def text_folder(folder: Path) -> dict[str, Any]:
     generator = np.random.default_rng(0)
     for part, count in (("train", 40), ("dev", 24), ("test", 24)):
         rows = [
-            {
-                "gold_label": LABELS[k % 3],
-                "sentence1": " ".join(generator.choice(WORDS[5:], 4)),
-                "sentence2": " ".join(generator.choice(WORDS[5:], 3)),
-            }
+            {"gold_label": LABELS[k % 3]}
+            | {f"sentence{n}": " ".join(generator.choice(WORDS[5:], 5 - n)) for n in (1, 2)}
             for k in range(count)
         ]
         (folder / f"snli_1.0_{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -111,10 +108,8 @@ def test_a_damaged_picture_is_one_line_also_from_a_worker(tmp_path: Path, capsys
     for path in (tmp_path / "data/train/bee").iterdir():
         path.write_bytes(path.read_bytes()[:200])
     options = ["--image-size", "32", "--batch-size", "10", "--epochs", "1", "--workers", "2", "--accelerator", "cpu"]
-    folders = ["--data-dir", str(tmp_path / "data"), "--runs", str(tmp_path / "runs")]
-    with pytest.raises(SystemExit) as exit_:
-        main(["train", "--recipe", "imagenet100", *folders, *options])
-    assert exit_.value.code == 2
+    folders = ["--data-dir", tmp_path / "data", "--runs", tmp_path / "runs"]
+    assert run("train", "--recipe", "imagenet100", *folders, *options) == 2
     screen = capsys.readouterr().err
     assert screen.count("\n") == 1
     assert ".png" in screen
