@@ -60,18 +60,6 @@ def test_it_keeps_the_first_seeds_predictions_and_a_report_that_opens_with_the_d
         assert page.index(f"CalibratedLoss against {other}: accuracy") < page.index("Verdict")
 
 
-@pytest.mark.slow  # trials/test_run.py is the quick one
-def test_it_goes_on_where_it_was(ran: Ran, tmp_path: Path) -> None:
-    scores, screen, folder = run(tmp_path, seeds=1)
-    assert "One seed" in screen
-    for name, seeds in scores.items():
-        assert seeds[0] == pytest.approx(ran[0][name][0], rel=1e-9)
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/result.json")}
-    again, _, _ = run(folder, seeds=1)
-    assert again == scores
-    assert before == {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/result.json")}
-
-
 def test_labels_follow_the_true_probabilities_and_the_teacher_is_fixed() -> None:
     rows = draw_rows(20_000, seed=3)
     assert torch.equal(rows.truth, true_probabilities(rows.x))

@@ -75,16 +75,6 @@ def test_a_reference_outlives_a_change_of_the_working_directory(plugin: str, mon
     assert (plugins.short("/some/folder/wine.py:wine"), plugins.short("mnist")) == ("wine.py:wine", "mnist")
 
 
-def test_the_digest_changes_with_the_source(plugin: str) -> None:
-    assert plugins.source_digest("digits") is None
-    recipe(f"{plugin}:rows")
-    first = plugins.source_digest(f"{plugin}.py:rows")
-    assert first == plugins.source_digest(f"{plugin}:rows")
-    with Path(f"{plugin}.py").open("a") as file:
-        file.write("# more\n")
-    assert plugins.source_digest(f"{plugin}.py:rows") != first
-
-
 @pytest.mark.parametrize(
     ("reference", "token"),
     [

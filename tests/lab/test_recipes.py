@@ -7,20 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import calibrant_lab
 from calibrant_lab import (
     Data,
-    FolderSettings,
     Pairs,
     PairSettings,
     Recipe,
     Settings,
     TextData,
-    image_folder,
     text_pairs,
 )
 from calibrant_lab.recipes import RECIPES
@@ -70,22 +67,6 @@ def test_saved_features_with_a_validation_part(tmp_path: Path, monkeypatch: Patc
     recipe = Recipe(load, lambda data: nn.Linear(4, data.classes), **SHORT)
     trial = train_one(recipe, tmp_path, monkeypatch, folder=tmp_path)
     assert [len(trial.predicted(part).target) for part in ("validation", "test")] == [20, 20]
-
-
-def test_a_folder_of_images(tmp_path: Path, monkeypatch: Patch) -> None:
-    for part, count in (("train", 12), ("val", 4)):
-        for name in ("ant", "bee"):
-            (tmp_path / part / name).mkdir(parents=True)
-            for k in range(count):
-                pixels = GENERATOR.integers(0, 255, (20, 24, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(tmp_path / part / name / f"{k}.png")
-
-    def build(data: Data) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(768, data.classes))
-
-    recipe = Recipe(image_folder, build, settings=FolderSettings, image_size=16, workers=0, **SHORT)
-    trial = train_one(recipe, tmp_path, monkeypatch, folder=tmp_path)
-    assert trial.predicted("test").target.tolist() == [0] * 4 + [1] * 4
 
 
 def test_pairs_of_texts(tmp_path: Path, monkeypatch: Patch) -> None:

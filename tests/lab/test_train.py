@@ -114,13 +114,6 @@ def test_a_finished_trial_is_shown_again_and_not_trained_again(finished: Trial, 
 
 
 @pytest.mark.slow
-def test_the_same_configuration_gives_the_same_network(finished: Trial, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text((finished.folder / "config.json").read_text())
-    again = resolve(None, None, None, tmp_path / "config.json", {})
-    assert same_result(finished, train(again, None, tmp_path / "again", accelerator="cpu"))
-
-
-@pytest.mark.slow
 def test_a_killed_command_goes_on_to_the_identical_result(finished: Trial, tmp_path: Path) -> None:
     command = [*COMMAND, "--runs", str(tmp_path)]
     process = subprocess.Popen(
@@ -223,13 +216,6 @@ def test_errors_are_one_line(
     assert (screen.err.count("\n"), screen.out) == (1, "")
 
 
-def test_a_missing_accelerator_is_named(tmp_path: Path) -> None:
-    if torch.accelerator.is_available():
-        pytest.skip("there is an accelerator here")
-    with pytest.raises(ValueError, match="'gpu'"):
-        train(TINY, None, tmp_path, accelerator="gpu")
-
-
 def test_options_go_before_the_file_and_the_file_before_the_recipe(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text(
@@ -285,11 +271,3 @@ def test_a_run_with_the_temperature_in_the_loop_is_calibrated_at_its_end() -> No
     assert trained.history[-1]["train_temperature"] == 1  # three epochs do not over-fit
     assert prepared.classifier.finished is not None
     assert prepared.classifier.finished.temperature != 1
-
-
-@pytest.mark.slow
-def test_a_finished_trial_of_another_folder_of_data_has_a_warning(
-    finished: Trial, tmp_path: Path, capsys: Screen
-) -> None:
-    train(TINY, tmp_path, finished.folder.parent, accelerator="cpu")
-    assert "--data-dir" in capsys.readouterr().err.splitlines()[0]

@@ -1,7 +1,6 @@
 """The two sets of digits."""
 
 import gzip
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from calibrant_lab.data import mnist
 from calibrant_lab.data.digits import load_digits
 from calibrant_lab.data.mnist import load_mnist
 from calibrant_lab.data.sources import md5
-from tests.real_data import real
 
 SHAPES = {
     "train-images-idx3-ubyte": (30, 28, 28),
@@ -118,20 +116,3 @@ def test_missing_files_are_named_with_where_to_get_them(tmp_path: Path) -> None:
 def test_what_is_no_idx_file_is_refused(content: bytes) -> None:
     with pytest.raises(FileError, match=r"idx|values"):
         mnist.parse_idx(Path("x"), content)
-
-
-@pytest.mark.slow
-def test_the_real_mnist_packed_and_unpacked(tmp_path: Path) -> None:
-    from PIL import Image
-
-    folder = real("mnist")
-    packed = load_mnist(folder, size=28)
-    for path in folder.glob("*.gz"):
-        with gzip.open(path) as source, (tmp_path / path.stem).open("wb") as target:
-            shutil.copyfileobj(source, target)
-    train, test, _ = load_mnist(tmp_path)
-    assert train.labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
-    for original, resized in zip(packed.test.pixels[:200, 0], test.pixels[:200, 0], strict=True):
-        expected = np.array(Image.fromarray(original.numpy()).resize((32, 32), Image.Resampling.BILINEAR)).astype(int)
-        assert abs(expected - resized.numpy()).max() <= 1

@@ -1,18 +1,16 @@
 """Folders of pictures: what is cut from each, and which classes there are."""
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data import DataLoader, Subset
 
 from calibrant.files import FileError
 from calibrant_lab.data.decoding import PictureError, Pictures, centre, random_box, random_part
 from calibrant_lab.data.imagefolder import load_image_folder
-from tests.real_data import real
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -117,21 +115,6 @@ def test_parts_are_mirrored_only_if_wanted_and_the_centre_never(folder: Path, fl
         assert not all(mirrored)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataloader_repeats_itself_with_its_seed(folder: Path, workers: int) -> None:
-    data = load_image_folder(folder, size=16)
-    loader = DataLoader(data.train.augmented, batch_size=5, num_workers=workers)
-
-    def passed(seed: int) -> torch.Tensor:
-        torch.manual_seed(seed)
-        return torch.cat([x for x, _ in loader])
-
-    first = passed(1)
-    assert first.shape == (12, 3, 16, 16)
-    assert torch.equal(first, passed(1))
-    assert not torch.equal(first, passed(2))
-
-
 def test_a_list_chooses_classes(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "chosen.txt").write_text("cat\tFelis catus\n\nant\n")
     data = load_image_folder(folder, classes=tmp_path / "chosen.txt")
@@ -183,19 +166,3 @@ def test_bad_settings_are_refused() -> None:
             Pictures([noise(9, 9)], torch.tensor([0]), augment=False, **settings)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="2 labels"):
         Pictures([noise(9, 9)], torch.tensor([0, 1]), size=8, mean=[0.5] * 3, std=[0.5] * 3, augment=False)
-
-
-@pytest.mark.slow
-def test_the_real_tiny_imagenet(tmp_path: Path) -> None:
-    wanted = ("n01443537", "n01629819")
-    with zipfile.ZipFile(real("tiny-imagenet-100/tiny-imagenet-100.zip")) as archive:
-        members = [name for name in archive.namelist() if name.split("/")[1:2] and name.split("/")[1] in wanted]
-        archive.extractall(tmp_path, members)
-        archive.extract("classes.txt", tmp_path)
-    data = load_image_folder(tmp_path, size=64)
-    assert data.train.labels.bincount().tolist() == [100, 100]
-    assert data.test.labels.bincount().tolist() == [50, 50]
-    x, y = default_collate([data.train.augmented[k] for k in range(0, 200, 20)])
-    assert (x.shape, y.tolist()) == ((10, 3, 64, 64), [0] * 5 + [1] * 5)
-    with pytest.raises(FileError, match=r"classes\.txt.*93"):
-        load_image_folder(tmp_path, classes=tmp_path / "classes.txt")

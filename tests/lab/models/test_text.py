@@ -1,7 +1,6 @@
 """Text classifiers, with a small random BERT saved to a folder."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from calibrant_lab.models.text import TextClassifier, check_fits, tokenizer_for  # noqa: E402
+from tests.lab.pickles import Intruder  # noqa: E402
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "##ly", "made", "film"]
 
@@ -89,12 +89,7 @@ def test_pickled_weights_are_read_but_nothing_in_them_is_run(encoder: Path, tmp_
     torch.save(state, pickled)
     loaded = TextClassifier.from_pretrained(encoder, classes=2).state_dict()
     assert all(torch.equal(loaded[f"network.bert.{name}"], tensor) for name, tensor in state.items())
-
-    class Intruder:
-        def __reduce__(self) -> tuple[Any, tuple[str]]:
-            return os.mkdir, (str(tmp_path / "intruded"),)
-
-    torch.save(state | {"intruder": Intruder()}, pickled)
+    torch.save(state | {"intruder": Intruder(tmp_path / "intruded")}, pickled)
     with pytest.raises(ValueError, match="safetensors"):
         TextClassifier.from_pretrained(encoder, classes=2)
     assert not (tmp_path / "intruded").exists()

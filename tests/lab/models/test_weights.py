@@ -1,6 +1,5 @@
 """Files of weights: envelopes are opened, damage and mismatch are told, nothing is run."""
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from calibrant_lab.models.weights import load_weights
+from tests.lab.pickles import Intruder
 
 
 def network() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-
-
-class Intruder:
-    """What a hostile pickle looks like: unpickled for real, it would make a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, (str(self.folder),)
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])

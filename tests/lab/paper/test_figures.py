@@ -245,17 +245,6 @@ def test_the_numbers_behind_the_figures_are_those_drawn(plan: Plan, store: Store
     assert {figure.legends[0].get_title().get_text() for figure in drawn.values()} == {"digits (lenet5)"}
 
 
-def test_no_axis_of_figure1_cuts_a_curve_or_a_band(plan: Plan, store: Store) -> None:
-    for axes in DRAWN["figure1"](plan, store).axes:
-        (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-        drawn = [np.asarray(line.get_xydata()) for line in axes.lines]
-        drawn += [np.asarray(path.vertices) for band in axes.collections for path in band.get_paths()]
-        assert len(drawn) == 4
-        for points in drawn:
-            assert left <= points[:, 0].min() <= points[:, 0].max() <= right
-            assert low < points[:, 1].min() <= points[:, 1].max() < high
-
-
 def shifted(accuracy: float, limit: int | None = None) -> ShiftResult:
     """Accuracy falls by a point a severity; in fog by twice as much."""
 

@@ -66,15 +66,6 @@ def test_the_terminal_needs_eighty_columns_even_at_its_widest(tmp_path: Path) ->
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_bold_is_bold_and_the_paper_is_dim(table: Tabulated) -> None:
-    screen = io.StringIO()
-    Console(file=screen, width=100, force_terminal=True, color_system="standard").print(for_terminal(table))
-    shown = screen.getvalue()
-    assert "\x1b[1m98.02±0.02†\x1b[0m" in shown
-    assert re.search(r"\x1b\[2m\s*98\.8±0\.034", shown)
-    assert re.search(r"\x1b\[1mbetter *\x1b\[0m", shown)
-
-
 def test_without_a_significant_difference_the_terminal_has_one_sentence(tmp_path: Path) -> None:
     plan = finished_plan("table1", "digits", "quick")
     table = tabulate(plan, finish_all(Store(tmp_path), plan, outcome))
@@ -166,17 +157,3 @@ def test_an_empty_table_can_be_rendered_in_every_format(tmp_path: Path) -> None:
     assert significance_csv(table).strip() == ""
     with pytest.raises(ValueError, match="html"):
         render(table, "html")  # type: ignore[arg-type]
-
-
-def test_csv_shortens_the_names_of_ones_own_metrics(tmp_path: Path) -> None:
-    own = f"{tmp_path / 'mine.py'}:worst"
-    (tmp_path / "mine.py").write_text("def worst(predictions):\n    return 0.5\n")
-    changes = {"select": own, "columns": ["ece", own], "methods": ["esd"], "seeds": 2}
-    plan = rehearse(paper_sweep("table1", "digits", "quick", changes))
-    store = finish_all(Store(tmp_path / "runs"), plan, outcome)
-    for trial in (trial for row in plan.rows for trial in row.trials):
-        keep_predictions(store.trial(trial), trial.seed)
-    table = tabulate(plan, store)
-    (first, *_) = read(render(table, "csv"))
-    assert (first["select"], first["mine.py:worst_mean"]) == ("mine.py:worst", "0.5")
-    assert {row["measure"] for row in read(significance_csv(table))} == {"ece", "mine.py:worst"}

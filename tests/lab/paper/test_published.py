@@ -4,8 +4,6 @@ import hashlib
 from importlib.resources import files
 from pathlib import Path
 
-import pytest
-
 from calibrant_lab.paper.profiles import RECIPES, TABLES, paper_sweep
 from calibrant_lab.paper.published import Printed, published
 
@@ -24,21 +22,8 @@ def test_every_number_is_as_printed() -> None:
 def test_every_number_is_read() -> None:
     cells = {table: sum(len(row) for one in RECIPES for row in beside(table, one).values()) for table in TABLES}
     assert cells == {"table1": 6 * 4 * 5, "table2": 2 * 5 * 5, "table3": 4 * 2}
-
-
-@pytest.mark.parametrize(
-    ("table", "recipe", "row", "column", "mean", "std"),
-    [
-        ("table1", "mnist", "NLL", "accuracy", 98.8, 0.034),
-        ("table1", "cifar100", "+ SB-ECE", "ece", 14.7, 1.370),
-        ("table1", "anli", "+ ESD", "ece+vector", 4.42, 1.010),
-        ("table2", "cifar10", "+ ESD (b64)", "ece+vector", 2.65, 1.48),
-        ("table2", "snli", "+ ESD (b128)", "ece+temperature", 0.68, 0.190),
-        ("table3", "cifar100", "+ ECE (b128)", "ece", 21.0, 0.552),
-    ],
-)
-def test_some_numbers(table: str, recipe: str, row: str, column: str, mean: float, std: float) -> None:
-    assert beside(table, recipe)[row][column][:2] == (mean, std)
+    assert beside("table1", "cifar100")["+ SB-ECE"]["ece"][:2] == (14.7, 1.370)
+    assert beside("table2", "snli")["+ ESD (b128)"]["ece+temperature"][:2] == (0.68, 0.190)
 
 
 def test_the_numbers_stand_only_beside_the_papers_data_and_network(tmp_path: Path) -> None:

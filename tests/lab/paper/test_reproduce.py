@@ -58,17 +58,6 @@ def listed(screen: Screen) -> str:
     return " ".join(screen.readouterr().out.split())
 
 
-@pytest.mark.slow  # sweeps/test_dry_run.py is the quick one
-def test_a_dry_run_lists_every_trial_and_runs_none(tmp_path: Path, capsys: Screen) -> None:
-    assert run("reproduce", "table1", "--recipe", "mnist", "--runs", tmp_path / "runs", "--dry-run") == 0
-    shown = capsys.readouterr().out
-    assert "70 trials, 0 done, 70 to do" in shown
-    assert "98.6±0.204" in shown
-    numbers = [line.split()[0] for line in shown.splitlines() if line.split() and line.split()[0].isdecimal()]
-    assert numbers[:70] == [str(number) for number in range(1, 71)]
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_dry_run_prints_a_warning_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> None:
     def warned(trial: Configuration, **_: Any) -> Estimate:
         warnings.warn("the objective is silent", CalibrationWarning, stacklevel=1)
@@ -226,26 +215,6 @@ def test_a_store_can_be_listed_shown_exported_pruned_and_reported(runs: Path, tm
     assert "+ ESD" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.slow
-def test_damaged_trials_leave_the_others(copy: Path, tmp_path: Path, capsys: Screen) -> None:
-    trials = [trial for trial in Store(copy).trials() if trial.configuration.seed == 1]
-    (trials[0].folder / "result.json").unlink()
-    (trials[0].folder / "failure.json").write_text("")
-    (trials[1].folder / "test-dropout.npz").write_bytes(b"cut sh")
-    (trials[2].folder / "data.json").write_text("{}")
-    assert run("report", copy, "--out", tmp_path / "report.html") == 0
-    assert "failure.json cannot be read" in (tmp_path / "report.html").read_text()
-    table1(copy)
-    assert "Failed" not in capsys.readouterr().out
-    esd = next(trial for trial in Store(copy).trials() if trial.configuration.method == "esd")
-    (esd.folder / "test.npz").write_bytes(b"cut sh")
-    nll = next(trial for trial in Store(copy).trials() if trial.configuration.method == "nll")
-    shutil.rmtree(nll.folder)
-    nll.folder.write_text("a file where a folder should be")
-    table1(copy, "--parallel", "1", code=1)
-    assert "reduced split" in capsys.readouterr().out
-
-
 def test_other_data_are_not_mixed_into_a_table(copy: Path, capsys: Screen) -> None:
     of_esd = [trial for trial in Store(copy).trials() if trial.configuration.method == "esd"]
     first, *_, last = sorted(of_esd, key=lambda trial: trial.configuration.seed)  # the last is not part of the search
@@ -257,14 +226,6 @@ def test_other_data_are_not_mixed_into_a_table(copy: Path, capsys: Screen) -> No
 
 
 @pytest.mark.slow
-def test_a_table_of_other_data_than_those_given_has_a_warning(runs: Path, tmp_path: Path, capsys: Screen) -> None:
-    table1(runs, "--data-dir", tmp_path)
-    assert "--data-dir" in capsys.readouterr().err
-    table1(runs)
-    assert "--data-dir" not in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_a_recipe_without_its_data_does_not_stop_the_next(runs: Path, tmp_path: Path, capsys: Screen) -> None:
     # digits, too, would look for a folder of its own; there all is done, and no data are needed.
     two = ["reproduce", "table1", "--recipe", "mnist", *SMALL, "--runs", runs, "--data-dir", tmp_path]
@@ -273,17 +234,6 @@ def test_a_recipe_without_its_data_does_not_stop_the_next(runs: Path, tmp_path: 
     assert "on digits" in shown.out
     assert shown.err.startswith("error: mnist: ")
     assert len(shown.err.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_a_narrow_terminal_cuts_no_numbers(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> None:
-    printed, trial = [], Store(runs).trials()[0]
-    for columns in ("200", "80", "50"):
-        monkeypatch.setenv("COLUMNS", columns)
-        table1(runs)
-        assert run("runs", "show", trial.identity, "--runs", runs) == 0
-        printed.append(capsys.readouterr().out)
-    assert printed[0].split() == printed[1].split() == printed[2].split()
 
 
 def test_every_option_of_the_help_is_taken(tmp_path: Path, capsys: Screen) -> None:

@@ -21,7 +21,6 @@ from tests.shell import run
 HOSTILE = "</pre></details><script>alert(1)</script><img src=https://example.org/x>"
 SWEEP = paper_sweep("table1", "digits", "quick")
 QUICK = SWEEP.base
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +96,6 @@ def test_the_command_prints_the_page_that_it_wrote(tmp_path: Path, capsys: pytes
     assert (tmp_path / "page.html").exists()
 
 
-@pytest.mark.slow
-def test_a_page_of_one_trial(tmp_path: Path) -> None:
-    record(SWEEP, Store(tmp_path))
-    plausible(Store(tmp_path), QUICK)
-    texts = texts_of(Store(tmp_path))
-    assert f"{tmp_path.name}: 1 trial" in texts
-    assert any(text.startswith("Not shown: Figure 2") for text in texts)
-    assert not {"Cost of all recipes", "Failures"} & set(texts)
-
-
 def test_a_page_of_failures_and_damaged_trials_lists_them(tmp_path: Path) -> None:
     failed(Store(tmp_path), QUICK, "ValueError: no such data")
     damaged = Store(tmp_path).trial(QUICK.replaced({"seed": 1})).folder
@@ -149,18 +138,6 @@ def test_tables_are_those_of_the_recorded_sweeps(tmp_path: Path) -> None:
     assert f"{len(store.trials())} trials without a sweep" in texts
 
 
-@pytest.mark.slow
-def test_an_interrupted_search_has_the_table_of_its_sweep(tmp_path: Path) -> None:
-    # Both profiles have λ 0.6 and 2 in their grids, and train digits for 40 epochs here.
-    store = Store(tmp_path)
-    record(paper_sweep("table1", "digits", "cpu", {"methods": ["mmce", "esd"]}), store)
-    for trial in plan_maker("digits", "cpu", methods=["mmce", "esd"])(store).needed[:5]:
-        plausible(store, trial)
-    page = render_store(store)
-    assert "Table 1 on digits (lenet5), profile cpu" in page
-    assert page.count(">search not ended</td>") == page.count(">not run here</td>") - 1 == 1
-
-
 def test_sweeps_and_trials_of_an_unknown_recipe_are_no_failures(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for seed in (0, 1, 2):
@@ -177,26 +154,6 @@ def test_sweeps_and_trials_of_an_unknown_recipe_are_no_failures(tmp_path: Path) 
     assert "/gone/mine.py:mine" in reason
     record(SWEEP, store)
     assert recorded(store) == [SWEEP]
-
-
-@pytest.mark.slow
-def test_a_phone_shows_scores_before_anything_is_scrolled(store: Store, tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    (tmp_path / "page.html").write_text(render_store(store), encoding="utf-8")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.goto((tmp_path / "page.html").as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        seen = page.evaluate("""[...document.querySelectorAll('table.results')[0].querySelectorAll('tbody td')]
-            .filter(cell => { const box = cell.getBoundingClientRect();
-                return box.left >= 0 && box.right <= innerWidth && box.top >= 0 && box.bottom <= innerHeight; })
-            .map(cell => cell.textContent.trim())""")
-        browser.close()
-    # Accuracy and ECE of all five rows.
-    assert sum("±" in text for text in seen) >= 10
 
 
 def test_a_metric_that_raises_leaves_the_rest_of_the_page(store: Store, tmp_path: Path) -> None:

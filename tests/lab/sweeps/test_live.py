@@ -93,14 +93,6 @@ def test_the_best_is_the_lowest_ece_that_is_accurate_enough(store: Store) -> Non
     ]
 
 
-def test_methods_that_share_a_search_are_shown_once(store: Store) -> None:
-    finished(store, BASE)
-    finished(store, ESD)
-    results = validated(store, TABLE2)
-    lines = text_of(LiveView(store, terminal()).render(plan(TABLE2, results), results, frozenset()))
-    assert sum(line.startswith("ESD λ 0.6") for line in lines) == 1
-
-
 @pytest.mark.parametrize(("seconds", "times"), [(0.0, 3), (1000.0, 1)])
 def test_it_is_drawn_on_a_terminal_now_and_then(
     seconds: float, times: int, store: Store, monkeypatch: pytest.MonkeyPatch

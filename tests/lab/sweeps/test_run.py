@@ -3,10 +3,8 @@
 import os
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from calibrant_lab.sweeps.run import recorded, validated
 from calibrant_lab.sweeps.run import run as run_sweep
 from calibrant_lab.sweeps.sweep import FOLDER, Sweep
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
+from calibrant_lab.trials.local_executor import Ended, Executor
 from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, Ending, Store
 from tests.lab.interrupted_sweep import SWEEP, TRIALS
 from tests.lab.stores import finished
@@ -133,28 +131,6 @@ def test_a_trial_of_another_command_is_awaited_or_taken_over(
     assert len(store.results()) == TRIALS
 
 
-def test_a_busy_trial_is_not_asked_for_without_pause(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    theirs = NEEDED[0]
-    at: list[float] = []
-
-    class Slow(Fake):
-        def wait(self, seconds: float) -> list[Ended]:
-            now[0] += seconds
-            return super().wait(seconds)
-
-    def ends(trial: Configuration) -> Ending:
-        if trial == theirs:
-            at.append(now[0])
-            if len(at) < 3:
-                return "busy"
-        return finish(store, trial)
-
-    run(store, Slow(store, ends))
-    assert min(later - earlier for earlier, later in pairwise(at)) >= running.SECONDS_BETWEEN_VISITS
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("the cluster has no such node"), None])
 def test_the_executor_is_stopped_by_errors_and_sigterm(store: Store, error: BaseException | None) -> None:
     def ends(trial: Configuration) -> None:
@@ -203,21 +179,6 @@ def test_a_full_disk_stops_the_sweep_at_once_and_the_next_command_goes_on(store:
     again = Fake(store)
     run(store, again)
     assert len(again.asked) == TRIALS - 2
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_disk_that_fills_up_under_a_worker_stops_the_sweep(store: Store) -> None:
-    for trial in NEEDED:
-        folder = store.trial(trial).folder
-        folder.mkdir(parents=True)
-        (folder / f"{CHECKPOINT}.partial").symlink_to("/dev/full")
-    executor = LocalExecutor(store.folder, None, workers=1, accelerator="cpu")
-    with pytest.raises(FileError, match="full disk"):
-        run(store, executor)
-    found = store.trials()  # the worker may have begun another before it was stopped
-    assert {one.status for one in found} == {"unfinished"}
-    assert len(found) < TRIALS
 
 
 def test_a_sweep_is_recorded_before_its_first_trial_and_comes_back(store: Store) -> None:

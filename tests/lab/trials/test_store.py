@@ -22,6 +22,7 @@ from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import configure, from_dict
 from calibrant_lab.trials.provenance import made_with
 from calibrant_lab.trials.store import Progress, Store, Trial, UnknownTrialError, write_result
+from tests.lab.pickles import Intruder
 from tests.lab.stores import failed, finished, halfway, held_by_another_process, of
 
 # Taken once: trials that are stored must be found again by later versions.
@@ -114,15 +115,6 @@ def test_a_trial_of_something_unknown_is_intact(changes: dict[str, Any], store: 
     assert list(Store(store.folder).results()) == [known.configuration]
 
 
-@pytest.mark.parametrize("source", ["import no_such_package", "def broken(:", "raise RuntimeError('no')", "other = 1"])
-def test_a_recipe_that_cannot_be_loaded_makes_its_trials_unknown(source: str, store: Store, tmp_path: Path) -> None:
-    trial = finished(store, of("esd"))
-    (tmp_path / "mine.py").write_text(source)
-    change(trial, recipe=f"{tmp_path / 'mine.py'}:mine")
-    with pytest.raises(UnknownTrialError, match=r"mine\.py"):
-        _ = Trial(trial.folder).configuration
-
-
 def test_a_trial_is_found_again_where_the_file_of_its_recipe_has_moved(store: Store, tmp_path: Path) -> None:
     source = "from calibrant_lab.recipes import digits as mine\n"
     for folder in ("before", "after"):
@@ -181,24 +173,14 @@ def test_a_store_is_a_frame_of_its_finished_trials(store: Store) -> None:
         store.to_frame()
 
 
-class Mischief:
-    """Would leave a file behind where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
-
-
 def test_predictions_are_not_unpickled(store: Store, tmp_path: Path) -> None:
     trial = finished(store, of("esd"))
     array = np.empty(1, dtype=object)
-    array[0] = Mischief(tmp_path / "mischief")
+    array[0] = Intruder(tmp_path / "intruded")
     np.savez(trial.folder / "test.npz", logits=array, target=array)
     with pytest.raises((FileError, ValueError)):
         trial.predicted("test")
-    assert not (tmp_path / "mischief").exists()
+    assert not (tmp_path / "intruded").exists()
 
 
 def test_a_score_that_was_not_kept_is_computed_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
