@@ -1,17 +1,24 @@
-"""Hold out a part of the training data for the calibration objective."""
+"""Hold out a part of the training data: the split, the batches of it, and warnings about data held out badly."""
 
 import math
 from collections.abc import Iterator, Sequence, Sized
+from operator import length_hint
 from typing import Any, overload
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler, Subset
+from torch.utils.data import Dataset, RandomSampler, Sampler, SequentialSampler, Subset
 
 from calibrant.losses import checks
-from calibrant.training.ignored import ENOUGH
+from calibrant.training.warning import warn
 
 Labels = Tensor | Sequence[int]
+ENOUGH = 3  # samples for every objective of this package, where the one in use is not known
+# Held-out samples below which a user is warned at once.
+FEWEST = 5
+# The rows that Dataset.select of Hugging Face took are private, so contents are compared. Data may naturally have a
+# few equal samples. Reading this many bytes of each data set takes about a second.
+USUAL_REPEATS, MOST_BYTES = 0.05, 2**24
 
 
 @overload
@@ -141,3 +148,69 @@ def _stratified(order: Tensor, stratify: Labels, held_out: int) -> Tensor:
     starts = counts.cumsum(0) - counts
     place = torch.arange(len(order)) - starts.repeat_interleave(counts)
     return grouped[place < quota.repeat_interleave(counts)]
+
+
+def warn_of_data(held_out: Any, train: Any = None, sampler: Any = None) -> None:
+    """Warn about a held-out data set, or a sampler of it, that is too small, or that shares training samples."""
+    # The samples of all ranks count, and a sampler may repeat samples.
+    count = min(length_hint(held_out, FEWEST), getattr(sampler, "total_size", length_hint(sampler, FEWEST)))
+    if count < FEWEST:
+        warn(f"{count} held-out samples are too few to measure calibration: hold out more data, hundreds of samples")
+    shared = _shared(held_out, train)
+    if shared:
+        warn(
+            f"{shared} held-out samples are also training samples, and say nothing about new data: hold out other "
+            "samples, see interleaved_split()"
+        )
+
+
+def warn_of_loaders(held_out: Any, train: Any) -> None:
+    """Do the same for the data sets of two ``DataLoader``s, where their samplers take every sample."""
+    both = _takes_all(held_out) and _takes_all(train)
+    warn_of_data(getattr(held_out, "dataset", None), train.dataset if both else None, _sampler(held_out))
+
+
+def _sampler(loader: Any) -> Any:
+    """The sampler in use: a loader with a batch sampler has another one, which it does not use."""
+    batches = getattr(loader, "batch_sampler", None)
+    return getattr(loader if batches is None else batches, "sampler", None)
+
+
+def _takes_all(loader: Any) -> bool:
+    sampler = _sampler(loader)
+    return isinstance(sampler, SequentialSampler | RandomSampler) and len(sampler) == len(loader.dataset)
+
+
+def _shared(held_out: Any, train: Any) -> int:
+    """How many samples two data sets share, as far as can be seen."""
+    if held_out is None or train is None or not isinstance(held_out, Sized):
+        return 0
+    if held_out is train:
+        return len(held_out)
+    (whole, rows), (other, other_rows) = (
+        (each.dataset, set(each.indices)) if isinstance(each, Subset) else (each, None) for each in (held_out, train)
+    )
+    if whole is not other:
+        return _equal_samples(held_out, train)
+    return len(rows if other_rows is None else other_rows if rows is None else rows & other_rows)  # None for all
+
+
+def _equal_samples(held_out: Any, train: Any) -> int:
+    """How many held-out samples of two Hugging Face data sets are equal to one in training, if more than usual."""
+    of_datasets = [type(each).__module__.partition(".")[0] == "datasets" for each in (held_out, train)]
+    if not all(of_datasets) or not hasattr(train, "__len__") or set(held_out.column_names) != set(train.column_names):
+        return 0
+    columns = sorted(train.column_names)
+    seen = set(_contents(train, columns))
+    equal = sum(content in seen for content in _contents(held_out, columns))
+    return equal if equal > USUAL_REPEATS * len(held_out) else 0
+
+
+def _contents(dataset: Any, columns: list[str]) -> Iterator[int]:
+    """Hashes of stored samples, as many as can be read quickly."""
+    read = 0
+    for table in dataset.with_format("arrow").select_columns(columns).iter(batch_size=1000):
+        yield from (hash(repr(row)) for row in table.to_pylist())
+        read += table.nbytes
+        if read > MOST_BYTES:
+            return

@@ -16,7 +16,7 @@ from calibrant.files import whole_or_not_at_all
 from calibrant.report.style import ACCENT, GAP, INK, MUTED, PAPER, house_style, legend_above, percent_ticks
 
 if TYPE_CHECKING:
-    from calibrant.training.search import SearchResult, WeightScores
+    from calibrant_lab.search import SearchResult, WeightScores
 
 BAND = 0.16
 

@@ -244,7 +244,7 @@ def _write(path: Path, known: Scores) -> None:
 def _drawing(path: Path) -> Callable[[Path, SearchResult], None]:
     """Return the drawing function, or raise an error before anything is trained."""
     try:
-        from calibrant.training.search_figure import write_search_figure
+        from calibrant_lab.search_figure import write_search_figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"a figure needs {error.name}: pip install 'calibrant[report]'", name=error.name

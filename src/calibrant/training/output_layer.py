@@ -1,4 +1,4 @@
-"""The layer that makes the logits: found, and scaled so that the model itself gives calibrated logits."""
+"""The output layer, which makes the logits: found, and scaled so that the model itself gives calibrated logits."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,19 +16,6 @@ Layer = nn.Linear | Convolution
 BUFFER = "calibrant_temperature"
 
 
-def named_layer(model: nn.Module, layer: str | nn.Module) -> nn.Module:
-    """Return a layer of the model given by its name or as a module."""
-    modules: dict[str, nn.Module] = dict(model.named_modules())
-    if isinstance(layer, str):
-        if layer not in modules:
-            linear = [name for name, module in modules.items() if isinstance(module, Layer)]
-            raise ValueError(f"the model has no layer {layer!r}: its linear layers are {', '.join(linear) or 'none'}")
-        return modules[layer]
-    if not any(module is layer for module in modules.values()):
-        raise ValueError(f"layer {type(layer).__name__} is not part of the model: pass one of its modules, or a name")
-    return layer
-
-
 def eagerly() -> Any:
     """Run without compilation, in a ``with`` statement: code that is already compiled does not see a new hook."""
     return torch.compiler.set_stance("force_eager")
@@ -44,9 +31,9 @@ def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
     """Return the layer that makes the logits, or the innermost module that returns them where no layer does."""
     made, logits = _outputs(model, run)
     for module, output in reversed(made):
-        # The output of the layer may have an extra dimension of size 1.
+        # The output of the layer may have an extra dimension of size 1, or another precision.
         is_candidate = isinstance(module, Layer) and output.numel() == logits.numel()
-        if is_candidate and torch.equal(output.reshape(-1), logits.reshape(-1)):
+        if is_candidate and torch.equal(output.reshape(-1).to(logits.dtype), logits.reshape(-1)):
             return module
     same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
     return next(same, model)

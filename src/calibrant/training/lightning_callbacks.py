@@ -1,27 +1,25 @@
-"""Temperature in the loop for any LightningModule."""
+"""Callbacks for any LightningModule: the temperature in the loop, and early stopping after temperature scaling."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
+from calibrant.distributed import is_distributed
 from calibrant.losses import checks
-from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.finishing import Finished
-from calibrant.training.forward import evaluating, logits_of, pair_of
-from calibrant.training.interleave import SAME, gives_ranks_the_same
-from calibrant.training.last_layer import DividedLogits, find_maker, named_layer
-from calibrant.training.lightning_data import loader_states, restore_loader
-from calibrant.training.lightning_private import moved, on_training_device
-from calibrant.training.randomness import kept_random_state
-from calibrant.training.recorded import RecordedModule
-from calibrant.training.running_scores import Sums
-from calibrant.training.stream import Stream
-from calibrant.training.temperature_loop import Criterion
-from calibrant.training.warning import warn, warn_of_loaders
+from calibrant.training.calibrated_loss import CalibratedLoss, Finished
+from calibrant.training.forward import evaluating, logits_in, logits_of, pair_of
+from calibrant.training.guard import Sums
+from calibrant.training.held_out import warn_of_loaders
+from calibrant.training.interleave import SAME, Stream, gives_ranks_the_same, kept_random_state
+from calibrant.training.lightning_data import loader_states, moved, on_training_device, restore_loader
+from calibrant.training.output_layer import DividedLogits, find_maker
+from calibrant.training.stopping import StopsByRefinement, refined_nll
+from calibrant.training.warning import warn
 
 LOADERS = "calibrant_loaders"
 
@@ -39,14 +37,8 @@ class TemperatureInTheLoop(Callback):
         held_out: Batches ``(inputs, target)`` of data that are not trained on; iterated more than once. If the loader
             shuffles, it must draw from torch's global generator; the random state of training is not affected.
         every: Use a held-out batch every k-th training batch.
-        layer: The layer that makes the logits, as a module or by its name in the module; found when not given.
-        criterion: Criterion that T minimises on held-out data: ``"nll"`` or ``"esd"``.
         ignore_index: Label of samples to ignore.
-        samples: Number of latest held-out samples that T is fitted to.
-        damping: Share of the distance to the solution by which log T moves.
-        patience: T moves once the held-out log loss has had no new minimum for this share of the steps so far.
         seed: Seed of the order of held-out samples.
-        guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
     Attributes:
         finished: Temperature, its standard error and scores on the held-out data, at the end of ``fit``; None before.
@@ -58,31 +50,15 @@ class TemperatureInTheLoop(Callback):
         >>> trainer = Trainer(callbacks=[TemperatureInTheLoop(held_out)], accelerator="cpu", logger=False)
     """
 
-    def __init__(
-        self,
-        held_out: Iterable[Any],
-        *,
-        every: int = 4,
-        layer: str | nn.Module | None = None,
-        criterion: Criterion = "nll",
-        ignore_index: int = -100,
-        samples: int = 2000,
-        damping: float = 0.7,
-        patience: float = 0.3,
-        seed: int = 0,
-        guard: bool = True,
-    ) -> None:
+    def __init__(self, held_out: Iterable[Any], *, every: int = 4, ignore_index: int = -100, seed: int = 0) -> None:
         if isinstance(held_out, Iterator) or not isinstance(held_out, Iterable):
             raise TypeError(f"the held-out loader must be iterable more than once, got {type(held_out).__name__}")
         checks.check_count("every", every)
         self.held_out = held_out
-        self.layer = layer
+        self.every = every
+        self.ignore_index = ignore_index
         self.seed = seed
         self.finished: Finished | None = None
-        self._options: dict[str, Any] = {
-            "every": every, "criterion": criterion, "ignore_index": ignore_index, "samples": samples,
-            "damping": damping, "patience": patience, "guard": guard,
-        }  # fmt: skip
         self._loss: CalibratedLoss | None = None
         self._divided: DividedLogits | None = None
         self._stream = Stream(lambda: held_out, seed, 1)
@@ -101,7 +77,7 @@ class TemperatureInTheLoop(Callback):
         """Start afresh, or continue from a checkpoint."""
         if trainer.world_size > 1 and gives_ranks_the_same(self.held_out):
             raise ValueError(SAME.format("held-out"))
-        if isinstance(pl_module, RecordedModule) and pl_module.temperature_is_in_the_loop:
+        if getattr(pl_module, "method", None) == "temperature":
             raise ValueError("the module already has a temperature, method='temperature': remove this callback")
         warn_of_loaders(self.held_out, getattr(trainer.train_dataloader, "train_loader", trainer.train_dataloader))
         loaders, self._loaders = self._loaders, []
@@ -115,7 +91,7 @@ class TemperatureInTheLoop(Callback):
         with kept_random_state():
             self._stream = Stream(lambda: self.held_out, self.seed, 1, **place)
             maker = self._maker(trainer, module)
-        self._loss = CalibratedLoss(module, layer=maker, **self._options)
+        self._loss = CalibratedLoss(module, every=self.every, ignore_index=self.ignore_index)
         self._loss.guard.told_of_epochs = True
         self._loss.output = maker
         if self._saved is not None:
@@ -125,19 +101,12 @@ class TemperatureInTheLoop(Callback):
         self._divided.set(self.temperature)
 
     def _maker(self, trainer: Trainer, module: LightningModule) -> nn.Module:
-        if self.layer is not None:
-            return named_layer(module, self.layer)
         first = next(iter(self._stream.whole_pass()), None)
         if first is None:
             raise ValueError("the held-out loader gave no batch: give it more data or set drop_last=False")
         x, _ = pair_of(moved(trainer, first), "a held-out batch")
         with evaluating(module), trainer.precision_plugin.forward_context():
             return find_maker(module, lambda: logits_of(module, x))
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start a window of the guard."""
-        if self._loss is not None:
-            self._loss.guard.close_window()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Run a held-out batch forward if it is due, and move the temperature."""
@@ -180,7 +149,7 @@ class TemperatureInTheLoop(Callback):
         """Count correct predictions of the first loader; others may hold data that differ on purpose."""
         seen = self._seen(batch)
         if seen is not None and dataloader_idx == 0 and self._loss is not None:
-            self._validation.add(self._loss.samples(*self._loss.finite(*seen)))
+            self._validation.add(self._loss.cleaned(*seen))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare with held-out data; there are none yet in Lightning's sanity check before training."""
@@ -194,7 +163,7 @@ class TemperatureInTheLoop(Callback):
         """Log the scores of the epoch."""
         if self._loss is None:
             return
-        for name, value in (self._loss.guard.scores_of_window() | {"temperature": self.temperature}).items():
+        for name, value in (self._loss.guard.close_epoch() | {"temperature": self.temperature}).items():
             pl_module.log(f"train_{name}", value, sync_dist=True)  # the same on all ranks, which Lightning cannot know
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -251,3 +220,134 @@ class TemperatureInTheLoop(Callback):
         if state_dict:
             self._saved = state_dict
             self._is_finished = state_dict["is_finished"]
+
+
+class StopAfterTemperature(StopsByRefinement, Callback):
+    """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
+
+    The validation loss often rises because a network becomes over-confident, while its predictions still get better.
+    At every validation this callback logs the log loss after the best temperature, ``validation_refined_nll``, and
+    keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
+
+    The logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as in
+    ``InterleavedModule``. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs, target)``.
+    The first process keeps the logits of all validation samples in memory.
+
+    Args:
+        patience: Validations without improvement after which training stops; None to train to the end and only keep
+            the best weights.
+        loader: Batches to use in place of the validation data.
+        fold: Divide the output layer by the temperature at the end, so that the model itself is calibrated.
+            Batches must be ``(inputs, target)``.
+
+    Attributes:
+        temperature_: Temperature of the best validation.
+        best_score_: Log loss of the best validation after its temperature.
+        best_epoch_: Epoch of the best validation, counted from 0.
+
+    References:
+        Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
+
+    Example:
+        >>> from lightning import Trainer
+        >>> stopping = StopAfterTemperature(patience=5, fold=True)
+        >>> trainer = Trainer(callbacks=[stopping], accelerator="cpu", logger=False)
+    """
+
+    def __init__(self, patience: int | None = 3, *, loader: Iterable[Any] | None = None, fold: bool = False) -> None:
+        super().__init__(patience, fold)
+        self.loader = loader
+        self._collected: list[tuple[Tensor, Tensor]] = []
+        self._resumes = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start afresh, or continue from a checkpoint, which may be that of a stopped run."""
+        if self.loader is None and not trainer.num_val_batches:
+            raise ValueError("StopAfterTemperature needs validation data, or a loader: pass val_dataloaders or loader=")
+        if not self._resumes:
+            self._forget()
+        self._resumes = False
+        trainer.should_stop = trainer.should_stop or self._stops
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start collecting logits."""
+        self._collected = []
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
+    ) -> None:
+        """Collect the logits of a batch."""
+        if self.loader is None and not trainer.sanity_checking:
+            self._collect(trainer, pl_module, outputs, batch)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the loss after the temperature, keep the weights if it is the lowest, and stop after ``patience``."""
+        if trainer.sanity_checking:
+            return
+        if self.loader is not None:
+            with kept_random_state():  # the loader may draw from that of training
+                for batch in self.loader:
+                    self._collect(trainer, pl_module, None, trainer.strategy.batch_to_device(batch))
+        score, temperature = _on_all_ranks(self._collected)
+        self._collected = []
+        pl_module.log("validation_refined_nll", score, sync_dist=True)
+        if trainer.state.fn == "fit":
+            self._add(score, temperature, trainer.current_epoch, pl_module)
+            trainer.should_stop = trainer.should_stop or self._stops
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the best weights back, after all checkpoints have been written."""
+        if self.fold:
+            loader = trainer.val_dataloaders if self.loader is None else self.loader
+            with kept_random_state():
+                first = next(iter(loader[0] if isinstance(loader, list) and self.loader is None else loader))
+            x, _ = pair_of(moved(trainer, first))
+        with trainer.precision_plugin.forward_context():
+            self._put_best_back(pl_module, lambda: logits_of(pl_module, x))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best validation so far, with its weights."""
+        return self._state() | {"weights": self._weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._go_on_from(state_dict, state_dict["weights"])
+        self._resumes = True
+
+    def _collect(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any) -> None:
+        if self.fold:  # they find the output layer at the end
+            pair_of(batch, "with fold=True a validation batch")
+        if isinstance(outputs, Mapping) and "logits" in outputs and "target" in outputs:
+            logits, target = outputs["logits"], outputs["target"]
+        elif isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):
+            with trainer.precision_plugin.forward_context():
+                logits, target = logits_in(module(batch[0])), batch[1]
+        else:
+            raise TypeError(
+                "StopAfterTemperature needs logits: let validation_step return a dict with 'logits' and 'target', or "
+                f"give batches (inputs, target); got a {type(batch).__name__}"
+            )
+        self._collected.append((logits.detach().float().cpu(), target.detach().cpu()))
+
+
+def _on_all_ranks(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    """Score and temperature of the samples of all ranks, computed by the first."""
+    if not is_distributed():
+        return _judged(batches)
+    parts: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(batches, parts)
+    found: list[Any] = [None]
+    if parts is not None:
+        try:
+            found = [_judged([batch for part in parts for batch in part])]
+        except ValueError as error:
+            found = [str(error)]  # so that the other ranks do not wait for an answer
+    dist.broadcast_object_list(found)
+    if isinstance(found[0], str):
+        raise ValueError(found[0])
+    return found[0]  # type: ignore[no-any-return]
+
+
+def _judged(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    logits, target = (torch.cat(column) for column in zip(*batches, strict=True))
+    return refined_nll(logits, target)

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import EvalPrediction, TrainerCallback
 from transformers import TrainerControl as Control
 from transformers import TrainerState as State
 from transformers import TrainingArguments as Arguments
 
 from calibrant.files import whole_or_not_at_all
-from calibrant.training.refinement import StopsByRefinement, classes_of, refined_nll
-from calibrant.training.trainer_loop import joined
+from calibrant.training.forward import logits_of
+from calibrant.training.interleave import kept_random_state
+from calibrant.training.stopping import StopsByRefinement, refined_nll
 
 WEIGHTS = "best_after_temperature.pt"
 PLACE = "calibrant_refinement"  # not the name of the class, or Trainer might make a new callback from it
@@ -28,15 +28,13 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
     ``best_after_temperature.pt`` beside it. At the end of training they are restored, even if
     ``load_best_model_at_end`` has chosen others.
 
-    ``CalibratedTrainer`` needs only ``callbacks=[stopping]``; ``Trainer`` itself gives predictions to
+    ``InterleavedTrainer`` needs only ``callbacks=[stopping]``; ``Trainer`` itself gives predictions to
     ``compute_metrics`` only, so pass ``compute_metrics=stopping.compute_metrics`` too.
 
     Args:
         patience: Evaluations without improvement after which training stops; None to train to the end and only keep
             the best weights.
-        fold: Divide the last layer by the temperature at the end, so that the model itself is calibrated.
-        layer: Layer that makes the logits, or its name in the model; by default the last ``nn.Linear`` with as many
-            outputs as there are classes.
+        fold: Divide the output layer by the temperature at the end, so that the model itself is calibrated.
         compute_metrics: Your own metrics, reported along with ``refined_nll``.
 
     Attributes:
@@ -55,12 +53,12 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
     """
 
     def __init__(
-        self, patience: int | None = 3, *, fold: bool = False, layer: str | nn.Linear | None = None,
+        self, patience: int | None = 3, *, fold: bool = False,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(patience, fold, layer)
+        super().__init__(patience, fold)
         self._metrics = compute_metrics
-        self._latest: tuple[float, float, int] | None = None
+        self._latest: tuple[float, float] | None = None
         self._trains = False
 
     def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
@@ -70,14 +68,13 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
 
     def refine(self, predictions: Any, labels: Any) -> dict[str, float]:
         """Return ``refined_nll`` of logits and labels, and remember it for the end of the evaluation."""
-        logits, labels = joined(predictions, labels)
+        logits, labels = arrays(predictions, labels)
         if np.ndim(logits) != 2:
             raise ValueError(
                 f"StopTrainerAfterTemperature needs logits (N, C), got shape {np.shape(logits)}: "
                 "preprocess_logits_for_metrics must leave the logits as they are"
             )
-        given = torch.as_tensor(logits).float()
-        self._latest = *refined_nll(given, torch.as_tensor(labels)), classes_of(given)
+        self._latest = refined_nll(torch.as_tensor(logits).float(), torch.as_tensor(labels))
         return {"refined_nll": self._latest[0]}
 
     def on_train_begin(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
@@ -105,7 +102,7 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
         if latest is None:
             raise ValueError(
                 "StopTrainerAfterTemperature saw no predictions: pass compute_metrics=stopping.compute_metrics to "
-                "Trainer, or use CalibratedTrainer"
+                "Trainer, or use InterleavedTrainer"
             )
         self._add(*latest, float(state.epoch or 0), kwargs["model"])
         kept: Any = state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
@@ -126,4 +123,17 @@ class StopTrainerAfterTemperature(StopsByRefinement, TrainerCallback):
     def on_train_end(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Put the best weights back."""
         self._trains = False
-        self._put_best_back(kwargs["model"])
+        model, batch = kwargs["model"], {}
+        if self.fold and self._weights is not None:  # the batch finds the output layer
+            with kept_random_state():
+                batch = next(iter(kwargs["train_dataloader"]))
+        given = {name: value.to(args.device) for name, value in batch.items() if isinstance(value, torch.Tensor)}
+        self._put_best_back(model, lambda: logits_of(model, given))
+
+
+def arrays(predictions: Any, labels: Any) -> tuple[Any, Any]:
+    """Logits and labels as arrays, also of batches that Trainer did not join; of several outputs, logits are first."""
+    logits = predictions[0] if isinstance(predictions, tuple) else predictions
+    if not isinstance(logits, list):
+        return logits, labels
+    return np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits]), np.concatenate(labels)
