@@ -30,10 +30,10 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "losses": {"torch_private", "numerics", "arrays", "options", "hints", "distributed"},
         "functional": {"losses"},
         "metrics": {"arrays", "frames", "options", "inputs", "losses", "hints", "tables"},
-        "posthoc": {"torch_private", "numerics", "frames", "losses", "hints"},
+        "posthoc": {"torch_private", "numerics", "arrays", "frames", "hints", "inputs", "options"},
         "estimators": {"posthoc"},
         "files": {"inputs", "metrics", "tables"},
-        "report": {"files", "arrays", "inputs", "metrics", "posthoc"},
+        "report": {"files", "arrays", "frames", "inputs", "metrics", "posthoc"},
         "training": {
             "__init__", "torch_private", "numerics", "losses", "distributed", "functional", "metrics", "posthoc",
             "files", "report",

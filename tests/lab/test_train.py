@@ -89,7 +89,7 @@ def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: pytest
         assert list(trial.warnings().values()) == ["the trial gave warnings, but warnings.json cannot be read"]
 
 
-@pytest.mark.filterwarnings("always::calibrant.posthoc.notices.FitWarning")
+@pytest.mark.filterwarnings("always::calibrant.posthoc.FitWarning")
 def test_a_warning_about_a_fit_is_printed_once(
     finished: Trial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,7 +46,7 @@ def logits_after(change: Recalibration, samples: Samples) -> Tensor:
     if isinstance(change, float):
         return samples.logits.double() / change
     if isinstance(change, VectorScaling):
-        return change.calibrated_logits(samples.logits.double())
+        return torch.as_tensor(change(samples.logits.double()))
     assert samples.features is not None  # noqa: S101 (the head was fitted on features)
     made = samples.features.double() @ change.weight.T + change.bias
     return torch.cat((torch.zeros_like(made), made), 1) if made.shape[1] == 1 else made
