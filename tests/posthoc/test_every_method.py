@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from calibrant.posthoc.fitted import Fitted
 from torch import Tensor, nn
 
 from calibrant.metrics import InputWarning
@@ -32,7 +33,6 @@ from calibrant.posthoc import (
     VennAbers,
     logits_from_probabilities,
 )
-from calibrant.posthoc.fitted import Fitted
 from tests.posthoc.data import ece, nll, overconfident
 
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {

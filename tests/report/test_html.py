@@ -5,7 +5,6 @@ import sys
 import unicodedata
 from dataclasses import replace
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,40 +15,10 @@ from calibrant import metrics, report
 from calibrant.files import FileError
 from calibrant.metrics.comparison import compare
 from calibrant.report.page import not_compared, number, render
+from tests.pages import Checker
 from tests.report.data import EDGE_CASES, classifier, confidences
 
 HOSTILE = "<script>alert(1)</script>"
-VOID = {"meta", "link", "br"}
-
-
-class Checker(HTMLParser):
-    """Collects tags and texts, and fails on tags that do not nest."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, text: str) -> None:
-        self.texts.append(text.strip())
-
-    def values(self, attribute: str) -> list[str]:
-        return [value for _, attributes in self.tags if (value := attributes.get(attribute)) is not None]
 
 
 @cache
