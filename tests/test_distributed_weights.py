@@ -7,13 +7,13 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from calibrant.losses.pairs import ViewedObjective
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import calibrant as cal
 from calibrant.losses import checks
 from calibrant.losses import pairs as pairs_module
+from calibrant.losses.pairs import ViewedObjective
 from tests.ranks import on_two_ranks
 from tests.test_distributed import batch, gradients, network
 

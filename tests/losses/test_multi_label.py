@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from calibrant.losses.pairs import View, ViewedObjective
 from torch import Tensor
 
 import calibrant as cal
 import calibrant.functional as F
+from calibrant.losses.pairs import View, ViewedObjective
 from tests import reference
 from tests.cases import value_and_gradient
 

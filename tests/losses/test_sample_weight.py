@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from calibrant.losses.pairs import ViewedObjective
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import calibrant as cal
 import calibrant.functional as F
+from calibrant.losses.pairs import ViewedObjective
 from tests import reference
 from tests.cases import random_logits, value_and_gradient
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from calibrant.posthoc.folds import canonical_order, fold_numbers
-from calibrant.posthoc.mixture import brier_weights, mixture_weights, mixture_weights_with_prior
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.posthoc import METHODS, AutoCalibration, auto
+from calibrant.posthoc.folds import canonical_order, fold_numbers
+from calibrant.posthoc.mixture import brier_weights, mixture_weights, mixture_weights_with_prior
 from tests.posthoc.data import nll, overconfident
 
 

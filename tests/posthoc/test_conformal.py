@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calibrant.posthoc.conformal_scores import uniform
 from torch import Tensor
 
 from calibrant.metrics import coverage, mean_set_size
 from calibrant.posthoc import ConformalClassifier
+from calibrant.posthoc.conformal_scores import uniform
 from tests.posthoc.data import overconfident
 
 # Most fits here are small; test_conformal_kinds.py tests the warnings.

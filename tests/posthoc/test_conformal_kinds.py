@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calibrant.posthoc.conformal_samples import coverage_range, enough_samples, fewest_samples
-from calibrant.posthoc.conformal_scores import conformal_quantile, conformal_quantiles, place_of_quantile
-from calibrant.posthoc.notices import FitWarning
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta
@@ -18,6 +15,9 @@ from torch import Tensor
 
 from calibrant.metrics import class_coverage, group_coverage
 from calibrant.posthoc import ConformalClassifier
+from calibrant.posthoc.conformal_samples import coverage_range, enough_samples, fewest_samples
+from calibrant.posthoc.conformal_scores import conformal_quantile, conformal_quantiles, place_of_quantile
+from calibrant.posthoc.notices import FitWarning
 from tests.posthoc.data import overconfident
 
 SMALL = "ignore::calibrant.posthoc.FitWarning"

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from calibrant.posthoc.fitted import Fitted
 from torch import Tensor, nn
 
 from calibrant.metrics import InputWarning
@@ -33,6 +32,7 @@ from calibrant.posthoc import (
     VennAbers,
     logits_from_probabilities,
 )
+from calibrant.posthoc.fitted import Fitted
 from tests.posthoc.data import ece, nll, overconfident
 
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calibrant.posthoc.lookup import halving_search
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from calibrant import posthoc
 from calibrant.posthoc import AutoCalibration, Calibrator, ConformalClassifier, TemperatureScaling
+from calibrant.posthoc.lookup import halving_search
 from tests.posthoc.data import overconfident
 from tests.posthoc.test_every_method import CALIBRATORS, FIT, TARGET, TEST
 

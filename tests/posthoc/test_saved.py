@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calibrant.posthoc.fitted import Fitted, saved_settings
 from safetensors.torch import load_file, save_file
 
 import calibrant
 from calibrant import posthoc
 from calibrant.posthoc import ConformalClassifier, MatrixScaling, TemperatureScaling
+from calibrant.posthoc.fitted import Fitted, saved_settings
 from calibrant.posthoc.saved import KEY, kinds, read_header
 from tests.posthoc.test_every_method import CALIBRATORS, FIT, TARGET, TEST
 

@@ -7,9 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from calibrant.posthoc.logistic import logistic_regression
-from calibrant.posthoc.lookup import SortedHits
-from calibrant.posthoc.spline import natural_cubic_basis
 from torch import Tensor
 
 from calibrant.posthoc import (
@@ -21,7 +18,10 @@ from calibrant.posthoc import (
     ScoreCalibrator,
     SplineCalibration,
 )
+from calibrant.posthoc.logistic import logistic_regression
+from calibrant.posthoc.lookup import SortedHits
 from calibrant.posthoc.scores import View, class_scores, top_scores
+from calibrant.posthoc.spline import natural_cubic_basis
 from tests.posthoc.data import ece, nll, overconfident
 
 Array = npt.NDArray[np.float64]

@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from calibrant.posthoc.logistic import logistic_regression
 from torch import Tensor
 
 from calibrant.numerics import log_softmax
@@ -18,6 +17,7 @@ from calibrant.posthoc import (
     StructuredMatrixScaling,
     smooth,
 )
+from calibrant.posthoc.logistic import logistic_regression
 from tests.posthoc.data import nll, overconfident
 
 Array = npt.NDArray[np.float64]

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.mixture import mixture_weights
 from torch import Tensor
 
 from calibrant.posthoc import EnsembleTemperatureScaling, TemperatureScaling
 from calibrant.posthoc import temperature_slope as solver
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.mixture import mixture_weights
 from tests.posthoc.data import ece, nll, overconfident
 from tests.real_data import real
 

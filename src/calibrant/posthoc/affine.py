@@ -1,6 +1,6 @@
 """Affine maps of logits or log-probabilities: vector, matrix and Dirichlet scaling, and structured scaling."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 

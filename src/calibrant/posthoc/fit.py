@@ -3,6 +3,7 @@
 import copy
 import inspect
 import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -164,8 +165,7 @@ class Fitted(ABC):
         self.require_fitted()
         traced = False
         if is_tensor(given):
-            from calibrant.numerics import at_least_float32
-            from calibrant.numerics import traced as is_traced
+            from calibrant.numerics import at_least_float32, traced as is_traced
 
             traced = is_traced()
             logits = at_least_float32(given) if given.is_floating_point() else given.double()

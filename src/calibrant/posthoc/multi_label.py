@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+
 from calibrant import frames, hints, inputs, options
 from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.cross_validation import Samples

@@ -9,18 +9,8 @@ from calibrant import options
 from calibrant.arrays import Array
 from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
-from calibrant.posthoc.map import (
-    Curve,
-    Curves,
-    LogOdds,
-    Map,
-    NumpyOps,
-    Scores,
-    View,
-    class_scores,
-    evaluated,
-    top_scores,
-)
+from calibrant.posthoc.map import Curve, Curves, LogOdds, Map, NumpyOps, Part, Scores, View, class_scores, evaluated
+from calibrant.posthoc.map import top_scores
 
 XP = NumpyOps()
 # Number of scores that are fitted at a time: few enough for the cache, enough to keep the overhead small.
