@@ -163,17 +163,18 @@ def few(names: tuple[str, ...]) -> str:
 
 def other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> list[str]:
     """A notice if a method that sees more than the softmax gets logits of another kind than in the fit."""
-    seen = any(
-        isinstance(part, Affine) and part.matrix.ndim > 0 and isinstance(part.of, Logits)
-        # Log-probabilities have no such constant.
-        and not part.of_log_probabilities
+    sees_constants = any(
+        isinstance(part, Affine)
+        and part.matrix.ndim > 0
+        and isinstance(part.of, Logits)
+        and not part.of_log_probabilities  # which have no such constant
         for _, part in calibrator.map_.parts()
-    )  # fmt: skip
-    if inputs in (None, source.kind) or not seen:
+    )
+    if inputs in (None, source.kind) or not sees_constants:
         return []
     return [
-        f"{type(calibrator).__name__} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of probabilities "
-        "differ by a constant of each row, which changes its result; use the same kind"
+        f"{type(calibrator).__name__} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of "
+        "probabilities differ by a constant of each row, which changes its result; use the same kind"
     ]
 
 
