@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 PROGRAM = """
-import json, sys
+import json, sys, warnings
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
 PathFinder.find_spec = lambda name, *more: None if name == "torch" else find(name, *more)
@@ -20,6 +20,7 @@ for command in json.loads(sys.argv[1]):
         if ended.code:
             print(command, ended.code, file=sys.stderr)
 from calibrant.sklearn import PredictionCalibrator
+warnings.simplefilter("ignore")
 PredictionCalibrator("temperature").fit([[0.0, 3.0], [2.0, 0.0]] * 20, [1, 1, 0, 0] * 10).predict_proba([[0.0, 1.0]])
 """
 
