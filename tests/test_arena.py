@@ -278,13 +278,9 @@ def test_a_folder_named_networks_has_tasks_of_networks_by_source(tmp_path: Path)
 
 
 def test_held_out_tables_and_sources_are_new() -> None:
-    generations = (
-        arena_fresh_tables.FIRST,
-        arena_fresh_tables.SECOND,
-        arena_fresh_tables.THIRD,
-        arena_fresh_tables.FOURTH,
-    )
-    names = [name for tables in generations for name in tables]
+    tables = arena_fresh_tables
+    generations = (tables.FIRST, tables.SECOND, tables.THIRD, tables.FOURTH)
+    names = [name for one in generations for name in one]
     assert len(names) == len(set(names))
     binary = set(tables.BINARY)
     for some in (binary, set(tables.FIRST) - binary):
