@@ -86,7 +86,7 @@ def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: Screen
         assert "warnings.json" in text
 
 
-@pytest.mark.filterwarnings("always::calibrant.posthoc.notices.FitWarning")
+@pytest.mark.filterwarnings("always::calibrant.posthoc.FitWarning")
 def test_a_warning_about_a_fit_is_printed_once(
     finished: Trial, monkeypatch: pytest.MonkeyPatch, capsys: Screen
 ) -> None:

@@ -35,7 +35,7 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
 
     Attributes:
         classes_: Label of each class, in the order of the probabilities.
-        calibrator_: The fitted calibrator, an ``nn.Module``.
+        calibrator_: The fitted calibrator.
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, if X was a data frame with names.
 
