@@ -149,12 +149,9 @@ def few(names: tuple[str, ...]) -> str:
 
 def other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> list[str]:
     """A notice if a method that sees more than the softmax gets logits of another kind than in the fit."""
-    seen = any(
-        isinstance(part, Affine) and part.matrix.ndim > 0 and isinstance(part.of, Logits)
-        # Log-probabilities have no such constant.
-        and not part.of_log_probabilities
-        for _, part in calibrator.map_.parts()
-    )  # fmt: skip
+    affine = [part for _, part in calibrator.map_.parts() if isinstance(part, Affine) and isinstance(part.of, Logits)]
+    # One scale for all classes, and log-probabilities, have no such constant.
+    seen = any(part.matrix.ndim > 0 and not part.of_log_probabilities for part in affine)
     if inputs in (None, source.kind) or not seen:
         return []
     return [

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from calibrant.metrics import Interval
 from calibrant.metrics.verdicts import p_value
-from calibrant.posthoc.fit import counted as counted
+from calibrant.posthoc.samples import counted as counted
 
 SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
