@@ -57,7 +57,7 @@ class Sums(NamedTuple):
             if root:
                 value = math.sqrt(value) if value > SMALLEST_ROOT**2 else 0.0
                 factor *= 0.5 / value if value else 0.0
-            return torch.tensor(value, dtype=torch.float64), torch.from_numpy(slope * factor)
+            return torch.tensor(value, dtype=torch.float64, device="cpu"), torch.from_numpy(slope * factor)
         with torch.no_grad():
             total, slope = self.kernel(*given)
             scale = torch.as_tensor(self.scale, dtype=total.dtype, device=total.device)

@@ -94,8 +94,8 @@ def require_samples(pairs: Pairs | Classification, minimum: int, name: str) -> N
         largest = pairs.weight.numpy().sum(-1).max()
         if largest < minimum:
             raise ValueError(
-                f"sample_weight must sum to at least {minimum} for {name}, got {largest:g}: a weight of 2 counts as two "
-                "samples, so multiply weights that are not counts by w.sum() / (w**2).sum()"
+                f"sample_weight must sum to at least {minimum} for {name}, got {largest:g}: a weight of 2 is the "
+                "sample twice, so multiply weights that are not counts by w.sum() / (w**2).sum()"
             )
 
 

@@ -95,7 +95,7 @@ def _sum_and_gradient(confidence: Values, correct: Values, counts: Values) -> tu
     order = confidence.argsort(-1)
     ascending = take(confidence, order)
     first, last = tie_bounds(ascending)
-    residual = take(correct, order) - widened(ascending)
+    residual = widened(take(correct, order)) - ascending
     if counts is None:
         others_above = ascending.shape[-1] - 1 - first
         others_below = take(residual.cumsum(-1), last) - residual

@@ -155,7 +155,7 @@ def _sum_and_gradient(
     ascending = take(confidence, order)
     first, last = tie_bounds(ascending)
     position = widened(ascending)
-    residual = take(correct, order) - position
+    residual = widened(take(correct, order)) - position
     weighted = residual if weight is None else residual * take(weight, order)
     below, above = _decayed_sums(position - 0.5, weighted, first, last, bandwidth)
     prefix = exclusive_cumsum(weighted)
