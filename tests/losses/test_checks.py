@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -210,3 +211,54 @@ def test_every_integer_type_holds_labels(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("function", PAIR_FUNCTIONS, ids=lambda f: f.__name__)
 def test_correct_may_be_bool_int_or_float(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     assert function(Z, C.bool()) == function(Z, C) == function(Z, C.double())
+
+
+@pytest.mark.parametrize("output", [SimpleNamespace(logits=LOGITS), {"logits": LOGITS}], ids=["object", "dict"])
+@pytest.mark.parametrize("name", MODULES)
+def test_the_output_of_a_model_is_not_its_logits(name: str, output: Any) -> None:
+    with pytest.raises(TypeError, match=r"pass outputs\.logits"):
+        MODULES[name]()(output, TARGET)
+
+
+LABELS = torch.tensor([[1, 0, 1], [0, 0, 0]] * 4)
+LIKELY: dict[str, tuple[Tensor, type[Exception], str]] = {
+    "one-hot": (torch.eye(3, dtype=torch.uint8)[TARGET], ValueError, r"one-hot, pass target\.argmax"),
+    "one-hot, float": (torch.eye(3)[TARGET], TypeError, "one-hot"),
+    "labels": (LABELS, ValueError, "multi-label.*multi_label=True"),
+    "labels, some ignored": (LABELS.masked_fill(torch.eye(8, 3) == 1, -100), ValueError, "multi-label"),
+    "labels, float": (LABELS.float(), TypeError, "multi-label"),
+    "anything else": (torch.full((8, 3), 2), ValueError, r"got \(8, 3\)$"),
+    "soft labels": (LOGITS.softmax(1), TypeError, r"target\.long"),
+    "a column": (TARGET[:, None], ValueError, r"target\.squeeze\(1\)"),
+}
+
+
+@pytest.mark.parametrize("likely", LIKELY)
+def test_the_error_says_what_the_target_probably_is(likely: str) -> None:
+    target, error, hint = LIKELY[likely]
+    with pytest.raises(error, match=hint):
+        cal.ESDLoss()(LOGITS, target)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_probabilities_in_place_of_logits_are_noticed(dtype: torch.dtype) -> None:
+    logits, target = torch.randn(16, 3, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
+    spoiled = logits.softmax(1).to(dtype)
+    spoiled[0] = torch.nan
+    for loss in (cal.BrierLoss(), cal.ESDLoss()):
+        with pytest.warns(UserWarning, match="look like probabilities"):
+            loss(spoiled, target, mask=torch.arange(16) > 0)
+        loss(spoiled, target, mask=torch.arange(16) > 0)  # once
+
+
+def test_what_need_not_be_probabilities_is_not_warned_of() -> None:
+    logits, target = torch.randn(16, 3, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
+    p = logits.softmax(1)
+    cal.ESDLoss()(logits, target)
+    cal.ESDLoss()(p[:7], target[:7])  # so few may sum to 1 by chance
+    cal.ESDLoss()(torch.where(torch.arange(16)[:, None] < 15, p, logits), target)
+    cal.ESDLoss()(p.log(), target)
+    cal.ESDLoss()(torch.cat((p + 1, p - 4 / 3), dim=1) / 2, target)
+    cal.ESDLoss()(torch.ones(16), target % 2)  # binary logits have no rows to sum
+    cal.ESDLoss(view="multi-label")(p, p.round())
+    torch.vmap(cal.ESDLoss())(p[None], target[None])

@@ -6,13 +6,14 @@ on an accelerator, and inside ``torch.compile``, by a device-side assertion that
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant import hints
 from calibrant.arrays import Array
 from calibrant.numerics import at_least_float32, readable, sum_in_any_order, traced
 from calibrant.options import check_choice as check_choice
@@ -244,9 +245,8 @@ def check_objective(value: object, name: str = "objective") -> None:
 
 def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
     """Raise ``TypeError`` unless both are dense tensors on one device, the logits floating point."""
-    if hasattr(logits, "logits") or isinstance(logits, Mapping):
-        how = "pass outputs.logits" if hasattr(logits, "logits") else 'pass outputs["logits"]'
-        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {how}")
+    if not isinstance(logits, Tensor) and (hint := hints.of_logits(logits)):
+        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
     check_float("logits", logits)
     check_dense("target", target)
     if logits.dim() == 0:
