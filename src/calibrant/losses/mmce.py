@@ -158,8 +158,10 @@ def _sum_and_gradient(
     residual = widened(take(correct, order)) - position
     weighted = residual if weight is None else residual * take(weight, order)
     below, above = _decayed_sums(position - 0.5, weighted, first, last, bandwidth)
-    prefix = exclusive_cumsum(weighted)
-    tied = take(prefix, last + 1) - take(prefix, first)
+    tied = weighted
+    if first is not last:  # there are ties
+        prefix = exclusive_cumsum(weighted)
+        tied = take(prefix, last + 1) - take(prefix, first)
     total = weighted * (2 * below + tied)
     slope = residual * (above - below) / bandwidth - (below + tied + above)
     if unbiased:
