@@ -165,7 +165,7 @@ def other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> 
     """A notice if a method that sees more than the softmax gets logits of another kind than in the fit."""
     sees_constants = any(
         isinstance(part, Affine)
-        and part.matrix.ndim > 0
+        and part.matrix.size > 1
         and isinstance(part.of, Logits)
         and not part.of_log_probabilities  # which have no such constant
         for _, part in calibrator.map_.parts()
