@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant import metrics
-from calibrant.arrays import Array, Marks
+from calibrant.frames import Array, Marks
 from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, resampling, rows
 from calibrant.metrics.comparison import compare
 from calibrant.metrics.inference import calibration_test, confidence_interval

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import hints
-from calibrant.arrays import Array
+from calibrant import inputs
+from calibrant.frames import Array
+from calibrant.inputs import check_choice as check_choice
+from calibrant.inputs import check_count as check_count
+from calibrant.inputs import check_ignore_index as check_ignore_index
+from calibrant.inputs import check_range as check_range
 from calibrant.numerics import accumulation_dtype, at_least_float32, readable, relative_weight, softmax_parts, traced
-from calibrant.options import check_choice as check_choice
-from calibrant.options import check_count as check_count
-from calibrant.options import check_ignore_index as check_ignore_index
-from calibrant.options import check_range as check_range
 from calibrant.torch_private import assert_without_waiting
 
 _warned_of_probabilities = False
@@ -260,7 +260,7 @@ def check_objective(value: object, name: str = "objective") -> None:
 
 def check_logits_and_target(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
     """Raise ``TypeError`` unless both are dense tensors, the logits floating point."""
-    if hint := hints.of_logits(logits):
+    if hint := inputs.hint_for_logits(logits):
         raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
     check_float("logits", logits)
     if not isinstance(target, Tensor):
@@ -394,7 +394,7 @@ def warn_of_probabilities(logits: Tensor, mask: Tensor | None) -> bool:
     rows = logits.detach().numpy() if mask is None else logits.detach().numpy()[mask.numpy()]
     if len(rows) < 8:
         return False
-    if not _warned_of_probabilities and hints.is_distribution(rows):
+    if not _warned_of_probabilities and inputs.sum_to_one(rows):
         _warned_of_probabilities = True
         warnings.warn(
             "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "

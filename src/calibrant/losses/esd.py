@@ -3,7 +3,8 @@
 import numpy as np
 from torch import Tensor
 
-from calibrant.arrays import Array, Marks, tie_bounds_of_array
+from calibrant.arrays import tie_bounds_of_array
+from calibrant.frames import Array, Marks
 from calibrant.losses import checks
 from calibrant.losses.checks import Pairs
 from calibrant.losses.known_gradient import ClosedForm, value_of_row

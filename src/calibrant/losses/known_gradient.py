@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.arrays import Array, Marks
+from calibrant.frames import Array, Marks
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import SMALLEST_ROOT, accumulation_dtype, readable, safe_root, softmax_parts

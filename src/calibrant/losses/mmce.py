@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.arrays import Array, Marks, laplace_sums_of_array
+from calibrant.arrays import laplace_sums_of_array
+from calibrant.frames import Array, Marks
 from calibrant.losses import checks
 from calibrant.losses.checks import Pairs
 from calibrant.losses.known_gradient import ClosedForm, value_of_row

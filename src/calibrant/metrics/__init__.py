@@ -6,7 +6,7 @@ frames or lists; :func:`predictions` has the details. Those of sets of classes t
 
 from typing import Any
 
-from calibrant.hints import InputWarning
+from calibrant.inputs import InputWarning
 from calibrant.metrics.analytic import AnalyticTest, ks_test, kuiper_test, spiegelhalter_test
 from calibrant.metrics.binned import (
     CONVENTIONS,

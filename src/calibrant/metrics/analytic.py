@@ -7,7 +7,7 @@ from typing import Unpack
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.metrics import notebook
 from calibrant.metrics.brownian import exceeds_distance, exceeds_range, upper_tail
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions

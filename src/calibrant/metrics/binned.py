@@ -5,8 +5,8 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array, IndexArray
+from calibrant import inputs
+from calibrant.frames import Array, IndexArray
 from calibrant.metrics.mass import BinTable as BinTable
 from calibrant.metrics.mass import mass_of
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
@@ -116,10 +116,10 @@ class WidthSums:
 
 def rule_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
     """The convention with this name, and its number of bins."""
-    options.check_choice("convention", convention, tuple(CONVENTIONS))
+    inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
     if bins is not None:
-        options.check_count("bins", bins)
+        inputs.check_count("bins", bins)
     return rule, int(rule.bins if bins is None else bins)
 
 
@@ -169,7 +169,7 @@ def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS, split_ties: bo
         split_ties: Cut tie groups in the order given, as most published code does. By default a group stays
             together in the bin its first sample belongs to, and the result does not depend on the order.
     """
-    options.check_count("bins", bins)
+    inputs.check_count("bins", bins)
     return mass_of(given, split_ties).table(bins)
 
 
@@ -223,7 +223,7 @@ def ece(
         >>> round(metrics.ece([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.5
     """
-    options.check_range("norm", norm, low=1)
+    inputs.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE", **given)
     return ece_of(equal_width_bins(data, bins=bins, convention=convention), data.total, norm)
 
@@ -373,7 +373,7 @@ def ece_sweep(
         >>> round(metrics.ece_sweep([0.6, 0.7, 0.8, 0.9], [0, 1, 0, 1]), 4)
         0.25
     """
-    options.check_range("norm", norm, low=1)
+    inputs.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE-sweep", **given)
     return ece_of(swept_bins(data, split_ties=split_ties), data.total, norm)
 

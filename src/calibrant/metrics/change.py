@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant import frames, options
-from calibrant.arrays import Array, IndexArray
+from calibrant import frames, inputs
+from calibrant.frames import Array, IndexArray
 from calibrant.metrics import jackknife, notebook
 from calibrant.metrics.brownian import upper_tail
 from calibrant.metrics.cox import line_and_covariance
@@ -210,7 +210,7 @@ def calibration_over_time(
         >>> print(metrics.calibration_over_time(risk, event, time=day))
         the average gap changes over time (p < 0.001), most likely after 2026-01-20
     """
-    options.check_count("windows", windows)
+    inputs.check_count("windows", windows)
     data = predictions(confidence, correct, minimum=FEWEST, name="calibration_over_time", **given)
     moments = _moments(time, len(data))
     order = np.argsort(moments, kind="stable")

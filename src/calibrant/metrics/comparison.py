@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.metrics import jackknife
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.draws import (

@@ -4,7 +4,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.metrics import notebook
 from calibrant.metrics.passes import part_of
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions

@@ -5,7 +5,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.metrics import notebook
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.verdicts import p_value

@@ -4,8 +4,8 @@ from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array
+from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.metrics import notebook
 from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
 from calibrant.metrics.proper import SMALLEST_PROBABILITY, nll
@@ -69,7 +69,7 @@ def decomposition(
         >>> print(f"{parts.loss:.3f} = {parts.calibration:.3f} + {parts.refinement:.3f}, {parts.recalibration}")
         0.574 = 0.018 + 0.556, isotonic
     """
-    options.check_choice("score", score, ("log_loss", "brier"))
+    inputs.check_choice("score", score, ("log_loss", "brier"))
     data = predictions(confidence, correct, name="the decomposition", **given)
     task = data.task
     if task == "multi-class" and score == "log_loss":

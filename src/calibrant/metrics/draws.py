@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array
+from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.metrics import resampling
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.predictions import Predictions
@@ -22,7 +22,7 @@ ROUNDING = 1e-12
 
 def asked_metric(metric: Chosen, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Metric:
     """The metric of a test or an interval, after a check of its draws and seed."""
-    options.check_count("draws", draws)
+    inputs.check_count("draws", draws)
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
         raise TypeError(f"seed must be a whole number, got {type(seed).__name__}")
     if seed < 0:
@@ -142,4 +142,4 @@ def part_of(progress: Progress | None, part: int, parts: int) -> Progress | None
 
 def check_level(level: float) -> None:
     """Raise ValueError unless a confidence level is between 0 and 1."""
-    options.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+    inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)

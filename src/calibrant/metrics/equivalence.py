@@ -6,8 +6,8 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array
+from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.metrics import notebook
 from calibrant.metrics.inference import confidence_interval
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
@@ -120,7 +120,7 @@ def equivalence(
         >>> found.on_average, found.everywhere
         (True, False)
     """
-    options.check_range("margin", margin, low=0, high=1, open_low=True)
+    inputs.check_range("margin", margin, low=0, high=1, open_low=True)
     data = predictions(confidence, correct, minimum=2, name="equivalence", **given)
     gap = confidence_interval(data, metric="gap", level=level)
     groups = risk_groups(data, level)

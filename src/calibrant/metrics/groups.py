@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant import frames, options
-from calibrant.arrays import Array, IndexArray, Marks
+from calibrant import frames, inputs
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.metrics import notebook
 from calibrant.metrics.binned import ece
 from calibrant.metrics.inference import confidence_interval
@@ -147,7 +147,7 @@ def calibration_by_group(
         >>> [(group.name, group.rejected) for group in found.groups]
         [('south', True), ('north', False)]
     """
-    options.check_count("least", least)
+    inputs.check_count("least", least)
     data = predictions(confidence, correct, minimum=4, name="calibration_by_group", **given)
     members = group_members(groups, len(data))
     judged = {name: rows for name, rows in members.items() if len(rows) >= max(least, 4)}

@@ -5,7 +5,7 @@ from typing import Unpack
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 
 # Cells of [0, 1].

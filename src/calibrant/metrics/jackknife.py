@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, laplace_sums_of_array, tie_bounds_of_array
+from calibrant.arrays import laplace_sums_of_array, tie_bounds_of_array
+from calibrant.frames import Array
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.sorting import weighted_order
 

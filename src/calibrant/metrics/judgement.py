@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.metrics import notebook, resampling
 from calibrant.metrics.analytic import kuiper_test
 from calibrant.metrics.draws import ROUNDING

@@ -5,8 +5,8 @@ from typing import Literal, Unpack
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array
+from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.metrics.passes import part_of
 from calibrant.metrics.predictions import Given, Predictions, Values, predictions
 from calibrant.metrics.sorting import Block
@@ -43,7 +43,7 @@ def mmce_unbiased(
         >>> round(metrics.mmce_unbiased([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.0105
     """
-    options.check_range("bandwidth", bandwidth, low=1e-6)
+    inputs.check_range("bandwidth", bandwidth, low=1e-6)
     data = predictions(confidence, correct, minimum=2, name="MMCE", **given)
     n = data.total
     if bandwidth >= NARROW:
@@ -135,8 +135,8 @@ def skce(
         >>> round(metrics.skce(probabilities=p, target=[0, 0, 1]), 4)
         -0.1994
     """
-    options.check_range("bandwidth", bandwidth, low=1e-6)
-    options.check_choice("estimator", estimator, ("quadratic", "linear"))
+    inputs.check_range("bandwidth", bandwidth, low=1e-6)
+    inputs.check_choice("estimator", estimator, ("quadratic", "linear"))
     checked = predictions(data, minimum=2, name="SKCE", **given)
     probabilities, target = checked.of_classes("SKCE")
     if checked.task == "multi-label":

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, IndexArray
+from calibrant.frames import Array, IndexArray
 from calibrant.metrics import notebook
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.sorting import BLOCK, Keys, ends_of_tie_groups

@@ -7,16 +7,18 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from calibrant import frames, hints
-from calibrant.arrays import Array, IndexArray, Marks
+from calibrant import frames
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import (
     IGNORED,
     Rows,
+    as_numbers,
     checked_weight,
     distributions,
+    doubt,
     in_unit_interval,
-    numbers,
     rows_of,
+    warn,
     zero_one,
 )
 from calibrant.inputs import Values as Values
@@ -269,7 +271,8 @@ def predictions(
             source: Any = sources[named[0]]
             rows = rows_of(named[0], source, value, sample_weight, classes, ignore_index, multi_label)
             made = _from_logits(rows) if logits is not None else _from_probabilities(rows)
-            hints.warn_of_given(named[0], rows.values, made.task == "multi-label")
+            if text := doubt(named[0], rows.values, made.task == "multi-label"):
+                warn(text)
     if made.weight is None and len(made) < minimum:
         raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(made)}")
     if made.weight is not None and made.total < minimum > 1:
@@ -281,7 +284,7 @@ def predictions(
 
 
 def _from_pairs(confidence: Values, correct: Values, sample_weight: Values | None) -> Predictions:
-    z = numbers("confidence", confidence)
+    z = as_numbers("confidence", confidence)
     if z.ndim != 1:
         raise ValueError(f"confidence must have shape (N,), got {z.shape}: pass probabilities= for (N, C)")
     z = in_unit_interval("confidence", z)

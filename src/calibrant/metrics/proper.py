@@ -4,7 +4,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant.arrays import Array, Marks
+from calibrant.frames import Array, Marks
 from calibrant.inputs import IGNORED
 from calibrant.metrics import notebook
 from calibrant.metrics.binned import ConventionName, equal_width_bins

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibrant.arrays import Array, IndexArray
+from calibrant.frames import Array, IndexArray
 from calibrant.metrics.predictions import ROWS, Predictions
 from calibrant.metrics.sorting import TieGroups, weighted_order
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.metrics.binned import ConventionName, rule_of, slots_of
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.sorting import TieGroups

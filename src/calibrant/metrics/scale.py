@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from calibrant import options
+from calibrant import inputs
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
 from calibrant.metrics.columns import Columns
@@ -149,7 +149,7 @@ def statistics_duckdb(
     """
     import duckdb
 
-    options.check_count("bins", bins)
+    inputs.check_count("bins", bins)
     if not re.fullmatch(r"\d+(\.\d+)?\s*([KMGT]i?B|%)", memory_limit.strip(), re.IGNORECASE):
         raise ValueError(f"the memory limit must be a size such as 500MB or 1GB, got {memory_limit!r}")
     where = str(source)
@@ -211,10 +211,10 @@ def statistics_spark(
         import pyspark  # noqa: F401 (only to see whether it is there)
     except ImportError as error:
         raise ImportError('this needs Spark: pip install "calibrant[spark]"') from error
-    options.check_count("bins", bins)
+    inputs.check_count("bins", bins)
     if partitions is not None:
-        options.check_count("partitions", partitions)
-        options.check_range("partitions", partitions, low=2, high=sql.MOST_RANGES)
+        inputs.check_count("partitions", partitions)
+        inputs.check_range("partitions", partitions, low=2, high=sql.MOST_RANGES)
     with _spark(source, session) as spark:
         if isinstance(source, str | Path):
             where = str(source)
@@ -370,7 +370,7 @@ def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | N
         number, unit = limit.split()
         megabytes = float(number) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10, "TiB": 2**20}.get(unit, 0)
         threads = max(1, min(os.cpu_count() or 1, int(megabytes / MEGABYTES_PER_THREAD)))
-    options.check_count("threads", threads)
+    inputs.check_count("threads", threads)
     connection.execute(f"SET threads = {threads}")
 
 

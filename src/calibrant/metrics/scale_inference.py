@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant import options
+from calibrant import inputs
 from calibrant.metrics import resampling, rows
 from calibrant.metrics.analytic import kuiper_of_groups
 from calibrant.metrics.draws import judged, null_of_rows
@@ -54,8 +54,8 @@ def calibration_test(
         seed: Seed of the draws: the same seed gives the same result.
         progress: Called now and then with the number of draws done and ``draws``.
     """
-    options.check_choice("metric", metric, tuple(STATISTICS))
-    options.check_count("draws", draws)
+    inputs.check_choice("metric", metric, tuple(STATISTICS))
+    inputs.check_count("draws", draws)
     cells = merged(found.cells)
     value = STATISTICS[metric](cells)
     observed = float(value(resampling.observed_residuals(cells))[0])
@@ -70,7 +70,7 @@ def gap_interval(found: Statistics, *, level: float = 0.95) -> Interval:
         found: Statistics of the predictions.
         level: Probability with which such intervals should contain the population value.
     """
-    options.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+    inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
     variance = (found.brier_top - found.gap**2) / (found.samples - 1)
     if found.accuracy in (0.0, 1.0):  # the variance of correctness does not show
         z, samples, _ = found.cells
@@ -111,7 +111,7 @@ def judge_classes(found: Statistics, *, draws: int = 1000, seed: int = 0) -> tup
             known.
         seed: Seed of the draws: the same seed gives the same result.
     """
-    options.check_count("draws", draws)
+    inputs.check_count("draws", draws)
     most = max(draws, DRAWS_EACH * len(found.of_classes))
     tests = [_class_test(merged(each.cells), most, seed) for each in found.of_classes]
     corrected = holm([test.p_value for test in tests])

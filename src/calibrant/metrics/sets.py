@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant import frames
-from calibrant.arrays import IndexArray, Marks, is_tensor
+from calibrant.frames import IndexArray, Marks, is_tensor
 from calibrant.inputs import Values, as_array, checked_target
 from calibrant.metrics import notebook
 

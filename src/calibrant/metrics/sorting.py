@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, IndexArray, Marks
+from calibrant.frames import Array, IndexArray, Marks
 
 # uint32 for float32 confidences, uint64 for float64.
 Keys = np.ndarray[tuple[int, ...], np.dtype[np.unsignedinteger[Any]]]

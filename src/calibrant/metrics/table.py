@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibrant import options
+from calibrant import inputs
 from calibrant.metrics import binned, classwise, corp, cumulative, jackknife, kernel, proper, risk_coverage, rows
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.ici import integrated_calibration_index
@@ -88,7 +88,7 @@ def find_metric(metric: Chosen, bins: int | None = None, convention: ConventionN
     """Look up a metric by its key or its function, or wrap a function of the user."""
     table = metrics_table(bins, convention)
     if isinstance(metric, str):
-        options.check_choice("metric", metric, tuple(table))
+        inputs.check_choice("metric", metric, tuple(table))
         return table[metric]
     if not callable(metric):
         raise TypeError(f"metric must be a name or a function of Predictions, got {type(metric).__name__}")

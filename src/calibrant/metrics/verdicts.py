@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from calibrant import options
+from calibrant import inputs
 from calibrant.metrics import notebook
 from calibrant.metrics.table import described
 
@@ -38,7 +38,7 @@ class Tested:
 
     def rejected(self, level: float = 0.05) -> bool:
         """Whether the hypothesis of calibration is rejected at this level."""
-        options.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+        inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
         return self.p_value <= level
 
 

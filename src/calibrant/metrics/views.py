@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, Marks
+from calibrant.frames import Array, Marks
 from calibrant.inputs import IGNORED
 from calibrant.metrics import notebook
 from calibrant.metrics.predictions import Predictions

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from calibrant import frames, hints
+from calibrant import frames, inputs
 from calibrant.frames import class_indices as class_indices
 from calibrant.frames import has_names as has_names
 from calibrant.frames import in_order as in_order
@@ -63,7 +63,7 @@ def plain(logits: Any, target: Any, ignore_index: int | None) -> tuple[Tensor, T
 def _array(value: Any, name: str) -> Array:
     if np.ma.is_masked(value):
         raise ValueError(f"{name} has masked values: pass only the rows that count, or a target of ignore_index")
-    if frames.opened(value) is None and (hint := hints.of_logits(value)):
+    if frames.opened(value) is None and (hint := inputs.hint_for_logits(value)):
         raise TypeError(f"{name} must be a tensor, an array or a data frame, got {type(value).__name__}: {hint}")
     try:
         return frames.as_array(value)

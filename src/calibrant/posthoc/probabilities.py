@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import frames, hints
+from calibrant import frames, inputs
 from calibrant.losses import checks
 from calibrant.numerics import at_least_float32
 from calibrant.posthoc import containers
@@ -52,7 +52,8 @@ def logits_from_probabilities(probabilities: Any) -> Any:
     values = at_least_float32(values)
     if values.dim() == 1 or (values.dim() == 2 and values.shape[1] == 1):
         checks.check_unit_interval("probabilities", values)
-        hints.warn_of_given("probabilities", values.detach().cpu().flatten().numpy(), independent=False)
+        if text := inputs.doubt("probabilities", values.detach().cpu().flatten().numpy()):
+            inputs.warn(text)
         logits = values.clamp_min(TINY).log() - (1 - values).clamp_min_(TINY).log()
     elif values.dim() > 2:
         raise ValueError(

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, IndexArray, Marks
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import IGNORED
 from calibrant.metrics import Interval, confidence_interval
 from calibrant.metrics.binned import ConventionName, ece

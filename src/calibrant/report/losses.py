@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from calibrant.arrays import Array, Marks
+from calibrant.frames import Array, Marks
 from calibrant.inputs import IGNORED
 from calibrant.metrics import Interval
 from calibrant.metrics.predictions import ROWS, Predictions

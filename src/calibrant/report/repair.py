@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.inputs import IGNORED
 from calibrant.metrics import InputWarning, notebook
 from calibrant.metrics.predictions import Predictions, Task
