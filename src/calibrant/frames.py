@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -103,6 +104,22 @@ def made(data: Mapping[str, Sequence[Any]], backend: str | None = None) -> Any:
 
     chosen: Any = installed[0] if backend is None else backend
     return nw.from_dict(data, backend=chosen).to_native()
+
+
+def columns_of(results: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Return a column for each field of results of one data class; of an interval its value and both ends.
+
+    Fields that are other results, such as a test, are left out.
+    """
+    found: dict[str, Sequence[Any]] = {}
+    for field in fields(results[0]):
+        values = [getattr(result, field.name) for result in results]
+        if not is_dataclass(values[0]):
+            found[field.name] = values
+        elif hasattr(values[0], "low"):
+            ends = {"": "value", "_low": "low", "_high": "high"}
+            found |= {field.name + end: [getattr(value, part) for value in values] for end, part in ends.items()}
+    return found
 
 
 def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
