@@ -29,7 +29,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "functional": {"losses"},
         "metrics": {"arrays", "frames", "inputs", "losses", "tables"},
         "posthoc": {"torch_private", "numerics", "frames", "inputs", "losses"},
-        "estimators": {"posthoc"},
+        "sklearn": {"posthoc"},
         "files": {"inputs", "metrics", "tables"},
         "report": {"files", "frames", "inputs", "metrics", "posthoc"},
         "training": {

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrant import estimators, functional, metrics, posthoc, report, training
+    from calibrant import functional, metrics, posthoc, report, sklearn, training
     from calibrant.losses.adafocal import AdaFocalLoss
     from calibrant.losses.avuc import AvUCLoss, SoftAvUCLoss
     from calibrant.losses.brier import BrierLoss
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 # Everything is imported when it is first used: an audit needs no torch, and a training no metrics.
-PARTS = ("estimators", "functional", "metrics", "posthoc", "report", "training")
+PARTS = ("functional", "metrics", "posthoc", "report", "sklearn", "training")
 LOSSES = {
     "AdaFocalLoss": "adafocal",
     "AvUCLoss": "avuc",
@@ -67,11 +67,11 @@ __all__ = [
     "SoftAvUCLoss",
     "SoftBinnedECELoss",
     "WeightedMMCELoss",
-    "estimators",
     "functional",
     "metrics",
     "posthoc",
     "report",
+    "sklearn",
     "training",
 ]
 

@@ -26,7 +26,8 @@ from calibrant.commands.terminal import timed_bar
 from calibrant.files import FileError, read_predictions
 from calibrant.metrics.predictions import Predictions
 from calibrant.posthoc.notices import FitWarning
-from calibrant.report import Audit, audit
+from calibrant.report import audit
+from calibrant.report.audit import Audit
 from calibrant_lab import train as training
 from calibrant_lab.train import resolve, train
 from calibrant_lab.trials import run

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands.terminal import Advance, plain, print_json, print_scores, progress_bar, show_notices
+from calibrant.commands.terminal import (
+    Advance,
+    plain,
+    print_json,
+    print_scores,
+    progress_bar,
+    say,
+    say_path,
+    show_notices,
+)
 from calibrant.files import (
     WRITTEN,
     Array,
@@ -51,12 +60,8 @@ class Calibrated:
     before: Scores | None = None
     after: Scores | None = None
 
-    def write(self, out: Path) -> None:
-        """Write the probabilities, and all other columns of the file."""
-        write_calibrated(out, self.source, self.probabilities)
-
-    def scores(self) -> dict[str, Any]:
-        """Scores as JSON, or null."""
+    def to_dict(self) -> dict[str, Any]:
+        """Scores as plain values; None if there are none."""
         return {
             "before": None if self.before is None else self.before.to_dict(),
             "after": None if self.after is None else self.after.to_dict(),
@@ -64,13 +69,14 @@ class Calibrated:
 
     def show(self, console: Console, out: Path) -> None:
         """Print the scores, and where the probabilities are."""
+        path = str(self.source.path)
         if self.before is not None and self.after is not None:
-            title = f"{plain(str(self.source.path))}: {self.before.title}"
+            title = f"{plain(path)}: {self.before.title}"
             print_scores(console, {"before": self.before, "after": self.after}, title=title)
         else:
             lacks = "has no target" if self.source.labels is None else f"has fewer than {FEWEST} rows"
-            console.print(f"{plain(str(self.source.path))} {lacks}, so there are no scores to show.", highlight=False)
-        console.print(f"Written: {plain(str(out))}", soft_wrap=True, highlight=False)
+            say(console, f"{path} {lacks}, so there are no scores to show.")
+        say_path(console, "Written", out)
 
 
 def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_json: bool) -> None:
@@ -79,24 +85,42 @@ def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_
     with progress_bar("reading") as begin:
         calibrator = _loaded(saved)
         source = read_source(path, names)
-        _check_positive(names.positive, calibrator, source)
-        source = replace(
-            source, notices=(*source.notices, *other_inputs(read_header(saved).get("inputs"), calibrator, source))
-        )
+        known, positive = calibrator.labels_, names.positive
+        if positive is not None and source.names is None and known is not None and str(known[-1]) != positive:
+            raise FileError(
+                path, f"--positive is {positive!r}, but the calibrator was fitted on the values of "
+                f"{known[-1]!r}: leave it out, or give 1 minus the probabilities"
+            )  # fmt: skip
+        source = source.noting(*other_inputs(read_header(saved).get("inputs"), calibrator, source))
         with naming(path):
             logits = logits_of(source)
         done = calibrated(calibrator, source, logits, begin)
         begin("writing")
-        done.write(out)
-    method = type(calibrator).__name__
+        write_calibrated(out, done.source, done.probabilities)
+    method, notices = type(calibrator).__name__, list(source.notices)
     if as_json:
-        notices = list(source.notices)
-        print_json({"method": method, "notices": notices, "calibrator": str(saved), "out": str(out), **done.scores()})
+        print_json({"method": method, "notices": notices, "calibrator": str(saved), "out": str(out), **done.to_dict()})
         return
     console = Console()
-    console.print(f"[bold]{method}[/] from {plain(str(saved))}.", highlight=False)
-    show_notices(console, source.notices)
+    say(console, f"[bold]{method}[/] from {plain(str(saved))}.", markup=True)
+    show_notices(console, notices)
     done.show(console, out)
+
+
+def _loaded(path: Path) -> Calibrator:
+    if not path.exists():
+        raise FileError(path, "no such file")
+    try:
+        with naming(path):
+            found = load(path)
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror or error}") from error
+    if not isinstance(found, Calibrator):
+        what = "sets of classes" if isinstance(found, ConformalClassifier) else "probabilities of several labels"
+        raise FileError(
+            path, f"holds a {type(found).__name__}, which gives {what}: use calibrant.posthoc.load in Python"
+        )
+    return found
 
 
 def output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
@@ -138,16 +162,6 @@ def order_of(calibrator: Calibrator, source: Source) -> list[int] | None:
             source.path, f"its classes are {few(source.names)}, but those of the calibrator {few(known)}{remedy}"
         )
     return [source.names.index(name) for name in known]
-
-
-def _check_positive(positive: str | None, calibrator: Calibrator, source: Source) -> None:
-    """Refuse another class than that of the fit for a column that no label explains."""
-    known = calibrator.labels_
-    if positive is not None and source.names is None and known is not None and str(known[-1]) != positive:
-        raise FileError(
-            source.path, f"--positive is {positive!r}, but the calibrator was fitted on the values of {known[-1]!r}: "
-            "leave it out, or give 1 minus the probabilities"
-        )  # fmt: skip
 
 
 def few(names: tuple[str, ...]) -> str:
@@ -195,21 +209,4 @@ def logits_of(source: Source, fewest: int = 1) -> Array:
     if source.kind == "logits":
         largest = np.finfo(np.float32).max
         return np.clip(source.values, -largest, largest).astype(np.float32, copy=False)
-    assert checked.probabilities is not None  # noqa: S101 (probabilities were given)
-    return np.asarray(logits_from_probabilities(checked.probabilities)).astype(np.float32, copy=False)
-
-
-def _loaded(path: Path) -> Calibrator:
-    if not path.exists():
-        raise FileError(path, "no such file")
-    try:
-        with naming(path):
-            found = load(path)
-    except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror or error}") from error
-    if not isinstance(found, Calibrator):
-        what = "sets of classes" if isinstance(found, ConformalClassifier) else "probabilities of several labels"
-        raise FileError(
-            path, f"holds a {type(found).__name__}, which gives {what}: use calibrant.posthoc.load in Python"
-        )
-    return found
+    return np.asarray(logits_from_probabilities(checked.of_classes("a calibrator")[0])).astype(np.float32, copy=False)

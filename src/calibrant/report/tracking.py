@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from calibrant.frames import as_array, class_indices, has_names
 from calibrant.metrics import Scores, evaluate, predictions
 from calibrant.posthoc import Calibrator, save
-from calibrant.posthoc.containers import as_tensor, class_indices, has_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,7 +130,7 @@ def log_wandb(
 def _tracked(logits: Any, target: Any, calibrator: Calibrator | None) -> Tracked:
     from calibrant.report.figures import reliability_diagram
 
-    values = np.asarray(as_tensor(logits).detach().cpu())
+    values = as_array(logits)
     names = None if calibrator is None or not has_names(target) else calibrator.classes_.tolist()
     labels = target if names is None else class_indices(target, names)
     stages = {"model": predictions(logits=values, target=labels)}

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
-from calibrant.estimators import PredictionCalibrator, RecalibratedClassifierCV
+from calibrant.sklearn import PredictionCalibrator, RecalibratedClassifierCV
 
 GUIDE = Path(__file__).parents[2] / "docs/sklearn.md"
 THREE_CLASSES = "three classes in two columns: the columns must be the classes"

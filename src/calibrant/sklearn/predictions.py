@@ -1,20 +1,18 @@
 """An estimator whose features are a model's logits or probabilities."""
 
+import copy
 from typing import Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from calibrant.estimators.checks import (
-    DEFAULT_METHOD,
-    Array,
-    checked_labels,
-    checked_weights,
-    fit_calibrator,
-    new_calibrator,
-)
-from calibrant.posthoc import Calibrator, logits_from_probabilities
+from calibrant.posthoc import METHODS, Calibrator, logits_from_probabilities
+
+Array = npt.NDArray[Any]
 
 
 class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -35,13 +33,13 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
 
     Attributes:
         classes_: Label of each class, in the order of the probabilities.
-        calibrator_: The fitted calibrator, an ``nn.Module``.
+        calibrator_: The fitted calibrator.
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, if X was a data frame with names.
 
     Example:
         >>> import numpy as np
-        >>> from calibrant.estimators import PredictionCalibrator
+        >>> from calibrant.sklearn import PredictionCalibrator
         >>> logits = np.array([3.0, -3.0] * 500).reshape(-1, 1)  # binary: the logit of class "yes"
         >>> labels = np.array(["yes", "no", "yes", "no", "yes", "no", "no", "yes"] * 125)  # right in three of four
         >>> calibrator = PredictionCalibrator(method="temperature").fit(logits, labels)
@@ -53,7 +51,7 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
 
     def __init__(
         self,
-        method: str | Calibrator = DEFAULT_METHOD,
+        method: str | Calibrator = "auto",
         *,
         inputs: Literal["logits", "probabilities"] = "logits",
         classes: Any = None,
@@ -73,14 +71,14 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         """
         if self.inputs not in ("logits", "probabilities"):
             raise ValueError(f"inputs must be 'logits' or 'probabilities', got {self.inputs!r}")
-        calibrator = new_calibrator(self.method)
+        calibrator = unfitted(self.method)
         values = validate_data(self, X, dtype=np.float64)
         labels = checked_labels(y)
         if len(labels) != len(values):
             raise ValueError(f"X and y must have the same number of samples, got {len(values)} and {len(labels)}")
         weights = checked_weights(sample_weight, len(labels))
         self.classes_ = self._column_labels(labels, values.shape[1])
-        self.calibrator_ = fit_calibrator(calibrator, self._logits(values), labels, weights, self.classes_)
+        self.calibrator_ = fitted_calibrator(calibrator, self._logits(values), labels, weights, self.classes_)
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -90,7 +88,8 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
             X: Logits or probabilities, with the columns of those in ``fit``.
         """
         check_is_fitted(self)
-        return self.calibrator_.predict_proba(self._logits(validate_data(self, X, dtype=np.float64, reset=False)))
+        logits = self._logits(validate_data(self, X, dtype=np.float64, reset=False))
+        return np.asarray(self.calibrator_.predict_proba(logits))
 
     def predict(self, X: Any) -> Array:
         """Return the label of the most likely class of each sample, ``(N,)``.
@@ -110,16 +109,15 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         return self.predict_proba(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:  # noqa: ARG002 (the interface of transformers)
-        """Return the labels of the classes as strings: the columns of what ``transform`` returns.
-
-        Args:
-            input_features: Not used.
-        """
+        """Return the labels of the classes as strings: the columns of what ``transform`` returns."""
         check_is_fitted(self)
         return np.array([str(label) for label in self.classes_], dtype=object)
 
     def _logits(self, values: Array) -> Array:
-        return values if self.inputs == "logits" else logits_from_probabilities(_both(values))
+        if self.inputs == "logits":
+            return values
+        both = np.hstack((1 - values, values)) if values.shape[1] == 1 else values
+        return np.asarray(logits_from_probabilities(both))
 
     def _column_labels(self, labels: Array, columns: int) -> Array:
         count = max(2, columns)
@@ -146,6 +144,55 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         )
 
 
-def _both(probabilities: Array) -> Array:
-    """Return a column for each of two classes if there is only that of the second."""
-    return np.hstack((1 - probabilities, probabilities)) if probabilities.shape[1] == 1 else probabilities
+def unfitted(method: str | Calibrator) -> Calibrator:
+    """A calibrator to fit: one of the named method, or a copy of the given one."""
+    if isinstance(method, Calibrator):
+        return copy.deepcopy(method)
+    if not isinstance(method, str) or method not in METHODS:
+        hint = ': did you mean "platt"?' if isinstance(method, str) and method == "sigmoid" else ""
+        raise ValueError(
+            f"method must be a calibrator of calibrant.posthoc or one of {', '.join(METHODS)}, got {method!r}{hint}"
+        )
+    return METHODS[method]()
+
+
+def fitted_calibrator(
+    calibrator: Calibrator, logits: Array, labels: Array, weights: Array | None, classes: Array
+) -> Calibrator:
+    """Fit a calibrator on ``(N, C)`` logits and labels among ``classes``, one for each column."""
+    # Labels that are indices of columns are the calibrator's default.
+    indices = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
+    return calibrator.fit(
+        logits, labels, sample_weight=weights, ignore_index=None, classes=None if indices else classes.tolist()
+    )
+
+
+def checked_labels(y: Any) -> Array:
+    """Labels as an array ``(N,)`` of at least two classes."""
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None")
+    labels: Array = column_or_1d(y, warn=True)
+    if len(labels) == 0:
+        raise ValueError("y has 0 samples: pass at least one for each class")
+    check_classification_targets(labels)
+    kind = type_of_target(labels)
+    if kind not in ("binary", "multiclass"):
+        raise ValueError(f"y must hold one class for each sample, got {kind} labels: calibrate every output by itself")
+    if (labels == labels[0]).all():
+        raise ValueError(f"y must have at least 2 classes, got 1 class: {labels[0]!r}")
+    return labels
+
+
+def checked_weights(sample_weight: Any, samples: int) -> Array | None:
+    """Weights as an array ``(N,)`` in float64, or None."""
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.ndim != 1:
+        raise ValueError(f"sample_weight must be 1D, got shape {weights.shape}: pass one number for each sample")
+    check_consistent_length(weights, np.empty(samples))
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise ValueError("sample_weight must be finite and not negative: pass 0 to leave a sample out")
+    if not (weights > 0).any():
+        raise ValueError("Sample weights must contain at least one non-zero number, got none: pass positive weights")
+    return weights

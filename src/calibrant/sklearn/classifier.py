@@ -1,10 +1,14 @@
 """A classifier with calibrated probabilities, fitted in folds."""
 
+import math
 import numbers
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import log_softmax, logsumexp
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
@@ -14,17 +18,11 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from calibrant.estimators.checks import (
-    DEFAULT_METHOD,
-    Array,
-    as_copies,
-    checked_labels,
-    checked_weights,
-    fit_calibrator,
-    new_calibrator,
-)
-from calibrant.estimators.scores import CalibratedModel, Scorer, rows_of, scale_of
-from calibrant.posthoc import Calibrator, FitWarning
+from calibrant.posthoc import Calibrator, FitWarning, logits_from_probabilities
+from calibrant.sklearn.predictions import Array, checked_labels, checked_weights, fitted_calibrator, unfitted
+
+# Decision values are scaled down to this, as scikit-learn does: e^-30 is a probability that float64 can tell from 0.
+LARGEST_DECISION = 30.0
 
 
 class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
@@ -62,7 +60,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         >>> from sklearn.datasets import load_digits
         >>> from sklearn.metrics import log_loss
         >>> from sklearn.naive_bayes import GaussianNB
-        >>> from calibrant.estimators import RecalibratedClassifierCV
+        >>> from calibrant.sklearn import RecalibratedClassifierCV
         >>> X, y = load_digits(return_X_y=True)
         >>> plain = GaussianNB().fit(X[:1000], y[:1000])
         >>> better = RecalibratedClassifierCV(GaussianNB(), method="temperature").fit(X[:1000], y[:1000])
@@ -74,7 +72,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         self,
         estimator: Any,
         *,
-        method: str | Calibrator = DEFAULT_METHOD,
+        method: str | Calibrator = "auto",
         cv: Any = None,
         ensemble: bool = True,
         n_jobs: int | None = None,
@@ -103,21 +101,20 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
             raise ValueError(
                 'cv="prefit" is not supported: wrap the fitted classifier in sklearn.frozen.FrozenEstimator instead'
             )
-        new_calibrator(self.method)  # a wrong method is reported before anything is trained
+        unfitted(self.method)  # a wrong method is reported before anything is trained
         X, y = indexable(X, y)
         labels = checked_labels(y)
         weights = checked_weights(sample_weight, len(labels))
         kept = np.arange(len(labels)) if weights is None else np.flatnonzero(weights)
         checked_labels(labels[kept])
-        copies = as_copies(weights)
         frozen = isinstance(self.estimator, FrozenEstimator)
         self.classes_ = _all_classes(labels, self.estimator.classes_ if frozen else None)
         if frozen:
-            scorer = Scorer(self.estimator, self.classes_, len(kept))
-            part = scorer, scorer.scores(X if len(kept) == len(labels) else rows_of(X, kept))
-            self.calibrated_classifiers_ = [self._calibrated(scorer, [part], labels[kept], _some(copies, kept))]
+            scorer = _Scorer(self.estimator, self.classes_, len(kept))
+            part = scorer, scorer.scores(X if len(kept) == len(labels) else _rows(X, kept))
+            self.calibrated_classifiers_ = [self._calibrated(scorer, [part], labels, weights, kept)]
         else:
-            self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, copies, kept, fit_params)
+            self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, kept, fit_params)
         self._report()
         first = self.calibrated_classifiers_[0].estimator
         for name in ("n_features_in_", "feature_names_in_"):
@@ -160,14 +157,8 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return tags
 
     def _fit_folds(
-        self,
-        X: Any,
-        labels: Array,
-        weights: Array | None,
-        copies: Array | None,
-        kept: Array,
-        fit_params: dict[str, Any],
-    ) -> list[CalibratedModel]:
+        self, X: Any, labels: Array, weights: Array | None, kept: Array, fit_params: dict[str, Any]
+    ) -> "list[CalibratedModel]":
         to_estimator, to_splitter = self._routed(weights, fit_params)
         splits = self._splits(X, labels, kept, to_splitter)
         folds = Parallel(n_jobs=self.n_jobs)(
@@ -176,28 +167,34 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         )
         tests = [test for _, test in splits]
         if self.ensemble:
-            return [
-                self._calibrated(fold[0], [fold], labels[test], _some(copies, test))
-                for fold, test in zip(folds, tests, strict=True)
-            ]
+            parts = zip(folds, tests, strict=True)
+            return [self._calibrated(fold[0], [fold], labels, weights, test) for fold, test in parts]
         order = np.concatenate(tests)
         if not np.array_equal(np.sort(order), kept):
             raise ValueError(
                 "ensemble=False needs folds that hold every sample exactly once: use such a cv, as KFold is, or "
                 "ensemble=True"
             )
-        final = _fitted(clone(self.estimator), X, labels, kept, to_estimator, self.classes_)
-        return [self._calibrated(final, folds, labels[order], _some(copies, order))]
+        final = _trained(clone(self.estimator), X, labels, kept, to_estimator, self.classes_)
+        return [self._calibrated(final, folds, labels, weights, order)]
 
     def _calibrated(
-        self, scorer: Scorer, parts: list[tuple[Scorer, Array]], labels: Array, weights: Array | None
-    ) -> CalibratedModel:
-        """Fit a calibrator for one classifier on scores of it, or of others that were trained like it."""
-        scale = scale_of([of for of, _ in parts], [scores for _, scores in parts])
+        self,
+        scorer: "_Scorer",
+        parts: "list[tuple[_Scorer, Array]]",
+        labels: Array,
+        weights: Array | None,
+        rows: Array,
+    ) -> "CalibratedModel":
+        """Fit a calibrator for one classifier on scores of these rows by it, or by others that were trained like it."""
+        scale = _scale([of for of, _ in parts], [scores for _, scores in parts])
         logits = np.concatenate([of.logits(scores, scale) for of, scores in parts])
+        if weights is not None:
+            # With a mean below 1, as if they sum to 1, they cannot be numbers of copies: a prior would outweigh them.
+            weights = (weights / min(1.0, float(weights[weights > 0].mean())))[rows]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # those of all folds are reported together
-            calibrator = fit_calibrator(new_calibrator(self.method), logits, labels, weights, self.classes_)
+            calibrator = fitted_calibrator(unfitted(self.method), logits, labels[rows], weights, self.classes_)
         return CalibratedModel(scorer, calibrator, scale)
 
     def _report(self) -> None:
@@ -235,11 +232,8 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
             # A splitter may know the samples by their places, so that it has to see all of them.
             splits = list(check_cv(cv, labels, classifier=True).split(X, labels, **metadata))
             return [
-                (
-                    _among(train, kept, labels, f"fold {number} of {len(splits)} has no training sample"),
-                    _among(test, kept, labels, f"fold {number} of {len(splits)} has no test sample"),
-                )
-                for number, (train, test) in enumerate(splits, 1)
+                (_among(kept, train, len(labels), "training"), _among(kept, test, len(labels), "test"))
+                for train, test in splits
             ]
         labels = labels[kept]
         wanted, most = int(cv), int(np.unique(labels, return_counts=True)[1].max())
@@ -259,40 +253,120 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return [(kept[train], kept[test]) for train, test in splits]
 
 
+@dataclass
+class _Scorer:
+    """A fitted classifier that gives logits of all classes, including those that it was not trained on."""
+
+    estimator: Any
+    classes: Array  # sorted labels of all classes
+    samples: int  # number of samples that the classifier was trained on
+
+    def scores(self, x: Any) -> Array:
+        """Log-probabilities, or decision values of an arbitrary unit; a column for each class of the classifier."""
+        if not hasattr(self.estimator, "predict_proba"):
+            if not hasattr(self.estimator, "decision_function"):
+                raise TypeError(
+                    f"{type(self.estimator).__name__} has neither predict_proba nor decision_function: "
+                    "use a classifier that has one of them"
+                )
+            return self._checked("decision_function", _decision_values(self.estimator, x))
+        predicted = np.asarray(self.estimator.predict_proba(x))
+        limit = math.sqrt(np.finfo(predicted.dtype).eps) if predicted.dtype.kind == "f" else 0.0
+        probabilities = self._checked("predict_proba", predicted.astype(np.float64))
+        if probabilities.shape[1] == 1:  # of one class, as in a fold that lacks the others, it is always certain
+            return np.zeros_like(probabilities)
+        scores = np.asarray(logits_from_probabilities(probabilities))
+        # Near 0, many classifiers have 1 - p with few digits or none; their decision values are exact there.
+        saturated = np.flatnonzero((probabilities < limit).any(1))
+        if len(saturated) and hasattr(self.estimator, "decision_function"):
+            decision = _decision_values(self.estimator, _rows(x, saturated))
+            if decision.shape == (len(saturated), scores.shape[1]):
+                exact = log_softmax(decision, axis=1)
+                same = (np.abs(np.exp(exact) - probabilities[saturated]) < limit).all(1)
+                scores[saturated[same]] = exact[same]
+        return scores
+
+    def logits(self, scores: Array, scale: float) -> Array:
+        """Finite logits with a column for every class, ``(N, C)``.
+
+        Classes that the classifier was not trained on share a probability of 1 / (n + 1) for its n training samples:
+        none of them was of such a class.
+        """
+        logits = scores / scale
+        places = np.searchsorted(self.classes, self.estimator.classes_)
+        absent = len(self.classes) - len(places)
+        result = np.empty((len(logits), len(self.classes)))
+        if absent:
+            result[:] = logsumexp(logits, axis=1, keepdims=True) - math.log(self.samples * absent)
+        result[:, places] = logits
+        return result
+
+    def _checked(self, method: str, values: Array) -> Array:
+        expected = len(self.estimator.classes_)
+        if values.ndim != 2 or values.shape[1] != expected:
+            raise ValueError(
+                f"{method} of {type(self.estimator).__name__} has shape {values.shape} for {expected} classes: "
+                "use a classifier with one column for each class, for example decision_function_shape='ovr' of SVC"
+            )
+        return values
+
+
+@dataclass
+class CalibratedModel:
+    """A fitted classifier and the calibrator of its predictions."""
+
+    scorer: _Scorer
+    calibrator: Calibrator
+    scale: float
+
+    @property
+    def estimator(self) -> Any:
+        """The fitted classifier."""
+        return self.scorer.estimator
+
+    def predict_proba(self, x: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``."""
+        logits = self.scorer.logits(self.scorer.scores(x), self.scale)
+        return np.asarray(self.calibrator.predict_proba(logits))
+
+
+def _decision_values(estimator: Any, x: Any) -> Array:
+    """Decision values with a column for each of two classes too."""
+    values = np.asarray(estimator.decision_function(x), dtype=np.float64)
+    return np.stack((np.zeros_like(values), values), axis=1) if values.ndim == 1 else values
+
+
+def _scale(scorers: Sequence[_Scorer], scores: Sequence[Array]) -> float:
+    """What the scores of classifiers of one kind are divided by: 1 for log-probabilities."""
+    if hasattr(scorers[0].estimator, "predict_proba"):
+        return 1.0
+    return max(1.0, max(float(np.abs(part).max()) for part in scores) / LARGEST_DECISION)
+
+
 def _fold(
     estimator: Any, X: Any, labels: Array, train: Array, test: Array, metadata: dict[str, Any], classes: Array
-) -> tuple[Scorer, Array]:
+) -> tuple[_Scorer, Array]:
     """Train a classifier without a fold, and score the fold."""
-    scorer = _fitted(estimator, X, labels, train, metadata, classes)
-    return scorer, scorer.scores(rows_of(X, test))
+    scorer = _trained(estimator, X, labels, train, metadata, classes)
+    return scorer, scorer.scores(_rows(X, test))
 
 
-def _fitted(estimator: Any, X: Any, labels: Array, train: Array, metadata: dict[str, Any], classes: Array) -> Scorer:
+def _trained(estimator: Any, X: Any, labels: Array, train: Array, metadata: dict[str, Any], classes: Array) -> _Scorer:
     """Train a classifier on some samples."""
     if not np.array_equal(train, np.arange(len(labels))):
         metadata = {
-            name: rows_of(value, train) if _samples_in(value) == len(labels) else value
+            name: _rows(value, train) if _samples_in(value) == len(labels) else value
             for name, value in metadata.items()
         }
-        X, labels = rows_of(X, train), labels[train]
-    return Scorer(estimator.fit(X, labels, **metadata), classes, len(labels))
+        X, labels = _rows(X, train), labels[train]
+    return _Scorer(estimator.fit(X, labels, **metadata), classes, len(labels))
 
 
-def _some(values: Array | None, indices: Array) -> Array | None:
-    return None if values is None else values[indices]
-
-
-def _among(indices: Any, kept: Array, labels: Array, problem: str) -> Array:
-    """Those of the indices that are kept, in their order; raise ``ValueError`` if there are none."""
-    chosen = np.zeros(len(labels), dtype=bool)
-    chosen[kept] = True
-    found: Array = np.asarray(indices)
-    if found.dtype == bool:
-        found = np.flatnonzero(found)
-    found = found[chosen[found]]
-    if len(found) == 0:
-        raise ValueError(f"{problem} of positive weight: use another cv, or leave out samples of weight 0")
-    return found
+def _rows(data: Any, indices: Array) -> Any:
+    """Some rows of an array, a sparse matrix, a data frame or a list."""
+    if hasattr(data, "iloc"):
+        return data.iloc[indices]
+    return data[indices] if hasattr(data, "shape") else [data[index] for index in indices]
 
 
 def _samples_in(value: Any) -> int | None:
@@ -304,15 +378,28 @@ def _samples_in(value: Any) -> int | None:
     return len(value) if hasattr(value, "__len__") else None
 
 
+def _among(kept: Array, indices: Any, samples: int, what: str) -> Array:
+    """Those of the indices that are kept, in their order; an error if there are none."""
+    found: Array = np.asarray(indices)
+    if found.dtype == bool:
+        found = np.flatnonzero(found)
+    found = found[np.isin(np.arange(samples), kept)[found]]
+    if len(found) == 0:
+        raise ValueError(
+            f"a fold has no {what} sample of positive weight: use another cv, or leave out samples of weight 0"
+        )
+    return found
+
+
 def _all_classes(labels: Array, known: Array | None) -> Array:
     """Sorted labels of the samples, and of the classifier if it is fitted already."""
     classes = np.unique(labels)
-    if known is not None:
-        known = np.asarray(known)
-        if (known.dtype.kind in "OU") != (classes.dtype.kind in "OU"):
-            raise ValueError(
-                f"y holds labels such as {classes[0]!r}, but the frozen estimator has classes such as {known[0]!r}: "
-                "pass the labels that it was trained on"
-            )
-        classes = np.union1d(classes, known)
-    return classes
+    if known is None:
+        return classes
+    known = np.asarray(known)
+    if (known.dtype.kind in "OU") != (classes.dtype.kind in "OU"):
+        raise ValueError(
+            f"y holds labels such as {classes[0]!r}, but the frozen estimator has classes such as {known[0]!r}: "
+            "pass the labels that it was trained on"
+        )
+    return np.union1d(classes, known)
