@@ -156,7 +156,7 @@ def test_columns_are_matched_by_the_names_of_the_classes(folder: Path, capsys: p
     scores = []
     for name in ("right.csv", "swapped.csv"):
         assert run("apply", name, "--calibrator", SAVED, "--json") == 0
-        scores.append(json.loads(capsys.readouterr().out)["after"]["scores"]["nll"]["value"])
+        scores.append(json.loads(capsys.readouterr().out)["after"]["scores"]["log_loss"]["value"])
     assert scores[0] == pytest.approx(scores[1], rel=1e-6)
     right, swapped = (Path(f"{name}-calibrated.csv").read_text().splitlines() for name in ("right", "swapped"))
     assert right[0] == "label,probabilities_ant,probabilities_bee"

@@ -44,7 +44,7 @@ def test_every_method_writes_probabilities_that_are_better(
     found = json.loads(capsys.readouterr().out)
     written = read_predictions(folder / "test-calibrated.npz")
     assert found["out"] == "test-calibrated.npz"
-    assert found["after"]["scores"]["nll"]["value"] == pytest.approx(metrics.evaluate(written).nll, rel=1e-6)
+    assert found["after"]["scores"]["log_loss"]["value"] == pytest.approx(metrics.evaluate(written).log_loss, rel=1e-6)
     assert found["after"]["scores"]["ece"]["value"] < found["before"]["scores"]["ece"]["value"]
     assert np.array_equal(np.asarray(written.target), sample(300, 2)[1])
 

@@ -14,7 +14,7 @@ import pytest
 
 from calibrant import metrics, report
 from calibrant.files import FileError
-from calibrant.metrics.comparison import compare
+from calibrant.metrics.compare import compare
 from calibrant.report.page import not_compared, number, render
 from tests.report.data import EDGE_CASES, classifier, confidences
 
@@ -164,7 +164,7 @@ def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -
         assert entry.convention in texts
     assert found.repair is not None
     assert found.repair.description in texts
-    assert f"{found.repair.scores.nll:.4f}" in texts
+    assert f"{found.repair.scores.log_loss:.4f}" in texts
     assert any("30 data sets" in text and "seed 4" in text and "500 samples" in text for text in texts)
 
 

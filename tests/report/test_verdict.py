@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from calibrant import metrics, report
-from calibrant.metrics import Scores
+from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.verdicts import p_value
+from calibrant.metrics.tests import p_value
 from calibrant.report.audit import Audit
 from calibrant.report.page import render
 from calibrant.report.statistics import largest_gap_by_chance

@@ -31,8 +31,9 @@ from calibrant.files import (
     refuse_overwriting,
     write_calibrated,
 )
-from calibrant.metrics import InputWarning, Scores, predictions
+from calibrant.metrics import InputWarning, predictions
 from calibrant.metrics.columns import Columns
+from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import (
     Calibrator,
     ConformalClassifier,

@@ -479,8 +479,9 @@ def classwise_errors(given: Predictions, *, bins: int | None = None, convention:
         convention: As in :func:`calibrant.metrics.ece`.
     """
     gaps, totals = classwise_gaps(given, *convention_of(convention, bins))
-    errors: Array = np.abs(gaps).sum(1)
-    return np.divide(errors, totals, out=np.full(len(totals), np.nan), where=totals > 0)
+    errors: Array = np.full(len(totals), np.nan)
+    np.divide(np.abs(gaps).sum(1), totals, out=errors, where=totals > 0)
+    return errors
 
 
 def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Array, Array]:

@@ -108,7 +108,7 @@ def calibration_change(before: Predictions, after: Predictions) -> Change:
     esd = [esd_jackknife(one) for one in sets]
     grown, spread = esd[1].value - esd[0].value, math.hypot(*(one.spread for one in esd))
     worse = upper_tail(grown / spread) if spread > 0 else float(grown <= 0)
-    return Change(*gaps, moved, found.low, found.high, changed, esd[0].value, esd[1].value, worse)
+    return Change(gaps[0], gaps[1], moved, found.low, found.high, changed, esd[0].value, esd[1].value, worse)
 
 
 @dataclass(frozen=True)

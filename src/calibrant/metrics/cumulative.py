@@ -78,7 +78,8 @@ def esd_rows(ties: Ties) -> RowStatistic:
 
     def value(residual: Array) -> Array:
         total = _products(samples, residual, residual.cumsum(1)) - np.einsum("ij,j->i", residual, slope)
-        return (total - constant) / (n * (n - 1) * (n - 2))
+        found: Array = (total - constant) / (n * (n - 1) * (n - 2))
+        return found
 
     return value
 

@@ -241,6 +241,6 @@ def _largest(data: Predictions, members: Any) -> float:
     for group in members:
         chosen = np.sort(place[group][place[group] >= 0])
         values = rows.confidence[chosen]
-        ends = np.append(values[1:] != values[:-1], np.ones(len(values) > 0, dtype=bool))
+        ends = np.append(values[1:] != values[:-1], True)[: len(values)]
         largest = max(largest, float(np.ptp(np.append(0.0, residual[chosen].cumsum()[ends]))))
     return largest / data.total

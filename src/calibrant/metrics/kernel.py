@@ -96,7 +96,8 @@ def mmce_rows(ties: Ties, bandwidth: float = 0.4) -> RowStatistic:
 
     def value(residual: Array) -> Array:
         total = _products(residual, residual * up, up) - np.einsum("ij,j->i", residual, slope)
-        return (total - constant) / (n * (n - 1))
+        found: Array = (total - constant) / (n * (n - 1))
+        return found
 
     return value
 

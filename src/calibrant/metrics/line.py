@@ -13,8 +13,8 @@ from calibrant.metrics.tests import p_value
 # Probabilities nearer to 0 and 1 count as this: near 1, float32 knows no smaller distance.
 NEAREST = 1e-7
 NEWTON_STEPS = 100
-# Below this gain in log-likelihood by sample, Newton's next step has converged to the last digits.
-SMALL_GAIN = 1e-13
+# Gains in log-likelihood by sample: below the first, Newton's full steps converge; below the second, they have.
+SMALL_GAIN, NO_GAIN = 1e-13, 1e-22
 
 
 class CalibrationLine(NamedTuple):
@@ -131,9 +131,12 @@ def _fitted(design: Array, offset: Array, samples: Array, right: Array) -> tuple
             step = np.linalg.solve(information, gradient)
         except np.linalg.LinAlgError:
             break
-        if float(gradient @ step) < SMALL_GAIN * samples.sum():
-            return found + step, np.linalg.inv(information)
-        size = 1.0
+        gain, size = float(gradient @ step) / samples.sum(), 1.0
+        if gain < NO_GAIN:
+            return found, np.linalg.inv(information)
+        if gain < SMALL_GAIN:
+            found = found + step
+            continue
         while (new := _likelihood((found + size * step) @ design + offset, samples, right)) < value and size > 1e-6:
             size /= 2
         found, value = found + size * step, new

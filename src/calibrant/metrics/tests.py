@@ -166,7 +166,7 @@ def test_against_draws(measure: Metric, observed: float, null: Array) -> Calibra
     return CalibrationTest(measure.key, observed, p_value, draws, float(null.mean()), float(np.quantile(null, 0.95)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Judgement:
     """Test of one view.
 
@@ -222,8 +222,15 @@ def judge(
         >>> [(str(each.view), each.rejected) for each in found[1:]]
         [('probability of class 0', True), ('probability of class 1', True), ('probability of class 2', False)]
     """
-    data = predictions(given, minimum=3, name="judge")
-    found = views(data)
+    found = views(predictions(given, minimum=3, name="judge"))
+    return judge_views(found, draws=draws, seed=seed, progress=progress, early=early)
+
+
+def judge_views(
+    found: Sequence[View], *, draws: int, seed: int, progress: Progress | None = None, early: bool = False
+) -> tuple[Judgement, ...]:
+    """The tests of :func:`judge` of these views."""
+    inputs.check_count("draws", draws)
     family = [view for view in found if view.kind in ("class", "label")]
     tests = []
     for done, view in enumerate(found, 1):

@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 
-from calibrant.metrics.verdicts import p_value
+from calibrant.metrics.tests import p_value
 
 MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")

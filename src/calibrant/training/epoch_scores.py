@@ -8,7 +8,6 @@ from torch import Tensor
 
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification, Pairs
-from calibrant.metrics.binned import ece_of
 from calibrant.metrics.streaming import StreamingECE
 
 # Number of batches that are summed up together, so that there is hardly any waiting for an accelerator.
@@ -59,7 +58,7 @@ class EpochScores(StreamingECE):
         if samples == 0:
             return {}
         accuracy = float(table.right.sum()) / samples
-        scores = {"loss": loss / samples, "accuracy": accuracy, "ece": ece_of(table, samples)}
+        scores = {"loss": loss / samples, "accuracy": accuracy, "ece": table.error()}
         return scores | ({"objective": objective / batches, "silent": silent / batches} if batches else {})
 
     def counted(self) -> int:
