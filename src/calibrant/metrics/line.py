@@ -14,7 +14,7 @@ from calibrant.metrics.tests import p_value
 NEAREST = 1e-7
 NEWTON_STEPS = 100
 # Gains in log-likelihood by sample: below the first, Newton's full steps converge; below the second, they have.
-SMALL_GAIN, NO_GAIN = 1e-13, 1e-22
+SMALL_GAIN, NO_GAIN = 1e-13, 1e-27
 
 
 class CalibrationLine(NamedTuple):
