@@ -5,10 +5,10 @@ from :func:`logit_rows`, and :func:`in_container` gives a result the container a
 checked by ``check_range``, ``check_count`` and ``check_choice``. Nothing here needs torch.
 """
 
-import numbers
 import sys
 import warnings
 from collections.abc import Mapping, Sequence, Sized
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,7 +58,7 @@ def check_range(
     name: str, value: float, *, low: float, high: float = 1e12, open_low: bool = False, open_high: bool = False
 ) -> float:
     """Return the number ``value`` as a float; raise unless it lies in the interval."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if not ((value > low if open_low else value >= low) and (value < high if open_high else value <= high)):
         above = f"above {low:g}" if open_low else f"at least {low:g}"
@@ -68,7 +68,7 @@ def check_range(
 
 def check_count(name: str, value: int, low: int = 1) -> int:
     """Return the count ``value``; raise unless it is a whole number up to a million, or at least ``low`` = 0."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
     if value < low or (low and value > 10**6):
         raise ValueError(f"{name} must be at least {low}{' and at most 1000000' if low else ''}, got {value}")
@@ -77,7 +77,7 @@ def check_count(name: str, value: int, low: int = 1) -> int:
 
 def check_ignore_index(value: int | None) -> int | None:
     """Return the label ``value``; raise unless it is a whole number or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral)):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise TypeError(f"ignore_index must be a whole number or None, got {value!r}")
     if value is not None and not -(2**63) <= value < 2**63:
         raise ValueError(f"ignore_index must fit in 64 bits, got {value}")
@@ -166,13 +166,13 @@ def as_array(name: str, value: Values) -> Marks:
 
 def _as_numbers(array: Marks) -> Array | None:
     """An array of Python objects that are all numbers or missing, in float64; else None."""
-    if not all(value is None or isinstance(value, numbers.Real) for value in array.ravel().tolist()):
+    if not all(value is None or isinstance(value, Real) for value in array.ravel().tolist()):
         return None
     found: Array = array.astype(np.float64)
     return found
 
 
-def as_numbers(name: str, value: Values) -> Array:
+def numbers(name: str, value: Values) -> Array:
     """The same in float32 or float64; half precision has too few digits for a confidence."""
     array = as_array(name, value)
     exact = {"float16": np.float32, "float32": np.float32}.get(array.dtype.name, np.float64)
@@ -257,7 +257,7 @@ def rows_of(
         multi_label: Whether each class is a label of its own; None to decide by the target.
     """
     check_ignore_index(ignore_index)
-    values = as_numbers(name, given)
+    values = numbers(name, given)
     if values.ndim == 0:
         raise ValueError(f"{name} must have shape (N, C), (N, C, d1, ...) or (N,), got a number")
     binary = values.ndim == 1 or values.shape[1] == 1
@@ -354,7 +354,7 @@ def logit_rows(given: Any, labels: Sequence[Any] | None = None) -> Any:
             raise TypeError(f"logits must be floating point, got {given.dtype}: call logits.float()")
         values: Any = given.float() if given.itemsize < 4 else given
     else:
-        values = finite_logits(as_numbers("logits", frames.in_order(given, labels)))
+        values = finite_logits(numbers("logits", frames.in_order(given, labels)))
     if values.ndim == 0 or (values.ndim > 1 and values.shape[1] == 0):
         raise ValueError(
             f"logits must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(values.shape)}: pass a batch of "

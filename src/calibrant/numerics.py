@@ -1,10 +1,11 @@
-"""Numerical methods: tie groups, the Laplace-kernel form, safe roots and logarithms.
+"""Numerical methods of the losses: tie groups, known gradients, safe roots and logarithms.
 
-Everything here is plain differentiable torch, so that autograd gives exact first and second derivatives,
-and ``torch.compile`` and ``torch.func`` see through it.
+Everything here is differentiable torch, so that second derivatives are exact too, and ``torch.compile`` and
+``torch.func`` see through it.
 """
 
-import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,10 @@ PLAIN = (Tensor, torch.nn.Parameter)
 # Roots below this count as 0: near 0 their slope grows without bound, and a value that small is
 # rounding, not miscalibration.
 SMALLEST_ROOT = 1e-8
+# Up to so many samples a binary search for each of them is the faster way to find ties.
+FEW = 1024
+# Maps confidences ``(..., N)`` to values ``(...)``, and to their gradient.
+Kernel = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def traced() -> bool:
@@ -58,10 +63,14 @@ def tie_bounds(ascending: Tensor) -> tuple[Tensor, Tensor]:
         >>> tie_bounds(torch.tensor([0.2, 0.5, 0.5, 0.9]))
         (tensor([0, 1, 1, 3]), tensor([0, 2, 2, 3]))
     """
-    values = ascending.detach().contiguous()
-    first = torch.searchsorted(values, values)
-    last = torch.searchsorted(values, values, right=True) - 1
-    return first, last
+    values, end = ascending.detach().contiguous(), ascending.shape[-1] - 1
+    if end < FEW:
+        return torch.searchsorted(values, values), torch.searchsorted(values, values, right=True) - 1
+    index = torch.arange(end + 1, device=values.device)
+    differs = values[..., 1:] != values[..., :-1]
+    starts = F.pad(torch.where(differs, index[1:], 0), (1, 0))
+    ends = F.pad(torch.where(differs, index[:-1], end), (0, 1), value=end)
+    return starts.cummax(-1).values, ends.flip(-1).cummin(-1).values.flip(-1)
 
 
 def exclusive_cumsum(values: Tensor) -> Tensor:
@@ -72,88 +81,32 @@ def exclusive_cumsum(values: Tensor) -> Tensor:
     return F.pad(values.cumsum(-1), (1, 0))
 
 
-def laplace_quadratic_form(position: Tensor, weight: Tensor, bandwidth: float) -> Tensor:
-    r"""Exact :math:`\sum_{ij} w_i w_j \exp(-|x_i - x_j| / \phi)` in :math:`O(N \log N)`.
+def with_known_gradient(kernel: Kernel, confidence: Tensor) -> Tensor:
+    """Return the value of a kernel, with the gradient that it computes beside it.
 
-    Sorted, the kernel factorises into :math:`e^{-x_i/\phi} e^{x_j/\phi}` for :math:`x_j < x_i`, so
-    one prefix sum serves all pairs. Pairs of tied positions are summed separately, with a constant
-    kernel of 1: the slope of :math:`|\cdot|` at 0 is 0, and autograd must not see their positions.
-
-    Args:
-        position: Positions in [0, 1], shape ``(..., N)``.
-        weight: Signed weights, same shape.
-        bandwidth: Kernel width :math:`\phi`.
+    Autograd would record and replay each of some twenty operations on small tensors, which takes longer than they do.
+    Under ``torch.compile`` and ``torch.func`` the value is differentiated as any other code: it is the same number.
     """
-    position, order = position.sort(dim=-1)
-    weight = weight.gather(-1, order)
-    first, last = tie_bounds(position)
-    below = _decayed_sum_below(position, weight, first, bandwidth)
-    prefix = exclusive_cumsum(weight)
-    tied = prefix.gather(-1, last + 1) - prefix.gather(-1, first)
-    return (weight * (2 * below + tied)).sum(-1)
+    if torch.is_grad_enabled() and confidence.requires_grad and not traced() and not is_forward_mode():
+        value: Tensor = _KnownGradient.apply(confidence, kernel)  # type: ignore[no-untyped-call]
+        return value
+    return kernel(confidence)[0]
 
 
-def laplace_sum_over_pairs(position: Tensor, weight: Tensor, bandwidth: float) -> Tensor:
-    r"""Exact :math:`\sum_{i \ne j} w_i w_j \exp(-|x_i - x_j| / \phi)` in :math:`O(N \log N)`.
+class _KnownGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, confidence: Tensor, kernel: Kernel) -> Tensor:
+        value, gradient = kernel(confidence)
+        ctx.save_for_backward(confidence, gradient)
+        ctx.kernel = kernel
+        return value
 
-    It is :func:`laplace_quadratic_form` without its diagonal, which is never added: subtracting one large weight
-    among small ones again would leave only rounding errors.
-    """
-    position, order = position.sort(dim=-1)
-    weight = weight.gather(-1, order)
-    first, _ = tie_bounds(position)
-    below = _decayed_sum_below(position, weight, first, bandwidth)
-    prefix = exclusive_cumsum(weight)
-    tied_before = prefix[..., :-1] - prefix.gather(-1, first)
-    return 2 * (weight * (below + tied_before)).sum(-1)
-
-
-def relative_weight(weight: Tensor) -> Tensor:
-    """Weights divided by the largest of their row, so that products of three neither overflow nor underflow."""
-    largest = weight.amax(-1, keepdim=True)
-    return weight / torch.where(largest > 0, largest, 1.0)
-
-
-def sum_over_distinct(weight: Tensor, size: int) -> Tensor:
-    r"""Sum of the products of ``size`` distinct weights over all ordered tuples, along the last dimension.
-
-    For three, :math:`\sum w_i w_j w_k` over distinct :math:`i, j, k`. Each prefix sum adds one factor. Nothing
-    is ever subtracted, so that no digits are lost if a few weights are large.
-
-    Example:
-        >>> sum_over_distinct(torch.ones(5), 3), sum_over_distinct(torch.tensor([2.0, 3.0]), 2)
-        (tensor(60.), tensor(12.))
-    """
-    products = weight
-    for _ in range(size - 1):
-        products = weight * exclusive_cumsum(products)[..., :-1]
-    return math.factorial(size) * products.sum(-1)
-
-
-def _decayed_sum_below(position: Tensor, weight: Tensor, first: Tensor, bandwidth: float) -> Tensor:
-    """Sum w_j exp(-(x_i - x_j) / bandwidth) over all x_j strictly below x_i, positions ascending."""
-    if exponential_is_safe(bandwidth, position.dtype):
-        growth = (position - 0.5) / bandwidth
-        prefix = exclusive_cumsum(weight * torch.exp(growth))
-        return torch.exp(-growth) * prefix.gather(-1, first)
-    # Doubling scan: after step k each element holds its 2^k predecessors. Nothing ever grows.
-    total = weight
-    step = 1
-    while step < position.shape[-1]:
-        decay = torch.exp((position[..., :-step] - position[..., step:]) / bandwidth)
-        total = total + F.pad(decay * total[..., :-step], (step, 0))
-        step *= 2
-    before = (first - 1).clamp_min(0)
-    decay = torch.exp((position.gather(-1, before) - position) / bandwidth)
-    return torch.where(first > 0, decay * total.gather(-1, before), 0.0)
-
-
-def exponential_is_safe(bandwidth: float, dtype: torch.dtype) -> bool:
-    """Whether exp(x / bandwidth) stays in range for positions in [0, 1], centred.
-
-    Positions span at most 1, so only the bandwidth matters, and the choice does not depend on the data.
-    """
-    return bandwidth * (1000.0 if dtype == torch.float64 else 100.0) >= 1.0
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        confidence, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # as in backward(create_graph=True)
+            gradient = ctx.kernel(confidence)[1]
+        return (upstream[0].unsqueeze(-1) * gradient).to(confidence.dtype), None
 
 
 def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
@@ -184,17 +137,21 @@ def safe_divide(numerator: Tensor, denominator: Tensor | float) -> Tensor:
     return torch.where(empty, 0.0, numerator / torch.where(empty, 1.0, denominator))
 
 
-def softmax_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Numerators ``exp(l - max l)``, ``(N, C)``, and denominators, ``(N, 1)``, of the softmax of ``(N, C)`` logits.
+def sum_in_any_order(terms: Tensor) -> Tensor:
+    """Sums of the rows of ``(N, C)``, rounded alike in any order of the terms.
 
-    Two rows with the same logits in another order have equal confidence, and must stay tied. So the
-    denominator must not depend on the order of its terms: float32 terms are summed in float64, whose rounding
-    disappears when the quotient is rounded to float32; float64 terms are sorted first.
+    Two rows with the same logits in another order have equal confidence, and must stay tied: float32 terms are summed
+    in float64, whose rounding disappears when the quotient is rounded to float32; float64 terms are sorted first.
     """
+    ordered = terms.sort(1).values if terms.dtype == torch.float64 else terms
+    return ordered.sum(1, dtype=accumulation_dtype(terms))
+
+
+def softmax(logits: Tensor) -> Tensor:
+    """Softmax of ``(N, C)`` logits in their dtype, in which rows with the same logits have the same probabilities."""
     # The shift is a constant to autograd: it cancels.
     powers = torch.exp(logits - logits.detach().amax(1, keepdim=True))
-    terms = powers.sort(1).values if powers.dtype == torch.float64 else powers
-    return powers, terms.sum(1, keepdim=True, dtype=accumulation_dtype(powers))
+    return (powers / sum_in_any_order(powers).unsqueeze(1)).to(logits.dtype)
 
 
 def bounded_power(base: Tensor, exponent: float) -> Tensor:

@@ -15,7 +15,7 @@ from calibrant.posthoc.conformal_scores import uniform
 from tests.posthoc.data import overconfident
 
 # Most fits here are small; test_conformal_kinds.py tests the warnings.
-pytestmark = pytest.mark.filterwarnings("ignore::calibrant.posthoc.notices.FitWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::calibrant.posthoc.FitWarning")
 SCORES: dict[str, dict[str, Any]] = {
     "lac": {"score": "lac"},
     "aps": {"score": "aps"},

@@ -20,7 +20,7 @@ from calibrant.posthoc.conformal_scores import conformal_quantile, conformal_qua
 from calibrant.posthoc.notices import FitWarning
 from tests.posthoc.data import overconfident
 
-SMALL = "ignore::calibrant.posthoc.notices.FitWarning"
+SMALL = "ignore::calibrant.posthoc.FitWarning"
 KINDS: list[Any] = ["marginal", "class-conditional", "group-conditional"]
 SCORES: list[Any] = ["lac", "aps", "raps", "top-k"]
 

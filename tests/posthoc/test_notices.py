@@ -22,7 +22,7 @@ from calibrant.posthoc import (
 from tests.posthoc.data import overconfident
 from tests.real_data import real
 
-pytestmark = pytest.mark.filterwarnings("always::calibrant.posthoc.notices.FitWarning")
+pytestmark = pytest.mark.filterwarnings("always::calibrant.posthoc.FitWarning")
 
 
 def notices(calibrator: object, logits: object, target: object, **options: object) -> list[str]:

@@ -2,6 +2,7 @@ from dataclasses import replace
 from html import escape
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy.special import log_softmax, softmax
 
 import calibrant
 from calibrant import metrics, report, training
+from calibrant.metrics.predictions import views
 from calibrant.posthoc import TemperatureScaling
 from tests.report.data import classifier, confidences, two_classes
 
@@ -38,9 +40,9 @@ def test_the_fit_comes_from_all_samples_and_the_scores_from_halves_that_did_not_
         share = 1 / (len(fit) + 1)
         scaled[apply] = np.log((1 - share) * softmax(logits, axis=1) + share / 4)
     expected = metrics.evaluate(logits=scaled, target=given.target)
-    assert repair.scores.log_loss == pytest.approx(expected.nll, rel=1e-6)
+    assert repair.scores.log_loss == pytest.approx(expected.log_loss, rel=1e-6)
     assert repair.scores.ece == pytest.approx(expected.ece, abs=1e-6)
-    assert repair.tried["temperature"] == pytest.approx(expected.nll, rel=1e-6)
+    assert repair.tried["temperature"] == pytest.approx(expected.log_loss, rel=1e-6)
 
 
 def test_the_method_with_the_lowest_log_loss_is_the_repair() -> None:
@@ -88,7 +90,7 @@ def test_of_two_classes_the_scores_are_those_of_the_risk() -> None:
     rng = np.random.default_rng(0)
     risk = rng.uniform(0, 1, 500)
     given = metrics.predictions(probabilities=risk, target=rng.random(500) < risk)
-    event = metrics.views(given)[0].pairs.correct
+    event = views(given)[0].pairs.correct
     found = report.audit("model", given, draws=10)
     assert found.scores.ece == pytest.approx(metrics.ece(risk, event), rel=1e-12)
     assert found.scores.gap == pytest.approx(risk.mean() - event.mean())
@@ -186,14 +188,11 @@ def test_an_audit_and_its_parts_show_as_tables_in_a_notebook() -> None:
     watched = replace(audit, groups=groups)
     page = watched._repr_html_()
     assert page.startswith(f"<table><caption>&lt;model&gt;: {escape(report.verdict(watched))}</caption>")
-    assert page.endswith(groups._repr_html_())
     assert all(f">{score}</td>" in page for score in (*audit.scores, *audit.repair.scores))
-    assert "&lt;a&gt;" in audit.findings[1]._repr_html_()
-    assert escape(str(audit.findings[0].equivalence)) in audit.findings[0]._repr_html_()
     assert audit.repair._repr_html_().startswith(f"<table><caption>Recalibration by {audit.repair.description}<")
-    for shown in (page, audit.repair._repr_html_(), *(found._repr_html_() for found in audit.findings)):
-        assert shown.count("<tr>") == shown.count("</tr>") > 0
-        assert "<a>" not in shown
+    for table in (page, audit.repair._repr_html_()):
+        assert table.count("<tr>") == table.count("</tr>") > 0
+        assert "<a>" not in table
 
 
 @pytest.mark.parametrize("module", [calibrant, metrics, report, training], ids=lambda module: module.__name__)

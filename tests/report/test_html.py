@@ -5,7 +5,6 @@ import sys
 import unicodedata
 from dataclasses import replace
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib as mpl
@@ -14,42 +13,13 @@ import pytest
 
 from calibrant import metrics, report
 from calibrant.files import FileError
+from calibrant.metrics import registry
 from calibrant.metrics.compare import compare
 from calibrant.report.page import not_compared, number, render
+from tests.pages import Checker
 from tests.report.data import EDGE_CASES, classifier, confidences
 
 HOSTILE = "<script>alert(1)</script>"
-VOID = {"meta", "link", "br"}
-
-
-class Checker(HTMLParser):
-    """Collects tags and texts, and fails on tags that do not nest."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, text: str) -> None:
-        self.texts.append(text.strip())
-
-    def values(self, attribute: str) -> list[str]:
-        return [value for _, attributes in self.tags if (value := attributes.get(attribute)) is not None]
 
 
 @cache
@@ -234,7 +204,7 @@ def test_a_number_has_the_same_digits_wherever_it_stands() -> None:
     for value in ("69.55 %", "100.00 %", "+30.45 %"):
         assert text.count(value) >= 2, value
     assert not re.findall(r"\b\d+\.\d %", text)
-    esd = str(number(metrics.verdicts.number("esd", found.scores.esd)))
+    esd = str(number(registry.number("esd", found.scores.esd)))
     assert page.count(f"<dd>{esd}<") == 2
     assert page.count(f"<td>{esd}<") >= 4
     assert "<td>0.435</td>" in page

@@ -7,8 +7,8 @@ import pytest
 
 from calibrant import metrics, report
 from calibrant.metrics.evaluate import Scores
-from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.tests import p_value
+from calibrant.metrics.predictions import Predictions, views
+from calibrant.metrics.tests import CalibrationTest, p_value
 from calibrant.report.audit import Audit
 from calibrant.report.page import render
 from calibrant.report.statistics import largest_gap_by_chance
@@ -176,7 +176,7 @@ def test_what_recalibration_does_is_judged_by_the_test_then_by_smooth_ece(
     rejected: Audit, after: Predictions, p_after: float, words: str
 ) -> None:
     assert rejected.repair is not None
-    (view,) = metrics.views(after)
+    (view,) = views(after)
     judged = replace(rejected.repair.judgements[0], view=view, p_value=p_after)
     changed = replace(rejected, repair=replace(rejected.repair, judgements=(judged,)))
     assert report.verdict(changed).endswith(f"Recalibration by {rejected.repair.description} {words}.")
@@ -223,7 +223,7 @@ def test_recalibrated_one_hot_probabilities_come_with_a_caveat() -> None:
 
 @pytest.mark.parametrize("value", [0.0004, 0.001, 0.0123, 0.435, 1.0])
 def test_p_values_read_as_those_of_the_tests_themselves(value: float) -> None:
-    assert f", {p_value(value)} (" in str(metrics.CalibrationTest("esd", 0.0, value, 10, 0.0, 0.0))
+    assert f", {p_value(value)} (" in str(CalibrationTest("esd", 0.0, value, 10, 0.0, 0.0))
 
 
 def test_a_lean_that_the_test_does_not_confirm_is_still_told() -> None:

@@ -34,16 +34,8 @@ from calibrant.files import (
 from calibrant.metrics import InputWarning, predictions
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.evaluate import Scores
-from calibrant.posthoc import (
-    Calibrator,
-    ConformalClassifier,
-    DirichletCalibration,
-    FitWarning,
-    MatrixScaling,
-    VectorScaling,
-    load,
-    logits_from_probabilities,
-)
+from calibrant.posthoc import Calibrator, ConformalClassifier, FitWarning, load, logits_from_probabilities
+from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.saved import read_header
 from calibrant.report.audit import scores_of
 from calibrant.tables import suffix_of
@@ -172,17 +164,18 @@ def few(names: tuple[str, ...]) -> str:
 
 def other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> list[str]:
     """A notice if a method that sees more than the softmax gets logits of another kind than in the fit."""
-    # Dirichlet calibration takes log-probabilities, which have no such constant.
-    seen = [
-        type(one).__name__
-        for one in calibrator.modules()
-        if isinstance(one, VectorScaling | MatrixScaling) and not isinstance(one, DirichletCalibration)
-    ]
-    if inputs in (None, source.kind) or not seen:
+    sees_constants = any(
+        isinstance(part, Affine)
+        and part.matrix.ndim > 0
+        and isinstance(part.of, Logits)
+        and not part.of_log_probabilities  # which have no such constant
+        for _, part in calibrator.map_.parts()
+    )
+    if inputs in (None, source.kind) or not sees_constants:
         return []
     return [
-        f"{seen[0]} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of probabilities "
-        "differ by a constant of each row, which changes its result; use the same kind"
+        f"{type(calibrator).__name__} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of "
+        "probabilities differ by a constant of each row, which changes its result; use the same kind"
     ]
 
 

@@ -126,7 +126,10 @@ def watched(audit: Audit, source: Source, watch: Watch, names: Columns) -> Audit
 def _filled(column: Any) -> Any:
     """Group labels, with empty cells as a group of their own."""
     values, empty = np.ma.getdata(column), np.ma.getmaskarray(column)
-    return np.where(empty, None, values.astype(object)) if empty.any() else values
+    if empty.any():
+        values = values.astype(object)
+        values[empty] = None
+    return values
 
 
 def failures(audits: Sequence[Audit], conditions: Sequence[Condition]) -> list[str]:

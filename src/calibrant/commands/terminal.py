@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -20,10 +20,12 @@ from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.registry import number
 from calibrant.metrics.tests import p_value
-from calibrant.report.audit import Audit, Finding
 from calibrant.report.formats import bare_p
 from calibrant.report.statistics import floor_note
-from calibrant.report.table_audit import TableAudit
+
+if TYPE_CHECKING:
+    from calibrant.report.audit import Audit, Finding
+    from calibrant.report.table_audit import TableAudit
 
 Advance = Callable[[float], None]
 # Largest width of a heading, and smallest width of the column of conventions.
@@ -51,7 +53,7 @@ def print_verdict(console: Console, name: str, verdict: str) -> None:
     say(console, f"[bold]{plain(name)}[/]: {plain(verdict)}", markup=True)
 
 
-def print_audit(console: Console, audit: Audit) -> None:
+def print_audit(console: Console, audit: "Audit") -> None:
     """Scores before and after recalibration, intervals, tests, and parts of the losses."""
     columns = {"value": audit.scores}
     if audit.repair is not None:
@@ -80,7 +82,7 @@ def print_audit(console: Console, audit: Audit) -> None:
         )
 
 
-def _print_finding(console: Console, found: Finding) -> None:
+def _print_finding(console: Console, found: "Finding") -> None:
     esd = f"ESD {number('esd', found.test.statistic)}, {p_value(found.p_value)} ({found.test.draws:,} draws)"
     say(console, f"Tests of the {found.view}: {esd}; {'; '.join(map(str, found.analytic))}.")
     line = "none that is finite" if found.line is None else str(found.line)
@@ -88,7 +90,7 @@ def _print_finding(console: Console, found: Finding) -> None:
     say(console, f"Equivalence: {found.equivalence}.")
 
 
-def _print_findings(console: Console, audit: Audit) -> None:
+def _print_findings(console: Console, audit: "Audit") -> None:
     alone = [found for found in audit.findings if found.view.kind not in ("class", "label")]
     family = sorted((found for found in audit.findings if found not in alone), key=lambda found: found.p_value)
     rows = []
@@ -108,7 +110,7 @@ def _print_findings(console: Console, audit: Audit) -> None:
     )
 
 
-def print_table_audit(console: Console, audit: TableAudit) -> None:
+def print_table_audit(console: Console, audit: "TableAudit") -> None:
     """The classes of predictions that are not in memory, the surest error first."""
     if not audit.classes:
         return
@@ -121,7 +123,7 @@ def print_table_audit(console: Console, audit: TableAudit) -> None:
         say(console, f"{len(audit.classes) - MOST_ROWS:,} more classes are in --json.")
 
 
-def print_watched(console: Console, audit: Audit, about: str = "") -> None:
+def print_watched(console: Console, audit: "Audit", about: str = "") -> None:
     """Calibration of groups and over time, and the change since the baseline, if they were asked for."""
     means = ("samples", *(("P", "events") if audit.findings[0].view.of_event else ("confidence", "right")))
     if audit.groups is not None:
@@ -137,8 +139,8 @@ def print_watched(console: Console, audit: Audit, about: str = "") -> None:
             say(console, f"Not judged, as they have fewer than {found.least} samples: {count}.")
     if audit.over_time is not None:
         say(console, f"{about}Over time: {audit.over_time}.")
-        rows = [(f"{each.start} to {each.end}", *_means(each), *_gap(each.gap)) for each in audit.over_time.windows]
-        _print_narrow(console, ("time", *means, "gap", "95 % interval"), rows)
+        windows = [(f"{each.start} to {each.end}", *_means(each), *_gap(each.gap)) for each in audit.over_time.windows]
+        _print_narrow(console, ("time", *means, "gap", "95 % interval"), windows)
     if audit.change is not None:
         say(console, f"{about}Against the baseline: {audit.change}.")
 

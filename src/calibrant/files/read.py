@@ -140,7 +140,8 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
         of_columns = source.names
         if of_columns is None and not isinstance(opened, Table):
             saved = next((each for each in CLASSES if each in opened.names()), None)
-            of_columns = saved and tuple(map(str, opened.read([saved])[saved].tolist()))
+            if saved is not None:
+                of_columns = tuple(map(str, opened.read([saved])[saved].tolist()))
         return _checked(source, layout, names, of_columns)
 
 
@@ -228,9 +229,9 @@ def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns)
     source = replace(source, values=_stacked(layout, columns))
     if labels is not None and labels.ndim > 1 and source.values.shape[:-1] == labels.shape:  # of tokens or pixels
         source = _as_rows(source, source.values.reshape(-1, source.values.shape[-1]))
-    for name, other in ((source.label, source.labels), (names.weight, source.weight)):
+    for called, other in ((source.label, source.labels), (names.weight, source.weight)):
         if other is not None and len(other) != len(source.values):
-            raise ValueError(f"{first!r} has {len(source.values)} rows but {name!r} has {len(other)}")
+            raise ValueError(f"{first!r} has {len(source.values)} rows but {called!r} has {len(other)}")
     if layout.prediction is not None and source.labels is not None:
         predicted = filled(layout.prediction, columns[layout.prediction])
         correct, notices = values.correctness_of_prediction(predicted, filled(layout.labels[0], source.labels))
@@ -281,10 +282,9 @@ def _of_options(source: Source, found: language_models.Options) -> Source:
 
 def _as_rows(source: Source, rows: Array) -> Source:
     """The same source with a row for each token or pixel."""
-    labels, weight = source.labels, source.weight
-    if labels is None or (weight is not None and weight.shape != labels.shape):
-        shape = None if weight is None else weight.shape
-        raise ValueError(f"weights must have the shape of {source.label!r}, {np.shape(labels)}, got {shape}")
+    labels, weight = np.asanyarray(source.labels), source.weight
+    if weight is not None and weight.shape != labels.shape:
+        raise ValueError(f"weights must have the shape of {source.label!r}, {labels.shape}, got {weight.shape}")
     return replace(source, values=rows, labels=labels.ravel(), weight=None if weight is None else weight.ravel())
 
 
@@ -322,7 +322,8 @@ def _checked(source: Source, layout: Layout, names: Columns, of_columns: tuple[s
     shape, labels, label = source.values.shape, source.labels, str(source.label)
     count = shape[1] if len(shape) > 1 and shape[1] > 1 else 2
     several = labels is not None and labels.ndim > 1
-    of_classes, notices = None, ()
+    of_classes: tuple[str, ...] | None = None
+    notices: tuple[str, ...] = ()
     if names.positive is not None and (source.kind == "confidence" or several):
         raise ValueError(NOT_TWO)
     if source.kind == "confidence":

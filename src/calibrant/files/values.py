@@ -342,7 +342,7 @@ def looks_like_the_other_class(
         values = values[:, -1] - values[:, 0] * (kind == "logits" and values.shape[1] == 2)
     p = 1 / (1 + np.exp(-np.clip(values, -700, 700))) if kind == "logits" else values
     p, place = np.unique(p, return_inverse=True)
-    samples, events = np.bincount(place).astype(np.float64), np.bincount(place, labels)
+    samples, events = (np.bincount(place, each).astype(np.float64) for each in (np.ones(len(place)), labels))
     return fits_other(option, "0" if names is None else names[0], p, samples, events)
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from calibrant.files.formats import TABLES, Array, FileError
+from calibrant.files.formats import Array, FileError
 from calibrant.files.read import Source
-from calibrant.tables import CSV, SETTINGS, files_of, is_table, open_table, quote, suffix_of, text
+from calibrant.tables import CSV, SETTINGS, SUFFIXES, files_of, is_table, open_table, quote, suffix_of, text
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-WRITTEN = (".npz", *TABLES)
+WRITTEN = (".npz", *SUFFIXES)
 # Column that joins new columns to the rows they belong to.
 ROW = "row of the source"
 
@@ -177,7 +177,8 @@ def _saveable(column: Array) -> Array:
     """An array that NumPy saves without pickle: text of one width; empty cells are empty text or NaN."""
     empty = np.ma.getmaskarray(column)
     if column.dtype.kind == "O":
-        return np.array(["" if cell is None else str(cell) for cell in np.where(empty, None, np.ma.getdata(column))])
+        cells = zip(np.ma.getdata(column).tolist(), empty.tolist(), strict=True)
+        return np.array(["" if hidden or cell is None else str(cell) for cell, hidden in cells])
     return np.ma.filled(column.astype(np.float64), np.nan) if empty.any() else np.ma.getdata(column)
 
 

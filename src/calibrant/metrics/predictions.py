@@ -12,12 +12,12 @@ from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import (
     IGNORED,
     Rows,
-    as_numbers,
     checked_weight,
     distributions,
     doubt,
     finite_logits,
     in_unit_interval,
+    numbers,
     rows_of,
     warn,
     zero_one,
@@ -363,7 +363,7 @@ def name_of(given: Predictions, k: int) -> str:
 
 
 def _from_pairs(confidence: Values, correct: Values, sample_weight: Values | None) -> Predictions:
-    z = as_numbers("confidence", confidence)
+    z = numbers("confidence", confidence)
     if z.ndim != 1:
         raise ValueError(f"confidence must have shape (N,), got {z.shape}: pass probabilities= for (N, C)")
     z = in_unit_interval("confidence", z)

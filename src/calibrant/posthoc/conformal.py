@@ -1,27 +1,85 @@
 """Split conformal prediction: sets of classes that contain the right one with a given probability."""
 
-import warnings
-from collections.abc import Sequence
-from typing import Any, Literal, Self, overload
+import math
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
-from calibrant.losses import checks
-from calibrant.posthoc.conformal_groups import Group, Groups, group_labels, known_groups, plain_label, positions
-from calibrant.posthoc.conformal_samples import doubts, unseen
-from calibrant.posthoc.conformal_scores import ScoreName, class_scores, conformal_quantiles
-from calibrant.posthoc.conformal_tuning import PENALTIES, TuningGoal, tuned_penalty, tuned_rank, tuning_split
-from calibrant.posthoc.containers import Array, like
-from calibrant.posthoc.fitted import Fitted, check_whole, saved_settings
-from calibrant.posthoc.notices import FitWarning, counted
-from calibrant.torch_private import is_exporting_to_onnx
+from calibrant import frames, inputs
+from calibrant.frames import IndexArray, is_tensor
+from calibrant.posthoc.cross_validation import Samples, random_words
+from calibrant.posthoc.fit import Fitted, FitWarning, counted
+from calibrant.posthoc.map import NumpyOps, Part, evaluated
 
+Array = npt.NDArray[Any]
+ScoreName = Literal["lac", "aps", "raps", "top-k"]
 CoverageName = Literal["marginal", "class-conditional", "group-conditional"]
-# Scores this far above a threshold count as equal to it: the same probabilities in another order, or in another runtime
-# such as ONNX's, are rounded differently.
-ROUNDING = 16 * torch.finfo(torch.float64).eps
+TuningGoal = Literal["size", "size-stratified coverage"]
+# A number, a string, or a tuple of them: what JSON can hold, so that groups travel with the file.
+Group = str | int | float | tuple[Any, ...]
+# Scores this many roundings above a threshold count as equal to it: the same probabilities in another order, or in
+# another runtime such as ONNX's, are rounded differently.
+ROUNDINGS = 16
+# Width of the 90 % range of the coverage above which a fit gives a warning: 5 points to each side.
+WIDEST = 0.1
+NAMED = 5  # classes or groups that a warning names
+# Penalties to try, those of the authors' code, and the share of the data used for tuning.
+PENALTIES: dict[TuningGoal, tuple[float, ...]] = {
+    "size": (0.001, 0.01, 0.1, 0.2, 0.5),
+    "size-stratified coverage": (0.0, 1e-5, 1e-4, 8e-4, 9e-4, 1e-3, 1.5e-3, 2e-3),
+}
+TUNING_SHARE = 0.3
+# Largest set of each stratum but the last, as in the authors' code.
+STRATA = (1, 3, 6, 10, 100)
+
+
+@dataclass(frozen=True, eq=False)
+class Sets(Part):
+    """Sets of the classes whose score is at most a threshold: one, or one for each class or group.
+
+    ``penalty`` and ``rank`` are those of RAPS; ``seed`` is that of U, or None for U = 1.
+    """
+
+    score: ScoreName
+    quantile: Any
+    penalty: float
+    rank: float
+    seed: int | None
+    grouped: bool
+
+    def scores(self, xp: Any, logits: Any) -> Any:
+        """Score of every class of every sample, ``(N, C)``."""
+        logits = xp.wide(logits)
+        probability = xp.softmax(logits)
+        if self.score == "lac":
+            return 1 - probability
+        above, rank = ranks(xp, logits, probability)
+        if self.score == "top-k":
+            return rank
+        scores = above + (1.0 if self.seed is None else xp.uniform(logits, self.seed)) * probability
+        return scores + self.penalty * xp.maximum(rank - self.rank, 0.0) if self.score == "raps" else scores
+
+    def sets(self, xp: Any, rows: Any, places: Any = None) -> Any:
+        """Which classes are in each set, ``(N, C)``; places are the positions of the groups, -1 for an unknown one."""
+        scores = self.scores(xp, rows)
+        limit = xp.const(self.quantile, scores)
+        if self.grouped:
+            known = (places >= 0) & (places < len(self.quantile))
+            limit = xp.where(known, limit[xp.where(known, places, 0)], math.inf)[:, None]
+        slack = ROUNDINGS * float(np.finfo(np.float64 if xp.is_double(scores) else np.float32).eps)
+        return scores <= limit + slack
+
+
+def ranks(xp: Any, logits: Any, probability: Any) -> tuple[Any, Any]:
+    """Probability of all classes ranked above each class, and its rank from 1; equal logits rank by class."""
+    order = xp.descending(logits)
+    place = xp.inverse(order)
+    ordered = xp.take(probability, order)
+    return xp.take(xp.cumsum(ordered) - ordered, place), xp.like(place, probability) + 1.0
 
 
 class ConformalClassifier(Fitted):
@@ -56,15 +114,14 @@ class ConformalClassifier(Fitted):
     With fewer than :math:`\lceil 1/\alpha \rceil - 1` samples, or samples of a class or group, the threshold is
     infinite: every set holds all classes, or that class. With n samples the coverage itself is random,
     :math:`\mathrm{Beta}(n + 1 - l, l)` with :math:`l = \lfloor (n+1)\alpha \rfloor`. ``fit`` gives a
-    :class:`~calibrant.posthoc.notices.FitWarning` if a threshold is infinite, or if the 90 % range of its coverage is
+    :class:`~calibrant.posthoc.FitWarning` if a threshold is infinite, or if the 90 % range of its coverage is
     wider than 10 points; and of marginal sets if a class has no samples, whose coverage is then unknown.
 
     You can calibrate the logits first, on other data than the sets: use :func:`logits_from_probabilities` for the
     output of any calibrator's ``predict_proba``.
 
-    For ``torch.onnx.export``, use ``randomized=False`` with APS and RAPS: ONNX cannot hash the bits of a logit. Before
-    torch 2.8 use :func:`to_onnx`. An exported program takes the position of a group in ``groups_``: see
-    :meth:`forward`.
+    For ONNX, use ``randomized=False`` with APS and RAPS: it cannot hash the bits of a logit. A module or an exported
+    program takes the position of a group in ``groups_``, as a second argument.
 
     Args:
         score: ``"lac"``, ``"aps"``, ``"raps"`` or ``"top-k"``.
@@ -90,24 +147,21 @@ class ConformalClassifier(Fitted):
         "Conditional validity of inductive conformal predictors", ACML 2012 (classes, groups, spread).
 
     Example:
-        >>> import torch
+        >>> import numpy as np
         >>> from calibrant.posthoc import ConformalClassifier
-        >>> logits = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> logits = np.random.default_rng(0).normal(size=(500, 4))
         >>> conformal = ConformalClassifier("lac", alpha=0.1).fit(logits, logits.argmax(1))
-        >>> conformal.predict_set(torch.tensor([[5.0, 0.0, 0.0, 0.0]]))
-        tensor([[ True, False, False, False]])
+        >>> conformal.predict_set(np.array([[5.0, 0.0, 0.0, 0.0]]))
+        array([[ True, False, False, False]])
         >>> round(conformal.quantile_, 3)
-        0.637
+        QUANTILE
         >>> by_group = ConformalClassifier("top-k", coverage="group-conditional")
         >>> by_group = by_group.fit(logits, logits.argmax(1), groups=["north", "south"] * 250)
         >>> by_group.quantiles_
         {'north': 1.0, 'south': 1.0}
     """
 
-    decisive = ("score", "alpha", "randomized", "coverage")
-    found = ("groups_", "seed")
-    quantile: Tensor
-    penalties: Tensor
+    found = ("groups_",)
 
     def __init__(
         self,
@@ -122,18 +176,18 @@ class ConformalClassifier(Fitted):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        checks.check_choice("score", score, ("lac", "aps", "raps", "top-k"))
-        checks.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
-        checks.check_choice("coverage", coverage, ("marginal", "class-conditional", "group-conditional"))
+        inputs.check_choice("score", score, ("lac", "aps", "raps", "top-k"))
+        inputs.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
+        inputs.check_choice("coverage", coverage, ("marginal", "class-conditional", "group-conditional"))
         if isinstance(penalty, str):
-            checks.check_choice("penalty", penalty, ("tune",))
+            inputs.check_choice("penalty", penalty, ("tune",))
         else:
-            checks.check_range("penalty", penalty, low=0.0)
+            inputs.check_range("penalty", penalty, low=0.0)
         if isinstance(rank, str):
-            checks.check_choice("rank", rank, ("tune",))
+            inputs.check_choice("rank", rank, ("tune",))
         else:
             check_whole("rank", rank, low=0)
-        checks.check_choice("tune_for", tune_for, tuple(PENALTIES))
+        inputs.check_choice("tune_for", tune_for, tuple(PENALTIES))
         check_whole("seed", seed)
         self.score = score
         self.alpha = float(alpha)
@@ -147,8 +201,6 @@ class ConformalClassifier(Fitted):
         # Of the fit under way: the groups of its samples, and the number of samples of each threshold.
         self._given_groups: list[Group] = []
         self._counts: list[int] = []
-        self.register_buffer("quantile", None)
-        self.register_buffer("penalties", None)
 
     @property
     def quantile_(self) -> float:
@@ -156,7 +208,7 @@ class ConformalClassifier(Fitted):
         self.require_fitted()
         if self.coverage != "marginal":
             raise TypeError(f"{self.coverage} sets have one threshold for each: use quantiles_")
-        return float(self.quantile)
+        return float(self.map_.quantile)
 
     @property
     def quantiles_(self) -> dict[Group, float]:
@@ -164,7 +216,7 @@ class ConformalClassifier(Fitted):
         self.require_fitted()
         if self.coverage == "marginal":
             raise TypeError("marginal sets have one threshold: use quantile_")
-        values = self.quantile.tolist()
+        values = self.map_.quantile.tolist()
         names = self.groups_ if self.coverage == "group-conditional" else self.classes_.tolist()
         return dict(zip(names, values, strict=True))
 
@@ -172,25 +224,20 @@ class ConformalClassifier(Fitted):
     def penalty_(self) -> float:
         """Lambda of RAPS, as given or tuned."""
         self.require_fitted()
-        return float(self.penalties[0])
+        return float(self.map_.penalty)
 
     @property
     def rank_(self) -> int:
         """K of RAPS, as given or tuned."""
         self.require_fitted()
-        return int(self.penalties[1])
-
-    def narrowed(self, buffer: Tensor) -> Tensor:
-        """Round up: a threshold rounded down would leave out the samples at the threshold."""
-        near = buffer.float()
-        return torch.where(near < buffer, near.nextafter(near.new_tensor(torch.inf)), near)
+        return int(self.map_.rank)
 
     def fit(
         self,
         logits: Any,
         target: Any,
         *,
-        groups: Groups | None = None,
+        groups: Any = None,
         sample_weight: None = None,
         ignore_index: int | None = -100,
         classes: Sequence[Any] | None = None,
@@ -211,7 +258,7 @@ class ConformalClassifier(Fitted):
                 "conformal sets have no sample_weight: a threshold would depend on the new sample's weight"
             )
         self._check_groups(groups)
-        labels = np.asarray(target.cpu() if isinstance(target, Tensor) else target).reshape(-1)
+        labels = frames.as_array(target).reshape(-1)
         used = np.ones(len(labels), dtype=bool) if ignore_index is None else labels != ignore_index
         if groups is not None:
             given = group_labels(groups, len(labels))
@@ -221,18 +268,18 @@ class ConformalClassifier(Fitted):
         finally:
             self._given_groups = []
 
-    def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def examine(self, data: Samples) -> None:
         """Add notices about thresholds from few samples, and classes without samples."""
-        super().examine(rows, target, weight)
+        super().examine(data)
         names = None if self.coverage == "marginal" else tuple(self.quantiles_)
         kind = "group" if self.coverage == "group-conditional" else "class"
         found = doubts(self._counts, names, self.alpha, kind)
-        if self.coverage == "marginal" and bool(self.quantile.isfinite()):  # else every set holds all classes
-            found += unseen(target.bincount(minlength=rows.shape[1]).tolist(), self.classes_.tolist())
+        if self.coverage == "marginal" and math.isfinite(self.map_.quantile):  # else every set holds all classes
+            found += unseen(np.bincount(data.target, minlength=data.logits.shape[1]).tolist(), self.classes_.tolist())
         for text in found:
             self.notice(text)
 
-    def _check_groups(self, groups: Groups | None) -> None:
+    def _check_groups(self, groups: Any) -> None:
         if groups is None and self.coverage == "group-conditional":
             raise ValueError("group-conditional sets need the group of each sample: pass groups=")
         if groups is not None and self.coverage != "group-conditional":
@@ -240,43 +287,41 @@ class ConformalClassifier(Fitted):
                 f"{self.coverage} sets do not use groups: leave them out, or use coverage='group-conditional'"
             )
 
-    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002 (refused by fit)
+    def fit_map(self, data: Samples) -> Part:
         """Tune the penalties if requested, and compute the quantiles of the scores."""
+        logits, target = data.logits, data.target
         known = known_groups(self._given_groups)
-        part, parts = torch.zeros_like(target), 1
+        part, parts = np.zeros_like(target), 1
         if self.coverage == "class-conditional":
             part, parts = target, logits.shape[1]
         elif self.coverage == "group-conditional":
-            part, parts = positions(self._given_groups, known).to(target.device), len(known)
+            part, parts = positions(self._given_groups, known), len(known)
+        seed = self.seed if self.randomized and self.score in ("aps", "raps") else None
         penalty, rank = (0.0 if value == "tune" else float(value) for value in (self.penalty, self.rank))
         if self.score == "raps" and "tune" in (self.penalty, self.rank):
-            tuning, rest = tuning_split(len(logits), self.seed, logits.device)
-            penalty, rank = self._tuned(logits[tuning], target[tuning])
+            tuning, rest = tuning_split(len(logits), self.seed)
+            penalty, rank = self._tuned(logits[tuning], target[tuning], seed)
             logits, target, part = logits[rest], target[rest], part[rest]
-        self.penalties = torch.tensor([penalty, rank], dtype=logits.dtype, device=logits.device)
-        scores = self._scores(logits, self.penalties, self.seed).gather(1, target.unsqueeze(1)).squeeze(1)
-        quantiles = conformal_quantiles(scores, part, parts, self.alpha)
-        self.quantile = quantiles[0] if self.coverage == "marginal" else quantiles
+        sets = Sets(self.score, np.array(0.0), penalty, rank, seed, False)
+        scores = evaluated(sets.scores, logits)[np.arange(len(target)), target]
+        quantiles = np.array([conformal_quantile(scores[part == k], self.alpha) for k in range(parts)])
         self.groups_ = known
-        self._counts = part.bincount(minlength=parts).tolist()
+        self._counts = np.bincount(part, minlength=parts).tolist()
+        limit = quantiles.reshape(()) if self.coverage == "marginal" else quantiles
+        return Sets(self.score, limit, penalty, rank, seed, self.coverage == "group-conditional")
 
-    def _tuned(self, logits: Tensor, target: Tensor) -> tuple[float, float]:
+    def _tuned(self, logits: Array, target: Array, seed: int | None) -> tuple[float, float]:
         rank = tuned_rank(logits, target, self.alpha) if self.rank == "tune" else float(self.rank)
         if self.penalty != "tune":
             return float(self.penalty), rank
 
-        def scores(penalty: float) -> Tensor:
-            return self._scores(logits, logits.new_tensor([penalty, rank]), self.seed)
+        def scores(penalty: float) -> Array:
+            sets = Sets(self.score, np.array(0.0), penalty, rank, seed, False)
+            return np.asarray(evaluated(sets.scores, logits))
 
         return tuned_penalty(scores, target, self.alpha, self.tune_for), rank
 
-    @overload
-    def predict_set(self, logits: Tensor, *, groups: Groups | None = None, seed: int | None = None) -> Tensor: ...
-    @overload
-    def predict_set(self, logits: Array, *, groups: Groups | None = None, seed: int | None = None) -> Array: ...
-    def predict_set(
-        self, logits: Tensor | Array, *, groups: Groups | None = None, seed: int | None = None
-    ) -> Tensor | Array:
+    def predict_set(self, logits: Any, *, groups: Any = None, seed: int | None = None) -> Any:
         """Return which classes are in the set of each sample: boolean, ``(N, C)``; ``(N, 2)`` for binary logits.
 
         Args:
@@ -289,58 +334,242 @@ class ConformalClassifier(Fitted):
         if seed is not None:
             check_whole("seed", seed)
         self._check_groups(groups)
-        rows = self.rows(logits)
-        places = None
+        rows, sets = self.rows(logits), self.map_
+        if seed is not None and sets.seed is not None:
+            sets = replace(sets, seed=int(seed))
+        more = ()
         if groups is not None:
             labels = group_labels(groups, len(rows))
-            places = positions(labels, self.groups_).to(rows.device)
             if unknown := set(labels) - set(self.groups_):
-                warnings.warn(
+                inputs.warn(
                     f"{counted(len(unknown), 'group')} had no samples in fit, so that the sets hold all classes: "
                     f"{', '.join(map(repr, known_groups(unknown)[:5]))}{', ...' if len(unknown) > 5 else ''}",
                     FitWarning,
-                    stacklevel=2,
                 )
-        sets = self._sets(rows, places, self.seed if seed is None else seed)
-        converted: Tensor | Array = like(logits, sets, self.classes_)
-        return converted
+            places = positions(labels, self.groups_)
+            more = (rows.new_tensor(places.tolist()).long() if is_tensor(rows) else places,)
+        return self.as_given(logits, evaluated(sets.sets, rows, *more))
 
-    def forward(self, logits: Tensor, places: Tensor | None = None) -> Tensor:
-        """Return the sets, as ``predict_set`` does, from tensors alone, as exported programs need.
+    def __call__(self, logits: Any) -> Any:
+        """Return the sets, as ``predict_set`` does."""
+        return self.predict_set(logits)
 
-        Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``.
-            places: Position in ``groups_`` of the group of each sample, ``(N,)``, for group-conditional sets. Any other
-                number, such as -1, stands for an unknown group, whose sets hold all classes.
-        """
-        if (places is None) == (self.coverage == "group-conditional"):
-            needed = "need" if places is None else "do not use"
-            raise ValueError(f"{self.coverage} sets {needed} positions in groups_, the second argument")
-        return self._sets(self.rows(logits), places, self.seed)
 
-    @torch.no_grad()
-    def _sets(self, rows: Tensor, places: Tensor | None, seed: int) -> Tensor:
-        limit = self.quantile
-        if places is not None:
-            checks.check_shape("places", places, rows.shape[:1], "the samples of logits")
-            known = (places >= 0) & (places < len(limit))
-            limit = limit[places.where(known, 0)].where(known, torch.inf).unsqueeze(1)
-        return self._scores(rows, self.penalties, seed) <= limit + ROUNDING
+def check_whole(name: str, value: int, low: int | None = None) -> None:
+    """Raise unless ``value`` is a whole number, and at least ``low`` if that is given."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if low is not None and value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
 
-    def _scores(self, logits: Tensor, penalties: Tensor, seed: int) -> Tensor:
-        randomized = self.randomized and self.score in ("aps", "raps")
-        if randomized and is_exporting_to_onnx():
-            raise ValueError(
-                f"ONNX cannot hash the bits of logits, which randomised {self.score} sets need: "
-                "fit with randomized=False to export"
-            )
-        return class_scores(logits, self.score, penalties, seed if randomized else None)
 
-    def set_extra_state(self, state: Tensor | dict[str, Any]) -> None:
-        """Load the part of a state_dict that is not a buffer."""
-        saved = saved_settings(state)
-        groups = tuple(plain_label(label) for label in saved.get("groups_", ()))
-        super().set_extra_state({**saved, "groups_": groups})
+def group_labels(groups: Any, samples: int) -> list[Group]:
+    """Check the labels and convert them to Python's own types."""
+    if isinstance(groups, str) or not isinstance(groups, Iterable):
+        raise TypeError(f"groups must be a list or an array of labels, got {type(groups).__name__}")
+    if frames.opened(groups) is not None or is_tensor(groups):
+        groups = frames.as_array(groups)
+    shape = groups.shape if isinstance(groups, np.ndarray) else (samples,)
+    if len(shape) != 1:
+        raise ValueError(f"groups must have shape (N,), got {shape}: pass one label for each sample")
+    values = groups.tolist() if isinstance(groups, np.ndarray) else list(groups)
+    if len(values) != samples:
+        raise ValueError(f"groups must have {counted(samples, 'label')}, one for each sample, got {len(values)}")
+    return [plain_label(value) for value in values]
 
-    def _refusal(self, saved: dict[str, Any]) -> str | None:
-        return super()._refusal({"coverage": "marginal", **saved})  # version 0.1 had no other
+
+def plain_label(value: Any) -> Group:
+    """Check one label and convert it to Python's own types, lists to tuples."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif is_tensor(value):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        return tuple(plain_label(part) for part in value)
+    if not isinstance(value, str | int | float) or value != value:
+        raise TypeError(
+            f"a group must be a string, a number or a tuple of them, got {value!r}: give samples without a group a "
+            "label of their own"
+        )
+    return value
+
+
+def known_groups(labels: Iterable[Group]) -> tuple[Group, ...]:
+    """The different groups, in an order that does not depend on the samples' order."""
+    different = set(labels)
+    try:
+        return tuple(sorted(different))
+    except TypeError:  # strings and numbers
+        return tuple(sorted(different, key=lambda label: (type(label).__name__, repr(label))))
+
+
+def positions(labels: list[Group], known: Iterable[Group]) -> IndexArray:
+    """Position of each label among the known ones, ``(N,)``; -1 for an unknown one."""
+    places = {label: place for place, label in enumerate(known)}
+    return np.array([places.get(label, -1) for label in labels], dtype=np.int64)
+
+
+def fewest_samples(alpha: float) -> int:
+    r"""Smallest number of samples with a finite threshold: :math:`\lceil 1/\alpha \rceil - 1`, at least 1."""
+    return max(1, math.ceil(1 / alpha - 1e-9) - 1)
+
+
+def coverage_range(samples: int, alpha: float) -> tuple[float, float]:
+    r"""5 % and 95 % quantiles of the coverage of a threshold from n samples; (1, 1) if it is infinite.
+
+    Over draws of the n samples, the coverage of all future ones is Beta distributed with parameters
+    :math:`n + 1 - l` and :math:`l = \lfloor (n+1)\alpha \rfloor` if no scores tie, and larger if they do (Vovk,
+    "Conditional validity of inductive conformal predictors", ACML 2012).
+
+    Example:
+        >>> from calibrant.posthoc.conformal import coverage_range
+        >>> [round(end, 3) for end in coverage_range(1000, 0.1)]
+        [0.884, 0.915]
+    """
+    from scipy.special import betaincinv
+
+    place = place_of_quantile(samples, alpha)
+    if place > samples:
+        return 1.0, 1.0
+    low, high = (float(betaincinv(place, samples + 1 - place, q)) for q in (0.05, 0.95))
+    return low, high
+
+
+def enough_samples(alpha: float) -> int:
+    """About how many samples bring the 90 % range of the coverage within 5 points of its centre."""
+    return max(fewest_samples(alpha), math.ceil(alpha * (1 - alpha) * (2 * 1.645 / WIDEST) ** 2))
+
+
+def doubts(counts: Sequence[int], names: Sequence[object] | None, alpha: float, kind: str) -> list[str]:
+    """Warnings about thresholds from too few samples.
+
+    Args:
+        counts: Number of samples of each threshold.
+        names: Class or group of each threshold; None if there is one threshold for all.
+        alpha: Share of samples whose set may miss the right class.
+        kind: ``"class"`` or ``"group"``.
+    """
+    ranges = [coverage_range(count, alpha) for count in counts]
+    infinite = [place for place, count in enumerate(counts) if place_of_quantile(count, alpha) > count]
+    wide = [place for place, (low, high) in enumerate(ranges) if high - low > WIDEST]
+    needs = f"a threshold for alpha={alpha:g} needs at least {counted(fewest_samples(alpha), 'sample')}"
+    remedy = f"about {enough_samples(alpha)} samples give +-5 points"
+    if names is None:
+        (count,) = counts
+        start = f"conformal sets from {counted(count, 'sample')}:"
+        if infinite:
+            return [
+                f"{start} {needs}, so every set must hold all classes; fit on more samples, or set alpha to "
+                f"{_up(1 / (count + 1))} or more"
+            ]
+        text = f"{start} at alpha={alpha:g}, 90 % of such fits cover between {_percent(ranges[0])}; {remedy}"
+        return [text] if wide else []
+    found = []
+    of_all = f"of {len(counts)} {'classes' if kind == 'class' else 'groups'}"
+    if infinite:
+        listed = _listed([f"{names[place]!r} ({counted(counts[place], 'sample')})" for place in infinite])
+        effect = "every set must hold them" if kind == "class" else "their sets must hold all classes"
+        found.append(
+            f"conformal sets: {len(infinite)} {of_all} {_have(infinite)} too few samples: {listed}; {needs}, so "
+            f"{effect}; fit on more samples, raise alpha, or use coverage='marginal'"
+        )
+    if wide:
+        listed = _listed(
+            [f"{names[at]!r} ({counted(counts[at], 'sample')}, between {_percent(ranges[at])})" for at in wide]
+        )
+        found.append(
+            f"conformal sets: {len(wide)} {of_all} {_have(wide)} few samples, and 90 % of such fits at "
+            f"alpha={alpha:g} cover: {listed}; {remedy}"
+        )
+    return found
+
+
+def unseen(counts: Sequence[int], names: Sequence[object]) -> list[str]:
+    """A warning about classes without samples, whose coverage a marginal threshold says nothing about.
+
+    Args:
+        counts: Number of samples of each class.
+        names: Label of each class.
+    """
+    absent = [place for place, count in enumerate(counts) if count == 0]
+    if not absent:
+        return []
+    these = "this class" if len(absent) == 1 else "these classes"
+    return [
+        f"conformal sets: {len(absent)} of {len(counts)} classes {_have(absent)} no samples: "
+        f"{_listed([repr(names[place]) for place in absent])}; coverage holds on average, but nothing is known about "
+        f"{these}; fit on samples of all classes, or use coverage='class-conditional', whose sets hold {these}"
+    ]
+
+
+def _have(several: list[int]) -> str:
+    return "has" if len(several) == 1 else "have"
+
+
+def _percent(ends: tuple[float, float]) -> str:
+    return f"{100 * ends[0]:.1f} % and {100 * ends[1]:.1f} %"
+
+
+def _up(alpha: float) -> str:
+    """Three digits, rounded up: a smaller alpha would not do."""
+    return f"{math.ceil(alpha * 1000 - 1e-9) / 1000:g}"
+
+
+def _listed(items: list[str]) -> str:
+    more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
+    return ", ".join(items[:NAMED]) + more
+
+
+def conformal_quantile(scores: Array, alpha: float) -> float:
+    """The ceil((n + 1)(1 - alpha))-th smallest score, or infinity if there are fewer."""
+    place = place_of_quantile(len(scores), alpha)
+    return float(np.sort(scores)[place - 1]) if place <= len(scores) else math.inf
+
+
+def place_of_quantile(samples: int, alpha: float) -> int:
+    """Rank of the threshold among the ascending scores of so many samples: ceil((n + 1)(1 - alpha))."""
+    # A rounding error must not turn 0.9 * 10 = 9.000000000000002 into the tenth.
+    return max(1, math.ceil((samples + 1) * (1 - alpha) - 1e-9))
+
+
+def tuning_split(samples: int, seed: int) -> tuple[IndexArray, IndexArray]:
+    """Indices of the samples for tuning, and of the rest."""
+    share = math.ceil(TUNING_SHARE * samples)
+    if share == samples:
+        raise ValueError(f"tuning needs at least 2 samples, got {samples}: pass penalty and rank as numbers")
+    order = random_words(seed, samples).argsort(kind="stable")
+    return order[:share], order[share:]
+
+
+def tuned_rank(logits: Array, target: Array, alpha: float) -> float:
+    """The rank that the right class exceeds with probability at most alpha."""
+    xp = NumpyOps()
+    wide = xp.wide(logits)
+    of_right = ranks(xp, wide, xp.softmax(wide))[1][np.arange(len(target)), target]
+    return min(conformal_quantile(of_right, alpha), float(logits.shape[1]))
+
+
+def tuned_penalty(scores_of: Callable[[float], Array], target: Array, alpha: float, goal: TuningGoal) -> float:
+    """The penalty that is best for the goal; of equal ones the smallest.
+
+    Args:
+        scores_of: Scores of every class of the samples for tuning, ``(N, C)``, with a penalty.
+        target: Their classes, ``(N,)``.
+        alpha: Share of samples whose set may miss the right class.
+        goal: ``"size"`` or ``"size-stratified coverage"``.
+    """
+    costs, each = [], np.arange(len(target))
+    for penalty in PENALTIES[goal]:
+        scores = scores_of(penalty)
+        sets = scores <= conformal_quantile(scores[each, target], alpha)
+        sizes = sets.sum(1)
+        costs.append(float(sizes.sum()) if goal == "size" else coverage_violation(sizes, sets[each, target], alpha))
+    return PENALTIES[goal][int(np.argmin(costs))]
+
+
+def coverage_violation(sizes: Array, covered: Array, alpha: float) -> float:
+    """Largest distance of the coverage from 1 - alpha among the strata of set size that have samples."""
+    stratum = np.searchsorted(STRATA, sizes)
+    counts = np.bincount(stratum, minlength=len(STRATA) + 1)
+    rates = np.bincount(stratum, covered, len(STRATA) + 1)[counts > 0] / counts[counts > 0]
+    return float(np.abs(rates - (1 - alpha)).max())

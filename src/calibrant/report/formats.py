@@ -5,22 +5,13 @@ import re
 import unicodedata
 
 from calibrant.metrics.tests import p_value
+from calibrant.posthoc.fit import counted as counted
 
 MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")
 NO_BREAK = "\N{NO-BREAK SPACE}"
 # They join letters in Persian and Hindi, and people in emoji.
 JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
-
-
-def counted(several: int, word: str) -> str:
-    """A number and its noun.
-
-    Example:
-        >>> counted(1, "sample"), counted(2000, "sample")
-        ('1 sample', '2,000 samples')
-    """
-    return f"{several:,} {word}{'s' if several != 1 else ''}"
 
 
 def percent(share: float) -> str:

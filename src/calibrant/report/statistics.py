@@ -165,10 +165,11 @@ def brier_losses(given: Predictions) -> Array:
 def loss_share(given: Predictions) -> Array:
     """Share of each sample in a mean loss, by weight: of labels, times the number of those that are known."""
     weight = given.sample_weight
-    share = np.ones(given.samples) if weight is None else weight
+    share: Array = np.ones(given.samples) if weight is None else weight.copy()
     if given.task == "multi-label" and given.target is not None:
         share = share * (given.target != IGNORED).sum(1)
-    return share / share.sum()
+    share /= share.sum()
+    return share
 
 
 def mean_interval(metric: str, losses: Array, share: Array) -> Interval:

@@ -110,9 +110,10 @@ def audit_table(
         )
     bins = bins or rule.bins
     options: dict[str, Any] = {"columns": columns, "bins": bins, "risk": True, "most_classes": MOST}
+    notices: tuple[str, ...] = ()
     with naming(path):
         if engine == "spark":
-            sums, notices = scale.statistics_spark(path, **options), ()  # Spark reads places that this machine may not
+            sums = scale.statistics_spark(path, **options)  # it reads places that this machine may not
         else:
             try:
                 sums = scale.statistics_duckdb(path, **options, memory_limit=memory_limit, progress=progress)

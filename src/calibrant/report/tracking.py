@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from calibrant.frames import as_array, class_indices, has_names
+from calibrant import frames, inputs
 from calibrant.metrics import evaluate, predictions
 from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import Calibrator, save
@@ -131,9 +131,9 @@ def log_wandb(
 def _tracked(logits: Any, target: Any, calibrator: Calibrator | None) -> Tracked:
     from calibrant.report.figures import reliability_diagram
 
-    values = as_array(logits)
-    names = None if calibrator is None or not has_names(target) else calibrator.classes_.tolist()
-    labels = target if names is None else class_indices(target, names)
+    values = inputs.numbers("logits", logits)
+    names = None if calibrator is None or not frames.has_names(target) else calibrator.classes_.tolist()
+    labels = target if names is None else frames.class_indices(target, names)
     stages = {"model": predictions(logits=values, target=labels)}
     if calibrator is not None:
         after = np.asarray(calibrator.predict_proba(values))

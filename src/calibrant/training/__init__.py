@@ -3,54 +3,35 @@
 from typing import TYPE_CHECKING, Any
 
 from calibrant.training.calibrated_loss import CalibratedLoss
-from calibrant.training.finetune import Calibrated, calibrate
-from calibrant.training.finishing import Finished
-from calibrant.training.forward import freeze_batchnorm_statistics
-from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, interleave
-from calibrant.training.last_layer import scale_output
-from calibrant.training.randomness import random_state, set_random_state
-from calibrant.training.search import SearchResult, search
-from calibrant.training.split import interleaved_split
+from calibrant.training.finetune import finetune
+from calibrant.training.held_out import interleaved_split
+from calibrant.training.interleave import interleave
 from calibrant.training.warning import CalibrationWarning
 
 if TYPE_CHECKING:
-    from calibrant.training.callback import TemperatureInTheLoop
-    from calibrant.training.huggingface import CalibratedTrainer
-    from calibrant.training.lightning import CalibratedClassifier, InterleavedDataModule
-    from calibrant.training.stopping import StopAfterTemperature
-    from calibrant.training.stopping_huggingface import StopTrainerAfterTemperature
+    from calibrant.training.huggingface import InterleavedTrainer
+    from calibrant.training.lightning import InterleavedDataModule, InterleavedModule
+    from calibrant.training.lightning_callbacks import StopAfterTemperature, TemperatureInTheLoop
 
 __all__ = [
-    "Calibrated",
-    "CalibratedClassifier",
     "CalibratedLoss",
-    "CalibratedTrainer",
     "CalibrationWarning",
-    "Finished",
-    "InterleavedBatch",
     "InterleavedDataModule",
-    "InterleavedLoader",
-    "SearchResult",
+    "InterleavedModule",
+    "InterleavedTrainer",
     "StopAfterTemperature",
-    "StopTrainerAfterTemperature",
     "TemperatureInTheLoop",
-    "calibrate",
-    "freeze_batchnorm_statistics",
+    "finetune",
     "interleave",
     "interleaved_split",
-    "random_state",
-    "scale_output",
-    "search",
-    "set_random_state",
 ]
 
 _HOMES = {
-    "CalibratedClassifier": ("lightning", "lightning"),
     "InterleavedDataModule": ("lightning", "lightning"),
-    "StopAfterTemperature": ("stopping", "lightning"),
-    "TemperatureInTheLoop": ("callback", "lightning"),
-    "CalibratedTrainer": ("huggingface", "hf"),
-    "StopTrainerAfterTemperature": ("stopping_huggingface", "hf"),
+    "InterleavedModule": ("lightning", "lightning"),
+    "StopAfterTemperature": ("lightning_callbacks", "lightning"),
+    "TemperatureInTheLoop": ("lightning_callbacks", "lightning"),
+    "InterleavedTrainer": ("huggingface", "hf"),
 }
 
 
@@ -68,4 +49,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

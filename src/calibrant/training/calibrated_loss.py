@@ -4,33 +4,30 @@ import math
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
-from calibrant.numerics import at_least_float32
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
-from calibrant.training.finishing import (
-    Finished,
+from calibrant.training.forward import Loss, evaluating, freeze_batchnorm_statistics, logits_of, spread
+from calibrant.training.guard import GO_BACK, Guard, Scores, scores_of
+from calibrant.training.output_layer import divide, eagerly, find_layer
+from calibrant.training.temperature_loop import (
+    FEWEST,
+    Predicted,
+    TemperatureLoop,
     final_temperature,
     looks_trained_on,
     predicted,
-    scores_of,
-    warn_of_few,
 )
-from calibrant.training.forward import PROBABILITIES, evaluating, freeze_batchnorm_statistics, logits_of, spread
-from calibrant.training.guard import GO_BACK, Guard
-from calibrant.training.ignored import Loss, cross_entropy, loss_or_zero, mean_nll, objective_or_zero
-from calibrant.training.last_layer import divide, eagerly, find_layer, named_layer
-from calibrant.training.methods import BatchNormUse, Method, checked_settings
-from calibrant.training.running_scores import Scores
-from calibrant.training.temperature_loop import Criterion, TemperatureLoop
-from calibrant.training.warning import NOTICED, Divided, Reminder
-from calibrant.training.weighted import weighted_objective
+from calibrant.training.warning import NOTICED, PROBABILITIES, Divided, Reminder, looks_like_probabilities
+
+Method = Literal["temperature", "head", "published"]
+BatchNormUse = Literal["freeze", "update"]
 
 # Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
 # of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
@@ -55,6 +52,54 @@ class Step(NamedTuple):
     objective: Tensor | None
 
 
+class Finished(NamedTuple):
+    """What :meth:`CalibratedLoss.finish` did.
+
+    Attributes:
+        temperature: What the logits of the model are divided by now, relative to the network as trained.
+        error: Standard error of its logarithm.
+        held_out: Samples, accuracy, log loss and gap on the held-out data, with that temperature.
+        new: The same on the new data, if they were given.
+    """
+
+    temperature: float
+    error: float
+    held_out: Scores
+    new: Scores | None
+
+
+class Settings(NamedTuple):
+    """A method with everything it needs; for the fields see :class:`CalibratedLoss`."""
+
+    method: Method
+    objective: Loss | None
+    weight: float
+    every: int
+    batchnorm: BatchNormUse
+
+
+def checked_settings(
+    method: Method, objective: Loss | None, weight: float | None, every: int | None,
+    batchnorm: BatchNormUse | None = None, **of_objective: Any,
+) -> Settings:  # fmt: skip
+    """Check the given settings and fill in the defaults; ``of_objective`` are options of the default objective."""
+    checks.check_choice("method", method, ("temperature", "head", "published"))
+    if method == "temperature" and (objective is not None or weight is not None):
+        raise ValueError("method 'temperature' has no objective and no weight: choose 'published' or 'head' for one")
+    checks.check_objective(objective)
+    weight = 1.0 if weight is None else weight
+    checks.check_range("weight", weight, low=0)
+    every = (4 if method == "temperature" else 1) if every is None else every
+    checks.check_count("every", every)
+    batchnorm = ("update" if method == "published" else "freeze") if batchnorm is None else batchnorm
+    checks.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+    if objective is None and method == "published":
+        from calibrant import ESDLoss
+
+        objective = ESDLoss(**of_objective)
+    return Settings(method, objective, float(weight), every, batchnorm)
+
+
 class CalibratedLoss:
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
@@ -63,38 +108,29 @@ class CalibratedLoss:
     from then on the training loss is computed on logits divided by a temperature T, which is solved for on the latest
     held-out logits, again and again, so that the network is as sure as held-out data justify. No gradient comes from
     held-out data: they can be neither learned nor un-learned nor memorised, and there is no weight to choose.
-    :meth:`finish` solves for T once more and divides the last layer by it. ``docs/science.md`` derives the method and
+    :meth:`finish` solves for T once more and divides the output layer by it. ``docs/science.md`` derives the method and
     measures it.
 
     Args:
         model: Returns logits, or an object with ``.logits``.
-        method: ``"temperature"``; ``"head"``, where the gradient of ``weight`` times the held-out loss reaches the last
-            layer only; or ``"published"``, the ESD paper's interleaved training, where the gradient of ``weight`` times
-            the objective reaches all weights.
-        criterion: What T minimises on held-out data, the ``"nll"`` or ``"esd"``; for ``"temperature"`` only.
+        method: ``"temperature"``; ``"head"``, where the gradient of ``weight`` times the held-out loss reaches the
+            output layer only; or ``"published"``, the ESD paper's interleaved training, where the gradient of
+            ``weight`` times the objective reaches all weights.
         objective: Of ``(logits, target)`` of a held-out batch; :class:`calibrant.ESDLoss` for ``"published"`` and the
             cross entropy for ``"head"`` when not given.
         weight: Weight of the objective relative to the training loss; 1 when not given.
         loss: Training loss of ``(logits, target)`` in place of the cross entropy, such as
             :class:`calibrant.FocalLoss`, or ``torch.nn.CrossEntropyLoss(weight=...)``.
-        every: Use a held-out batch at every k-th step at most; the others are passed over. 1 for ``"published"`` and
-            ``"head"`` when not given.
-        layer: The layer that makes the logits, as a module or by name; found when not given.
-        dropout: Whether dropout is on for held-out batches of ``"temperature"``; the temperature is then right for the
-            network with dropout, which is not the one that is used later.
-        batchnorm: ``"freeze"`` leaves BatchNorm's running statistics to the training batches; ``"update"`` lets
-            held-out batches enter them, as published, and is the default of ``"published"`` alone.
+        every: Use a held-out batch at every k-th step at most; the others are passed over. 4 for ``"temperature"`` when
+            not given, and 1 for the others.
         multi_label: Targets have the shape of the logits, each label an independent sigmoid.
         ignore_index: Label whose samples do not count.
-        samples: Held-out logits that T is solved on: the latest so many.
-        damping: Share of the way to the solution that log T moves.
-        patience: T is 1 until the held-out log loss, at the best temperature, has gone without a new best for this
-            share of the steps so far, and the network is not on a plateau at chance level: until then it does not
-            overfit. 0 lets T move from the start.
-        guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
 
     Attributes:
-        guard: Scores of the batches that passed and the warnings given.
+        guard: Scores of the batches that passed, and in ``guard.warnings_`` the warnings given, see
+            :class:`calibrant.training.CalibrationWarning`.
+        batchnorm: ``"freeze"`` leaves BatchNorm's running statistics to the training batches; ``"update"`` lets
+            held-out batches enter them, as published, and is the default of ``"published"`` alone.
 
     Example:
         >>> import calibrant as cal
@@ -112,44 +148,32 @@ class CalibratedLoss:
         model: nn.Module,
         method: Method = "temperature",
         *,
-        criterion: Criterion | None = None,
         objective: Loss | None = None,
         weight: float | None = None,
         loss: Loss | None = None,
         every: int | None = None,
-        layer: str | nn.Module | None = None,
-        dropout: bool = False,
-        batchnorm: BatchNormUse | None = None,
         multi_label: bool = False,
         ignore_index: int = -100,
-        samples: int = 2000,
-        damping: float = 0.7,
-        patience: float = 0.3,
-        guard: bool = True,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-        if method in ("head", "published") and criterion is not None:
-            raise ValueError(f"criterion sets the temperature, and method {method!r} has none: leave it out")
         checks.check_objective(loss, "loss")
         view = "multi-label" if multi_label else "top-label"
-        settings = checked_settings(method, objective, weight, every, batchnorm, view=view, ignore_index=ignore_index)
+        settings = checked_settings(method, objective, weight, every, view=view, ignore_index=ignore_index)
         self.method, self.objective, self.weight, self.every, self.batchnorm = settings
-        self.loop = TemperatureLoop(criterion or "nll", samples=samples, damping=damping, patience=patience)
-        self.dropout = dropout
+        self.loss = loss
         self.multi_label = multi_label
         self.ignore_index = ignore_index
-        self.guard = Guard(guard, has_objective=method != "temperature")
+        self.loop = TemperatureLoop()
+        self.guard = Guard(has_objective=method != "temperature")
         self.output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output
         self.steps = 0
         self.next_due = 0.0  # step from which on the next held-out batch is used; 0 before the first
-        self.reminder = Reminder(guard)
+        self.reminder = Reminder()
         weakref.finalize(self, self.reminder.tell)
-        self._finished = False
-        self._divided: Divided | None = None
         self._model = model
-        self._layer = None if layer is None else named_layer(unwrapped(model), layer)
-        self.loss = loss
+        self._layer: nn.Module | None = None
+        self._finished = False
 
     @property
     def temperature(self) -> float:
@@ -191,7 +215,7 @@ class CalibratedLoss:
             self.observe(*held_out)
         logits = logits_of(self._model, x)
         scaled = self._scaled(logits) if self.method == "temperature" else logits
-        loss = self._loss(scaled, y, sample_weight)
+        loss = self._training_loss(scaled, y, sample_weight)
         objective = None
         if due and held_out is not None:
             self._warn_of_same(x, y, *held_out[:2])
@@ -204,18 +228,130 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _scaled(self, logits: Tensor) -> Tensor:
-        self.reminder.expect(self.temperature, self.loop.best, self.steps)
+        reminder = self.reminder
+        reminder.temperature, reminder.best, reminder.steps = self.temperature, self.loop.best, self.steps
         return logits / self.temperature
 
-    def _loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
+    def _training_loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
         if self.loss is not None:
             if sample_weight is not None:
                 raise ValueError("sample_weight is for the default loss: weight the samples in your own loss")
-            return loss_or_zero(self.loss, logits, y)
+            return forward.loss_or_zero(self.loss, logits, y)
         if sample_weight is None and not self.multi_label and logits.dim() > 1 and logits.shape[1] > 1:
-            return mean_nll(logits, y, self.ignore_index)
-        data = self.samples(logits, y)
-        return cross_entropy(data, spread(sample_weight, len(data.target)))
+            return forward.mean_nll(logits, y, self.ignore_index)
+        data = self._flattened(logits, y)
+        return forward.cross_entropy(data, spread(sample_weight, len(data.target)))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
+    def is_due(self, given: bool = True) -> bool:
+        """Count a step, and return whether its held-out batch, if one is given, is used."""
+        self._check_state()
+        if self._finished:
+            if self.reminder.on:
+                self.guard.warn("finished", GOES_ON)
+            self._finished, self.reminder.divided = False, None
+        has_use = self.method == "temperature" or self.weight > 0
+        due = given and has_use and self.steps >= self.next_due
+        if due:
+            self.next_due = self.next_due + self.every - WALK if self.every > 1 else self.steps + 1
+        self.steps += 1
+        if has_use and self.steps == 200 and self.next_due == 0:
+            self.guard.warn("none", "no held-out batch in 200 steps: pass x_held_out and y_held_out, see interleave()")
+        return due
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def observe(self, x: Any, y: Tensor, weight: Tensor | None = None) -> None:
+        """Run a held-out batch forward in evaluation mode, and move the temperature."""
+        with evaluating(self._model):
+            logits = logits_of(self._model, x)
+        data = self.cleaned(logits, y, checked=self.steps > self.every)
+        self._check_logits(data)
+        self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
+        self.loop.observe(data, self.steps, spread(weight, len(data.target)))
+
+    def held_out_objective(self, x: Any, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the objective of a held-out batch, not yet weighted."""
+        with freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext():
+            logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
+        data = self._flattened(logits, y, getattr(self.objective, "ignore_index", None))
+        self._check_logits(data)
+        self.guard.add_held_out(data)
+        if self.objective is None:
+            return forward.cross_entropy(data, spread(weight, len(data.target)))
+        self.guard.watch(logits, "objective")
+        value = forward.objective_of(self.objective, logits, y, weight)
+        self.guard.add_objective(value)
+        return value
+
+    def _through_head(self, x: Any) -> Tensor:
+        """Logits whose gradient reaches the output layer and stops there."""
+        if self._layer is None:
+            model = unwrapped(self._model)
+            with evaluating(model):
+                self._layer = find_layer(model, lambda: logits_of(model, x))
+        if self._layer is None:
+            raise ValueError(
+                "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
+                "method='temperature'"
+            )
+        seen: list[Tensor] = []
+        hook = self._layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+        try:
+            with torch.no_grad(), eagerly():
+                logits = logits_of(self._model, x)
+        finally:
+            hook.remove()
+        made: Tensor = self._layer(seen[-1].detach())
+        return made.reshape(logits.shape)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def watch_training(self, logits: Tensor, y: Tensor) -> None:
+        """Let the guard see a training batch."""
+        self.guard.add_training(self.cleaned(logits.detach(), y, checked=self.steps > 1))
+
+    def cleaned(self, logits: Tensor, target: Tensor, *, checked: bool = False) -> Classification:
+        """Bring a batch to ``(N, C)``, without samples whose logits overflowed; some are no reason to stop.
+
+        Batches like those that were checked before take a shorter way.
+        """
+        overflows = logits.dtype == torch.float16 and bool(logits.isinf().any())
+        logits, target, count = forward.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
+        if count and not overflows and not (target != self.ignore_index).any():
+            text = f"the logits of a whole batch are infinite or NaN, training has diverged: {GO_BACK}"
+            self.guard.warn("diverged", text)
+        elif count:
+            self.guard.warn(
+                "overflow",
+                f"some logits are infinite or NaN in {logits.dtype} (largest before: {self.largest_logit:.3g}), and "
+                "their samples are left out: use bfloat16 or float32 for the last layer, since raw logits grow against "
+                "the temperature, let the learning rate fall, or check that training has not diverged",
+            )
+        plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
+        if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
+            return Classification(logits if logits.dtype == torch.float64 else logits.float(), target.long())
+        return self._flattened(logits, target)
+
+    def _flattened(self, logits: Tensor, target: Tensor, ignore_index: int | None = None) -> Classification:
+        ignored = self.ignore_index if ignore_index is None else ignore_index
+        return forward.flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _warn_of_same(self, x: Any, y: Tensor, x_held_out: Any, y_held_out: Tensor) -> None:
+        is_same = x is x_held_out
+        if not is_same and isinstance(x, Tensor) and isinstance(x_held_out, Tensor) and self.steps <= 2 * self.every:
+            is_same = torch.equal(x, x_held_out) and torch.equal(y, y_held_out)
+        if is_same:
+            self.guard.warn(
+                "same",
+                "the held-out batch is the training batch, and says nothing about new data: hold out other samples, "
+                "see interleaved_split()",
+            )
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _check_logits(self, data: Classification) -> None:
+        if self.next_due <= self.every and looks_like_probabilities(data.logits):
+            self.guard.warn("softmax", PROBABILITIES)
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
@@ -229,12 +365,8 @@ class CalibratedLoss:
         ``finish(held_out, new)`` does the same at the end of training.
         """
         self._check_state()
-        scores = []
-        for batches in (held_out, new):
-            model = unwrapped(self._model)
-            logits, target, *_ = predicted(model, batches, self._finite_samples, self._layer, self.guard)
-            scores.append(scores_of(logits / self.temperature, target))
-        on_held_out, on_new = scores
+        found = [self._predicted(batches) for batches in (held_out, new)]
+        on_held_out, on_new = (scores_of(each.logits / self.temperature, each.target) for each in found)
         self.guard.compare(on_new, on_held_out)
         return on_held_out, on_new
 
@@ -250,7 +382,7 @@ class CalibratedLoss:
             held_out: Batches ``(x, y)``, or ``(x, y, weight)``, of the held-out data, all of them.
             new: Batches of data that took no part in the training, such as validation data: the guard then warns if
                 held-out data have become special.
-            fold: Divide the last layer by T, or the model's output where no layer makes the logits. By default only
+            fold: Divide the output layer by T, or the model's output where no layer makes the logits. By default only
                 for the method ``"temperature"``.
 
         Returns:
@@ -264,39 +396,43 @@ class CalibratedLoss:
         self._check_state()
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
-        model = unwrapped(self._model)
-        logits, target, weight, layer = predicted(model, held_out, self._finite_samples, self._layer, self.guard)
+        logits, target, weight, layer = self._predicted(held_out)
         self.guard.judge_final(scores_of(logits, target))
         log_t = error = 0.0
         trained_at = self.loop.trained_at(logits)
         if folds:
-            log_t, error = final_temperature(logits, target, self.loop, self.guard, weight)
-        else:
-            warn_of_few(len(target), self.guard)
+            log_t, error = final_temperature(logits, target, weight, self.loop, self.guard)
+        elif len(target) < FEWEST:
+            few = f"{len(target)} held-out samples are too few to measure calibration: hold out more data"
+            self.guard.warn("few", few)
         temperature = math.exp(log_t)
         on_held_out = scores_of(logits / temperature, target)
         on_new = None
         if new is not None:
-            logits, target, *_ = predicted(model, new, self._finite_samples, layer, self.guard)
-            on_new = scores_of(logits / temperature, target)
+            found = self._predicted(new)
+            on_new = scores_of(found.logits / temperature, found.target)
             self.guard.compare(on_new, on_held_out)
         elif self.method != "temperature":
             self.guard.warn_unless_compared()
         elif self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
             self.guard.warn_of_training_samples(temperature, on_held_out)
         if folds:
-            weights = divide(model, layer, temperature, self.output)
+            weights = divide(unwrapped(self._model), layer, temperature, self.output)
             self._finished = True
             if abs(log_t) > NOTICED:  # a second call changes nothing
-                self._divided = Divided(weights)
-            self.loop = self.loop.anew(trained_at - log_t)
-            self.reminder.expect(1.0, 1.0, 0)
-            self.reminder.divided = self._divided if self.output is None else None  # integrations finish by themselves
+                self.reminder.divided = Divided(weights)
+            self.loop.restart(trained_at - log_t)
+            self.reminder.temperature = self.reminder.best = 1.0
+            if self.output is not None:  # integrations finish by themselves
+                self.reminder.on = False
         return Finished(temperature, error, on_held_out, on_new)
 
-    def _finite_samples(self, logits: Tensor, target: Tensor) -> tuple[Classification, int]:
-        logits, target, count = forward.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
-        return self.samples(logits, target), count
+    def _predicted(self, batches: Iterable[Any]) -> Predicted:
+        def flatten(logits: Tensor, y: Tensor) -> tuple[Classification, int]:
+            logits, y, count = forward.finite(logits, y, self.ignore_index, multi_label=self.multi_label)
+            return self._flattened(logits, y), count
+
+        return predicted(unwrapped(self._model), batches, flatten, self._layer, self.guard)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
@@ -305,133 +441,17 @@ class CalibratedLoss:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, to the bit."""
-        self.steps, self.next_due, self._finished = state["step"], state["due"], state.get("finished", False)
+        self.steps, self.next_due, self._finished = state["step"], state["due"], state["finished"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
 
     def _check_state(self) -> None:
         """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
-        if self._finished or self._divided is None:
+        if self._finished or self.reminder.divided is None:
             return
-        if not self._divided.has_changed():
+        if not self.reminder.divided.has_changed():
             raise ValueError(
                 "the state of this loss was saved before finish(), and the model has its weights from after it, which "
                 "the temperature would divide twice: load the weights of the same checkpoint into the model too"
             )
-        self._divided = self.reminder.divided = None
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
-    def is_due(self, given: bool = True) -> bool:
-        """Count a step, and return whether its held-out batch, if one is given, is used."""
-        self._check_state()
-        if self._finished:
-            if self.reminder.on:
-                self.guard.warn("finished", GOES_ON)
-            self._finished, self._divided, self.reminder.divided = False, None, None
-        has_use = self.method == "temperature" or self.weight > 0
-        due = given and has_use and self.steps >= self.next_due
-        if due:
-            self.next_due = self.next_due + self.every - WALK if self.every > 1 else self.steps + 1
-        self.steps += 1
-        if has_use and self.steps == 200 and self.next_due == 0:
-            self.guard.warn("none", "no held-out batch in 200 steps: pass x_held_out and y_held_out, see interleave()")
-        return due
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    @torch.no_grad()
-    def observe(self, x: Any, y: Tensor, weight: Tensor | None = None) -> None:
-        """Run a held-out batch forward in evaluation mode, and move the temperature."""
-        with evaluating(self._model, dropout=self.dropout):
-            logits = logits_of(self._model, x)
-        data = self.samples(*self.finite(logits, y), checked=self.steps > self.every)
-        self._check_logits(data)
-        self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
-        self.loop.observe(data, self.steps, spread(weight, len(data.target)))
-
-    def held_out_objective(self, x: Any, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the objective of a held-out batch, not yet weighted."""
-        with freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext():
-            logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
-        data = self.samples(logits, y, getattr(self.objective, "ignore_index", None))
-        self._check_logits(data)
-        self.guard.add_held_out(data)
-        if self.objective is None:
-            return cross_entropy(data, spread(weight, len(data.target)))
-        self.guard.watch(logits, "objective")
-        if weight is None:
-            value = objective_or_zero(self.objective, logits, y)
-        else:
-            value = weighted_objective(self.objective, logits, y, weight)
-        self.guard.add_objective(value)
-        return value
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _warn_of_same(self, x: Any, y: Tensor, x_held_out: Any, y_held_out: Tensor) -> None:
-        is_same = x is x_held_out
-        if not is_same and isinstance(x, Tensor) and isinstance(x_held_out, Tensor) and self.steps <= 2 * self.every:
-            is_same = torch.equal(x, x_held_out) and torch.equal(y, y_held_out)
-        if is_same:
-            self.guard.warn(
-                "same",
-                "the held-out batch is the training batch, and says nothing about new data: hold out other samples, "
-                "see interleaved_split()",
-            )
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def watch_training(self, logits: Tensor, y: Tensor) -> None:
-        """Let the guard see a training batch."""
-        self.guard.add_training(self.samples(*self.finite(logits.detach(), y), checked=self.steps > 1))
-
-    def samples(
-        self, logits: Tensor, target: Tensor, ignore_index: int | None = None, *, checked: bool = False
-    ) -> Classification:
-        """Bring a batch to ``(N, C)``. Batches like those that were checked before take a shorter way."""
-        if not self.multi_label and target.is_floating_point() and target.numel() == logits.numel() == len(logits):
-            target = forward.binary_labels(target)  # as torch.nn.BCEWithLogitsLoss takes them
-        plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
-        if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
-            return Classification(at_least_float32(logits), target.long())
-        ignored = self.ignore_index if ignore_index is None else ignore_index
-        return forward.flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
-
-    def finite(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Leave out samples whose logits overflowed; a batch with some is no reason to stop."""
-        cleaned, target, count = forward.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
-        overflows = logits.dtype == torch.float16 and bool(logits.isinf().any())
-        if count and not overflows and not (target != self.ignore_index).any():
-            text = f"the logits of a whole batch are infinite or NaN, training has diverged: {GO_BACK}"
-            self.guard.warn("diverged", text)
-        elif count:
-            self.guard.warn(
-                "overflow",
-                f"some logits are infinite or NaN in {logits.dtype} (largest before: {self.largest_logit:.3g}), and "
-                "their samples are left out: use bfloat16 or float32 for the last layer, since raw logits grow against "
-                "the temperature, let the learning rate fall, or check that training has not diverged",
-            )
-        return cleaned, target
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _check_logits(self, data: Classification) -> None:
-        if self.next_due <= self.every and forward.looks_like_probabilities(data.logits):
-            self.guard.warn("softmax", PROBABILITIES)
-
-    def _through_head(self, x: Any) -> Tensor:
-        """Logits whose gradient reaches the last layer and stops there."""
-        if self._layer is None:
-            model = unwrapped(self._model)
-            with evaluating(model):
-                self._layer = find_layer(model, lambda: logits_of(model, x))
-        if self._layer is None:
-            raise ValueError(
-                "method 'head' needs the layer that makes the logits, and no linear layer of this model does: pass "
-                "layer='name', or use method='temperature'"
-            )
-        seen: list[Tensor] = []
-        hook = self._layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-        try:
-            with torch.no_grad(), eagerly():
-                logits = logits_of(self._model, x)
-        finally:
-            hook.remove()
-        made: Tensor = self._layer(seen[-1].detach())
-        return made.reshape(logits.shape)
+        self.reminder.divided = None

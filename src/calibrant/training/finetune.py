@@ -1,31 +1,63 @@
-"""Recalibrate an existing network on fresh data: only its last layer changes."""
+"""Recalibrate an existing network on fresh data: only its output layer changes."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from calibrant.losses import checks
-from calibrant.posthoc import VectorScaling
 from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
-from calibrant.torch_private import Convolution
-from calibrant.training import forward
-from calibrant.training.finishing import looks_trained_on, moved
+from calibrant.training.forward import batches_for, evaluating, flattened, logits_of
 from calibrant.training.guard import FEWEST_SEEN, SEEN
-from calibrant.training.last_layer import can_be_scaled, find_layer, named_layer
-from calibrant.training.recalibrations import PENALTIES, Recalibration, Samples, apply, fit_heads, logits_after
-from calibrant.training.warning import warn
+from calibrant.training.output_layer import can_be_scaled, divide, find_layer
+from calibrant.training.temperature_loop import looks_trained_on
+from calibrant.training.warning import PROBABILITIES, looks_like_probabilities, warn
 
 Method = Literal["nothing", "temperature", "vector", "head"]
 FOLDS = 5
 # With fewer samples the choice of a method, and every number in the result, is rough.
 FEW = 200
-NOT_THE_LAYER = "layer {!r} does not make the logits: leave it out, or pass the one that does"
+# Penalties of the head, the strongest first. They are relative to the mean NLL, with features of mean square 1.
+PENALTIES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
+# Features with up to this many elements are kept in float64: 128 MB.
+WHOLE = 2**24
+# Pull of every scale towards 1 and shift towards 0: too weak to change a fit, unless the likelihood has no maximum.
+PULL = 1e-8
+
+
+class Samples(NamedTuple):
+    """Outputs of a network on labelled data, on the CPU."""
+
+    logits: Tensor
+    target: Tensor
+    features: Tensor | None  # inputs of the output layer; None where it is not a linear layer that makes the logits
+
+    def take(self, rows: Tensor) -> "Samples":
+        """Some of the samples."""
+        features = None if self.features is None else self.features[rows]
+        return Samples(self.logits[rows], self.target[rows], features)
+
+
+class Vector(NamedTuple):
+    """A scale and a shift for each logit."""
+
+    scale: Tensor
+    shift: Tensor
+
+
+class Head(NamedTuple):
+    """New weights of the output layer."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+Recalibration = float | Vector | Head  # the float is a temperature
 
 
 class CrossValidated(NamedTuple):
@@ -49,8 +81,8 @@ class CrossValidated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Calibrated:
-    """Result of :func:`calibrate`.
+class FineTuned:
+    """Result of :func:`finetune`.
 
     Attributes:
         method: Method that was applied; ``"nothing"`` if no change helps.
@@ -86,13 +118,13 @@ class Calibrated:
 
 
 @torch.no_grad()
-def calibrate(
-    model: nn.Module, loader: Iterable[Any], *, layer: str | nn.Module | None = None,
-    method: Literal["auto", "temperature", "vector", "head"] = "auto", ignore_index: int = -100, seed: int = 0,
-) -> Calibrated:  # fmt: skip
+def finetune(
+    model: nn.Module, loader: Iterable[Any], *, method: Literal["auto", "temperature", "vector", "head"] = "auto",
+    ignore_index: int = -100, seed: int = 0,
+) -> FineTuned:  # fmt: skip
     """Recalibrate a trained network in place, on data that it has not seen.
 
-    The network runs once over the data, in evaluation mode. Then only its last layer is changed:
+    The network runs once over the data, in evaluation mode. Then only its output layer is changed:
 
     - ``"temperature"``: the layer is divided by the exact best temperature. No prediction changes.
     - ``"vector"``: a scale and a bias for each class.
@@ -104,14 +136,13 @@ def calibrate(
     If a change does not lower the cross-validated log loss, the model is left as it is and a
     :class:`CalibrationWarning` says so. Where no temperature is best, for example because predictions are no better
     than chance, ``"temperature"`` and ``"head"`` leave the model as it is too, and ``"auto"`` only tries ``"vector"``;
-    a warning says why. A model whose logits are not the output of a linear layer can only be scaled,
-    see :func:`scale_output`. The result is deterministic. Use it in one process, before the model is wrapped for
-    distributed training.
+    a warning says why. A model whose logits are not the output of a linear layer can only be scaled, see
+    :func:`~calibrant.training.output_layer.scale_output`. The result is deterministic. Use it in one process, before
+    the model is wrapped for distributed training.
 
     Args:
         model: Model that returns logits, or an object with ``.logits``.
         loader: Batches ``(x, y)`` of fresh labelled data: neither training data nor test data.
-        layer: The layer that makes the logits, as a module or by name; found when not given.
         method: Method to apply, one of the above.
         ignore_index: Label of samples to ignore.
         seed: Seed of the folds.
@@ -125,23 +156,19 @@ def calibrate(
         >>> y = torch.multinomial(x.softmax(1), 1, generator=generator).squeeze(1)
         >>> model = nn.Linear(4, 4, bias=False)
         >>> _ = model.weight.data.copy_(3 * torch.eye(4))  # over-confident: logits times 3
-        >>> result = calibrate(model, [(x, y)])
+        >>> result = finetune(model, [(x, y)])
         >>> result.method, round(result.temperature)
         ('temperature', 3)
     """
     checks.check_choice("method", method, ("auto", "temperature", "vector", "head"))
-    if isinstance(loader, Dataset):
-        raise TypeError("calibrate() takes batches, got a data set: pass a DataLoader of it")
-    samples, found = _predict(model, loader, None if layer is None else named_layer(model, layer), ignore_index)
-    if isinstance(found, nn.Linear) and can_be_scaled(model, found) and samples.features is None:
-        raise ValueError(NOT_THE_LAYER.format(layer))
+    samples, found = _predict(model, loader, ignore_index)
     if method in ("vector", "head") and samples.features is None:
         raise ValueError(
             f"method {method!r} changes the linear layer that makes the logits, and this model has none that can be "
             "changed alone: use method='temperature'"
         )
     if len(samples.target) < 2 * FOLDS:
-        raise ValueError(f"calibrating needs at least {2 * FOLDS} samples, got {len(samples.target)}: pass more data")
+        raise ValueError(f"recalibrating needs at least {2 * FOLDS} samples, got {len(samples.target)}: pass more data")
     _warn_of_data(samples)
     wanted: tuple[Method, ...] = ("temperature", "vector", "head") if method == "auto" else (method,)
     absent = samples.logits.shape[1] - len(samples.target.unique())
@@ -169,60 +196,41 @@ def calibrate(
         )
     if chosen != "nothing":
         change = _fit(chosen, samples, linear, penalty)
-        apply(change, model, found)
+        _apply(change, model, found)
         temperature = change if isinstance(change, float) else 1.0
     after = next(one for one in candidates if one.method == chosen)
     kept = penalty if chosen == "head" else None
-    return Calibrated(chosen, temperature, kept, len(samples.target), candidates[0], after, candidates)
+    return FineTuned(chosen, temperature, kept, len(samples.target), candidates[0], after, candidates)
 
 
-def _predict(
-    model: nn.Module, loader: Iterable[Any], layer: nn.Module | None, ignore_index: int
-) -> tuple[Samples, nn.Module | None]:
+def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tuple[Samples, nn.Module | None]:
     """One pass in evaluation mode: logits, labels, and the inputs of the layer that makes the logits."""
-    device = forward.device_of(model)
     parts: list[Samples] = []
     seen: list[Tensor] = []
-    hook = None
-    with forward.evaluating(model):
+    layer, hook = None, None
+    with evaluating(model):
         try:
-            for batch in loader:
-                x, y = moved(batch, device)
+            for x, y, weight in batches_for(model, loader, "finetune"):
+                if weight is not None:
+                    raise TypeError("finetune() takes batches (inputs, target), without weights")
                 if not parts:
-                    maker = find_layer(model, lambda x=x: forward.logits_of(model, x))  # type: ignore[misc]
-                    if isinstance(layer, Convolution) and can_be_scaled(model, layer) and layer is not maker:
-                        raise ValueError(NOT_THE_LAYER.format(layer))
-                    layer = layer or maker
+                    layer = find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
                     if layer is not None:
                         hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
                 seen.clear()
-                data = forward.flattened(forward.logits_of(model, x), y, ignore_index=ignore_index)
-                features = _features(model, layer, seen, data.logits)
-                part = Samples(data.logits.cpu(), data.target.cpu(), None if features is None else features.cpu())
+                data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
+                features = None
+                is_linear = isinstance(layer, nn.Linear) and can_be_scaled(model, layer)
+                if is_linear and seen and layer.out_features in (data.logits.shape[1], 1):
+                    features = seen[-1].reshape(-1, layer.in_features).float().cpu()
+                part = Samples(data.logits.cpu(), data.target.cpu(), features)
                 parts.append(part if data.mask is None else part.take(data.mask.cpu()))
         finally:
             if hook is not None:
                 hook.remove()
-    if not parts:
-        raise ValueError("the loader gave no batch: pass batches (x, y)")
-    logits, targets, inputs_of_layer = zip(*parts, strict=True)
-    made = None if any(each is None for each in inputs_of_layer) else torch.cat(inputs_of_layer)
+    logits, targets, features_of = zip(*parts, strict=True)
+    made = None if any(each is None for each in features_of) else torch.cat(features_of)
     return Samples(torch.cat(logits), torch.cat(targets), made), layer
-
-
-def _features(model: nn.Module, layer: nn.Module | None, seen: list[Tensor], logits: Tensor) -> Tensor | None:
-    """Inputs of the linear layer that makes the logits, or None if none does."""
-    if not isinstance(layer, nn.Linear) or not can_be_scaled(model, layer) or not seen:
-        return None
-    features = seen[-1].reshape(-1, layer.in_features).float()
-    made = F.linear(features, layer.weight.float(), None if layer.bias is None else layer.bias.float())
-    if len(made) != len(logits) or layer.out_features not in (logits.shape[1], 1):
-        return None
-    given = logits[:, 1:] if layer.out_features == 1 else logits
-    # float16 and bfloat16 round; a layer that does not make the logits is off by far more.
-    near = 0.02 * max(1.0, float(given.abs().max())) if len(given) else 0.0
-    counts = (given - made).abs().amax(1) <= near
-    return features if bool((counts | (given == 0).all(1)).all()) else None
 
 
 def _warn_of_data(samples: Samples) -> None:
@@ -243,8 +251,8 @@ def _warn_of_data(samples: Samples) -> None:
                 "over-confident on new data. Pass data that no training has seen; ignore this after brief training or "
                 "label smoothing"
             )
-    if forward.looks_like_probabilities(samples.logits):
-        warn(forward.PROBABILITIES)
+    if looks_like_probabilities(samples.logits):
+        warn(PROBABILITIES)
     if count < FEW:
         warn(f"{count} samples are few: pass {FEW} or more, and check the standard errors of the result")
 
@@ -274,9 +282,9 @@ def _cross_validate(
         for name in losses:
             if name == "head":
                 assert layer is not None  # noqa: S101 (a head needs one)
-                paths.append([logits_after(head, new) for head in fit_heads(rest, layer)])
+                paths.append([_logits_after(head, new) for head in _fit_heads(rest, layer)])
             else:
-                logits = logits_after(_fit(name, rest, layer, None), new)
+                logits = _logits_after(_fit(name, rest, layer, None), new)
                 _judge(losses[name], right[name], fold, logits, new.target)
     if "head" not in losses:
         return losses, right, None
@@ -300,9 +308,117 @@ def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: flo
     if method == "temperature":
         return temperature_or_one(samples.logits, samples.target)
     if method == "vector":
-        return VectorScaling(strict=True).fit(samples.logits, samples.target)
+        return _fit_vector(samples)
     assert layer is not None and penalty is not None  # noqa: S101, PT018 (a head needs both)
-    return list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
+    return list(_fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
+
+
+def _fit_vector(samples: Samples) -> Vector:
+    r"""Minimise the NLL of :math:`w \odot l + b` over scales and shifts."""
+    logits, target = samples.logits.double(), samples.target
+    classes = logits.shape[1]
+    # Typical steps: one over the root of the curvature, which is p (1 - p) times the square of the logit, or of 1.
+    spread = logits.softmax(1) * (1 - logits.softmax(1))
+    curvature = torch.stack([(spread * logits.square()).mean(0), spread.mean(0)])
+    size = curvature.clamp_min(1e-6 * float(curvature.max())).clamp_min(1e-12).rsqrt()
+    start = torch.zeros(2, classes).double()
+    start[0] = 1 / temperature_or_one(logits, target) - 1
+
+    def loss(change: Tensor) -> Tensor:
+        scale, shift = (start.flatten() + change * size.flatten()).view(2, classes)
+        pull = PULL / (2 * classes) * (scale.square().sum() + shift.square().sum())
+        return F.cross_entropy(logits * (1 + scale) + shift, target) + pull
+
+    found = start + _minimiser(loss, torch.zeros(2 * classes), 1e-8).view(2, classes) * size
+    return Vector(1 + found[0], found[1] - found[1].mean())
+
+
+def _fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
+    r"""Fit the output layer by the penalised NLL, once for each penalty.
+
+    .. math:: \mathrm{NLL} + \tfrac{\lambda}{2} \lVert (W - W_0 / T) S \rVert^2 + \tfrac{\lambda}{2} \lVert b - b_0/T
+        \rVert^2
+
+    with T the best temperature and S the root mean squares of the features: a strong penalty gives temperature
+    scaling. The problem is convex and is solved by L-BFGS; every fit starts from the one before, so penalties go from
+    strong to weak.
+    """
+    assert samples.features is not None  # noqa: S101 (checked by the caller)
+    features = samples.features
+    temperature = temperature_or_one(samples.logits, samples.target)
+    first = layer.weight.detach().cpu().double() / temperature
+    bias = torch.zeros(len(first)).double() if layer.bias is None else layer.bias.detach().cpu().double() / temperature
+    sizes = features.double().square().mean(0).sqrt()
+    sizes = sizes.clamp_min(1e-6 * float(sizes.max())).clamp_min(1e-12)
+    # In float64, as in every step of the search, unless that takes too much memory.
+    scaled = features.double() / sizes if features.numel() <= WHOLE else (features / sizes).float()
+    given = torch.cat([part.double() @ first.T + bias for part in features.split(2**14)])
+    change = torch.zeros(first.numel() + len(first))
+    for penalty in penalties:
+
+        def loss(change: Tensor, penalty: float = penalty) -> Tensor:
+            weight, shift = change[: -len(first)].view_as(first), change[-len(first) :]
+            logits = given + (scaled @ weight.to(scaled.dtype).T).double() + shift
+            if len(first) == 1:
+                logits = torch.cat((torch.zeros_like(logits), logits), 1)
+            return F.cross_entropy(logits, samples.target) + penalty / 2 * (change @ change)
+
+        change = _minimiser(loss, change, 1e-5)
+        yield Head(first + change[: -len(first)].view_as(first) / sizes, bias + change[-len(first) :])
+
+
+def _minimiser(loss: Callable[[Tensor], Tensor], start: Tensor, tolerance: float) -> Tensor:
+    """Minimise a smooth convex function until every component of the gradient is below the tolerance."""
+    from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    def objective(position: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        with torch.enable_grad():
+            at = torch.from_numpy(position).requires_grad_()
+            value = loss(at)
+            (gradient,) = torch.autograd.grad(value, at)
+        return float(value), gradient.numpy()
+
+    options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "gtol": tolerance, "ftol": 1e-14}
+    # In steps this small, threads that wait for each other make a busy machine ten times slower.
+    with threadpool_limits(1, user_api="blas"):
+        found = minimize(objective, start.double().numpy(), jac=True, method="L-BFGS-B", options=options)
+    if not (math.isfinite(found.fun) and np.isfinite(found.x).all()):
+        raise ValueError(
+            "the likelihood of the held-out logits overflows: scale the logits to a sensible range, or leave out "
+            "samples with huge logits"
+        )
+    return torch.from_numpy(found.x)
+
+
+def _logits_after(change: Recalibration, samples: Samples) -> Tensor:
+    """New logits of samples."""
+    if isinstance(change, float):
+        return samples.logits.double() / change
+    if isinstance(change, Vector):
+        return samples.logits.double() * change.scale + change.shift
+    assert samples.features is not None  # noqa: S101 (the head was fitted on features)
+    made = samples.features.double() @ change.weight.T + change.bias
+    return torch.cat((torch.zeros_like(made), made), 1) if made.shape[1] == 1 else made
+
+
+def _apply(change: Recalibration, model: nn.Module, layer: nn.Module | None) -> None:
+    """Change the model's output layer, which may get a bias, or scale its output if no layer can be changed."""
+    if isinstance(change, float):
+        divide(model, layer, change)
+        return
+    assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
+    if isinstance(change, Vector):
+        scale, shift = change
+        if layer.out_features == 1:  # the logit of class 0 is 0 before, and its shift is subtracted after
+            scale, shift = scale[1:], shift[1:] - shift[:1]
+        old = 0.0 if layer.bias is None else layer.bias.cpu().double() * scale
+        change = Head(layer.weight.cpu().double() * scale.unsqueeze(1), shift + old)
+    layer.weight.copy_(change.weight)
+    if layer.bias is None:
+        layer.bias = nn.Parameter(change.bias.to(layer.weight), requires_grad=layer.weight.requires_grad)
+    else:
+        layer.bias.copy_(change.bias)
 
 
 def _simplest(losses: dict[Method, Tensor]) -> Method:

@@ -1,6 +1,7 @@
-"""Forward passes of any model: its mode, the logits of a batch, and the samples of logits and target."""
+"""Forward passes of any model, its logits as samples, and the losses of batches in which labels may be ignored."""
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -8,20 +9,25 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
+from calibrant.distributed import is_distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.numerics import readable
-from calibrant.torch_private import BatchNorm, Dropout
+from calibrant.torch_private import BatchNorm, Dropout, unwrapped
+
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @contextmanager
-def evaluating(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
-    """Run forward passes in evaluation mode, optionally with ``dropout``, then restore the mode of every module."""
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run forward passes in evaluation mode, then restore the mode of every module."""
     modes = [(module, module.training) for module in model.modules()]
-    for module, training in modes:
-        module.training = training and dropout and isinstance(module, Dropout)
+    for module, _ in modes:
+        module.training = False
     try:
         yield
     finally:
@@ -72,22 +78,6 @@ def logits_of(model: Callable[..., Any], batch: Any) -> Tensor:
     return logits_in(model(**batch) if isinstance(batch, Mapping) else model(batch))
 
 
-def pair_of(batch: Any, what: str = "a batch") -> tuple[Any, Any]:
-    """Inputs and target of a batch."""
-    if not isinstance(batch, list | tuple) or len(batch) != 2:
-        size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
-        raise TypeError(
-            f"{what} must be (inputs, target), got {type(batch).__name__}{size}: give the loader a collate_fn that "
-            "makes such pairs"
-        )
-    return batch[0], batch[1]
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Device of a model's weights; the CPU if it has none."""
-    return next((weights.device for weights in model.parameters()), torch.device("cpu"))
-
-
 def logits_in(output: Any) -> Tensor:
     """Logits of a model's output."""
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
@@ -114,43 +104,56 @@ def with_logits(output: Any, logits: Tensor) -> Any:
     return changed
 
 
-PROBABILITIES = (
-    "the model's outputs look like probabilities or log-probabilities: remove the softmax, sigmoid or log-softmax at "
-    "its end, since the loss takes logits"
-)
+def pair_of(batch: Any, what: str = "a batch") -> tuple[Any, Any]:
+    """Inputs and target of a batch."""
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
+        raise TypeError(
+            f"{what} must be (inputs, target), got {type(batch).__name__}{size}: give the loader a collate_fn that "
+            "makes such pairs"
+        )
+    return batch[0], batch[1]
 
 
-def looks_like_probabilities(logits: Tensor) -> bool:
-    """Whether ``(N, C)`` logits, at least 8 rows, or their exponentials, sum to 1."""
-    if len(logits) < 8:
-        return False
-    sums = logits.sum(1) if bool((logits >= 0).all()) else logits.logsumexp(1) + 1
-    return bool(((sums - 1).abs() < 1e-3).all())
+def batches_for(model: nn.Module, loader: Any, function: str) -> Iterator[tuple[Any, Tensor, Any]]:
+    """Batches ``(inputs, target)`` or ``(inputs, target, weight)`` on the device of a model, the weight None if absent.
 
-
-def looks_like_sigmoid(logits: Tensor) -> bool:
-    """Whether binary logits, which have a column of zeros, are all in [0, 1]; those of a trained network are not."""
-    if logits.shape[1] != 2 or not len(logits) or bool(logits[:, 0].any()):
-        return False
-    return bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 1)).all())
+    ``function`` is the one that was given the loader, for an error.
+    """
+    if isinstance(loader, Dataset):
+        raise TypeError(f"{function}() takes batches, got a data set: pass a DataLoader of it")
+    device = next((weights.device for weights in model.parameters()), torch.device("cpu"))
+    batch = None
+    for batch in loader:
+        has_weight = isinstance(batch, list | tuple) and len(batch) == 3
+        x, y = pair_of(batch[:2] if has_weight else batch)
+        if not isinstance(y, Tensor) or isinstance(x, np.ndarray):
+            raise TypeError(
+                f"a batch must hold tensors, got {type(x).__name__} and {type(y).__name__}: pass a DataLoader, which "
+                "makes batches of tensors"
+            )
+        if isinstance(x, Mapping):
+            x = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in x.items()}
+        yield x.to(device) if isinstance(x, Tensor) else x, y.to(device), batch[2] if has_weight else None
+    if batch is None:
+        raise ValueError("the loader gave no batch: pass batches (x, y)")
 
 
 def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100) -> Classification:
     """Check a batch and bring it to ``(N, C)`` logits; every label of a multi-label batch is a binary sample."""
-    if not multi_label:
-        return checks.classification(logits, target, None, ignore_index)
-    if target.shape != logits.shape:
-        raise ValueError(
-            f"a multi-label target must have the shape of the logits, {tuple(logits.shape)}, got {tuple(target.shape)}"
-        )
-    return checks.classification(logits.reshape(-1), target.reshape(-1).long(), None, ignore_index)
-
-
-def binary_labels(target: Tensor) -> Tensor:
-    """Targets 0.0 and 1.0 of a binary loss as class indices."""
-    if readable(target) and not bool(((target == 0) | (target == 1)).all()):
-        raise ValueError("a floating-point target of binary logits must be 0 or 1: round it, or pass class indices")
-    return target.long()
+    if multi_label:
+        if target.shape != logits.shape:
+            raise ValueError(
+                f"a multi-label target must have the shape of the logits, {tuple(logits.shape)}, "
+                f"got {tuple(target.shape)}"
+            )
+        logits, target = logits.reshape(-1), target.reshape(-1).long()
+    elif target.is_floating_point() and target.numel() == logits.numel() == len(logits):
+        # as torch.nn.BCEWithLogitsLoss takes them
+        if readable(target) and not bool(((target == 0) | (target == 1)).all()):
+            raise ValueError("a floating-point target of binary logits must be 0 or 1: round it, or pass class indices")
+        target = target.long()
+    return checks.classification(logits, target, None, ignore_index)
 
 
 def finite(
@@ -175,3 +178,84 @@ def spread(weight: Tensor | None, count: int) -> Tensor | None:
     if readable(weight) and bool(((weight < 0) | ~weight.isfinite()).any()):
         raise ValueError("weights must be finite and not negative")
     return weight.reshape(-1) if weight.numel() == count else weight.repeat_interleave(count // len(weight))
+
+
+def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1) -> Tensor:
+    """Return the loss of a batch, or a zero with zero gradients if ignored labels leave fewer than ``minimum`` samples.
+
+    The zero is connected to the logits, so that ``backward()`` works and every rank of ``DistributedDataParallel``
+    takes part in it. If a batch is too small without any ignored label, the loss itself raises an error. The loss has
+    an attribute ``ignore_index`` if that is not -100.
+
+    Example:
+        >>> logits = torch.ones(2, 3, requires_grad=True)
+        >>> loss = loss_or_zero(torch.nn.functional.cross_entropy, logits, torch.tensor([-100, -100]))
+        >>> loss.backward()
+        >>> loss.item(), logits.grad.abs().sum().item()
+        (0.0, 0.0)
+    """
+    ignore_index = getattr(loss, "ignore_index", -100)
+    if ignore_index is None or target.numel() < minimum:
+        return loss(logits, target)
+    enough = (target != ignore_index).sum() >= minimum
+    if readable(enough):
+        return loss(logits, target) if enough else zero_of(logits)
+    # Do not wait for the accelerator: if there are too few samples, this is the loss of zeros, times zero.
+    return loss(torch.where(enough, logits, 0.0), torch.where(enough, target, 0)) * enough
+
+
+def objective_of(objective: Loss, logits: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return a calibration objective, which may need several samples, or weights of the samples."""
+    if weight is None:
+        if is_distributed():  # the objective is that of the global batch, so one rank's labels do not decide
+            return objective(logits, target)
+        return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
+    plain = unwrapped(objective) if isinstance(objective, nn.Module) else objective  # torch.compile hides the arguments
+    takes = inspect.signature(plain.forward if isinstance(plain, nn.Module) else plain).parameters
+    if "sample_weight" not in takes and not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
+        name = getattr(plain, "__name__", type(plain).__name__)
+        raise TypeError(
+            f"{name} takes no sample_weight: leave out held_out_weight, or use ESDLoss, MMCELoss or ECELoss, which "
+            "take weights"
+        )
+    shape = logits.shape[:1] + logits.shape[2:]
+    of_samples: Any = spread(weight, shape.numel())
+    return objective(logits, target, sample_weight=of_samples.reshape(shape))  # type: ignore[call-arg]
+
+
+def minimum_samples(objective: object) -> int:
+    """Fewest samples an objective is defined for, from its ``minimum_samples()``; 1 if it has none, or is None."""
+    minimum = getattr(objective, "minimum_samples", None)
+    return int(minimum()) if callable(minimum) else 1
+
+
+def zero_of(logits: Tensor) -> Tensor:
+    """Return a zero that is connected to the logits; they may hold anything, NaN included."""
+    return torch.where(torch.zeros_like(logits, dtype=torch.bool), logits, 0.0).sum()
+
+
+def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> Tensor:
+    """Mean NLL of the samples that count; 0, with a zero gradient, where there are none."""
+    # Indexing with the mask would have to wait for an accelerator.
+    target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
+    if sample_weight is None and data.mask is None:
+        return F.cross_entropy(data.logits, target)
+    each = F.cross_entropy(data.logits, target, ignore_index=-100, reduction="none")
+    if sample_weight is None:
+        return each.sum() / (target != -100).sum().clamp_min(1)
+    weight = sample_weight.to(each.dtype)
+    if data.mask is not None:
+        weight = torch.where(data.mask, weight, 0.0)
+    return (each * weight).sum() / weight.sum().clamp_min(torch.finfo(each.dtype).tiny)
+
+
+def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+    """Cross entropy of ``(N, C, ...)`` logits as in torch, but 0 instead of NaN if every sample is ignored.
+
+    Faster than :func:`cross_entropy`, for every step of a training loop: torch checks shapes and labels.
+    """
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():  # values cannot be inspected there
+        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+        return total / (target != ignore_index).sum().clamp_min(1)
+    loss = F.cross_entropy(logits, target, ignore_index=ignore_index)
+    return zero_of(logits) if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss

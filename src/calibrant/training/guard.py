@@ -1,15 +1,17 @@
 """A guard over calibrated training: measures as batches pass, and warns when the objective no longer does its work."""
 
+import copy
 import math
 from collections.abc import Mapping, Sized
 from operator import length_hint
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from calibrant import distributed
 from calibrant.losses.checks import Classification
-from calibrant.training.running_scores import Scores, Sums
+from calibrant.numerics import accumulation_dtype
 from calibrant.training.warning import warn
 
 # Steps that are judged together if the end of an epoch is not reported to the guard.
@@ -38,6 +40,99 @@ RISE = 0.1
 GO_BACK = "load the weights of an earlier checkpoint, or train again with a lower learning rate"
 
 
+class Scores(NamedTuple):
+    """Means over samples."""
+
+    samples: float
+    accuracy: float
+    nll: float
+    gap: float  # mean confidence minus accuracy
+    doubt: float = 0.0  # mean of 1 minus the probability of the target
+
+    @property
+    def deviation(self) -> float:
+        """Standard error of the accuracy, with one right and one wrong answer added."""
+        p = (self.accuracy * self.samples + 1) / (self.samples + 2)
+        return math.sqrt(p * (1 - p) / max(self.samples, 1))
+
+    def named(self) -> dict[str, float]:
+        """Scores of held-out samples for a log."""
+        return {"held_out_accuracy": self.accuracy, "held_out_nll": self.nll, "held_out_gap": self.gap}
+
+
+class Sums:
+    """Running sums on the device of the batches, several batches at a time, so that a step takes hardly longer."""
+
+    WAITING = 16
+
+    def __init__(self) -> None:
+        self._sums: Tensor | None = None
+        self._waiting: list[Classification] = []
+        self.batches = 0
+
+    def add(self, data: Classification) -> None:
+        """Add a batch of logits as the loss sees them."""
+        self._waiting.append(data)
+        self.batches += 1
+        if len(self._waiting) == self.WAITING:
+            self._sum_up()
+
+    @torch.no_grad()
+    def _sum_up(self) -> None:
+        if not self._waiting:
+            return
+        data = joined(self._waiting)
+        self._waiting = []
+        logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
+        log_probabilities = logits.log_softmax(1)
+        top, predicted = log_probabilities.max(1)
+        nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
+        right = (predicted == data.target).to(top.dtype)
+        rows = torch.stack((torch.ones_like(top), right, nll, top.exp(), 1 - (-nll).exp()))
+        if data.mask is not None:
+            rows = torch.where(data.mask, rows, 0.0)
+        sums = rows.sum(1, dtype=accumulation_dtype(rows))
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def scores(self, *, across_ranks: bool = False) -> Scores | None:
+        """Means so far, of this rank or of all, or None before the first sample."""
+        self._sum_up()
+        sums = self._sums
+        if across_ranks and distributed.is_distributed():
+            sums = distributed.sum_across_ranks(torch.zeros(5, dtype=torch.float64) if sums is None else sums)
+        if sums is None:
+            return None
+        samples, right, nll, confidence, doubt = sums.tolist()
+        if samples == 0:
+            return None
+        return Scores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Sums in plain values; pending batches stay separate, since another order of summation rounds differently."""
+        return {"sums": self._sums, "batches": self.batches, "waiting": [tuple(data) for data in self._waiting]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+        self._sums, self.batches = state["sums"], state["batches"]
+        self._waiting = [Classification(*data) for data in state["waiting"]]
+
+
+def scores_of(logits: Tensor, target: Tensor) -> Scores:
+    """Accuracy, log loss and gap of logits."""
+    sums = Sums()
+    sums.add(Classification(logits, target))
+    return sums.scores() or Scores(0, 0, 0, 0)
+
+
+def joined(parts: list[Classification]) -> Classification:
+    """Join batches."""
+    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
+    if all(part.mask is None for part in parts):
+        return Classification(logits, target)
+    masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
+    return Classification(logits, target, torch.cat(masks))
+
+
 class Guard:
     """Judges windows of steps: epochs if their ends are reported to it, else 50 steps.
 
@@ -46,12 +141,12 @@ class Guard:
     held-out accuracy falls, too. With one, a gradient from held-out data reaches the network.
     """
 
-    def __init__(self, on: bool = True, *, has_objective: bool = True) -> None:
-        self.on = on
+    def __init__(self, *, has_objective: bool = True) -> None:
         self.has_objective = has_objective
         self.told_of_epochs = False
         self.warnings_: dict[str, str] = {}
-        self.latest: dict[str, float] = {}
+        self.latest: dict[str, float] = {}  # scores of the last window
+        self.training, self.held_out = Sums(), Sums()
         self._steps = self._windows = 0
         self._best: dict[str, tuple[float, float]] = {}  # best accuracy of a window and its deviation
         self._strongest = 0.0
@@ -61,20 +156,9 @@ class Guard:
         self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
         self._objectives: list[Tensor] = []
         self._without_pull = 0  # values of the objective since a pull was last measured
-        self._begin()
-        self._first: Scores | None = None
         # Held-out samples are judged at the start over several windows: an epoch may have too few.
-        self._start = {"training": Sums(), "held_out": Sums()}
-
-    def _begin(self) -> None:
-        self.training, self.held_out = Sums(), Sums()
-        # Where an epoch has few batches, several of them are judged together.
-        if len(self._objectives) >= FEWEST_OBJECTIVES:
-            self._objectives = []
-        if self._pulls["objective"]:
-            self._without_pull = 0
-        if len(self._pulls["objective"]) >= FEWEST_PULLS:
-            self._pulls = {"loss": [], "objective": []}
+        self._first_training, self._first_held_out = Sums(), Sums()
+        self._is_start = True
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_training(self, data: Classification) -> None:
@@ -82,8 +166,9 @@ class Guard:
         if not self.told_of_epochs and self.training.batches >= WINDOW:
             self.close_window()
         self.training.add(data)
-        if self._is_start():
-            self._start["training"].add(data)
+        self._is_start &= self._steps <= WINDOW
+        if self._is_start:
+            self._first_training.add(data)
         self._steps += 1
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -91,18 +176,16 @@ class Guard:
         """Add a held-out batch, before the network has learned anything from it."""
         data = Classification(data.logits.detach(), data.target, data.mask)
         self.held_out.add(data)
-        if self._is_start():
-            self._start["held_out"].add(data)
+        self._is_start &= self._steps <= WINDOW
+        if self._is_start:
+            self._first_held_out.add(data)
             self._judge_start()
 
-    def _is_start(self) -> bool:
-        return self._first is None and self._steps <= WINDOW
-
     def _judge_start(self) -> None:
-        scores, training = self._start["held_out"].scores(), self._start["training"].scores()
+        scores, training = self._first_held_out.scores(), self._first_training.scores()
         if scores is None or training is None or scores.samples < FEWEST_SEEN:
             return
-        self._first = scores
+        self._is_start = False
         if scores.accuracy >= SEEN and scores.doubt <= NEW * training.doubt + 1 / scores.samples:
             self.warn(
                 "seen",
@@ -120,19 +203,12 @@ class Guard:
     def watch(self, logits: Tensor, of: str) -> None:
         """Note, in the coming backward pass, how hard the training loss or the objective pulls at its logits."""
         # Compiled code does not take hooks on tensors within it.
-        if self.on and logits.requires_grad and not torch.compiler.is_compiling():
+        if logits.requires_grad and not torch.compiler.is_compiling():
             pulls = self._pulls[of]
             logits.register_hook(lambda gradient: pulls.append(gradient.detach().abs().sum(dtype=torch.float32)))
 
     def close_window(self) -> dict[str, float]:
-        """Judge what passed since the last window, begin a new one, and return its scores for the log."""
-        values = self.judge()
-        self._windows += 1  # a network may learn as much within its first window
-        self._begin()
-        return values
-
-    def judge(self) -> dict[str, float]:
-        """Judge what passed since the last window, on all ranks, and return its scores for the log."""
+        """Judge what passed since the last window, on all ranks, begin a new one, and return its scores for the log."""
         training, held_out = (sums.scores(across_ranks=True) for sums in (self.training, self.held_out))
         values = {} if held_out is None else held_out.named()
         if training is not None:
@@ -142,11 +218,20 @@ class Guard:
         self._judge_silence(values)
         self._judge_pull(values, training, held_out)
         self.latest = values
+        self._windows += 1  # a network may learn as much within its first window
+        self.training, self.held_out = Sums(), Sums()
+        # Where an epoch has few batches, several of them are judged together.
+        if len(self._objectives) >= FEWEST_OBJECTIVES:
+            self._objectives = []
+        if self._pulls["objective"]:
+            self._without_pull = 0
+        if len(self._pulls["objective"]) >= FEWEST_PULLS:
+            self._pulls = {"loss": [], "objective": []}
         return values
 
-    def scores_of_window(self) -> dict[str, float]:
-        """Judge what passed since the last window; return its held-out scores and the number of warnings so far."""
-        scores = {name: value for name, value in self.judge().items() if name.startswith("held_out_")}
+    def close_epoch(self) -> dict[str, float]:
+        """Close the window of an epoch, and return its held-out scores and the number of warnings so far."""
+        scores = {name: value for name, value in self.close_window().items() if name.startswith("held_out_")}
         return scores | {"warnings": float(len(self.warnings_))}
 
     def _judge_accuracy(self, training: Scores, held_out: Scores | None) -> None:
@@ -203,7 +288,7 @@ class Guard:
             )
 
     def _judge_pull(self, values: dict[str, float], training: Scores | None, held_out: Scores | None) -> None:
-        is_watched = not self.on or self._pulls["objective"] or self._without_pull < FEWEST_PULLS
+        is_watched = self._pulls["objective"] or self._without_pull < FEWEST_PULLS
         if not is_watched and values.get("silent", 1.0) < 1:
             self.warn(
                 "unwatched",
@@ -305,31 +390,17 @@ class Guard:
         """Give a warning once."""
         if kind not in self.warnings_:
             self.warnings_[kind] = message
-            if self.on:
-                warn(message)
+            warn(message)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what is warned about next."""
-        return {
-            "warnings": dict(self.warnings_), "steps": self._steps, "best": dict(self._best),
-            "strongest": self._strongest, "first": self._first and tuple(self._first), "accuracy": self._accuracy,
-            "start": {name: sums.state_dict() for name, sums in self._start.items()},
-            "objectives": list(self._objectives), "latest": dict(self.latest),
-            "training": self.training.state_dict(), "held_out": self.held_out.state_dict(),
-            "pulls": {name: list(pulls) for name, pulls in self._pulls.items()},
-            "was_compared": self._was_compared, "without_pull": self._without_pull, "is_apart": self._is_apart,
-        }  # fmt: skip
+        values = ((name, each.state_dict() if isinstance(each, Sums) else each) for name, each in vars(self).items())
+        return copy.deepcopy(dict(values))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        self.warnings_, self._steps, self._best = dict(state["warnings"]), state["steps"], dict(state["best"])
-        self._strongest, self._accuracy = state["strongest"], state.get("accuracy", 0.0)  # not in earlier versions
-        self._first = None if state["first"] is None else Scores(*state["first"])
-        for name, sums in self._start.items():
-            sums.load_state_dict(state["start"][name])
-        self._objectives, self.latest = list(state["objectives"]), dict(state["latest"])
-        self.training.load_state_dict(state["training"])
-        self.held_out.load_state_dict(state["held_out"])
-        self._pulls = {name: list(pulls) for name, pulls in state["pulls"].items()}
-        self._is_apart = state.get("is_apart", False)
-        self._was_compared, self._without_pull = state.get("was_compared", False), state.get("without_pull", 0)
+        for name, value in copy.deepcopy(dict(state)).items():
+            if isinstance(sums := getattr(self, name), Sums):
+                sums.load_state_dict(value)
+            else:
+                setattr(self, name, value)

@@ -1,12 +1,15 @@
-"""Training batches and calibration batches, side by side."""
+"""Training batches and held-out batches, side by side, from a position that can be saved."""
 
 import math
+import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from operator import length_hint
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -14,10 +17,10 @@ from torch.utils.data import IterableDataset
 
 from calibrant.distributed import is_distributed
 from calibrant.losses import checks
-from calibrant.training.ignored import ENOUGH, minimum_samples
-from calibrant.training.randomness import RandomState, kept_random_state, random_state, set_random_state
-from calibrant.training.warning import warn_of_loaders
+from calibrant.training.forward import minimum_samples
+from calibrant.training.held_out import ENOUGH, warn_of_loaders
 
+RandomState = dict[str, Any]
 SAME = "the {} loader would give every process the same samples: give it a torch.utils.data.DistributedSampler"
 
 
@@ -44,7 +47,7 @@ def interleave(
             resumed.
         calibration_every: Give a calibration batch every k-th step only, and None at the others.
         minimum_samples: Skip calibration batches with fewer samples, such as the last of a pass. By default
-            :class:`CalibratedClassifier` asks its objective; elsewhere 3, which is enough for every objective.
+            :class:`InterleavedModule` asks its objective; elsewhere 3, which is enough for every objective.
         same_samples_on_every_rank: With several processes, a ``DataLoader`` without a distributed sampler, or with one
             for another rank or number of ranks, gives several processes the same samples, which raises an error. Set
             it to True to allow that, for example for model parallelism. Other loaders, and those of an
@@ -174,8 +177,7 @@ class _Place:
         self.batches = 0
         self.ended = True
         self.begun_from: RandomState | None = None
-        self.begun_generators: list[Tensor] = []
-        self.generators_now: list[Tensor] | None = None  # to be restored after load_state_dict
+        self.own: list[Tensor] | None = None  # states of the loader's own generators, to be put back after a load
         self.was_opened = False
 
     @property
@@ -184,8 +186,7 @@ class _Place:
         return not self.ended and self.batches != length_hint(self.loader, -1)
 
     def begin(self) -> Iterator[Any]:
-        self.begun_from = random_state()
-        self.begun_generators = [generator.get_state() for generator in self.generators()]
+        self.begun_from = random_state() | {"own": self._generators_now()}
         self.passes += 1
         self.batches = 0
         self.ended = False
@@ -194,8 +195,7 @@ class _Place:
     def resume(self) -> Iterator[Any]:
         assert self.begun_from is not None  # noqa: S101 (a place inside a pass was begun)
         set_random_state(self.begun_from)
-        for generator, state in zip(self.generators(), self.begun_generators, strict=True):
-            generator.set_state(state.cpu())
+        self._restore(self.begun_from["own"])
         return after(self._iterate(), self.batches)
 
     def _iterate(self) -> Iterator[Any]:
@@ -207,29 +207,29 @@ class _Place:
         set_epoch(self.loader, self.passes - 1)
         return iter(self.loader)
 
-    def generators(self) -> list[torch.Generator]:
+    def _generators(self) -> list[torch.Generator]:
         """Generators of the loader and its samplers, each once."""
         found = [getattr(owner, "generator", None) for owner in (self.loader, *_samplers(self.loader))]
         return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
+    def _generators_now(self) -> list[Tensor]:
+        return [generator.get_state() for generator in self._generators()]
+
+    def _restore(self, states: list[Tensor]) -> None:
+        for generator, state in zip(self._generators(), states, strict=False):
+            generator.set_state(state.cpu())
+
     def put_generators_back(self) -> None:
         """Restore the generators to the saved state."""
-        for generator, state in zip(self.generators(), self.generators_now or [], strict=False):
-            generator.set_state(state.cpu())
-        self.generators_now = None
+        self._restore(self.own or [])
+        self.own = None
 
     def state_dict(self) -> dict[str, Any]:
-        now = [generator.get_state() for generator in self.generators()]
-        return {
-            "passes": self.passes, "batches": self.batches, "ended": self.ended, "begun_from": self.begun_from,
-            "begun_generators": self.begun_generators,
-            "generators_now": now if self.generators_now is None else self.generators_now,
-        }  # fmt: skip
+        own = self._generators_now() if self.own is None else self.own
+        return {name: getattr(self, name) for name in ("passes", "batches", "ended", "begun_from")} | {"own": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.passes, self.batches = state["passes"], state["batches"]
-        self.ended, self.begun_from = state["ended"], state["begun_from"]
-        self.begun_generators, self.generators_now = state["begun_generators"], state["generators_now"]
+        vars(self).update(state)
 
 
 def require_parts_for_ranks(loader: InterleavedLoader) -> None:
@@ -299,3 +299,117 @@ def _lengths(batch: Any) -> Iterator[int]:
     elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         for part in reversed(batch):
             yield from _lengths(part)
+
+
+class Stream:
+    """An endless stream of held-out batches of at least ``minimum`` samples.
+
+    Every pass has its own random state, seeded by its number, and does not affect that of training. Two integers give
+    the position, up to which a pass can be repeated: the number of complete ``passes``, and the number of ``batches``
+    drawn from the next one.
+    """
+
+    def __init__(
+        self, make_loader: Callable[[], Iterable[Any]], seed: int, minimum: int, passes: int = 0, batches: int = 0
+    ) -> None:
+        self.passes = passes
+        self.batches = batches
+        self._make_loader = make_loader
+        self._loader: Iterable[Any] | None = None
+        self._seed = seed
+        self._minimum = minimum
+        self._rest: Iterator[Any] | None = None
+        self._random = random_state()
+
+    @property
+    def place(self) -> dict[str, int]:
+        """Position of the stream, as arguments of a new one."""
+        return {"passes": self.passes, "batches": self.batches}
+
+    def next_batch(self) -> Any:
+        """Return the next batch."""
+        with self._own_random_numbers():
+            for _ in range(2):  # what is left of this pass, then all of the next
+                if self._rest is None:
+                    self._rest = self._begin()
+                for batch in self._rest:
+                    self.batches += 1
+                    if is_large_enough(batch, self._minimum):
+                        return batch
+                self.passes, self.batches, self._rest = self.passes + 1, 0, None
+        raise ValueError(
+            f"the calibration set gave no batch of at least {self._minimum} samples, which the objective needs: "
+            "hold out more data, or set dataloader_drop_last=False"
+        )
+
+    def whole_pass(self) -> Iterator[Any]:
+        """Give every batch once, without moving the stream."""
+        with self._own_random_numbers():
+            loader = self._opened()
+            seed_all(self._seed)
+            yield from loader
+
+    def _begin(self) -> Iterator[Any]:
+        loader = self._opened()
+        seed_all(self._seed + self.passes)
+        set_epoch(loader, self.passes)
+        return after(iter(loader), self.batches)
+
+    def _opened(self) -> Iterable[Any]:
+        if self._loader is None:
+            seed_all(self._seed)  # accelerate's sampler keeps this seed and adds the number of the pass
+            self._loader = self._make_loader()
+        return self._loader
+
+    @contextmanager
+    def _own_random_numbers(self) -> Iterator[None]:
+        with kept_random_state():
+            set_random_state(self._random)
+            try:
+                yield
+            finally:
+                self._random = random_state()
+
+
+def random_state() -> RandomState:
+    """The state of torch's, Python's and NumPy's global generators, in tensors, tuples and numbers only.
+
+    Such values load with ``torch.load(..., weights_only=True)``.
+    """
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (the state transforms draw from)
+    state: RandomState = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
+    }
+    if torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_random_state(state: RandomState) -> None:
+    """Restore a state that :func:`random_state` returned."""
+    torch.set_rng_state(state["torch"].cpu())
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    if "cuda" in state:
+        torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Restore the current state of the generators on exit."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (the global generator is what transforms draw from)
+    torch.manual_seed(seed)

@@ -1,8 +1,10 @@
 """Calibrated training under Lightning of any network that returns logits."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, Self
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
+import lightning
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -11,22 +13,38 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
-from calibrant.training.calibrated_loss import CalibratedLoss, Step
-from calibrant.training.checkpoint import Trusted, WholeCheckpointIO, arguments_in, arguments_of, read_without_tensors
-from calibrant.training.forward import logits_of, pair_of
-from calibrant.training.ignored import cross_entropy, loss_or_zero
-from calibrant.training.interleave import InterleavedBatch, InterleavedLoader, require_parts_for_ranks
-from calibrant.training.lightning_data import InterleavedDataModule
-from calibrant.training.methods import BatchNormUse, Method
-from calibrant.training.recorded import KEY, RecordedModule
+from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
+from calibrant.training.forward import cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
+from calibrant.training.guard import Scores
+from calibrant.training.interleave import (
+    InterleavedBatch,
+    InterleavedLoader,
+    RandomState,
+    kept_random_state,
+    random_state,
+    require_parts_for_ranks,
+    set_random_state,
+)
+from calibrant.training.lightning_data import (
+    EpochScores,
+    InterleavedDataModule,
+    loader_states,
+    moved,
+    of_rank,
+    of_ranks,
+    on_training_device,
+    restore_loader,
+)
 from calibrant.training.warning import warn
 
+__all__ = ["InterleavedDataModule", "InterleavedModule"]
+
 LEARNING_RATE = 1e-3  # as in the paper
+KEY = "calibrant"  # in checkpoints
+ON_PROGRESS_BAR = {"accuracy", "ece", "objective"}
 
-__all__ = ["CalibratedClassifier", "InterleavedDataModule", "WholeCheckpointIO"]
 
-
-class CalibratedClassifier(RecordedModule):
+class InterleavedModule(lightning.LightningModule):
     r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
@@ -48,15 +66,15 @@ class CalibratedClassifier(RecordedModule):
         optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2, as in
             the paper.
         scheduler: Function that makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
-            ``validation_nll``, after every epoch.
+            ``validation_nll``.
         scheduler_interval: Whether the scheduler steps after every ``"epoch"`` or every ``"step"``.
         batchnorm: ``"update"`` lets held-out batches enter BatchNorm's running statistics, the default of
-            ``"published"``; ``"freeze"`` does not, see :func:`calibrant.training.freeze_batchnorm_statistics`.
-        bins: Number of bins of the logged ECE, which follows the paper's convention.
-        guard: Warn when training goes wrong, see :class:`calibrant.training.CalibrationWarning`.
+            ``"published"``; ``"freeze"`` does not.
 
     Attributes:
         calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the method; None without one.
+        history: For each epoch its number, training scores and last validation scores.
+        finished: Final temperature and scores of the latest ``fit`` with ``"temperature"``; None before.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -64,8 +82,8 @@ class CalibratedClassifier(RecordedModule):
 
     Example:
         >>> import calibrant as cal
-        >>> classifier = CalibratedClassifier(nn.Linear(4, 3), method="temperature")  # nothing to tune
-        >>> published = CalibratedClassifier(nn.Linear(4, 3), cal.ESDLoss(), weight=1.0)
+        >>> classifier = InterleavedModule(nn.Linear(4, 3), method="temperature")  # nothing to tune
+        >>> published = InterleavedModule(nn.Linear(4, 3), cal.ESDLoss(), weight=1.0)
         >>> classifier(torch.zeros(2, 4)).shape
         torch.Size([2, 3])
     """
@@ -83,48 +101,56 @@ class CalibratedClassifier(RecordedModule):
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         scheduler_interval: Literal["epoch", "step"] = "epoch",
         batchnorm: BatchNormUse | None = None,
-        bins: int = 20,
-        guard: bool = True,
     ) -> None:
         checks.check_objective(objective)
         checks.check_objective(loss, "loss")
         checks.check_range("weight", weight, low=0)
         checks.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
-        if batchnorm is not None:
-            checks.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        checks.check_choice("batchnorm", batchnorm, (None, "update", "freeze"))
         checks.check_range("learning_rate", learning_rate, low=0)
         if optimizer is not None and learning_rate != LEARNING_RATE:
             raise ValueError(
                 f"learning_rate={learning_rate:g} applies to the default optimizer only: set the learning rate in "
                 "optimizer= instead"
             )
-        super().__init__(bins, "nll" if loss is None else "loss")
+        super().__init__()
         self.model = model
         self.loss = loss
         self.weight = weight
-        self.guard = guard
         self.objective: Any = objective
-        self.batchnorm = batchnorm
-        self._given_method = method
         self.method: Method | None = "published" if method is None and objective is not None else method
+        self.calibrated_loss: CalibratedLoss | None = None
         if self.method == "temperature" and weight != 1:
             raise ValueError("method 'temperature' has no weight: leave it out, or choose 'published' or 'head'")
         if self.method is not None:
             self.calibrated_loss = CalibratedLoss(
                 model, self.method, objective=objective, weight=None if method == "temperature" else weight,
-                loss=self._training_loss, batchnorm=batchnorm, ignore_index=getattr(loss, "ignore_index", -100),
-                guard=guard,
+                loss=self._training_loss, ignore_index=getattr(loss, "ignore_index", -100),
             )  # fmt: skip
+            self.calibrated_loss.batchnorm = batchnorm or self.calibrated_loss.batchnorm
             self.calibrated_loss.guard.told_of_epochs = True
             self.calibrated_loss.reminder.on = False  # fit calls finish()
-            self.objective, self.batchnorm = self.calibrated_loss.objective, self.calibrated_loss.batchnorm
+            self.objective = self.calibrated_loss.objective
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
         self._make_scheduler = scheduler
         self._scheduler_interval = scheduler_interval
-        self._bins = bins
-        self._not_saved: tuple[str, ...] = ()
+        self.history: list[dict[str, float]] = []
+        self.finished: Finished | None = None
+        self.training_scores, self.evaluation_scores = EpochScores(), EpochScores()
+        self._validation: dict[str, float] = {}
+        self._is_finished = True
+        self._of_checkpoint: float | None = None  # best temperature for the held-out data, in an unfinished checkpoint
+        self._loaders: list[dict[str, Any]] = []
+        self._random_before_validation: RandomState | None = None
+
+    @property
+    def temperature(self) -> float:
+        """Current divisor of the logits: 1 without the method ``"temperature"``, and again after ``fit``."""
+        if self.calibrated_loss is None:
+            return 1.0
+        return self._of_checkpoint or self.calibrated_loss.temperature
 
     def forward(self, inputs: Any) -> Tensor:
         """The logits of a batch of inputs, divided by the temperature while the method has one."""
@@ -132,7 +158,7 @@ class CalibratedClassifier(RecordedModule):
         return logits if self.temperature == 1 else logits / self.temperature
 
     def on_train_start(self) -> None:
-        """Check that there are held-out data for the method, then continue from a checkpoint, if there is one."""
+        """Check that there are held-out data for the method, and continue from the position of a checkpoint."""
         loader = self.trainer.train_dataloader
         if isinstance(loader, InterleavedLoader):
             loader.ask(self.objective, self.trainer.world_size)
@@ -149,7 +175,21 @@ class CalibratedClassifier(RecordedModule):
                 )
             if self.trainer.world_size > 1:
                 require_parts_for_ranks(loader)
-        super().on_train_start()
+        loaders, self._loaders = self._loaders, []
+        restore_loader(self.trainer, loaders)
+
+    def on_train_epoch_start(self) -> None:
+        """Reset the scores, and forget epochs that are trained again."""
+        self._begin_epoch(self.current_epoch)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self._validation = {}
+        self.training_scores.reset()
+        self.history = [entry for entry in self.history if entry["epoch"] < epoch]
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Note that there is something to finish."""
+        self._is_finished, self._of_checkpoint = False, None
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
@@ -166,89 +206,6 @@ class CalibratedClassifier(RecordedModule):
         self.training_scores.add_objective(step.objective)
         return step.loss + self.weight * step.objective
 
-    def _training_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        if self.loss is None:
-            return cross_entropy(self._checked(logits, target))
-        return loss_or_zero(self.loss, logits, target)
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
-        """Score a batch of any loader, and return its logits and target (or -100) for callbacks."""
-        data = self._evaluate(batch)
-        target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
-        return {"logits": data.logits, "target": target}
-
-    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the scores of the test; several loaders are scored as one set."""
-        self._evaluate(batch)
-
-    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
-        """The logits of inputs, which may come with their target."""
-        return self(batch[0] if isinstance(batch, list | tuple) else batch)  # type: ignore[no-any-return]
-
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The optimizer over all parameters that require a gradient, and the scheduler if there is one."""
-        if self._not_saved:
-            name = self._not_saved[0]
-            raise ValueError(
-                f"this classifier was trained with {name}=, a function, which a checkpoint does not hold: pass {name}= "
-                "to load_from_checkpoint again, or None for the default"
-            )
-        parameters = [weights for weights in self.parameters() if weights.requires_grad]
-        if self._make_optimizer is None:
-            optimizer: Optimizer = torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=1e-2)
-        else:
-            optimizer = self._make_optimizer(parameters)
-        if self._make_scheduler is None:
-            return optimizer
-        scheduler: Any = {"scheduler": self._make_scheduler(optimizer), "interval": self._scheduler_interval}
-        scheduler["reduce_on_plateau"] = False  # RecordedModule steps it
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the arguments that :meth:`load_from_checkpoint` builds the classifier from."""
-        super().on_save_checkpoint(checkpoint)
-        functions = {"optimizer": self._make_optimizer, "scheduler": self._make_scheduler}
-        plain = {
-            "weight": self.weight, "scheduler_interval": self._scheduler_interval, "batchnorm": self.batchnorm,
-            "bins": self._bins, "method": self._given_method, "guard": self.guard,
-        }  # fmt: skip
-        if self._make_optimizer is None:
-            plain["learning_rate"] = self.learning_rate
-        checkpoint[KEY]["classifier"] = arguments_of(
-            plain, {"model": self.model, "objective": self.objective, "loss": self.loss},
-            [name for name, given in functions.items() if given is not None or name in self._not_saved],
-        )  # fmt: skip
-
-    @classmethod
-    def load_from_checkpoint(
-        cls, checkpoint_path: Any, map_location: Any = None, hparams_file: Any = None, strict: bool | None = None,
-        weights_only: bool | None = True, *, trusted: Trusted = (), **kwargs: Any,
-    ) -> Self:  # fmt: skip
-        """Load a classifier from a checkpoint, without unpickling anything that may run code.
-
-        The checkpoint holds the arguments of the classifier, including the structure of model, objective and loss, but
-        not ``optimizer`` and ``scheduler``, which are functions: pass those to train further.
-
-        Args:
-            checkpoint_path: Path of the checkpoint, a URL, or an open file.
-            map_location: As in ``torch.load``.
-            hparams_file: As in Lightning; not used here.
-            strict: Whether the names of all weights must agree.
-            weights_only: As in ``torch.load``; leave it True.
-            trusted: Other classes and functions that the model consists of. Classes of ``torch.nn``, objectives of
-                Calibrant, and subclasses of ``torch.nn.Module`` that your program has already imported need not be
-                named, unless they define their own pickling. Alternatively pass ``model=``, built as before; its
-                weights are loaded.
-            **kwargs: Arguments of the classifier that replace the saved ones.
-        """
-        saved = read_without_tensors(checkpoint_path).get(KEY, {}).get("classifier")
-        arguments = arguments_in(saved, kwargs, trusted)
-        loaded = super().load_from_checkpoint(
-            checkpoint_path, map_location, hparams_file, strict, weights_only, **arguments
-        )
-        loaded._not_saved = tuple(name for name in (saved or {}).get("not_saved", ()) if name not in kwargs)
-        return loaded
-
     def _parts(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, InterleavedBatch):
             return batch.train, batch.calibration
@@ -261,11 +218,153 @@ class CalibratedClassifier(RecordedModule):
             )
         return batch, None
 
+    def _training_loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.loss is None:
+            return cross_entropy(self._checked(logits, target))
+        return loss_or_zero(self.loss, logits, target)
+
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
         return checks.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log the running scores now and then, and save the random state before validation draws from it."""
+        # on_validation_start would be too late: by then the loader has drawn the seed of its workers.
+        may_validate = self.trainer.is_last_batch or (batch_idx + 1) % self.trainer.val_check_batch == 0
+        self._random_before_validation = random_state() if may_validate else None
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and self.global_step % every == 0:
+            self._log("train", self.training_scores.values(across_ranks=False), on_step=True)
+
+    def on_train_epoch_end(self) -> None:
+        """Log the epoch and add it to the history."""
+        self._random_before_validation = None
+        self._log("train", self._close_epoch(self.current_epoch))
+
+    def _close_epoch(self, epoch: int) -> dict[str, float]:
+        values = self.training_scores.values()
+        if values:
+            if self.calibrated_loss is not None:
+                values |= self.calibrated_loss.guard.close_epoch()
+            if self.method == "temperature":
+                values["temperature"] = self.temperature
+            self.history.append({"epoch": epoch} | self._named("train", values) | self._validation)
+        return values
+
+    def on_validation_epoch_start(self) -> None:
+        """Reset the scores."""
+        self.evaluation_scores.reset()
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
+        """Score a batch of any loader, and return its logits and target (or -100) for callbacks."""
+        data = self._evaluate(batch)
+        target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
+        return {"logits": data.logits, "target": target}
 
     def _evaluate(self, batch: Any) -> Classification:
         x, y = pair_of(batch)
         data = self._checked(self(x), y)
         self.evaluation_scores.add(data, cross_entropy(data))
         return data
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the scores, compare them with held-out ones, and restore the random state of training."""
+        values = self.evaluation_scores.values()
+        self._log("validation", values)
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+            if self.calibrated_loss is not None and values:
+                new = Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan)
+                loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
+                dropout = self.method != "temperature" and has_dropout(self.model)
+                self.calibrated_loss.guard.compare_validation(new, loader, dropout=dropout)
+            self._validation = self._named("validation", values)
+        if self._random_before_validation is not None:
+            set_random_state(self._random_before_validation)
+            self._random_before_validation = None
+
+    def on_test_epoch_start(self) -> None:
+        """Reset the scores."""
+        self.evaluation_scores.reset()
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the scores of the test; several loaders are scored as one set."""
+        self._evaluate(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the scores."""
+        self._log("test", self.evaluation_scores.values())
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """The logits of inputs, which may come with their target."""
+        return self(batch[0] if isinstance(batch, list | tuple) else batch)  # type: ignore[no-any-return]
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The optimizer over all parameters that require a gradient, and the scheduler if there is one."""
+        parameters = [weights for weights in self.parameters() if weights.requires_grad]
+        if self._make_optimizer is None:
+            optimizer: Optimizer = torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=1e-2)
+        else:
+            optimizer = self._make_optimizer(parameters)
+        if self._make_scheduler is None:
+            return optimizer
+        made = self._make_scheduler(optimizer)
+        scheduler: Any = {"scheduler": made, "interval": self._scheduler_interval, "monitor": "validation_nll"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def _log(self, stage: str, values: Mapping[str, float], *, on_step: bool = False) -> None:
+        for name, value in values.items():
+            self.log(
+                self._name(stage, name), value, on_step=on_step, on_epoch=not on_step, sync_dist=not on_step,
+                prog_bar=name in ON_PROGRESS_BAR,
+            )  # fmt: skip
+
+    def _named(self, stage: str, values: Mapping[str, float]) -> dict[str, float]:
+        return {self._name(stage, name): value for name, value in values.items()}
+
+    def _name(self, stage: str, name: str) -> str:
+        loss_name = "loss" if stage == "train" and self.loss is not None else "nll"
+        return f"{stage}_{loss_name if name == 'loss' else name}"
+
+    def finish(self, held_out: Iterable[Any], new: Iterable[Any] | None = None) -> Finished:
+        """Calibrate the model of an unfinished checkpoint, as ``fit`` does, and compare with ``new`` batches."""
+        if self.calibrated_loss is None:
+            raise ValueError("there is no method, so there is nothing to finish: pass method= to the classifier")
+        self._is_finished, self._of_checkpoint = True, None
+        self.finished = self.calibrated_loss.finish(held_out, new)
+        return self.finished
+
+    def on_fit_end(self) -> None:
+        """Fold the temperature; callbacks have restored earlier weights by now."""
+        loader = self.trainer.train_dataloader
+        is_interleaved = isinstance(loader, InterleavedLoader) and loader.calibration_loader is not None
+        if self._is_finished or self.method != "temperature" or not is_interleaved:
+            return
+        with kept_random_state(), on_training_device(self.trainer, self):
+            self.finish(moved(self.trainer, batch) for batch in loader.calibration_loader)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the history, the position of the loader, and the state of the loss of every rank."""
+        checkpoint[KEY] = {"history": [dict(row) for row in self.history], "loaders": loader_states(self.trainer)}
+        if self.calibrated_loss is not None:
+            checkpoint[KEY]["losses"] = of_ranks(self.trainer, self.calibrated_loss.state_dict())
+            checkpoint[KEY]["is_finished"] = self._is_finished
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the history, and remember the position in case training continues."""
+        saved = checkpoint.get(KEY)
+        if saved is None:
+            return
+        self.history = [dict(row) for row in saved["history"]]
+        is_fitting = self._trainer is not None and self.trainer.state.fn == "fit"
+        self._loaders = saved["loaders"] if is_fitting else []
+        if self.calibrated_loss is None or "losses" not in saved:
+            return
+        self.calibrated_loss.load_state_dict(of_rank(saved["losses"], self.global_rank))
+        self._is_finished = saved["is_finished"]
+        self._of_checkpoint = None
+        if self.method == "temperature" and not self._is_finished and not is_fitting:
+            self._of_checkpoint = self.calibrated_loss.loop.best
+            warn(
+                "this checkpoint was saved before the end of fit: the classifier divides its logits by the temperature "
+                f"that was best then, {self.temperature:.3g}, but classifier.model does not. To calibrate it call "
+                "classifier.finish(held_out_loader)"
+            )

@@ -1,15 +1,25 @@
-"""Interleaved data for Lightning: which rank sees which samples, and in which order."""
+"""What a run under Lightning reads and counts: interleaved data, their position in checkpoints, scores of an epoch."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import lightning
+import torch
 import torch.distributed as dist
+from lightning import Trainer
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from calibrant.losses import checks
+from calibrant.losses.checks import Classification, Pairs
+from calibrant.metrics.streaming import StreamingECE
+from calibrant.training.held_out import EvenBatches, Labels, interleaved_split
 from calibrant.training.interleave import InterleavedLoader, interleave
-from calibrant.training.split import EvenBatches, Labels, interleaved_split
+
+# Number of batches that are summed up together, so that there is hardly any waiting for an accelerator.
+WAITING = 32
+MOST_SAMPLES = 2**16  # a batch of dense predictions has many
 
 
 class InterleavedDataModule(lightning.LightningDataModule):
@@ -34,13 +44,8 @@ class InterleavedDataModule(lightning.LightningDataModule):
         calibration_every: Give a calibration batch every k-th step only.
         seed: Seed of the split and of the order.
         stratify: Label of every sample of ``train``, to hold out the same share of every class.
-        minimum_samples: Fewest samples, in all processes together, that the objective is defined for. By default
-            :class:`CalibratedClassifier` asks its objective; with another module 3, enough for every objective.
         drop_last: Drop the last training batch if it is not full; BatchNorm, for example, cannot take a single sample.
-        num_workers: As in ``DataLoader``.
-        persistent_workers: As in ``DataLoader``.
-        pin_memory: As in ``DataLoader``.
-        collate_fn: As in ``DataLoader``.
+        **options: Other arguments of every ``DataLoader``, such as ``num_workers`` and ``collate_fn``.
 
     Example:
         >>> import torch
@@ -64,12 +69,8 @@ class InterleavedDataModule(lightning.LightningDataModule):
         calibration_every: int = 1,
         seed: int = 0,
         stratify: Labels | None = None,
-        minimum_samples: int | None = None,
         drop_last: bool = False,
-        num_workers: int = 0,
-        persistent_workers: bool = False,
-        pin_memory: bool = False,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.datasets = {"train": train, "validation": validation, "test": test, "predict": predict}
@@ -77,37 +78,27 @@ class InterleavedDataModule(lightning.LightningDataModule):
         self.calibration_batch_size = batch_size if calibration_batch_size is None else calibration_batch_size
         self.calibration_every = calibration_every
         self.seed = seed
-        self.minimum_samples = minimum_samples
         self.drop_last = drop_last
         self._loader: InterleavedLoader | None = None
-        self._loader_options: dict[str, Any] = {
-            "num_workers": num_workers, "persistent_workers": persistent_workers, "pin_memory": pin_memory,
-            "collate_fn": collate_fn,
-        }  # fmt: skip
+        self._options = options
         if validation is None:
             self.val_dataloader = None  # type: ignore[method-assign, assignment]  # means no validation to Lightning
         self.train_part: Dataset[Any] = train
         self.calibration_part: Dataset[Any] | None = None
         if calibration_fraction != 0:
             self.train_part, self.calibration_part = interleaved_split(
-                train,
-                calibration_fraction,
-                seed,
-                stratify=stratify,
-                minimum_samples=1 if minimum_samples is None else minimum_samples,  # the loader checks it later
-            )
+                train, calibration_fraction, seed, stratify=stratify, minimum_samples=1
+            )  # the loader asks the objective
 
     def train_dataloader(self) -> InterleavedLoader:
         """Training batches, each with a calibration batch beside it."""
         if self._loader is not None and self.trainer is not None and self.trainer.current_epoch > 0:
             return self._loader  # called again within a run: it continues, and does not start over with the first order
-        calibration, (processes, _) = self.calibration_part, self._place()
+        calibration = self.calibration_part
         self._loader = interleave(
             self._shuffled(self.train_part, self.batch_size, drop_last=self.drop_last),
             None if calibration is None else self._shuffled(calibration, self.calibration_batch_size, even=True),
             calibration_every=self.calibration_every,
-            # The objective sees all processes.
-            minimum_samples=None if self.minimum_samples is None else math.ceil(self.minimum_samples / processes),
         )
         return self._loader
 
@@ -128,15 +119,15 @@ class InterleavedDataModule(lightning.LightningDataModule):
     ) -> DataLoader[Any]:
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, *self._place(), seed=self.seed)
         if even:
-            return DataLoader(dataset, batch_sampler=EvenBatches(sampler, batch_size), **self._loader_options)
-        return DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=drop_last, **self._loader_options)
+            return DataLoader(dataset, batch_sampler=EvenBatches(sampler, batch_size), **self._options)
+        return DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=drop_last, **self._options)
 
     def _in_order(self, name: str) -> DataLoader[Any]:
         dataset = self.datasets[name]
         if dataset is None:
             raise ValueError(f"there is no {name} data: pass {name}= to InterleavedDataModule")
         sampler = _OnceEach(dataset, *self._place())
-        return DataLoader(dataset, batch_size=self.batch_size, sampler=sampler, **self._loader_options)
+        return DataLoader(dataset, batch_size=self.batch_size, sampler=sampler, **self._options)
 
     def _place(self) -> tuple[int, int]:
         """Number of processes, and rank of this one."""
@@ -171,7 +162,7 @@ def loader_states(trainer: Any) -> list[dict[str, Any]]:
 def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
     """Restore the position of a loader: Lightning does so itself, but not from a checkpoint at the end of an epoch."""
     loader = trainer.train_dataloader
-    if not isinstance(loader, InterleavedLoader) or not states:
+    if not (isinstance(loader, InterleavedLoader) and states):
         return
     if trainer.num_training_batches == float("inf"):
         raise ValueError(
@@ -179,6 +170,21 @@ def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
             "give it a length"
         )
     loader.load_state_dict(of_rank(states, trainer.global_rank))
+
+
+def moved(trainer: Trainer, batch: Any) -> Any:
+    """A batch in the precision and on the device of training."""
+    return trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
+
+
+@contextmanager
+def on_training_device(trainer: Trainer, module: lightning.LightningModule) -> Iterator[None]:
+    """Run a module as in training, after the end of ``fit``, when the strategy has moved it to the CPU."""
+    device = module.device
+    module.to(trainer.strategy.root_device)
+    with trainer.precision_plugin.forward_context():
+        yield
+    module.to(device)
 
 
 def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -193,3 +199,81 @@ def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
 def of_rank(states: Sequence[Mapping[str, Any]], rank: int) -> Mapping[str, Any]:
     """The state of one rank; the number of ranks may have changed."""
     return states[rank % len(states)]
+
+
+class EpochScores(StreamingECE):
+    """Scores of an epoch so far, on this rank or on all; ECE follows the paper's convention.
+
+    Example:
+        >>> logits, target = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
+        >>> scores = EpochScores()
+        >>> scores.add(checks.classification(logits, target), torch.tensor(0.72))
+        >>> {name: round(value, 2) for name, value in scores.values().items()}
+        {'loss': 0.72, 'accuracy': 0.5, 'ece': 0.43}
+    """
+
+    totals: Tensor
+
+    def __init__(self) -> None:
+        super().__init__(20, "paper", takes="confidence")
+        # Loss times samples; sum of objective values, their number, and the number of silent ones.
+        self.add_state("totals", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
+        self._waiting: list[tuple[Pairs, Tensor]] = []
+        self._objectives: list[Tensor] = []
+
+    # The two growing lists would make torch.compile recompile every step.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def add(self, data: Classification, loss: Tensor) -> None:
+        """Add a batch and its mean loss."""
+        self._waiting.append((checks.top_label_pairs(data), loss.detach()))
+        if len(self._waiting) == WAITING or sum(pairs.confidence.numel() for pairs, _ in self._waiting) > MOST_SAMPLES:
+            self._sum_up()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def add_objective(self, value: Tensor) -> None:
+        """Add the objective of a calibration batch; at 0 it is silent."""
+        self._objectives.append(value.detach())
+
+    def values(self, *, across_ranks: bool = True) -> dict[str, float]:
+        """Means so far; empty before the first sample, and without an objective before its first value."""
+        self._sum_up()
+        with self.sync_context(should_sync=across_ranks):
+            samples, table = int(self.samples), self.table()
+            loss, objective, batches, silent = self.totals.tolist()
+        if samples == 0:
+            return {}
+        accuracy = float(table.right.sum()) / samples
+        scores = {"loss": loss / samples, "accuracy": accuracy, "ece": table.error()}
+        return scores | ({"objective": objective / batches, "silent": silent / batches} if batches else {})
+
+    def counted(self) -> int:
+        """Samples so far, on all ranks."""
+        self._sum_up()
+        with self.sync_context():
+            return int(self.samples)
+
+    def _sum_up(self) -> None:
+        kept, total_loss = [], 0.0
+        losses = _on_host([loss for _, loss in self._waiting])
+        for (pairs, _), loss in zip(self._waiting, losses, strict=True):
+            confidence, correct, mask = pairs.confidence, pairs.correct, pairs.mask
+            kept.append((confidence, correct) if mask is None else (confidence[mask], correct[mask]))
+            if len(kept[-1][0]):  # the mean loss of nothing is NaN
+                total_loss += loss * len(kept[-1][0])
+        objectives = _on_host(self._objectives)
+        added = [total_loss, sum(objectives), len(objectives), sum(value == 0 for value in objectives)]
+        self.totals += torch.tensor(added, dtype=torch.float64).to(self.totals)
+        if sum(len(confidence) for confidence, _ in kept):
+            self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
+        self._waiting, self._objectives = [], []
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        self._waiting, self._objectives = [], []
+
+
+def _on_host(scalars: list[Tensor]) -> list[float]:
+    """Values of scalars, in one transfer."""
+    return torch.stack([scalar.double() for scalar in scalars]).tolist() if scalars else []

@@ -1,19 +1,22 @@
-"""The temperature in the loop: a number that is fitted to held-out data while a network trains."""
+"""The temperature in the loop: a number that is fitted to held-out data while a network trains, and once more after."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from calibrant import distributed, functional
-from calibrant.losses import checks
+from calibrant import distributed
 from calibrant.losses.checks import Classification
-from calibrant.posthoc.temperature import solve_from
+from calibrant.posthoc.temperature import solve_from, standard_error
+from calibrant.training.forward import batches_for, evaluating, logits_of, spread
+from calibrant.training.guard import BEYOND_CHANCE, FEWEST_SEEN, GO_BACK, Guard, joined
+from calibrant.training.output_layer import find_layer
+from calibrant.training.warning import PROBABILITIES, looks_like_sigmoid
 
-Criterion = Literal["nll", "esd"]
 # A temperature beyond e^±40 means that the logits have no scale.
 FARTHEST = 40.0
 # T is not fitted to fewer samples.
@@ -34,6 +37,13 @@ LEARNED = 100.0
 MEMORIZES = 1.25
 # Temperature relative to the spread of logits at which predictions are nearly uniform.
 UNIFORM = 10.0
+# A standard error of log T above this is a temperature that is right to a quarter of itself, at best.
+UNSURE = 0.25
+# Where this share of samples is right, a best temperature below this one, by more than chance, is that of samples the
+# network was trained on, unless it was trained briefly or with a loss that makes it unsure.
+SAME_SHARE, SAME_TEMPERATURE = 0.95, 0.7
+# Logits of this size, in a network that is no better than chance, are those of a training that has diverged.
+HUGE = 1e4
 
 
 class _Entry(NamedTuple):
@@ -54,34 +64,32 @@ class TemperatureLoop:
     it overfits, and a rising T would only slow it down. A plateau at chance level is not overfitting: T stays 1 until
     the held-out log loss has been clearly lower than that of the class frequencies, or is far higher at T = 1. When the
     log loss falls below its minimum again at a best temperature of 1 or less, T returns to 1. T is never below 1, which
-    would act as a higher learning rate does. No gradient is involved. :class:`calibrant.training.CalibratedLoss`
-    describes the settings.
+    would act as a higher learning rate does. No gradient is involved.
 
     Example:
-        >>> from calibrant.posthoc import TemperatureScaling
+        >>> from calibrant.losses import checks
         >>> logits = torch.randn(500, 5, generator=torch.Generator().manual_seed(0)) * 4
         >>> target = (logits / 4 + torch.randn(500, 5, generator=torch.Generator().manual_seed(1))).argmax(1)
-        >>> loop = TemperatureLoop(damping=1.0, patience=0)
+        >>> loop = TemperatureLoop()
+        >>> loop.patience = 0
         >>> loop.observe(checks.classification(logits, target), step=0)
-        >>> round(loop.temperature, 2) == round(TemperatureScaling(strict=True).fit(logits, target).temperature_, 2)
+        >>> loop.temperature > 1
         True
     """
 
-    def __init__(
-        self, criterion: Criterion = "nll", *, samples: int = 2000, damping: float = 0.7, patience: float = 0.3
-    ) -> None:
-        checks.check_choice("criterion", criterion, ("nll", "esd"))
-        checks.check_count("samples", samples)
-        checks.check_range("damping", damping, low=0, high=1, open_low=True)
-        checks.check_range("patience", patience, low=0, high=1)
-        self.criterion = criterion
-        self.samples = samples
-        self.damping = damping
-        self.patience = patience
-        self.over_fits = patience == 0
+    # Settings of the method. benchmarks/trust.py compares others; the log loss hardly depends on the first two.
+    samples = 2000
+    damping = 0.7  # share of the way to the solution that log T moves
+    patience = 0.3  # share of the steps so far without a new minimum after which T moves; 0 lets it move at once
+
+    def __init__(self) -> None:
+        self._begin(trained_at=0.0, largest_logit=0.0)
+
+    def _begin(self, trained_at: float, largest_logit: float) -> None:
+        self.over_fits = False
         self.log_temperature = 0.0
-        self.largest_logit = 0.0
-        self.prior = 0.0  # what trained_at() returns until the first held-out logits
+        self.largest_logit = largest_logit
+        self.prior = trained_at  # what trained_at() returns until the first held-out logits
         self._entries: list[_Entry] = []
         self._fresh = 0
         self._best = 0.0
@@ -89,16 +97,19 @@ class TemperatureLoop:
         self._lowest_at = 0
         self._has_learned = False
 
-    def anew(self, trained_at: float) -> "TemperatureLoop":
-        """A loop with the same settings for a finished network, which was trained at ``trained_at`` (a logarithm)."""
-        loop = TemperatureLoop(self.criterion, samples=self.samples, damping=self.damping, patience=self.patience)
-        loop.largest_logit, loop.prior = self.largest_logit, trained_at
-        return loop
+    def restart(self, trained_at: float) -> None:
+        """Begin again after the network was divided; ``trained_at`` is the log of its temperature in training."""
+        self._begin(trained_at, self.largest_logit)
 
     @property
     def temperature(self) -> float:
         """T now."""
         return math.exp(self.log_temperature)
+
+    @property
+    def moves(self) -> bool:
+        """Whether T follows the best temperature, and is not 1."""
+        return self.over_fits or self.patience == 0
 
     @property
     def best(self) -> float:
@@ -119,17 +130,17 @@ class TemperatureLoop:
 
     def _move(self, step: int) -> None:
         logits, target, weight = self.buffer()
-        best = solution(logits, target, self._best, self.criterion, weight, rough=True)
+        best = solution(logits, target, self._best, weight, rough=True)
         if best is None and len(target) >= FEWEST and bool((logits.argmax(1) == target).all()):
             best = min(self._best, 0.0)  # the lower, the better
         wrong = log_loss(logits, target, 0.0, weight) / math.log(logits.shape[1])
         memorizes = len(target) >= FEWEST and wrong > MEMORIZES
         self._judge(step, self._best if best is None else best, logits, target, weight, memorizes)
-        if best is None and memorizes and self.over_fits:
+        if best is None and memorizes and self.moves:
             best = math.log(UNIFORM * float(logits.std(1).mean()))  # the higher, the better
         if best is not None:
             self._best = best
-        goal = 0.0 if not self.over_fits else self.log_temperature if best is None else max(best, 0.0)
+        goal = 0.0 if not self.moves else self.log_temperature if best is None else max(best, 0.0)
         self.log_temperature += self.damping * (goal - self.log_temperature)
 
     def _judge(
@@ -143,7 +154,7 @@ class TemperatureLoop:
         self._log_loss = now if math.isinf(self._log_loss) else self._log_loss + LATEST * (now - self._log_loss)
         if self._log_loss < self._lowest:
             self._lowest, self._lowest_at = self._log_loss, step
-            self.over_fits &= best > 0 or self.patience == 0
+            self.over_fits &= best > 0
         elif step - self._lowest_at > max(EARLIEST, self.patience * step):
             self.over_fits |= self._has_learned or memorizes
 
@@ -175,7 +186,7 @@ class TemperatureLoop:
         """
         if not self._entries:
             return self.prior
-        if not self.over_fits or not len(logits):
+        if not self.moves or not len(logits):
             return self.log_temperature
         now, last = (float(rows.double().std(1).mean()) for rows in (logits, self.buffer()[0]))
         change = math.log(now / last) if now > 0 and last > 0 else 0.0
@@ -183,35 +194,22 @@ class TemperatureLoop:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue, in tensors and numbers."""
-        return {
-            "log_temperature": self.log_temperature, "largest_logit": self.largest_logit, "fresh": self._fresh,
-            "prior": self.prior,
-            "entries": [tuple(entry) for entry in self._entries], "over_fits": self.over_fits, "best": self._best,
-            "log_loss": self._log_loss, "lowest": self._lowest, "lowest_at": self._lowest_at,
-            "has_learned": self._has_learned,
-        }  # fmt: skip
+        return vars(self) | {"_entries": [tuple(entry) for entry in self._entries]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state."""
-        self.log_temperature, self.largest_logit = state["log_temperature"], state["largest_logit"]
-        self._fresh, self.prior = state["fresh"], state.get("prior", 0.0)
-        self._entries = [_Entry(*entry) for entry in state["entries"]]
-        self.over_fits, self._best = state["over_fits"], state["best"]
-        self._log_loss, self._lowest, self._lowest_at = state["log_loss"], state["lowest"], state["lowest_at"]
-        self._has_learned = state.get("has_learned", self.over_fits)  # not in earlier versions
+        vars(self).update(state)
+        self._entries = [_Entry(*entry) for entry in state["_entries"]]
 
 
 def solution(
-    logits: Tensor, target: Tensor, start: float, criterion: Criterion = "nll", weight: Tensor | None = None, *,
-    rough: bool = False,
-) -> float | None:  # fmt: skip
-    """Log of the best temperature by a criterion, or None if the data do not determine it; rough is to thousandths."""
+    logits: Tensor, target: Tensor, start: float, weight: Tensor | None = None, *, rough: bool = False
+) -> float | None:
+    """Log of the best temperature, or None if the data do not determine it; a rough one is to thousandths."""
     if len(target) < FEWEST:
         return None
     found = solve_from(logits, target, start, weight=weight, tolerance=NEAR if rough else 1e-4)
-    if found is None or abs(found) > FARTHEST:
-        return None
-    return found if criterion == "nll" else _least_esd(logits, target, found, weight)
+    return None if found is None or abs(found) > FARTHEST else found
 
 
 def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Tensor | None = None) -> float:
@@ -225,24 +223,109 @@ def shrunk(log_temperature: float, toward: float, error: float) -> float:
     return toward + (log_temperature - toward) * SPREAD**2 / (SPREAD**2 + error**2)
 
 
-def _least_esd(logits: Tensor, target: Tensor, start: float, weight: Tensor | None) -> float:
-    """Log of the temperature with the lowest ESD within a factor of e of the start: a grid, then golden section."""
-    rows = logits.double()
-    correct = rows.argmax(1) == target
+class Predicted(NamedTuple):
+    """Logits, target and weights of samples of all ranks, on the CPU, and the output layer that makes the logits."""
 
-    def esd(log_temperature: float) -> float:
-        confidence = (rows * math.exp(-log_temperature)).softmax(1).amax(1)
-        return float(functional.esd(confidence, correct, sample_weight=weight))
+    logits: Tensor
+    target: Tensor
+    weight: Tensor | None
+    layer: nn.Module | None
 
-    grid = [start + step / 8 for step in range(-8, 9)]
-    values = [esd(place) for place in grid]
-    best = min(range(len(grid)), key=values.__getitem__)
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    golden = (math.sqrt(5) - 1) / 2
-    for _ in range(12):
-        left, right = high - golden * (high - low), low + golden * (high - low)
-        low, high = (low, right) if esd(left) < esd(right) else (left, high)
-    return (low + high) / 2
+
+@torch.no_grad()
+def predicted(
+    model: nn.Module, batches: Iterable[Any], flatten: Callable[[Tensor, Tensor], tuple[Classification, int]],
+    layer: nn.Module | None, guard: Guard,
+) -> Predicted:  # fmt: skip
+    """Predict batches ``(x, y)`` or ``(x, y, weight)`` with the final network.
+
+    ``flatten`` brings a batch to ``(N, C)`` and ``(N,)`` without samples whose logits are infinite or NaN, and counts
+    these. The output layer is found when it is not given.
+    """
+    parts: list[Classification] = []
+    weights: list[Tensor] = []
+    left_out = 0
+    with evaluating(model):
+        for x, y, weight in batches_for(model, batches, "finish"):
+            if layer is None and not parts:
+                layer = find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+            data, count = flatten(logits_of(model, x), y)
+            parts.append(data)
+            left_out += count
+            if weight is not None:
+                weights.append(cast(Tensor, spread(weight.to(data.logits.device), len(data.target))))
+    if weights and len(weights) < len(parts):
+        raise ValueError(f"{len(weights)} of {len(parts)} batches have weights: give all of them or none")
+    logits, target, weight = gathered(joined(parts), torch.cat(weights) if weights else None)
+    if distributed.is_distributed():
+        left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
+    if left_out and not len(target):
+        raise ValueError(
+            f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
+            f"calibrate: {GO_BACK}"
+        )
+    if left_out:
+        guard.warn(
+            "not finite",
+            f"the final network's logits are infinite or NaN on {left_out} of {left_out + len(target)} samples, which "
+            "are left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs of these "
+            f"samples, or, if training has diverged, {GO_BACK}",
+        )
+    if weight is not None and not weight.any():
+        raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
+    return Predicted(logits, target, weight, layer)
+
+
+def final_temperature(
+    logits: Tensor, target: Tensor, weight: Tensor | None, loop: TemperatureLoop, guard: Guard
+) -> tuple[float, float]:
+    """Log of the temperature for held-out logits of the final network, and its standard error.
+
+    It is shrunk by that error toward the temperature that the network was trained at, which is 1 if it was never seen
+    to overfit: what held-out data do not determine stays as it is.
+    """
+    before = loop.trained_at(logits)
+    best = solution(logits, target, before, weight)
+    if best is None:
+        reason, remedy = _why_unsolved(logits, target, guard)
+        guard.warn(
+            "unsolved",
+            f"{len(target)} held-out samples do not determine a temperature ({reason}), and that of the training "
+            f"loop, {math.exp(before):.3g}, stays: {remedy}",
+        )
+        return before, math.inf
+    if looks_like_sigmoid(logits):
+        guard.warn("softmax", PROBABILITIES)
+    error = standard_error(logits, target, best, weight=weight)
+    if error > UNSURE:
+        guard.warn(
+            "unsure",
+            f"the temperature from {len(target)} held-out samples has a standard error of {error:.0%}: hold out more "
+            "data",
+        )
+    return shrunk(best, before, error), error
+
+
+def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, str]:
+    """Why samples do not determine a temperature, and what to do."""
+    right = float((logits.argmax(1) == target).double().mean())
+    is_huge = right < 1 and len(logits) > 0 and float(logits.abs().max()) > HUGE
+    if is_huge or guard.warnings_.keys() & {"diverged", "not finite", "collapse", "fell"}:
+        return "training has diverged", GO_BACK
+    if len(target) < FEWEST:
+        return f"{FEWEST} are the fewest", "hold out more data"
+    if looks_like_sigmoid(logits):
+        return "predictions are no better than chance", PROBABILITIES
+    if right < 1:
+        return "predictions are no better than chance", "hold out more data, or check that the network learns at all"
+    seen = "check that the network was not trained on them too; if not, hold out more or harder data"
+    return "every prediction is right", "hold out more data" if len(target) < FEWEST_SEEN else seen
+
+
+def looks_trained_on(log_temperature: float, error: float, accuracy: float) -> bool:
+    """Whether samples ask a network that is right on nearly all of them for far more confidence."""
+    is_lower = log_temperature < min(math.log(SAME_TEMPERATURE), -BEYOND_CHANCE * error)
+    return is_lower and accuracy >= SAME_SHARE
 
 
 def _entropy(target: Tensor, weight: Tensor | None) -> float:
@@ -255,7 +338,7 @@ def _entropy(target: Tensor, weight: Tensor | None) -> float:
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, of all ranks, on the CPU."""
     logits, target, mask = data.logits, data.target, data.mask
-    if distributed.is_distributed():
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
         gathered, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), mask)
         logits, target = torch.stack(gathered[:-2], 1), gathered[-2].long()

@@ -109,7 +109,7 @@ class DatasetSamples:
         part = chosen if rows is None else Subset(chosen, rows.tolist())
         batching: dict[str, Any] = {"batch_size": size, "shuffle": training}
         if even:
-            from calibrant.training.split import EvenBatches  # imports torch's compiler, which takes two seconds
+            from calibrant.training.held_out import EvenBatches  # imports torch's compiler, which takes two seconds
 
             batching = {"batch_sampler": EvenBatches(RandomSampler(part) if training else range(len(part)), size)}
         return DataLoader(

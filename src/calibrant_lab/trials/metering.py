@@ -14,12 +14,11 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import Callback
 
 from calibrant.files import FileError, write_json
-from calibrant.training.lightning import CalibratedClassifier
-from calibrant.training.randomness import kept_random_state
-from calibrant.training.running_scores import with_current_names
+from calibrant.training.interleave import kept_random_state
 from calibrant_lab.scores import Predicted, score
 from calibrant_lab.trials.fit import Prepared, Trained, predict
-from calibrant_lab.trials.store import Cost, Progress
+from calibrant_lab.trials.recorded import RecordedModule
+from calibrant_lab.trials.store import Cost, Progress, with_current_names
 
 SECONDS_BETWEEN_SIGNS = 5.0
 ALL_SCORED = 20  # epochs at the start that the test set is scored after, each
@@ -101,7 +100,7 @@ class Meter(Callback):
         (seconds, processor), now = self._before, _clocks()
         return seconds + now[0] - self._began[0], processor + now[1] - self._began[1]
 
-    def _score(self, epoch: int, module: CalibratedClassifier) -> None:
+    def _score(self, epoch: int, module: RecordedModule) -> None:
         """Score the test set without counting the time; restores the random state."""
         elapsed = self._elapsed()
         with kept_random_state():

@@ -1,0 +1,216 @@
+"""Hold out a part of the training data: the split, the batches of it, and warnings about data held out badly."""
+
+import math
+from collections.abc import Iterator, Sequence, Sized
+from operator import length_hint
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, RandomSampler, Sampler, SequentialSampler, Subset
+
+from calibrant.losses import checks
+from calibrant.training.warning import warn
+
+Labels = Tensor | Sequence[int]
+ENOUGH = 3  # samples for every objective of this package, where the one in use is not known
+# Held-out samples below which a user is warned at once.
+FEWEST = 5
+# The rows that Dataset.select of Hugging Face took are private, so contents are compared. Data may naturally have a
+# few equal samples. Reading this many bytes of each data set takes about a second.
+USUAL_REPEATS, MOST_BYTES = 0.05, 2**24
+
+
+@overload
+def interleaved_split(
+    data: int, calibration_fraction: float = 0.1, seed: int = 0, *,
+    stratify: Labels | None = None, minimum_samples: int | None = None,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+
+
+@overload
+def interleaved_split(
+    data: Dataset[Any], calibration_fraction: float = 0.1, seed: int = 0, *,
+    stratify: Labels | None = None, minimum_samples: int | None = None,
+) -> tuple[Subset[Any], Subset[Any]]: ...  # fmt: skip
+
+
+def interleaved_split(
+    data: Dataset[Any] | int, calibration_fraction: float = 0.1, seed: int = 0, *,
+    stratify: Labels | None = None, minimum_samples: int | None = None,
+) -> tuple[Tensor, Tensor] | tuple[Subset[Any], Subset[Any]]:  # fmt: skip
+    """Split training data into the part the NLL sees and the part the calibration objective sees.
+
+    The two parts are disjoint and together cover all data. The same seed gives the same split on every machine. The
+    global random state is neither used nor changed.
+
+    Args:
+        data: A dataset with a length, or that length.
+        calibration_fraction: Share of the samples to hold out; the paper's is 0.1.
+        seed: Seed of the split.
+        stratify: Label of every sample, to hold out the same share of every class, to within one sample.
+        minimum_samples: Fewest samples the objective is defined for; by default 3, enough for every objective.
+
+    Returns:
+        ``(train, calibration)``: two ``Subset`` of the dataset, or for a length two tensors of ascending indices.
+
+    References:
+        Karandikar, Cain, Tran, Lakshminarayanan, Shlens, Mozer, Roelofs, "Soft Calibration Objectives for Neural
+        Networks", NeurIPS 2021.
+
+    Example:
+        >>> train, calibration = interleaved_split(20, calibration_fraction=0.2, seed=0)
+        >>> len(train), len(calibration), bool(torch.isin(train, calibration).any())
+        (16, 4, False)
+    """
+    if isinstance(data, bool) or not isinstance(data, int | Sized):
+        raise TypeError(f"expected a dataset with a length, or a length, got {type(data).__name__}")
+    length = data if isinstance(data, int) else len(data)
+    if length < 0:
+        raise ValueError(f"a length cannot be negative, got {length}")
+    if not isinstance(calibration_fraction, float | int) or not 0 < calibration_fraction < 1:
+        raise ValueError(f"calibration_fraction must be a number between 0 and 1, got {calibration_fraction!r}")
+    held_out = round(calibration_fraction * length)
+    minimum_samples = ENOUGH if minimum_samples is None else minimum_samples
+    if held_out < minimum_samples:
+        raise ValueError(
+            f"a fraction of {calibration_fraction:g} holds out {held_out} of {length} samples, and the objective needs "
+            f"at least {minimum_samples}: raise calibration_fraction or give more data"
+        )
+    if held_out == length:
+        raise ValueError(
+            f"a fraction of {calibration_fraction:g} leaves none of {length} samples for training: "
+            "lower calibration_fraction or give more data"
+        )
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    chosen = order[:held_out] if stratify is None else _stratified(order, stratify, held_out)
+    is_held_out = torch.zeros(length, dtype=torch.bool)
+    is_held_out[chosen] = True
+    train, calibration = (~is_held_out).nonzero().flatten(), is_held_out.nonzero().flatten()
+    if isinstance(data, int):
+        return train, calibration
+    return Subset(data, train.tolist()), Subset(data, calibration.tolist())
+
+
+class EvenBatches(Sampler[list[int]]):
+    """Batches of a sampler whose sizes differ by at most one and are at most ``batch_size``.
+
+    An objective of a batch of one or two samples is noise, or not defined.
+
+    Example:
+        >>> [len(batch) for batch in EvenBatches(range(129), 128)]
+        [65, 64]
+    """
+
+    def __init__(self, sampler: Any, batch_size: int) -> None:
+        checks.check_count("batch_size", batch_size)
+        self.sampler = sampler
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.sampler) / self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.tensor(list(self.sampler))
+        return (batch.tolist() for batch in order.tensor_split(len(self)))
+
+
+def even_size(samples: int, most: int) -> int:
+    """Batch size of at most ``most`` whose last batch is at least three quarters full, for loaders that take no sizes.
+
+    Example:
+        >>> even_size(129, 128)
+        65
+    """
+    if samples <= most:
+        return most
+    sizes = (math.ceil(samples / count) for count in range(math.ceil(samples / most), 2 * samples // most + 1))
+    return next((size for size in sizes if size >= ENOUGH and 4 * (-samples % size) <= size), most)
+
+
+def _stratified(order: Tensor, stratify: Labels, held_out: int) -> Tensor:
+    """The first of every class in a random order; the samples left by rounding go to the largest remainders."""
+    try:
+        labels = torch.as_tensor(stratify)
+    except (TypeError, ValueError) as error:
+        raise TypeError("stratify must hold integer labels: number the classes first") from error
+    if labels.shape != order.shape:
+        raise ValueError(f"stratify must hold one label for each of {len(order)} samples, got {tuple(labels.shape)}")
+    if labels.is_floating_point():
+        raise TypeError(f"stratify must hold integer labels, got {labels.dtype}")
+    _, inverse, counts = labels.unique(return_inverse=True, return_counts=True)
+    exact = counts.double() * (held_out / len(order))
+    quota = exact.floor().long()
+    left = held_out - int(quota.sum())
+    quota[(exact - quota).argsort(descending=True, stable=True)[:left]] += 1
+    by_class = inverse[order]
+    grouped = order[by_class.argsort(stable=True)]
+    starts = counts.cumsum(0) - counts
+    place = torch.arange(len(order)) - starts.repeat_interleave(counts)
+    return grouped[place < quota.repeat_interleave(counts)]
+
+
+def warn_of_data(held_out: Any, train: Any = None, sampler: Any = None) -> None:
+    """Warn about a held-out data set, or a sampler of it, that is too small, or that shares training samples."""
+    # The samples of all ranks count, and a sampler may repeat samples.
+    count = min(length_hint(held_out, FEWEST), getattr(sampler, "total_size", length_hint(sampler, FEWEST)))
+    if count < FEWEST:
+        warn(f"{count} held-out samples are too few to measure calibration: hold out more data, hundreds of samples")
+    shared = _shared(held_out, train)
+    if shared:
+        warn(
+            f"{shared} held-out samples are also training samples, and say nothing about new data: hold out other "
+            "samples, see interleaved_split()"
+        )
+
+
+def warn_of_loaders(held_out: Any, train: Any) -> None:
+    """Do the same for the data sets of two ``DataLoader``s, where their samplers take every sample."""
+    both = _takes_all(held_out) and _takes_all(train)
+    warn_of_data(getattr(held_out, "dataset", None), train.dataset if both else None, _sampler(held_out))
+
+
+def _sampler(loader: Any) -> Any:
+    """The sampler in use: a loader with a batch sampler has another one, which it does not use."""
+    batches = getattr(loader, "batch_sampler", None)
+    return getattr(loader if batches is None else batches, "sampler", None)
+
+
+def _takes_all(loader: Any) -> bool:
+    sampler = _sampler(loader)
+    return isinstance(sampler, SequentialSampler | RandomSampler) and len(sampler) == len(loader.dataset)
+
+
+def _shared(held_out: Any, train: Any) -> int:
+    """How many samples two data sets share, as far as can be seen."""
+    if held_out is None or train is None or not isinstance(held_out, Sized):
+        return 0
+    if held_out is train:
+        return len(held_out)
+    (whole, rows), (other, other_rows) = (
+        (each.dataset, set(each.indices)) if isinstance(each, Subset) else (each, None) for each in (held_out, train)
+    )
+    if whole is not other:
+        return _equal_samples(held_out, train)
+    return len(rows if other_rows is None else other_rows if rows is None else rows & other_rows)  # None for all
+
+
+def _equal_samples(held_out: Any, train: Any) -> int:
+    """How many held-out samples of two Hugging Face data sets are equal to one in training, if more than usual."""
+    of_datasets = [type(each).__module__.partition(".")[0] == "datasets" for each in (held_out, train)]
+    if not all(of_datasets) or not hasattr(train, "__len__") or set(held_out.column_names) != set(train.column_names):
+        return 0
+    columns = sorted(train.column_names)
+    seen = set(_contents(train, columns))
+    equal = sum(content in seen for content in _contents(held_out, columns))
+    return equal if equal > USUAL_REPEATS * len(held_out) else 0
+
+
+def _contents(dataset: Any, columns: list[str]) -> Iterator[int]:
+    """Hashes of stored samples, as many as can be read quickly."""
+    read = 0
+    for table in dataset.with_format("arrow").select_columns(columns).iter(batch_size=1000):
+        yield from (hash(repr(row)) for row in table.to_pylist())
+        read += table.nbytes
+        if read > MOST_BYTES:
+            return

@@ -1,0 +1,167 @@
+"""The output layer, which makes the logits: found, and scaled so that the model itself gives calibrated logits."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.utils.hooks import RemovableHandle
+
+from calibrant.torch_private import Convolution
+from calibrant.training.forward import logits_in, with_logits
+
+Layer = nn.Linear | Convolution
+BUFFER = "calibrant_temperature"
+
+
+def eagerly() -> Any:
+    """Run without compilation, in a ``with`` statement: code that is already compiled does not see a new hook."""
+    return torch.compiler.set_stance("force_eager")
+
+
+def find_layer(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
+    """Return the linear or convolutional layer that makes the logits, or None; ``run`` returns logits."""
+    maker = find_maker(model, run)
+    return maker if isinstance(maker, Layer) else None
+
+
+def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
+    """Return the layer that makes the logits, or the innermost module that returns them where no layer does."""
+    made, logits = _outputs(model, run)
+    for module, output in reversed(made):
+        # The output of the layer may have an extra dimension of size 1, or another precision.
+        is_candidate = isinstance(module, Layer) and output.numel() == logits.numel()
+        if is_candidate and torch.equal(output.reshape(-1).to(logits.dtype), logits.reshape(-1)):
+            return module
+    same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
+    return next(same, model)
+
+
+def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:
+    """Output of each module, innermost first, and the logits."""
+    made: list[tuple[nn.Module, Tensor]] = []
+
+    def keep(module: nn.Module, _: Any, output: Any) -> None:
+        logits = getattr(output, "logits", output)
+        if isinstance(logits, Tensor):
+            made.append((module, logits.detach()))
+
+    hooks = [module.register_forward_hook(keep) for module in model.modules()]
+    try:
+        with torch.no_grad(), eagerly():
+            return made, run().detach()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
+    """Whether a layer's weights can be divided without changing anything but its output."""
+    if not isinstance(layer, Layer) or parametrize.is_parametrized(layer):
+        return False
+    mine = {id(weights) for weights in layer.parameters(recurse=False)}
+    shared = [weights for _, weights in model.named_parameters(remove_duplicate=False) if id(weights) in mine]
+    # The older weight_norm and spectral_norm keep the weight as a plain tensor, recomputed at every step.
+    return len(shared) == len(mine) and isinstance(layer.weight, nn.Parameter)
+
+
+@torch.no_grad()
+def divide_layer(layer: nn.Module, temperature: float) -> None:
+    """Divide a layer's weight and bias, and so its output, by a temperature, in place."""
+    for weights in layer.parameters(recurse=False):
+        weights.div_(temperature)
+
+
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> Tensor:
+    """Make a model divide its logits, in its last layer if possible, otherwise by scaling its output.
+
+    Returns:
+        The weight or the buffer that was changed.
+    """
+    if layer is not None and can_be_scaled(model, layer):
+        divide_layer(layer, temperature)
+        return cast(Tensor, layer.weight)
+    scaled = model if output is None else output
+    scale_output(scaled, temperature)
+    return cast(Tensor, getattr(scaled, BUFFER))
+
+
+def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
+    """Make a model divide its own logits by a temperature, kept in a buffer of its state.
+
+    For models whose logits are not the output of one linear layer. To load the state of such a model into a new one,
+    call ``scale_output(new_model)`` first.
+
+    Args:
+        model: Model that returns logits, or an object with ``.logits``.
+        temperature: Temperature to divide by.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+        >>> before = model(torch.ones(1, 2))
+        >>> scale_output(model, 2.0)
+        >>> torch.equal(model(torch.ones(1, 2)), before / 2), list(model.state_dict())[0]
+        (True, 'calibrant_temperature')
+    """
+    known = getattr(model, BUFFER, None)
+    if known is not None:
+        known.mul_(temperature)
+        return
+    first = next(model.parameters(), torch.empty(0))
+    model.register_buffer(BUFFER, torch.tensor(temperature, dtype=torch.float32, device=first.device))
+    model.register_forward_hook(_divide)
+    torch.compiler.reset()  # what is compiled does not see a new hook
+
+
+def _divide(module: nn.Module, _: Any, output: Any) -> Any:
+    logits = logits_in(output)
+    return with_logits(output, logits / getattr(module, BUFFER).to(logits.dtype))
+
+
+class DividedLogits:
+    """Divides the logits of a module by a temperature until it is removed; ``latest`` holds those of the last pass.
+
+    For a model that computes its own loss, while it trains.
+
+    Example:
+        >>> layer = nn.Linear(2, 3)
+        >>> before, divided = layer(torch.ones(1, 2)), DividedLogits(layer)
+        >>> divided.set(2.0)
+        >>> torch.equal(layer(torch.ones(1, 2)), before / 2)
+        True
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.latest: Tensor | None = None
+        # A tensor, since a number that changes would make torch.compile recompile the model.
+        self._temperature = torch.ones((), dtype=torch.float64)
+        self._is_on = True
+        self._handle: RemovableHandle | None = module.register_forward_hook(self._divide)
+
+    def set(self, temperature: float) -> None:
+        """Divide by another temperature from now on."""
+        self._temperature = torch.tensor(temperature, dtype=torch.float64)
+
+    @contextmanager
+    def raw(self) -> Iterator[None]:
+        """Leave the logits as they are."""
+        self._is_on = False
+        try:
+            yield
+        finally:
+            self._is_on = True
+
+    def remove(self) -> None:
+        """Leave the logits as they are from now on."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = self.latest = None
+
+    def _divide(self, module: nn.Module, given: Any, output: Any) -> Any:
+        if not self._is_on:
+            return output
+        logits = logits_in(output) / self._temperature
+        self.latest = logits.detach()
+        return with_logits(output, logits)
