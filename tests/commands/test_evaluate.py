@@ -70,7 +70,7 @@ def test_json_is_complete_and_clean(files: dict[str, Path], capsys: Screen) -> N
     assert not top["equivalence"]["on_average"]
     assert [test["name"] for test in top["analytic"]] == ["Spiegelhalter's z", "Kolmogorov-Smirnov", "Kuiper"]
     assert top["calibration_line"]["slope"] < 1
-    assert set(sharp["intervals"]) == {"gap", "ece", "nll", "brier"}
+    assert set(sharp["intervals"]) == {"gap", "ece", "log_loss", "brier"}
     assert set(sharp["parts"]) == {"log_loss", "brier"}
     assert set(sharp["repair"]["cross_fitted_log_loss"]) == {"temperature", "auto"}
     assert len(sharp["repair"]["views"]) == 5

@@ -44,7 +44,7 @@ def test_every_method_is_better_and_saved_as_it_is(folder: Path, method: str, ca
     first = ended(capsys, *FIT, *options).json
     assert (first["calibrator"], first["out"]) == (SAVED, "first.npz")
     written = read_predictions(folder / "first.npz")
-    assert first["after"]["scores"]["nll"]["value"] == pytest.approx(metrics.evaluate(written).nll, rel=1e-6)
+    assert first["after"]["scores"]["log_loss"]["value"] == pytest.approx(metrics.evaluate(written).log_loss, rel=1e-6)
     assert first["after"]["scores"]["ece"]["value"] < first["before"]["scores"]["ece"]["value"]
     second = ended(capsys, "apply", "test.npz", "--calibrator", SAVED, "--json").json
     assert second["method"] == METHODS[method].__name__
@@ -261,7 +261,7 @@ def test_columns_are_matched_by_the_names_of_the_classes(folder: Path, capsys: S
     found = [
         ended(capsys, "apply", f"{name}.csv", "--calibrator", SAVED, "--json").json for name in ("right", "swapped")
     ]
-    scores = [each["after"]["scores"]["nll"]["value"] for each in found]
+    scores = [each["after"]["scores"]["log_loss"]["value"] for each in found]
     assert scores[0] == pytest.approx(scores[1], rel=1e-6)
     right, swapped = (Path(f"{name}-calibrated.csv").read_text().splitlines() for name in ("right", "swapped"))
     assert right[0] == "label,probabilities_ant,probabilities_bee"

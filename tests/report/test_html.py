@@ -13,7 +13,8 @@ import pytest
 
 from calibrant import metrics, report
 from calibrant.files import FileError
-from calibrant.metrics.comparison import compare
+from calibrant.metrics import registry
+from calibrant.metrics.compare import compare
 from calibrant.report.page import not_compared, number, render
 from tests.pages import Checker
 from tests.report.data import EDGE_CASES, classifier, confidences
@@ -129,7 +130,7 @@ def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -
         assert entry.convention in texts
     assert found.repair is not None
     assert found.repair.description in texts
-    assert f"{found.repair.scores.nll:.4f}" in texts
+    assert f"{found.repair.scores.log_loss:.4f}" in texts
     assert any("30 data sets" in text and "seed 4" in text and "500 samples" in text for text in texts)
 
 
@@ -196,7 +197,7 @@ def test_a_number_has_the_same_digits_wherever_it_stands() -> None:
     for value in ("69.55 %", "100.00 %", "+30.45 %"):
         assert text.count(value) >= 2, value
     assert not re.findall(r"\b\d+\.\d %", text)
-    esd = str(number(metrics.verdicts.number("esd", found.scores.esd)))
+    esd = str(number(registry.number("esd", found.scores.esd)))
     assert page.count(f"<dd>{esd}<") == 2
     assert page.count(f"<td>{esd}<") >= 4
     assert "<td>0.435</td>" in page

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from calibrant import metrics, report
-from calibrant.metrics import Scores
-from calibrant.metrics.predictions import Predictions
+from calibrant.metrics.evaluate import Scores
+from calibrant.metrics.predictions import Predictions, views
+from calibrant.metrics.tests import judge
 from calibrant.report.audit import Audit
 from calibrant.report.page import render
 from calibrant.report.statistics import largest_gap_by_chance
@@ -153,7 +154,7 @@ def test_what_recalibration_does_is_judged_by_the_test_then_by_smooth_ece(
     rejected: Audit, after: Predictions, p_after: float, words: str
 ) -> None:
     assert rejected.repair is not None
-    (view,) = metrics.views(after)
+    (view,) = views(after)
     judged = replace(rejected.repair.judgements[0], view=view, p_value=p_after)
     changed = replace(rejected, repair=replace(rejected.repair, judgements=(judged,)))
     assert report.verdict(changed).endswith(f"Recalibration by {rejected.repair.description} {words}.")
@@ -265,7 +266,7 @@ def test_what_few_samples_cannot_rule_out_is_no_less_than_the_interval_of_the_ga
 def test_a_recalibration_that_changes_nothing_is_not_said_to_help() -> None:
     found = report.audit("model", risks(lambda p: p + 0.08, 0.1, 0.9, samples=2000), draws=50)
     assert found.repair is not None
-    same = replace(found.repair, predictions=found.predictions, judgements=metrics.judge(found.predictions, draws=50))
+    same = replace(found.repair, predictions=found.predictions, judgements=judge(found.predictions, draws=50))
     assert "cannot be shown to help: fitted on one half, it leaves the other as it is." in report.verdict(
         replace(found, repair=same)
     )

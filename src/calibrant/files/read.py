@@ -14,7 +14,7 @@ import numpy as np
 from calibrant.files import language_models, values
 from calibrant.files.formats import SUFFIXES, Array, FileError, Npy, Npz, Table, cells_of_parquet, naming, open_file
 from calibrant.files.values import LEFT_OUT, filled, is_text, numbers_of
-from calibrant.hints import is_distribution
+from calibrant.inputs import sum_to_one
 from calibrant.metrics import InputWarning, Predictions, predictions
 from calibrant.metrics.columns import Columns, Kind
 from calibrant.metrics.layouts import Layout, find_layout, name_of_target, name_of_values
@@ -341,7 +341,7 @@ def _checked(source: Source, layout: Layout, names: Columns, of_columns: tuple[s
             values.refuse_stray(label, labels, 2 if several and labels.shape == shape else count)
         if labels.ndim == 2 and labels.shape == shape:
             values.refuse_one_hot(label, labels, None if source.kind == "logits" else source.values)
-    if "label_ids" in layout.labels and source.kind == "logits" and len(shape) == 2 and is_distribution(source.values):
+    if "label_ids" in layout.labels and source.kind == "logits" and len(shape) == 2 and sum_to_one(source.values):
         raise ValueError("rows of 'predictions' sum to 1, as probabilities do: give --probabilities predictions, "
                          "or --logits predictions")  # fmt: skip
     option = name_of_values(layout, names)

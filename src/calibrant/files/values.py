@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibrant.files.formats import Array, empty_cells
-from calibrant.hints import is_distribution
-from calibrant.inputs import TOLERANCE
+from calibrant.inputs import TOLERANCE, sum_to_one
 from calibrant.metrics.columns import RIGHT, Kind
 from calibrant.metrics.rounding import EXACT, explained_by_rounding, renormalised
 from calibrant.metrics.two_classes import called, fits_other, in_order, with_positive
@@ -309,7 +308,7 @@ def looks_like_another_kind(kind: Kind, values: Array, labels: Array | None, opt
         return ()
     if some.ndim == 1 or some.shape[1] == 1 or (labels is not None and labels.shape == values.shape):
         return (f"these logits all lie in [0, 1], as probabilities do: give --probabilities {option} if they are",)
-    if is_distribution(some):
+    if sum_to_one(some):
         return (f"these logits look like probabilities (rows sum to 1): give --probabilities {option} if they are",)
     return ()
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
+from calibrant.inputs import check_choice as check_choice
+from calibrant.inputs import check_count as check_count
+from calibrant.inputs import check_ignore_index as check_ignore_index
+from calibrant.inputs import check_range as check_range
 from calibrant.numerics import at_least_float32, readable, sum_in_any_order, traced
-from calibrant.options import check_choice as check_choice
-from calibrant.options import check_count as check_count
-from calibrant.options import check_ignore_index as check_ignore_index
-from calibrant.options import check_range as check_range
 from calibrant.torch_private import assert_without_waiting
 
 IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibrant import frames, hints, inputs
-from calibrant.arrays import is_tensor
+from calibrant import frames, inputs
+from calibrant.frames import is_tensor
 from calibrant.posthoc.cross_validation import Samples, pieces
 from calibrant.posthoc.map import FLOOR, TINY, Map, Part, evaluated, mixed, operations
 
@@ -97,7 +97,7 @@ class Fitted(ABC):
         self.solve(data)
         self.examine(data)
         for notice in self.notices_:
-            hints.warn(f"{type(self).__name__}: {notice}", FitWarning)
+            inputs.warn(f"{type(self).__name__}: {notice}", FitWarning)
         return self
 
     def solve(self, data: Samples) -> None:
@@ -116,7 +116,7 @@ class Fitted(ABC):
     def examine(self, data: Samples) -> None:
         """Add notices about the data and what was fitted."""
         stride = max(1, len(data.logits) // 1000)
-        if hints.like_probabilities(data.logits[::stride]):
+        if inputs.looks_like_probabilities(data.logits[::stride]):
             self.notice("these logits look like probabilities: pass logits_from_probabilities(probabilities)")
         if data.weight is not None and data.count < 0.1 * len(data.target):
             self.notice(
@@ -165,7 +165,8 @@ class Fitted(ABC):
         self.require_fitted()
         traced = False
         if is_tensor(given):
-            from calibrant.numerics import at_least_float32, traced as is_traced
+            from calibrant.numerics import at_least_float32
+            from calibrant.numerics import traced as is_traced
 
             traced = is_traced()
             logits = at_least_float32(given) if given.is_floating_point() else given.double()
@@ -188,10 +189,10 @@ class Fitted(ABC):
         if binary:
             logits = logits.reshape(-1, 1)
             logits = operations(logits).concat((logits * 0, logits), 1)
-        if not (self._warned or traced) and hints.like_probabilities(inputs.numbers("logits", logits[:64])):
+        if not (self._warned or traced) and inputs.looks_like_probabilities(inputs.numbers("logits", logits[:64])):
             self._warned = True
             text = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
-            hints.warn(f"{type(self).__name__}: {text}", FitWarning)
+            inputs.warn(f"{type(self).__name__}: {text}", FitWarning)
         return logits
 
     def as_given(self, logits: Any, rows: Any) -> Any:
@@ -456,7 +457,8 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         raise ValueError(f"probabilities must have shape (N, C), or (N,) or (N, 1) if binary, got {checked.shape}")
     binary = checked.ndim == 1 or checked.shape[1] == 1
     if binary:
-        hints.warn_of_given("probabilities", checked.ravel(), independent=False)
+        if text := inputs.doubt("probabilities", checked.ravel()):
+            inputs.warn(text)
     elif len(checked):
         inputs.distributions(checked)
     values = probabilities if is_tensor(probabilities) else checked

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import is_tensor
+from calibrant.frames import is_tensor
 from calibrant.posthoc.cross_validation import row_hash
 
 Array = Any  # a NumPy array, a torch tensor, or a node of an ONNX graph

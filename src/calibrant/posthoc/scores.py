@@ -5,12 +5,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array
+from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
-from calibrant.posthoc.map import Curve, Curves, LogOdds, Map, NumpyOps, Part, Scores, View, class_scores, evaluated
-from calibrant.posthoc.map import top_scores
+from calibrant.posthoc.map import (
+    Curve,
+    Curves,
+    LogOdds,
+    Map,
+    NumpyOps,
+    Part,
+    Scores,
+    View,
+    class_scores,
+    evaluated,
+    top_scores,
+)
 
 XP = NumpyOps()
 # Number of scores that are fitted at a time: few enough for the cache, enough to keep the overhead small.
@@ -41,7 +52,7 @@ class ScoreCalibrator(Calibrator):
 
     def __init__(self, view: View, *, strict: bool = False) -> None:
         super().__init__(strict=strict)
-        options.check_choice("view", view, ("class-wise", "top-label"))
+        inputs.check_choice("view", view, ("class-wise", "top-label"))
         self.view: View = view
 
     def rows_needed(self, classes: int) -> int:
