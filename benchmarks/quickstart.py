@@ -54,7 +54,7 @@ def main() -> None:
                 ("NLL", logits), ("NLL + temperature", scaling(logits)), ("CalibratedLoss", calibrated(x_test)),
             ):  # fmt: skip
                 scores = cal.metrics.evaluate(logits=one, target=y_test)
-                found[name].append((100 * scores.accuracy, 100 * scores.ece, scores.nll))
+                found[name].append((100 * scores.accuracy, 100 * scores.ece, scores.log_loss))
     for name, rows in found.items():
         cells = [
             f"{statistics.mean(column):.3f} ± {statistics.stdev(column):.3f}" for column in zip(*rows, strict=True)

@@ -255,7 +255,7 @@ def _scores(model: nn.Module, parts: Parts) -> dict[str, Any]:
         given = metrics.predictions(logits=logits.numpy(), target=target.numpy())
         scores |= {
             f"ece{ending}": metrics.ece(given, bins=20, convention="paper"),
-            f"log_loss{ending}": metrics.nll(given),
+            f"log_loss{ending}": metrics.log_loss(given),
             f"brier{ending}": metrics.brier(given),
         }
     for name, logits, labels in (
@@ -267,7 +267,7 @@ def _scores(model: nn.Module, parts: Parts) -> dict[str, Any]:
     given = metrics.predictions(logits=validation.numpy(), target=parts.validation[1].numpy())
     return scores | {
         "validation_ece": metrics.ece(given, bins=20, convention="paper"),
-        "validation_log_loss": metrics.nll(given),
+        "validation_log_loss": metrics.log_loss(given),
     }
 
 

@@ -109,7 +109,7 @@ def scores(model: nn.Module, parts: Parts, temperature: float = 1.0) -> Scores:
     return {
         "accuracy": accuracy,
         "ece": metrics.ece(given, bins=20, convention="paper"),
-        "log_loss": metrics.nll(given),
+        "log_loss": metrics.log_loss(given),
         "brier": metrics.brier(given),
         "apart": (held_out.argmax(1) == parts.held_out[1]).double().mean().item() - accuracy,
         "temperature": bounded_temperature(held_out, parts.held_out[1]),

@@ -58,6 +58,6 @@ scores = {
 }
 print(f"{'10,000 test samples':22} accuracy     ECE  log loss")
 for name, each in scores.items():
-    print(f"{name:22} {each.accuracy:8.2%} {each.ece:7.2%} {each.nll:9.4f}")
+    print(f"{name:22} {each.accuracy:8.2%} {each.ece:7.2%} {each.log_loss:9.4f}")
 print(f"\nCalibratedLoss ended with temperature {finished.temperature:.2f}. All its scores:\n")
 print(scores["CalibratedLoss"])

@@ -72,4 +72,4 @@ rows = {
 print(f"{'4,000 test reviews':24} accuracy     ECE  log loss")
 for name, predictions in rows.items():
     scores = cal.metrics.evaluate(**predictions, target=plain_test.label_ids)
-    print(f"{name:24} {scores.accuracy:8.2%} {scores.ece:7.2%} {scores.nll:9.4f}")
+    print(f"{name:24} {scores.accuracy:8.2%} {scores.ece:7.2%} {scores.log_loss:9.4f}")

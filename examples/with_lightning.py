@@ -63,4 +63,4 @@ for name, logits in (
     ('method="temperature"', calibrated_logits),
 ):
     scores = cal.metrics.evaluate(logits=logits, target=y_test)
-    print(f"{name:22} {scores.accuracy:8.2%} {scores.ece:7.2%} {scores.nll:9.4f}")
+    print(f"{name:22} {scores.accuracy:8.2%} {scores.ece:7.2%} {scores.log_loss:9.4f}")

@@ -38,10 +38,10 @@ print(f"{'10,000 test samples':26} accuracy     ECE   95 % interval    log loss"
 for name, given in tested.items():
     scores, interval = metrics.evaluate(given), metrics.confidence_interval(given, metric="ece")
     print(f"{name:26} {scores.accuracy:8.2%} {scores.ece:7.2%}", end="")
-    print(f"  {interval.low:6.2%} to {interval.high:6.2%} {scores.nll:9.4f}")
+    print(f"  {interval.low:6.2%} to {interval.high:6.2%} {scores.log_loss:9.4f}")
 
 first, *_ = models["Calibrant, auto"].calibrated_classifiers_
 weights = sorted(first.calibrator.weights_.items(), key=lambda entry: -entry[1])
 print("\nMixture of the first fold:", ", ".join(f"{name} {weight:.0%}" for name, weight in weights))
 print("scikit-learn, temperature (a) against Calibrant, auto (b):")
-print(metrics.compare(tested["scikit-learn, temperature"], tested["Calibrant, auto"], metric="nll"))
+print(metrics.compare(tested["scikit-learn, temperature"], tested["Calibrant, auto"], metric="log_loss"))

@@ -19,24 +19,21 @@ ALLOWED: dict[str, dict[str, str]] = {
     "calibrant": {
         "__init__": "",  # everything is loaded when first used
         "torch_private": "",
-        "options": "",
-        "hints": "",
-        "arrays": "",
+        "arrays": "frames",
         "tables": "",
         "distributed": "",
         "numerics": "torch_private",
-        "frames": "arrays",
-        "inputs": "arrays frames options hints",
-        "losses": "torch_private numerics arrays options hints distributed",
+        "frames": "",
+        "inputs": "frames",
+        "losses": "torch_private numerics frames inputs distributed",
         "functional": "losses",
-        "metrics": "arrays frames options inputs hints tables numerics losses",  # losses: metrics/streaming.py alone
-        "posthoc": "torch_private arrays numerics options inputs frames losses hints metrics",
-        "sklearn": "arrays frames inputs posthoc",
-        "files": "arrays hints inputs metrics tables",
-        "report": "files arrays frames inputs metrics posthoc",
+        "metrics": "arrays frames inputs tables",
+        "posthoc": "torch_private numerics inputs frames losses metrics",
+        "sklearn": "frames inputs posthoc",
+        "files": "frames inputs metrics tables",
+        "report": "files frames inputs metrics posthoc",
         "training": (
-            "__init__ torch_private numerics arrays options hints inputs losses distributed functional metrics posthoc "
-            "files report"
+            "__init__ torch_private numerics frames inputs losses distributed functional metrics posthoc files report"
         ),
         "commands": "files inputs metrics posthoc report tables",
         "cli": "__init__ commands metrics",
@@ -72,7 +69,7 @@ MODULES = {
     for package in ALLOWED
     for path in sorted((SOURCE / package).rglob("*.py"))
 }
-AUDIT = {"inputs", "frames", "arrays", "options", "hints", "tables", "metrics", "posthoc", "files", "report", "sklearn",
+AUDIT = {"inputs", "frames", "arrays", "tables", "metrics", "posthoc", "files", "report", "sklearn",
          "commands", "cli"}  # fmt: skip
 WITH_TORCH = {"calibrant.metrics.streaming"}  # by its nature
 # What still needs torch: to be emptied when the post-hoc methods work on arrays.

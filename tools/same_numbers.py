@@ -96,9 +96,11 @@ def _metrics(
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     given: dict[str, Any] = {} if weight is None else {"sample_weight": weight}
     data = metrics.predictions(logits=logits, target=target, **given)
-    for name in metrics.METRICS:
+    functions = {name: getattr(metrics, name) for name in metrics.METRICS}
+    functions |= {"nll": functions.pop("log_loss"), "ece_guo": partial(metrics.ece, convention="guo")}
+    for name, function in functions.items():
         try:
-            yield f"metrics.{name}", np.asarray(getattr(metrics, name)(data), dtype=np.float64)
+            yield f"metrics.{name}", np.asarray(function(data), dtype=np.float64)
         except ValueError:  # it is for two classes, or takes no weights
             continue
     for name in ("ks_test", "kuiper_test", "spiegelhalter_test", "calibration_line"):

@@ -1,33 +1,8 @@
-"""NumPy arrays: their types, conversion of tensors without importing torch, and sums over sorted samples."""
-
-import sys
-from typing import TYPE_CHECKING, Any, TypeGuard
+"""Sums over sorted samples of NumPy arrays, with ties."""
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Array = np.ndarray[tuple[int, ...], np.dtype[np.floating[Any]]]
-IndexArray = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
-# 0 and 1 in any type.
-Marks = np.ndarray[tuple[int, ...], Any]
-
-
-def is_tensor(value: object) -> "TypeGuard[Tensor]":
-    """Whether this is a torch tensor; if nobody has imported torch, it is not."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def of_tensor(tensor: "Tensor", name: str = "values") -> np.ndarray[Any, Any]:
-    """The values of a tensor on any device; bfloat16, which NumPy does not have, as float32."""
-    if tensor.layout != sys.modules["torch"].strided or tensor.is_nested:
-        kind = "a nested tensor" if tensor.is_nested else str(tensor.layout)
-        raise TypeError(f"{name} must be a dense tensor, got {kind}: call {name}.to_dense() or pad it")
-    plain = tensor.detach().cpu().resolve_neg().resolve_conj()
-    array: np.ndarray[Any, Any] = (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
-    return array
+from calibrant.frames import Array, IndexArray
 
 
 def tie_bounds_of_array(ascending: Array) -> tuple[IndexArray, IndexArray]:

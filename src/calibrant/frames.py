@@ -1,15 +1,37 @@
-"""Data frames and series of any library, such as pandas, polars and Arrow, to NumPy arrays and back."""
+"""Containers: tensors without importing torch, and data frames and series of any library, to NumPy arrays and back."""
 
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from calibrant.arrays import is_tensor, of_tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Array = np.ndarray[tuple[int, ...], Any]
+Array = np.ndarray[tuple[int, ...], np.dtype[np.floating[Any]]]
+IndexArray = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
+# An array of any type, such as 0 and 1.
+Marks = np.ndarray[tuple[int, ...], Any]
 PLAIN = (np.ndarray, list, tuple, Mapping, int, float)
+
+
+def is_tensor(value: object) -> "TypeGuard[Tensor]":
+    """Whether this is a torch tensor; if nobody has imported torch, it is not."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def of_tensor(tensor: "Tensor", name: str = "values") -> np.ndarray[Any, Any]:
+    """The values of a tensor on any device; bfloat16, which NumPy does not have, as float32."""
+    if tensor.layout != sys.modules["torch"].strided or tensor.is_nested:
+        kind = "a nested tensor" if tensor.is_nested else str(tensor.layout)
+        raise TypeError(f"{name} must be a dense tensor, got {kind}: call {name}.to_dense() or pad it")
+    plain = tensor.detach().cpu().resolve_neg().resolve_conj()
+    array: np.ndarray[Any, Any] = (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
+    return array
 
 
 def opened(value: Any) -> Any:
@@ -28,12 +50,12 @@ def opened(value: Any) -> Any:
     return found if isinstance(found, nw.DataFrame | nw.Series) else None
 
 
-def as_array(value: Any) -> Array:
+def as_array(value: Any) -> Marks:
     """Convert a data frame, a series, a list or an array to a NumPy array; what is missing becomes NaN or None."""
     if is_tensor(value):
         return of_tensor(value)
     frame = opened(value)
-    array: Array = np.asarray(value) if frame is None else frame.to_numpy()
+    array: Marks = np.asarray(value) if frame is None else frame.to_numpy()
     return array
 
 
@@ -43,7 +65,7 @@ def columns(value: Any) -> list[Any]:
     return list(getattr(frame, "columns", ()))
 
 
-def like(given: Any, array: Array, names: Sequence[Any] | None = None) -> Any:
+def like(given: Any, array: Marks, names: Sequence[Any] | None = None) -> Any:
     """Convert an array to the kind of data frame or series that was given; leave it as it is if none was.
 
     Args:
@@ -84,6 +106,22 @@ def made(data: Mapping[str, Sequence[Any]], backend: str | None = None) -> Any:
     return nw.from_dict(data, backend=chosen).to_native()
 
 
+def columns_of(results: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Return a column for each field of results of one data class; of an interval its value and both ends.
+
+    Fields that are other results, such as a test, are left out.
+    """
+    found: dict[str, Sequence[Any]] = {}
+    for field in fields(results[0]):
+        values = [getattr(result, field.name) for result in results]
+        if not is_dataclass(values[0]):
+            found[field.name] = values
+        elif hasattr(values[0], "low"):
+            ends = {"": "value", "_low": "low", "_high": "high"}
+            found |= {field.name + end: [getattr(value, part) for value in values] for end, part in ends.items()}
+    return found
+
+
 def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
     """Values of a data frame with its columns in the order of the labels, if these are their names; else as given.
 
@@ -99,7 +137,7 @@ def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
     return as_array(given)[:, [own.index(name) for name in names]]
 
 
-def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Array:
+def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Marks:
     """Positions of the targets in ``labels``; raises ``ValueError`` for one that is not among them."""
     array = as_array(target)
     place = {label: index for index, label in enumerate(labels)}

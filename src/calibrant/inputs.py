@@ -1,12 +1,20 @@
-"""Arrays, tensors, data frames and lists as given, to checked rows of values, labels and weights."""
+"""The border: arrays, tensors, data frames and lists are converted and checked here once, and trusted everywhere else.
 
-from collections.abc import Sequence, Sized
+The predictions of the metrics and the samples of post-hoc methods come from :func:`rows_of`; logits to be calibrated
+from :func:`logit_rows`, and :func:`in_container` gives a result the container and the shape of its input. Options are
+checked by ``check_range``, ``check_count`` and ``check_choice``. Nothing here needs torch.
+"""
+
+import sys
+import warnings
+from collections.abc import Mapping, Sequence, Sized
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from calibrant import frames, hints, options
-from calibrant.arrays import Array, IndexArray, Marks, is_tensor, of_tensor
+from calibrant import frames
+from calibrant.frames import Array, IndexArray, Marks, is_tensor, of_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +27,15 @@ else:
 IGNORED = -1
 # Largest distance of a sum of probabilities from 1: more than rounding to three digits, less than a defect.
 TOLERANCE = 0.005
+# Logits whose rows miss a sum of 1 by less are probably probabilities; fewer rows may do so by chance.
+LIKE_ONE, LIKE_ROWS = 1e-3, 8
+ONES = (
+    "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the logit, or logits="
+)
+
+
+class InputWarning(UserWarning):
+    """Input that is probably not what it was passed as, such as probabilities passed as logits."""
 
 
 class Rows(NamedTuple):
@@ -27,7 +44,7 @@ class Rows(NamedTuple):
     Attributes:
         values: ``(N, C)``, or ``(N,)`` of class 1 of two.
         target: Class indices, ``(N,)``; or 0, 1 and ``IGNORED`` of each label, ``(N, L)``.
-        weight: ``(N,)`` in float64, if given.
+        weight: ``(N,)`` in float64, if given. A weight of 2 is the row twice.
         names: Names of the classes, if given.
     """
 
@@ -37,30 +54,127 @@ class Rows(NamedTuple):
     names: tuple[str, ...] | None
 
 
+def check_range(
+    name: str, value: float, *, low: float, high: float = 1e12, open_low: bool = False, open_high: bool = False
+) -> float:
+    """Return the number ``value`` as a float; raise unless it lies in the interval."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not ((value > low if open_low else value >= low) and (value < high if open_high else value <= high)):
+        above = f"above {low:g}" if open_low else f"at least {low:g}"
+        raise ValueError(f"{name} must be {above} and {'below' if open_high else 'at most'} {high:g}, got {value}")
+    return float(value)
+
+
+def check_count(name: str, value: int, low: int = 1) -> int:
+    """Return the count ``value``; raise unless it is a whole number up to a million, or at least ``low`` = 0."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
+    if value < low or (low and value > 10**6):
+        raise ValueError(f"{name} must be at least {low}{' and at most 1000000' if low else ''}, got {value}")
+    return int(value)
+
+
+def check_ignore_index(value: int | None) -> int | None:
+    """Return the label ``value``; raise unless it is a whole number or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+        raise TypeError(f"ignore_index must be a whole number or None, got {value!r}")
+    if value is not None and not -(2**63) <= value < 2**63:
+        raise ValueError(f"ignore_index must fit in 64 bits, got {value}")
+    return None if value is None else int(value)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def warn(text: str, category: type[UserWarning] = InputWarning) -> None:
+    """Issue a warning at the first line outside this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("calibrant."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
+
+
+def hint_for_logits(logits: object) -> str:
+    """How to get the logits of a model's output, such as the ``ModelOutput`` of transformers."""
+    if hasattr(logits, "logits"):
+        return "pass outputs.logits"
+    return 'pass outputs.logits, or outputs["logits"] of a dict' if isinstance(logits, Mapping) else ""
+
+
+def sum_to_one(rows: Array) -> bool:
+    """Whether every row holds numbers in [0, 1] that sum to 1."""
+    inside = rows.max() <= 1 and rows.min() >= 0  # first, because the sum of large logits may overflow
+    return bool(inside and (np.abs(rows.sum(-1) - 1) <= LIKE_ONE).all())
+
+
+def looks_like_probabilities(logits: Array) -> bool:
+    """Whether logits of 8 samples or more are probably probabilities: the one rule for all of the package.
+
+    Args:
+        logits: ``(N, C)``: rows that sum to 1; or of two classes, a column of zeros and one in [0, 1]. Or ``(N,)`` of
+            independent logits: all in [0, 1], and not all 0.
+    """
+    some = logits[:: max(1, len(logits) // 1000)]
+    if len(logits) < LIKE_ROWS or not (some.min() >= 0 and some.max() <= 1 and some.any()):
+        return False
+    of_one = some.ndim == 1 or (some.shape[1] == 2 and not some[:, 0].any())
+    return of_one or sum_to_one(some)
+
+
+def doubt(name: str, values: Array, independent: bool = False) -> str:
+    """What values of this name probably are instead, with the remedy; empty if nothing is doubtful.
+
+    Args:
+        name: ``"logits"`` or ``"probabilities"``.
+        values: ``(N, C)``, or ``(N,)`` of class 1 of two.
+        independent: Whether each column is a label of its own.
+    """
+    if name == "probabilities":
+        ones = values.ndim == 1 and len(values) > 2 and (values == 1).all()
+        return ONES if ones else ""
+    if not looks_like_probabilities(values.ravel() if independent else values):
+        return ""
+    if values.ndim == 1 or independent:
+        return "these logits all lie in [0, 1], as probabilities do: pass probabilities= if they are"
+    return "these logits look like probabilities (rows sum to 1): pass probabilities="
+
+
 def as_array(name: str, value: Values) -> Marks:
     """Convert a tensor, an array, a data frame or a list of numbers to an array, without a copy if possible."""
     if is_tensor(value):
         return of_tensor(value, name)
-    if isinstance(value, np.ma.MaskedArray):
+    if np.ma.isMaskedArray(value):
         raise TypeError(f"{name} is a masked array: remove masked samples first")
     frame = frames.opened(value)
-    if name == "logits" and frame is None and not hasattr(value, "__array__") and (hint := hints.of_logits(value)):
+    if name == "logits" and frame is None and not hasattr(value, "__array__") and (hint := hint_for_logits(value)):
         raise TypeError(f"logits must be an array, got {type(value).__name__}: {hint}")
     try:
         array = frames.as_array(value)
     except ValueError:
         raise ValueError(f"all rows of {name} must have the same length: fill or leave out the shorter ones") from None
+    if array.dtype == object and name != "target" and (whole := _as_numbers(array)) is not None:
+        array = whole
     if array.dtype.kind not in "fiub":
         which = "" if frame is None else ": pass the columns with numbers only"
         raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}{which}")
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
+def _as_numbers(array: Marks) -> Array | None:
+    """An array of Python objects that are all numbers or missing, in float64; else None."""
+    if not all(value is None or isinstance(value, Real) for value in array.ravel().tolist()):
+        return None
+    found: Array = array.astype(np.float64)
+    return found
+
+
 def numbers(name: str, value: Values) -> Array:
     """The same in float32 or float64; half precision has too few digits for a confidence."""
     array = as_array(name, value)
-    if array.dtype.kind == "c":
-        raise TypeError(f"{name} must be real numbers, got {array.dtype}")
     exact = {"float16": np.float32, "float32": np.float32}.get(array.dtype.name, np.float64)
     return array.astype(exact, copy=False)
 
@@ -77,7 +191,23 @@ def in_unit_interval(name: str, values: Array) -> Array:
         return values.clip(0, 1)
     if low != low:
         raise ValueError(f"{name} must lie in [0, 1], got NaN: leave out those samples")
-    raise ValueError(f"{name} must lie in [0, 1], got values from {low:g} to {high:g}: {hints.of_range(values)}")
+    remedy = "these look like logits: pass logits="
+    if low >= 0 and values.ndim > 1 and (np.abs(values.sum(-1) - 100) < 0.5).all():
+        remedy = "these look like percentages: divide them by 100"
+    elif low >= 0 and values.ndim == 1 and high <= 100:
+        remedy = "divide by 100 if they are percentages, or pass logits= if they are logits"
+    raise ValueError(f"{name} must lie in [0, 1], got values from {low:g} to {high:g}: {remedy}")
+
+
+def finite_logits(logits: Array) -> Array:
+    """The logits; raise ``ValueError`` if one is NaN or infinite."""
+    if logits.size and not (-np.inf < logits.min() and logits.max() < np.inf):
+        unusable = int((~np.isfinite(logits)).reshape(len(logits), -1).any(1).sum())
+        raise ValueError(
+            f"logits must be finite, got NaN or infinity in {unusable} of {len(logits)} samples: leave those samples "
+            "out, or fix the model"
+        )
+    return logits
 
 
 def check_shape(name: str, array: Marks, expected: tuple[int, ...], like: str) -> None:
@@ -110,10 +240,10 @@ def rows_of(
     name: str,
     given: Values,
     target: Values,
-    sample_weight: Values | None,
-    classes: Sequence[Any] | None,
-    ignore_index: int | None,
-    multi_label: bool | None,
+    sample_weight: Values | None = None,
+    classes: Sequence[Any] | None = None,
+    ignore_index: int | None = None,
+    multi_label: bool | None = None,
 ) -> Rows:
     """Flatten logits or probabilities, with their target, weights and names.
 
@@ -126,7 +256,7 @@ def rows_of(
         ignore_index: Label of what is left out; None to leave out nothing.
         multi_label: Whether each class is a label of its own; None to decide by the target.
     """
-    options.check_ignore_index(ignore_index)
+    check_ignore_index(ignore_index)
     values = numbers(name, given)
     if values.ndim == 0:
         raise ValueError(f"{name} must have shape (N, C), (N, C, d1, ...) or (N,), got a number")
@@ -134,7 +264,7 @@ def rows_of(
     values = values[:, np.newaxis] if values.ndim == 1 else values
     shape = values.shape[:1] + values.shape[2:]
     labels = list(frames.as_array(classes).tolist()) if classes is not None else _column_names(given)
-    weight = None if sample_weight is None else _checked_weight(sample_weight, shape)
+    weight = None if sample_weight is None else _weight(sample_weight, shape)
     found = _labels(frames.in_order(target, labels), labels, classes is not None, ignore_index)
     if not multi_label and found.shape == values.shape and values.shape[1] == 1:
         found = found[:, 0]
@@ -144,10 +274,10 @@ def rows_of(
     count = values.shape[1] if several or not binary else 2
     if classes is not None and labels is not None and len(set(labels)) != count:
         raise ValueError(f"classes must have a name for each of the {count} classes, got {len(labels)}: {labels}")
-    flat = _flattened(values)
+    flat = flattened(values)
     if several:
         check_shape("target", found, values.shape, name)
-        marks = _marks(_flattened(found), ignore_index)
+        marks = _marks(flattened(found), ignore_index)
         # What is ignored may hold anything, NaN included.
         flat = np.where(marks == IGNORED, flat.dtype.type(0.5), flat) if (marks == IGNORED).any() else flat
         kept = (marks != IGNORED).any(1)
@@ -160,10 +290,9 @@ def rows_of(
     if not kept.all():
         flat, marks, weight = flat[kept], marks[kept], None if weight is None else weight[kept]
     if not several:
-        _check_range(marks, count)
-    if weight is not None and len(weight) and not (weight > 0).any():
-        raise ValueError("sample_weight must be above 0 somewhere: check the weights")
-    return Rows(flat, marks, weight, tuple(map(str, labels)) if labels is not None and len(labels) == count else None)
+        _check_classes(marks, count)
+    names = tuple(map(str, labels)) if labels is not None and len(labels) == count else None
+    return Rows(flat, marks, None if weight is None else _positive(weight), names)
 
 
 def checked_target(target: Values, samples: int, classes: int, like: str) -> IndexArray:
@@ -172,19 +301,102 @@ def checked_target(target: Values, samples: int, classes: int, like: str) -> Ind
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     _refuse_columns(labels, (samples,))
     check_shape("target", labels, (samples,), like)
-    _check_range(labels, classes)
+    _check_classes(labels, classes)
     return labels
 
 
 def checked_weight(sample_weight: Values, samples: int) -> Array:
     """Return the weight of each sample in float64, or raise an error."""
-    weight = _checked_weight(sample_weight, (samples,))
-    if samples and not (weight > 0).any():
-        raise ValueError("sample_weight must be above 0 somewhere: check the weights")
-    return weight
+    return _positive(_weight(sample_weight, (samples,)))
 
 
-def _checked_weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
+def class_names(target: Values, given: Values, count: int) -> list[Any]:
+    """Labels of the columns if the target holds names: those of a data frame's columns, else the sorted names.
+
+    A single column is that of the second of two classes; if it has the name of a target, that is the second.
+    """
+    found = set(frames.as_array(target).ravel().tolist())
+    columns = frames.columns(given)
+    if columns and found <= set(columns) and len(columns) == count:
+        return columns
+    if len(columns) == 1 and len(found) == 2 and columns[0] in found:
+        return [*(found - set(columns)), *columns]
+    if len(found) != count:
+        raise ValueError(
+            f"target holds {len(found):,} different labels, but the logits have {count} classes: pass classes= with "
+            "the label of every column of the logits, in their order"
+        )
+    try:
+        return sorted(found)
+    except TypeError:
+        raise ValueError(
+            "target holds labels of different types, such as a name and None: leave samples without a label out, or "
+            "pass classes="
+        ) from None
+
+
+def logit_rows(given: Any, labels: Sequence[Any] | None = None) -> Any:
+    """Logits to be calibrated as ``(N, C)`` rows, at least float32; of class 1 of two, with a 0 for class 0.
+
+    A tensor stays a tensor, on its device and with its graph, and its values are not looked at. Anything else becomes
+    an array of finite numbers.
+
+    Args:
+        given: ``(N, C)``, dense ``(N, C, d1, ...)``, or ``(N,)`` or ``(N, 1, ...)`` of class 1 of two.
+        labels: Names of the classes; the columns of a data frame are brought into their order.
+
+    Example:
+        >>> logit_rows([1.0, -2.0]).tolist()
+        [[0.0, 1.0], [0.0, -2.0]]
+    """
+    if is_tensor(given):
+        if not given.is_floating_point():
+            raise TypeError(f"logits must be floating point, got {given.dtype}: call logits.float()")
+        values: Any = given.float() if given.itemsize < 4 else given
+    else:
+        values = finite_logits(numbers("logits", frames.in_order(given, labels)))
+    if values.ndim == 0 or (values.ndim > 1 and values.shape[1] == 0):
+        raise ValueError(
+            f"logits must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(values.shape)}: pass a batch of "
+            "samples with at least one class"
+        )
+    if values.ndim > 1 and values.shape[1] > 1:
+        return flattened(values)
+    column = values.reshape(-1, 1)
+    if is_tensor(given):
+        return sys.modules["torch"].cat((column * 0, column), 1)
+    return np.concatenate((np.zeros_like(column), column), 1)
+
+
+def in_container(given: Any, rows: Any, labels: Sequence[Any] | None = None, *, of_logits: bool = False) -> Any:
+    """Rows of classes in the container that the logits came in: a tensor, an array or a data frame, dense if they were.
+
+    Args:
+        given: The logits as passed to :func:`logit_rows`.
+        rows: ``(N, C)``, a tensor or an array.
+        labels: Names of the classes, which name the columns of a data frame.
+        of_logits: Whether these are logits again, which have one column if the given ones had.
+    """
+    shape = tuple(given.shape) if hasattr(given, "shape") else np.shape(given)
+    if of_logits and (len(shape) == 1 or shape[1] == 1):
+        rows = (rows[:, 1] - rows[:, 0]).reshape(shape)
+    elif len(shape) > 2:
+        rows = rows.reshape(shape[0], *shape[2:], rows.shape[1])
+        rows = rows.movedim(-1, 1) if is_tensor(rows) else np.moveaxis(rows, -1, 1)
+    if is_tensor(given):
+        return rows
+    return frames.like(given, of_tensor(rows) if is_tensor(rows) else rows, labels)
+
+
+def flattened(values: Any) -> Any:
+    """``(N, C, d1, ...)`` becomes ``(N * d1 * ..., C)``; a tensor stays one."""
+    if values.ndim == 2:
+        return values
+    last = values.movedim(1, -1) if is_tensor(values) else np.moveaxis(values, 1, -1)
+    return last.reshape(-1, values.shape[1])
+
+
+def _weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
     weight = as_array("sample_weight", sample_weight).astype(np.float64)
     weight = weight[:, 0] if weight.ndim == len(shape) + 1 and weight.shape[1] == 1 else weight
     check_shape("sample_weight", weight, shape, "the samples")
@@ -193,9 +405,10 @@ def _checked_weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
     return weight.ravel()
 
 
-def _flattened(values: Marks) -> Any:
-    """``(N, C, d1, ...)`` becomes ``(N * d1 * ..., C)``."""
-    return values if values.ndim == 2 else np.moveaxis(values, 1, -1).reshape(-1, values.shape[1])
+def _positive(weight: Array) -> Array:
+    if len(weight) and not (weight > 0).any():
+        raise ValueError("sample_weight must be above 0 somewhere: check the weights")
+    return weight
 
 
 def _column_names(given: Values) -> list[Any] | None:
@@ -213,7 +426,8 @@ def _labels(target: Values, names: list[Any] | None, named: bool, ignore_index: 
         return frames.class_indices(target, [str(name) for name in names], ignore_index)
     labels = as_array("target", target)
     if labels.dtype.kind == "f" and not (labels == labels.round()).all():
-        kind = "NaN" if np.isnan(labels).any() else "fractions"
+        missing = int(np.isnan(labels).sum())
+        kind = f"NaN in {missing} samples: leave out those without a target" if missing else "fractions"
         raise TypeError(f"target must hold whole class indices, got {kind}")
     labels = labels.astype(np.int64, copy=False)
     if named and names is not None and labels.ndim == 1 and not any(isinstance(name, str) for name in names):
@@ -254,7 +468,7 @@ def _refuse_columns(labels: IndexArray, shape: tuple[int, ...]) -> None:
         )
 
 
-def _check_range(target: IndexArray, classes: int) -> None:
+def _check_classes(target: IndexArray, classes: int) -> None:
     if target.size and not (target.min() >= 0 and target.max() < classes):
         raise ValueError(
             f"target must lie in 0..{classes - 1} for {classes} classes, got labels from {target.min()} to "

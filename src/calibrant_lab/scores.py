@@ -9,14 +9,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 import calibrant as cal
-from calibrant.metrics.table import METRICS, Metric, described, find_metric
+from calibrant.metrics.registry import METRICS, Metric, described, find_metric
 from calibrant_lab import plugins
 
 BINS = 20  # of ECE, as in the paper
 KEPT = ("accuracy", "ece", "nll", "ece+temperature", "accuracy+vector", "ece+vector")
 REPAIRS = {"temperature": cal.posthoc.TemperatureScaling, "vector": cal.posthoc.VectorScaling}
 AFTER = {"temperature": "after TS", "vector": "after VS"}
-ALIASES = {"log_loss": "nll"}
+ALIASES = {"nll": "log_loss"}  # the name in stored trials
 
 
 class MetricError(ValueError):

@@ -1,18 +1,17 @@
 """Which of two classes a probability is for: said in the first line, decided by `--positive`."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from calibrant.cli import main
 from calibrant.files import FileError, read_source
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.scale import statistics_duckdb
+from tests.commands.running import ended, refused
+
+Screen = pytest.CaptureFixture[str]
 
 RNG = np.random.default_rng(0)
 RISK = RNG.beta(1, 6, 1000)
@@ -27,77 +26,31 @@ def table(
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    status = 0
-    try:
-        main(list(map(str, arguments)))
-    except SystemExit as ended:
-        status = int(ended.code or 0)
-    shown = capsys.readouterr()
-    return status, " ".join(shown.out.split()), shown.err
-
-
 @pytest.mark.parametrize("engine", ["memory", "duckdb"])
 def test_the_first_line_names_the_class_and_a_wrong_one_is_warned_of(
-    tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, engine: str, capsys: Screen
 ) -> None:
-    path, options = table(tmp_path / "loans.csv"), ("--draws", 20, "--engine", engine)
-    status, shown, _ = run(capsys, "evaluate", path, *options)
-    assert status == 0
-    assert "probabilities of class 'good' (P(y = good))" in shown.lower().replace("p(y", "P(y")[:90]
-    assert "Note: 'y_prob' is taken for class 'good', the last in alphabetical order: give --positive default" in shown
+    command = ("evaluate", table(tmp_path / "loans.csv"), "--draws", 20, "--engine", engine)
+    shown = ended(capsys, *command).shown
+    assert "of class 'good' (P(y = good))" in shown[:110]
+    assert "Note: 'y_prob' is taken for class 'good', the last in alphabetical order" in shown
     assert "Note: 'y_prob' fits class 'default' much better (AUC 0." in shown
-    status, shown, _ = run(capsys, "evaluate", path, *options, "--positive", "default")
-    assert status == 0
-    assert "probabilities of class 'default' (P(y = default))" in shown[:110]
+    shown = ended(capsys, *command, "--positive", "default").shown
+    assert "of class 'default' (P(y = default))" in shown[:110]
     assert "--positive" not in shown
-    status, shown, said = run(capsys, "evaluate", path, *options, "--positive", "bad")
-    assert (status, shown, said.count("\n")) == (2, "", 1)
-    assert "--positive 'bad' must be one of two labels, but those of 'label' are 'default', 'good'" in said
+    refused(capsys, "'default', 'good'", *command, "--positive", "bad")
 
 
-def test_the_page_has_the_notices_and_a_reversed_class_gets_no_repair(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib")
+def test_the_page_has_the_notices_and_a_reversed_class_gets_no_repair(tmp_path: Path, capsys: Screen) -> None:
     path, page = table(tmp_path / "loans.csv"), tmp_path / "loans.html"
-    _, shown, _ = run(capsys, "evaluate", path, "--draws", 20, "--report", page)
-    assert "check which class it is for before you recalibrate." in shown
+    shown = ended(capsys, "evaluate", path, "--draws", 20, "--report", page).shown
+    assert "check which class it is for" in shown
     assert "repairs" not in shown
     assert "Note: " in page.read_text()
     assert "much better (AUC 0." in page.read_text()
-
-
-def test_outputs_are_written_before_a_closed_pipe_ends_the_program(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path, page, history = table(tmp_path / "loans.csv"), tmp_path / "loans.html", tmp_path / "history.csv"
-    command = [
-        sys.executable,
-        "-m",
-        "calibrant",
-        "evaluate",
-        path,
-        "--draws",
-        20,
-        "--report",
-        page,
-        "--history",
-        history,
-    ]
-    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE) as program:
-        assert program.stdout is not None
-        program.stdout.close()
-    assert page.exists()
-    assert history.exists()
-
-
-def test_json_and_the_page_name_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    path, page = table(tmp_path / "loans.csv"), tmp_path / "loans.html"
     options = ("--draws", 20, "--positive", "default", "--report", page, "--json")
-    _, shown, _ = run(capsys, "evaluate", path, *options)
-    (model,) = json.loads(shown)["models"]
-    assert "class 'default' (P(y = default))" in model["verdict"][:90]
+    (model,) = ended(capsys, "evaluate", path, *options).json["models"]
+    assert "class 'default' (P(y = default))" in model["verdict"]
     assert "class &#39;default&#39; (P(y = default))" in page.read_text(encoding="utf-8")
 
 
@@ -171,20 +124,15 @@ def test_where_there_is_nothing_to_decide_the_option_is_refused(tmp_path: Path, 
     assert message in str(refused_too.value)
 
 
-def test_recalibrate_and_apply_take_the_same_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recalibrate_and_apply_take_the_same_class(tmp_path: Path, capsys: Screen) -> None:
     path, saved = table(tmp_path / "loans.csv"), tmp_path / "c.safetensors"
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
     new.write_text("y_prob\n0.1\n0.2\n")
     fit = ("recalibrate", "--fit", path, "--method", "temperature", "--save", saved)
-    status, _, _ = run(capsys, *fit, "--apply", new, "--out", out, "--positive", "default")
-    assert status == 0
+    assert ended(capsys, *fit, "--apply", new, "--out", out, "--positive", "default").status == 0
     header, first, _ = out.read_text().splitlines()
     assert header == "probabilities_good,probabilities_default"
     assert float(first.split(",")[1]) < 0.3
-    status, _, said = run(capsys, "apply", path, "--calibrator", saved)
-    assert (status, said.count("\n")) == (2, 1)
-    assert "those of the calibrator good, default: give --positive default" in said
-    assert run(capsys, "apply", path, "--calibrator", saved, "--positive", "default")[0] == 0
-    status, _, said = run(capsys, "apply", new, "--calibrator", saved, "--positive", "good")
-    assert status == 2
-    assert "--positive is 'good', but the calibrator was fitted on the values of 'default'" in said
+    refused(capsys, "give --positive default", "apply", path, "--calibrator", saved)
+    assert ended(capsys, "apply", path, "--calibrator", saved, "--positive", "default").status == 0
+    refused(capsys, "fitted on the values of 'default'", "apply", new, "--calibrator", saved, "--positive", "good")

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant import frames, metrics
-from calibrant.metrics import STREAMING, InputWarning, Predictions
+from calibrant.inputs import InputWarning
+from calibrant.metrics import Predictions
 from tests.frames import LIBRARIES, frame_of, series_of
 
 RNG = np.random.default_rng(0)
@@ -227,55 +228,6 @@ def test_without_a_library_of_frames_the_error_says_so(monkeypatch: pytest.Monke
     monkeypatch.setattr(frames, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="a data frame needs pandas, polars or pyarrow: install one of them"):
         metrics.evaluate(logits=LOGITS, target=TARGET).to_frame()
-
-
-NO_RESULTS = {"Convention", "InputWarning", "Metric"}
-
-
-def results() -> dict[str, Any]:
-    """One result of each public class."""
-    data = metrics.predictions(logits=LOGITS, target=TARGET, classes=["<a>", "b", "c"], sample_weight=WEIGHT)
-    other = metrics.predictions(logits=2 * LOGITS, target=TARGET)
-    groups = metrics.calibration_by_group(other, groups=["<a>", "b"] * 150, draws=20)
-    over_time = metrics.calibration_over_time(other, time=np.arange(300))
-    scores = metrics.evaluate(other)
-    found = [
-        data,
-        scores,
-        scores.entries[0],
-        metrics.calibration_test(other, draws=20),
-        metrics.confidence_interval(other),
-        metrics.compare(other, metrics.predictions(logits=LOGITS, target=TARGET)),
-        metrics.spiegelhalter_test(other),
-        metrics.equal_width_bins(other),
-        metrics.brier_decomposition(other),
-        metrics.corp_decomposition(other),
-        metrics.decomposition(other),
-        metrics.calibration_line(other),
-        metrics.calibration_change(other, other),
-        metrics.equivalence(other),
-        groups,
-        groups.groups[0],
-        over_time,
-        over_time.windows[0],
-        metrics.judge(data, draws=20)[1],
-        metrics.views(data)[1],
-        metrics.coverage_by_size(np.eye(3, dtype=bool)[TARGET], TARGET)[0],
-    ]
-    return {type(each).__name__: each for each in found}
-
-
-def test_every_result_shows_as_a_table_in_a_notebook() -> None:
-    shown = {name: result._repr_html_() for name, result in results().items()}
-    classes = {name for name in metrics.__all__ if isinstance(getattr(metrics, name), type)}
-    assert set(shown) == {name for name in classes if name not in STREAMING} - NO_RESULTS
-    for page in shown.values():
-        assert page.startswith("<table><caption>")
-        assert page.count("<tr>") == page.count("</tr>") > 0
-        assert "<a>" not in page
-    assert "&lt;a&gt;, b, c" in shown["Predictions"]
-    for name in ("GroupCalibration", "View", "Judgement"):
-        assert "&lt;a&gt;" in shown[name]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

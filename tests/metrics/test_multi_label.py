@@ -32,7 +32,7 @@ def test_scores_equal_loops_over_labels() -> None:
     for values in ({"probabilities": P}, {"logits": LOGITS}):
         scores = metrics.evaluate(**values, target=TARGET)  # type: ignore[arg-type]
         assert (scores.samples, scores.classes, scores.task) == (200, 3, "multi-label")
-        assert scores.nll == pytest.approx(np.mean([loss[:, k].mean() for k in range(3)]))
+        assert scores.log_loss == pytest.approx(np.mean([loss[:, k].mean() for k in range(3)]))
         assert scores.brier == pytest.approx(np.mean([((P - TARGET) ** 2)[:, k].mean() for k in range(3)]))
         assert scores.classwise_ece == pytest.approx(np.mean([ece(P[:, k], TARGET[:, k]) for k in range(3)]))
         assert scores.ece == pytest.approx(ece(P.ravel(), TARGET.ravel()))
@@ -54,7 +54,7 @@ def test_names_of_scores_say_what_they_are() -> None:
     shown = {entry.key: (entry.label, entry.convention) for entry in scores}
     assert shown["accuracy"] == ("accuracy", "of all labels, at 0.5")
     assert shown["mean_confidence"] == ("mean probability", "of all labels")
-    assert shown["nll"][1].startswith("nats, mean over labels")
+    assert shown["log_loss"][1].startswith("nats, mean over labels")
     assert shown["brier"][1] == "mean over labels"
     assert str(scores).startswith("200 samples, 3 labels")
     assert shown["gap"][1] == f"probability - share of positives ({100 * TARGET.mean():.2f} %)"
@@ -71,8 +71,8 @@ def test_accuracy_of_labels_is_that_of_decisions() -> None:
 
 
 def test_nll_of_logits_is_exact() -> None:
-    assert metrics.nll(logits=[[800.0, -800.0]], target=[[0, 1]], multi_label=True) == 800.0
-    assert metrics.nll(logits=[[800.0, -800.0]], target=[[1, 0]], multi_label=True) == 0.0
+    assert metrics.log_loss(logits=[[800.0, -800.0]], target=[[0, 1]], multi_label=True) == 800.0
+    assert metrics.log_loss(logits=[[800.0, -800.0]], target=[[1, 0]], multi_label=True) == 0.0
 
 
 @pytest.mark.parametrize("k", range(3))
@@ -83,7 +83,7 @@ def test_one_label_is_a_binary_problem(k: int) -> None:
     assert label.names == (("ant", "bee", "cow")[k],)
     np.testing.assert_array_equal(label.confidence, data.probabilities[:, k])  # type: ignore[index]
     np.testing.assert_array_equal(label.correct, TARGET[:, k] == 1)
-    assert metrics.nll(label) == pytest.approx(metrics.nll(logits=LOGITS[:, k], target=TARGET[:, k]))
+    assert metrics.log_loss(label) == pytest.approx(metrics.log_loss(logits=LOGITS[:, k], target=TARGET[:, k]))
     assert metrics.brier(label) == pytest.approx(metrics.brier(logits=LOGITS[:, k], target=TARGET[:, k]) / 2)
 
 
@@ -109,11 +109,10 @@ def test_ignored_labels_are_left_out_one_by_one() -> None:
     each = [ece(P[kept[:, k], k], TARGET[kept[:, k], k]) for k in range(3)]
     assert metrics.classwise_ece(data) == pytest.approx(np.mean(each))
     loss = -np.log(np.where(TARGET == 1, P, 1 - P))
-    assert metrics.nll(data) == pytest.approx(loss[kept].mean())
-    assert metrics.nll(data.of_class(0)) == pytest.approx(loss[kept[:, 0], 0].mean())
+    assert metrics.log_loss(data) == pytest.approx(loss[kept].mean())
+    assert metrics.log_loss(data.of_class(0)) == pytest.approx(loss[kept[:, 0], 0].mean())
     target[:, 0] = -100
     without: Any = metrics.predictions(logits=LOGITS, target=target)
-    assert metrics.classwise_errors(without)[0] == 0
     assert metrics.classwise_ece(without) == pytest.approx(np.mean(each[1:]))
     rows = np.array([3, 3, 100])
     some = data[rows]
@@ -126,8 +125,8 @@ def test_weights_belong_to_samples() -> None:
     np.testing.assert_array_equal(data.weight, np.repeat(weight, 3))
     np.testing.assert_array_equal(data.of_class(1).weight, weight)
     np.testing.assert_array_equal(data[10:12].weight, np.repeat(weight[10:12], 3))
-    repeated = metrics.nll(probabilities=P.repeat(weight, 0), target=TARGET.repeat(weight, 0))
-    assert metrics.nll(data) == pytest.approx(repeated)
+    repeated = metrics.log_loss(probabilities=P.repeat(weight, 0), target=TARGET.repeat(weight, 0))
+    assert metrics.log_loss(data) == pytest.approx(repeated)
 
 
 @pytest.mark.parametrize("values", ["logits", "probabilities"])
@@ -142,24 +141,24 @@ def test_dense_labels_are_rows_in_another_shape(values: str) -> None:
 def test_what_could_be_one_hot_must_be_named() -> None:
     softmax, one_hot = RNG.dirichlet(np.ones(3), 20), np.eye(3, dtype=int)[RNG.integers(3, size=20)]
     for values in ({"probabilities": softmax}, {"logits": np.log(softmax)}):
-        with pytest.raises(ValueError, match=r"call target.argmax\(1\) if it is one-hot, or pass multi_label=True"):
+        with pytest.raises(ValueError, match="multi_label=True"):
             metrics.predictions(**values, target=one_hot)
         assert metrics.predictions(**values, target=one_hot, multi_label=True).task == "multi-label"
     assert metrics.predictions(probabilities=softmax / 2, target=one_hot).task == "multi-label"
     with pytest.raises(ValueError, match="argmax"):
         metrics.predictions(logits=LOGITS, target=TARGET, multi_label=False)
-    with pytest.raises(ValueError, match="must hold only 0 and 1: round soft labels"):
+    with pytest.raises(ValueError, match="only 0 and 1"):
         metrics.predictions(logits=LOGITS, target=TARGET * 2, multi_label=True)
-    with pytest.raises(ValueError, match=r"target must have shape \(200, 3\) to match logits"):
+    with pytest.raises(ValueError, match=r"\(200, 3\)"):
         metrics.predictions(logits=LOGITS, target=TARGET[:, 0], multi_label=True)
-    with pytest.raises(ValueError, match=r"probabilities must lie in .* these look like logits: pass logits="):
+    with pytest.raises(ValueError, match="pass logits="):
         metrics.predictions(probabilities=LOGITS, target=TARGET)
 
 
 def test_inference_asks_for_one_label() -> None:
     data = metrics.predictions(probabilities=P, target=TARGET)
     for infer in (metrics.calibration_test, metrics.confidence_interval, lambda given: metrics.compare(given, given)):
-        with pytest.raises(ValueError, match=r"labels of a sample are not: take the labels one by one"):
+        with pytest.raises(ValueError, match="of_class"):
             infer(data)
     label = data.of_class(1)
     pairs = metrics.predictions(P[:, 1], TARGET[:, 1])
@@ -168,7 +167,7 @@ def test_inference_asks_for_one_label() -> None:
             pairs, metric=metric, draws=50
         )
     entropy = -(P * np.log(P) + (1 - P) * np.log(1 - P))[:, 1].mean()
-    assert metrics.calibration_test(label, metric="nll", draws=200).null_mean == pytest.approx(entropy, rel=0.03)
+    assert metrics.calibration_test(label, metric="log_loss", draws=200).null_mean == pytest.approx(entropy, rel=0.03)
     with pytest.raises(ValueError, match="SKCE needs one class per sample"):
         metrics.skce(data)
 

@@ -22,8 +22,10 @@ import pyarrow.parquet  # noqa: E402
 
 from calibrant import metrics  # noqa: E402
 from calibrant.metrics import scale_sql  # noqa: E402
-from calibrant.metrics.scale import Columns, Statistics, statistics_duckdb, statistics_spark  # noqa: E402
-from calibrant.metrics.scale_columns import find_pairs  # noqa: E402
+from calibrant.metrics.binned import equal_width_bins  # noqa: E402
+from calibrant.metrics.columns import Columns  # noqa: E402
+from calibrant.metrics.scale import Statistics, statistics_duckdb, statistics_spark  # noqa: E402
+from calibrant.metrics.scale_pairs import find_pairs  # noqa: E402
 from calibrant.tables import Column  # noqa: E402
 
 Array = npt.NDArray[Any]
@@ -88,7 +90,7 @@ def dense_reference(z: Array, c: Array, bins: int) -> dict[str, float]:
 def assert_agrees(found: Statistics, z: Array, c: Array, bins: int = 20) -> None:
     for name, expected in dense_reference(z, c, bins).items():
         assert getattr(found, name) == pytest.approx(expected, rel=1e-9, abs=1e-12), name
-    in_memory = metrics.equal_width_bins(metrics.predictions(z, c), bins=bins)
+    in_memory = equal_width_bins(metrics.predictions(z, c), bins=bins)
     for theirs, ours in zip(found.bins, in_memory, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-12)
 
@@ -230,12 +232,12 @@ LOGITS: dict[str, Any] = {"logits": [[0.5, 2.5], [0.1, 0.9], [0.3, 0.7]], "targe
         ({"confidence": [0.5], "right": [1]}, "confidence and correct; it has confidence, right"),
         ({"confidence": pa.array([], pa.float32()), "correct": pa.array([], pa.int8())}, "no rows"),
         ({"confidence": [0.5, 0.6], "correct": [0, 1]}, "2 rows, ESD needs at least 3"),
-        (GOOD | {"confidence": [0.5, float("nan"), 0.7]}, "1 of 3 rows have no confidence"),
-        (GOOD | {"confidence": [0.5, None, None]}, "2 of 3 rows have no confidence"),
-        (GOOD | {"confidence": [0.5, 1.5, 0.1]}, r"1 of 3 rows have a confidence outside \[0, 1\]"),
+        (GOOD | {"confidence": [0.5, float("nan"), 0.7]}, "1 of 3 .*no confidence"),
+        (GOOD | {"confidence": [0.5, None, None]}, "2 of 3 .*no confidence"),
+        (GOOD | {"confidence": [0.5, 1.5, 0.1]}, r"1 of 3 .*outside \[0, 1\]"),
         (GOOD | {"confidence": ["a", "b", "c"]}, "column confidence holds .*, not numbers"),
-        (GOOD | {"correct": [0, 1, 2]}, "1 of 3 rows have a correct that is neither 0 nor 1"),
-        (GOOD | {"correct": [False, None, True]}, "1 of 3 rows have a correct that is neither 0 nor 1"),
+        (GOOD | {"correct": [0, 1, 2]}, "1 of 3 .*correct"),
+        (GOOD | {"correct": [False, None, True]}, "1 of 3 .*correct"),
         ({"logits_0": [1.0] * 3, "logits_2": [1.0] * 3, "target": [0] * 3}, "2 columns logits_..., but no 'logits_1'"),
     ],
 )  # fmt: skip
@@ -247,19 +249,19 @@ def test_bad_columns_are_named_with_their_remedy(tmp_path: Path, columns: dict[s
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [
-        (PROBABILITIES | {"target": [0, 1, 2]}, "1 of 3 rows have a target that is not a whole number from 0 to 1"),
-        (PROBABILITIES | {"target": [0, 0.5, 1]}, "1 of 3 rows have a target that is not a whole number"),
-        (PROBABILITIES | {"target": [0, None, -1]}, "2 of 3 rows have a target that is not a whole number"),
+        (PROBABILITIES | {"target": [0, 1, 2]}, "1 of 3 .* 0 to 1"),
+        (PROBABILITIES | {"target": [0, 0.5, 1]}, "1 of 3 .*target"),
+        (PROBABILITIES | {"target": [0, None, -1]}, "2 of 3 .*target"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], [0.5, 0.6], [1.0, 0.0]]}, "1 of 3 rows .* do not sum to 1"),
-        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0], [1.0, 0.0]]}, "1 of 3 rows have a different number of"),
-        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0, None], [1.0, 0.0]]}, "1 of 3 rows have missing prob"),
-        (PROBABILITIES | {"probabilities": [[0.5, 0.5], None, [1.0, 0.0]]}, "1 of 3 rows have no probabilities"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0], [1.0, 0.0]]}, "1 of 3 .*different number"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0, None], [1.0, 0.0]]}, "1 of 3 .*missing"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], None, [1.0, 0.0]]}, "1 of 3 .*no probabilities"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], [-1.0, 2.0], [1.0, 0.0]]}, r"1 of 3 rows .* outside \[0, 1\]"),
-        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [float("nan"), 1.0], [1.0, 0.0]]}, "1 of 3 rows have NaN"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [float("nan"), 1.0], [1.0, 0.0]]}, "1 of 3 .*NaN"),
         (PROBABILITIES | {"probabilities": EMPTY}, "column probabilities holds empty lists"),
-        (PROBABILITIES | {"probabilities": [0.5, 1.5, None]}, "1 of 3 rows have no probabilities"),
-        (LOGITS | {"logits": [[0.5, float("inf")], [0.1, 0.2], [0.3, float("nan")]]}, "2 of 3 rows have NaN or infin"),
-        (LOGITS | {"logits": [[0.5, -float("inf")], [0.1, 0.2], [0.3, 0.4]]}, "1 of 3 rows have NaN or infinite"),
+        (PROBABILITIES | {"probabilities": [0.5, 1.5, None]}, "1 of 3 .*no probabilities"),
+        (LOGITS | {"logits": [[0.5, float("inf")], [0.1, 0.2], [0.3, float("nan")]]}, "2 of 3 .*infinite"),
+        (LOGITS | {"logits": [[0.5, -float("inf")], [0.1, 0.2], [0.3, 0.4]]}, "1 of 3 .*infinite"),
     ],
 )  # fmt: skip
 def test_bad_scores_are_named_with_their_remedy(
@@ -344,7 +346,7 @@ def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Pa
 
     frame.createOrReplaceTempView("plan")
     found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-    pairs = find_pairs(scale_sql.SPARK, lambda _: [], "plan", found, Columns(), "plan", risk=False)
+    pairs = find_pairs(scale_sql.SPARK, lambda *_: [], "plan", found, Columns(), "plan", risk=False)
     text = scale_sql.sums_statement(pairs, 20, [0.2, 0.4, 0.6, 0.8])
     plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
     spark.catalog.dropTempView("plan")

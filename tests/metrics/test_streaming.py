@@ -10,29 +10,31 @@ import torch.distributed as dist
 from torch import Tensor
 
 from calibrant import metrics
+from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from tests.ranks import on_two_ranks
 
 pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+from calibrant.metrics import streaming
 
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS = 3 * torch.randn(500, 6, generator=GENERATOR)
 TARGET = torch.randint(6, (500,), generator=GENERATOR)
 
 
-def streaming() -> dict[str, tuple[Any, float]]:
+def made() -> dict[str, tuple[Any, float]]:
     """Fresh metrics, and what they must give for all samples."""
     given: Any = {"logits": LOGITS, "target": TARGET}
     return {
-        "ece": (metrics.StreamingECE(), metrics.ece(**given)),
+        "ece": (streaming.StreamingECE(), metrics.ece(**given)),
         "ece torchmetrics": (
-            metrics.StreamingECE(12, "torchmetrics"),
+            streaming.StreamingECE(12, "torchmetrics"),
             metrics.ece(bins=12, convention="torchmetrics", **given),
         ),
-        "mce": (metrics.StreamingMCE(), metrics.mce(convention="paper", **given)),
-        "gap": (metrics.StreamingGap(), metrics.gap(**given)),
-        "class-wise": (metrics.StreamingClasswiseECE(6), metrics.classwise_ece(**given)),
-        "esd": (metrics.StreamingESD(), metrics.esd(**given)),
-        "ks": (metrics.StreamingKS(), metrics.ks_error(**given)),
+        "mce": (streaming.StreamingMCE(), metrics.mce(convention="paper", **given)),
+        "gap": (streaming.StreamingGap(), metrics.gap(**given)),
+        "class-wise": (streaming.StreamingClasswiseECE(6), metrics.classwise_ece(**given)),
+        "esd": (streaming.StreamingESD(), metrics.esd(**given)),
+        "ks": (streaming.StreamingKS(), metrics.ks_error(**given)),
     }
 
 
@@ -42,9 +44,9 @@ def batches(indices: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
 
 @pytest.mark.slow_after(4)
 @pytest.mark.parametrize("size", [1, 64, 500])
-@pytest.mark.parametrize("name", streaming())
+@pytest.mark.parametrize("name", made())
 def test_batches_equal_the_whole(name: str, size: int) -> None:
-    metric, expected = streaming()[name]
+    metric, expected = made()[name]
     for logits, target in batches(torch.randperm(500, generator=torch.Generator().manual_seed(size)), size):
         metric.update(logits, target)
     assert metric.compute().item() == pytest.approx(expected, rel=1e-9, abs=1e-14)
@@ -54,7 +56,7 @@ def test_batches_equal_the_whole(name: str, size: int) -> None:
 
 
 def test_binned_metrics_keep_constant_memory_and_sorted_ones_four_bytes_a_sample() -> None:
-    ece, esd = metrics.StreamingECE(takes="confidence"), metrics.StreamingESD(takes="confidence")
+    ece, esd = streaming.StreamingECE(takes="confidence"), streaming.StreamingESD(takes="confidence")
     before = len(pickle.dumps(ece.metric_state))
     generator = torch.Generator().manual_seed(1)
     for _ in range(1000):
@@ -70,29 +72,29 @@ def test_binned_metrics_keep_constant_memory_and_sorted_ones_four_bytes_a_sample
 
 def test_probabilities_and_confidence_are_taken_on_request() -> None:
     p = LOGITS.softmax(1)
-    by_class = metrics.StreamingECE(takes="probabilities")
+    by_class = streaming.StreamingECE(takes="probabilities")
     by_class.update(p, TARGET)
-    by_pair = metrics.StreamingECE(takes="confidence")
+    by_pair = streaming.StreamingECE(takes="confidence")
     by_pair.update(p.max(1).values, p.argmax(1) == TARGET)
     assert by_class.compute() == by_pair.compute()
     with pytest.raises(ValueError, match="takes must be one of"):
-        metrics.StreamingECE(takes="anything")
+        streaming.StreamingECE(takes="anything")
     with pytest.raises(ValueError, match="expected 3 classes, got 6"):
-        metrics.StreamingClasswiseECE(3).update(LOGITS, TARGET)
+        streaming.StreamingClasswiseECE(3).update(LOGITS, TARGET)
     with pytest.raises(ValueError, match="sum to 1"):
         by_class.update(LOGITS.abs().clamp(0, 1), TARGET)
 
 
-@pytest.mark.parametrize("convention", metrics.CONVENTIONS)
+@pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_probabilities_on_the_edges_of_bins_fall_where_they_fall_in_memory(
-    convention: metrics.binned.ConventionName, kind: torch.dtype
+    convention: ConventionName, kind: torch.dtype
 ) -> None:
     p = torch.eye(3, dtype=kind).repeat(40, 1) * torch.linspace(0, 1, 120, dtype=kind).mul(20).round().div(20)[:, None]
     p[:, 1] += 1 - p.sum(1)
     target = torch.randint(3, (120,), generator=torch.Generator().manual_seed(2))
     rule: Any = {"bins": 10, "convention": convention}
-    of_classes, top = metrics.StreamingClasswiseECE(3, takes="probabilities", **rule), metrics.StreamingECE(
+    of_classes, top = streaming.StreamingClasswiseECE(3, takes="probabilities", **rule), streaming.StreamingECE(
         takes="probabilities", **rule
     )  # fmt: skip
     for part in torch.arange(120).split(50):
@@ -104,21 +106,21 @@ def test_probabilities_on_the_edges_of_bins_fall_where_they_fall_in_memory(
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
-@pytest.mark.parametrize("name", streaming())
+@pytest.mark.parametrize("name", made())
 def test_before_the_first_sample_there_is_no_value(name: str) -> None:
-    assert streaming()[name][0].compute().isnan()
+    assert made()[name][0].compute().isnan()
 
 
 def test_a_batch_too_short_for_esd_costs_nothing() -> None:
-    esd = metrics.StreamingESD()
+    esd = streaming.StreamingESD()
     esd.update(LOGITS[:-2], TARGET[:-2])
     assert esd(LOGITS[-2:], TARGET[-2:]).isnan()
     assert esd.compute().item() == pytest.approx(metrics.esd(logits=LOGITS, target=TARGET), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", streaming())
+@pytest.mark.parametrize("name", made())
 def test_sums_keep_their_precision(name: str) -> None:
-    metric, expected = streaming()[name]
+    metric, expected = made()[name]
     metric.update(LOGITS, TARGET)
     metric.half().set_dtype(torch.float16)
     assert metric.compute().item() == pytest.approx(expected, rel=1e-9, abs=1e-14)
@@ -128,7 +130,7 @@ def on_rank(rank: int, folder: str, share: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     mine = torch.arange(500)[:share] if rank == 0 else torch.arange(500)[share:]
     values = {}
-    for name, (metric, _) in streaming().items():
+    for name, (metric, _) in made().items():
         for logits, target in batches(mine, 60) if len(mine) else []:
             metric.update(logits, target)
         values[name] = metric.compute().item()
@@ -141,5 +143,5 @@ def test_two_ranks_equal_one(tmp_path: Path, share: int) -> None:
     on_two_ranks(on_rank, str(tmp_path), share)
     for rank in (0, 1):
         values = torch.load(tmp_path / f"{rank}.pt")
-        for name, (_, expected) in streaming().items():
+        for name, (_, expected) in made().items():
             assert values[name] == pytest.approx(expected, rel=1e-9, abs=1e-14), name

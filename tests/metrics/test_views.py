@@ -5,9 +5,8 @@ import pytest
 from scipy import stats
 
 from calibrant import metrics
-from calibrant.metrics.judgement import ENOUGH, holm, sequential_test
-from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.views import sample_weight
+from calibrant.metrics.predictions import Predictions, views
+from calibrant.metrics.tests import ENOUGH, holm, sequential_test
 
 
 def drawn(p: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -24,7 +23,7 @@ def labels(p: np.ndarray, target: np.ndarray, weight: np.ndarray | None = None) 
 
 def test_of_two_classes_the_risk_is_judged() -> None:
     given = metrics.predictions(probabilities=[0.1, 0.9, 0.4], target=[0, 1, 1], classes=["stays", "leaves"])
-    (view,) = metrics.views(given)
+    (view,) = views(given)
     assert (view.kind, view.name, str(view)) == ("risk", "leaves", "risk of class leaves")
     assert view.pairs.confidence.tolist() == [0.1, 0.9, 0.4]
     assert view.pairs.correct.tolist() == [False, True, True]
@@ -33,7 +32,7 @@ def test_of_two_classes_the_risk_is_judged() -> None:
 def test_of_several_classes_the_top_label_and_each_class_are_judged() -> None:
     p = np.random.default_rng(0).dirichlet([1, 1, 1], 20)
     given = metrics.predictions(probabilities=p, target=drawn(p), sample_weight=np.arange(20))
-    top, *classes = metrics.views(given)
+    top, *classes = views(given)
     assert np.array_equal(top.pairs.confidence, p.max(1))
     for k, view in enumerate(classes):
         assert np.array_equal(view.pairs.confidence, p[:, k])
@@ -45,22 +44,22 @@ def test_of_labels_each_is_judged_where_it_is_known() -> None:
     p = np.array([[0.9, 0.2], [0.4, 0.3], [0.5, 0.6]])
     target = np.array([[1, 0], [-1, 1], [0, 1]])
     given = labels(p, target, np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
-    one, other = metrics.views(given)
+    one, other = views(given)
     assert one.pairs.confidence.tolist() == [0.9, 0.5]
     assert one.pairs.correct.tolist() == [True, False]
     assert np.array_equal(one.pairs.weight, [1.0, 4.0])  # type: ignore[arg-type]
     assert len(other.pairs) == 3
-    assert np.array_equal(sample_weight(given), [2.0, 3.0, 5.0])  # type: ignore[arg-type]
+    assert np.array_equal(given.sample_weight, [2.0, 3.0, 5.0])  # type: ignore[arg-type]
 
 
 def test_pairs_are_judged_as_they_are() -> None:
-    (view,) = metrics.views(metrics.predictions([0.9, 0.8], [1, 0]))
+    (view,) = views(metrics.predictions([0.9, 0.8], [1, 0]))
     assert str(view) == "confidence"
 
 
 def test_of_many_classes_those_are_judged_that_are_expected_most_often() -> None:
     p = np.random.default_rng(0).dirichlet(np.linspace(0.01, 0.2, 200), 300)
-    chosen = [int(view.name) for view in metrics.views(metrics.predictions(probabilities=p, target=drawn(p)))[1:]]
+    chosen = [int(view.name) for view in views(metrics.predictions(probabilities=p, target=drawn(p)))[1:]]
     assert len(chosen) == 50
     assert chosen == sorted(chosen)
     assert set(chosen) == set(np.argsort(-p.sum(0))[:50].tolist())

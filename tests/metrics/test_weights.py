@@ -1,12 +1,17 @@
 """Weights: a sample of weight 2 counts as two, and one of weight 0 not at all."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant import metrics
-from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.binned import CONVENTIONS, ConventionName, equal_mass_bins
 from calibrant.metrics.predictions import Predictions
 
 # Coarse enough for ties.
@@ -39,21 +44,21 @@ def test_whole_number_weights_equal_repeated_rows(key: str, rows: tuple[np.ndarr
     assert value(weighted) == pytest.approx(value(repeated), rel=1e-9, abs=1e-7 if key == "debiased_l2" else 1e-12)
 
 
-@given(rows=weighted_rows(), bins=st.integers(1, 6), split=st.booleans())
+@given(rows=weighted_rows(), bins=st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
-def test_bins_of_equal_mass_are_those_of_repeated_rows(rows: tuple[np.ndarray, ...], bins: int, split: bool) -> None:
+def test_bins_of_equal_mass_are_those_of_repeated_rows(rows: tuple[np.ndarray, ...], bins: int) -> None:
     probabilities, target, weight = rows
     weighted = metrics.predictions(probabilities=probabilities, target=target, sample_weight=weight)
     repeated = metrics.predictions(probabilities=probabilities.repeat(weight, 0), target=target.repeat(weight))
     for ours, theirs in zip(
-        metrics.equal_mass_bins(weighted, bins=bins, split_ties=split),
-        metrics.equal_mass_bins(repeated, bins=bins, split_ties=split),
+        equal_mass_bins(weighted, bins=bins),
+        equal_mass_bins(repeated, bins=bins),
         strict=True,
     ):
         np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
-@pytest.mark.parametrize("convention", metrics.CONVENTIONS)
+@pytest.mark.parametrize("convention", CONVENTIONS)
 @given(rows=weighted_rows())
 @settings(max_examples=20, deadline=None)
 def test_every_convention_takes_weights(convention: ConventionName, rows: tuple[np.ndarray, ...]) -> None:
@@ -108,87 +113,127 @@ def test_checked_predictions_keep_their_weights() -> None:
 
 def test_the_floor_of_a_probability_of_0_is_the_same_in_every_dtype() -> None:
     rows, target = np.array([[1.0, 0.0], [0.25, 0.75]]), [1, 1]
-    half = metrics.nll(probabilities=rows.astype(np.float32), target=target)
-    assert half == metrics.nll(probabilities=rows, target=target)
+    half = metrics.log_loss(probabilities=rows.astype(np.float32), target=target)
+    assert half == metrics.log_loss(probabilities=rows, target=target)
     assert half == pytest.approx((-np.log(np.finfo(np.float32).tiny) - np.log(0.75)) / 2)
 
 
-TESTED = ["esd", "ks_error", "ece", "mmce_unbiased", "gap", "brier", "smooth_ece"]
+def whole(seed: int = 0, n: int = 150) -> tuple[Predictions, Predictions]:
+    """Samples with whole-number weights, some of them 0 and some tied, and the same samples repeated."""
+    generator = np.random.default_rng(seed)
+    confidence = generator.uniform(0.3, 0.95, n).round(2)
+    correct, weight = generator.random(n) < confidence - 0.05, generator.integers(0, 4, n)
+    weighted = metrics.predictions(confidence, correct, sample_weight=weight)
+    return weighted, metrics.predictions(confidence.repeat(weight), correct.repeat(weight))
 
 
-@pytest.mark.parametrize("metric", ["esd", "mmce_unbiased", "gap", "accuracy"])
-def test_weights_of_one_change_no_interval(metric: str) -> None:
-    confidence, correct, _ = over_confident(200)
-    plain = metrics.confidence_interval(confidence, correct, metric=metric)
-    ones = metrics.confidence_interval(confidence, correct, metric=metric, sample_weight=np.ones(200))
-    assert (ones.value, ones.low, ones.high) == pytest.approx((plain.value, plain.low, plain.high), rel=1e-9)
+def numbers(result: Any) -> list[float]:
+    """All numbers of a result."""
+    fields = result._asdict() if hasattr(result, "_asdict") else vars(result)
+    nested = [numbers(each) if hasattr(each, "__dict__") else [each] for each in fields.values()]
+    return [value for values in nested for value in values if isinstance(value, float | int)]
 
 
-@pytest.mark.parametrize("metric", TESTED)
-def test_a_sample_of_weight_0_changes_no_draw(metric: str) -> None:
-    confidence, correct, weight = over_confident(120)
-    weight[::4] = 0
-    some = weight > 0
-    for function in (metrics.calibration_test, metrics.confidence_interval):
-        left_out = function(confidence[some], correct[some], metric=metric, draws=40, sample_weight=weight[some])
-        assert function(confidence, correct, metric=metric, draws=40, sample_weight=weight) == left_out
+CLOSED = ["esd", "mmce_unbiased", "gap", "accuracy"]
+WITHOUT_DRAWS: dict[str, Callable[[Predictions], Any]] = {
+    "ks_test": metrics.ks_test,
+    "kuiper_test": metrics.kuiper_test,
+    "spiegelhalter_test": metrics.spiegelhalter_test,
+    "calibration_line": metrics.calibration_line,
+    "equivalence": metrics.equivalence,
+    "decomposition": metrics.decomposition,
+    "brier_decomposition": metrics.brier_decomposition,
+    "calibration_change": lambda given: metrics.calibration_change(whole(1)[0], given),
+    "compare": lambda given: metrics.compare(given, replace(given, confidence=given.confidence**2)),
+    **{key: partial(metrics.confidence_interval, metric=key) for key in CLOSED},
+}
 
 
-@pytest.mark.parametrize("metric", ["esd", "mmce_unbiased", "gap", "accuracy"])
-def test_the_weighted_jackknife_leaves_out_each_sample(metric: str) -> None:
-    confidence, correct, weight = over_confident(25)
+@pytest.mark.parametrize("name", WITHOUT_DRAWS)
+def test_tests_and_intervals_of_weights_equal_those_of_repeated_rows(name: str) -> None:
+    weighted, repeated = (numbers(WITHOUT_DRAWS[name](given)) for given in whole())
+    assert weighted == pytest.approx(repeated, rel=1e-9, abs=1e-12)
+    assert len(weighted) > 1
+
+
+@pytest.mark.parametrize("metric", ["esd", "ks_error", "ece", "mmce_unbiased", "gap", "smooth_ece", "brier", "mce"])
+def test_draws_of_weights_have_the_law_of_repeated_rows(metric: str) -> None:
+    draws = 300 if metrics.METRICS[metric].rows is None else 2000
+    one, other = (metrics.calibration_test(given, metric=metric, draws=draws) for given in whole())
+    error = 4 * np.sqrt(0.5 / draws)
+    assert one.statistic == pytest.approx(other.statistic, rel=1e-9)
+    assert abs(one.p_value - other.p_value) <= error
+    assert one.critical_value == pytest.approx(other.critical_value, rel=0.15)
+    if metric not in CLOSED:
+        ends = [metrics.confidence_interval(given, metric=metric, draws=300) for given in whole()]
+        assert ends[0].high == pytest.approx(ends[1].high, rel=0.15)
+
+
+def test_draws_of_classes_with_weights_have_the_law_of_repeated_rows() -> None:
+    generator = np.random.default_rng(0)
+    p, weight = generator.dirichlet([1, 1, 1], 80), generator.integers(0, 4, 80)
+    target = (p.cumsum(1) < generator.random((80, 1))).sum(1)
+    weighted = metrics.predictions(probabilities=p, target=target, sample_weight=weight)
+    repeated = metrics.predictions(probabilities=p.repeat(weight, 0), target=target.repeat(weight))
+    one, other = (metrics.calibration_test(each, metric="log_loss", draws=400) for each in (weighted, repeated))
+    assert one.null_mean == pytest.approx(other.null_mean, rel=0.03)
+    assert abs(one.p_value - other.p_value) < 0.15
+
+
+def test_groups_and_windows_of_weights_equal_those_of_repeated_rows() -> None:
+    generator = np.random.default_rng(0)
+    confidence = generator.uniform(0.3, 0.95, 200).round(2)
+    correct, weight = generator.random(200) < confidence, generator.integers(0, 4, 200)
+    group, time = generator.integers(0, 3, 200), generator.integers(0, 50, 200)
+    weighted = metrics.predictions(confidence, correct, sample_weight=weight)
+    repeated = metrics.predictions(confidence.repeat(weight), correct.repeat(weight))
+    one = metrics.calibration_over_time(weighted, time=time, windows=4)
+    other = metrics.calibration_over_time(repeated, time=time.repeat(weight), windows=4)
+    assert (one.p_value, one.change_at) == pytest.approx((other.p_value, other.change_at))
+    for mine, theirs in zip(one.windows, other.windows, strict=True):
+        assert numbers(mine) == pytest.approx(numbers(theirs), rel=1e-9)
+    by = metrics.calibration_by_group(weighted, groups=group, draws=50)
+    same = metrics.calibration_by_group(repeated, groups=group.repeat(weight), draws=50)
+    assert by.multicalibration_error == pytest.approx(same.multicalibration_error)
+    for part, expected in zip(by.groups, same.groups, strict=True):
+        assert (part.name, part.samples) == (expected.name, expected.samples)
+        assert (part.gap.low, part.gap.high) == pytest.approx((expected.gap.low, expected.gap.high))
+
+
+@pytest.mark.parametrize("metric", CLOSED)
+def test_the_weighted_jackknife_leaves_out_one_of_the_repetitions(metric: str) -> None:
     jackknife = metrics.METRICS[metric].jackknife
     assert jackknife is not None
-    found = jackknife(metrics.predictions(confidence, correct, sample_weight=weight))
-    for m, value in enumerate(found.without_each):
-        kept = np.arange(25) != m
-        rest = metrics.predictions(confidence[kept], correct[kept], sample_weight=weight[kept])
-        assert value == pytest.approx(jackknife(rest).value, rel=1e-9)
-    tenfold = jackknife(metrics.predictions(confidence, correct, sample_weight=10 * weight))
-    assert tenfold.value == pytest.approx(found.value, rel=1e-9)
-    assert tenfold.least_spread == pytest.approx(found.least_spread, rel=1e-9)
-
-
-def test_esd_of_an_interval_averages_over_triples_of_different_samples() -> None:
-    z, c, w = over_confident(7)
-    triples = [(i, j, k) for i in range(7) for j in range(7) for k in range(7) if len({i, j, k}) == 3]
-    shares = np.array([w[i] * w[j] * w[k] for i, j, k in triples])
-    terms = [(c[j] - z[j]) * (c[k] - z[k]) * (z[j] <= z[i]) * (z[k] <= z[i]) for i, j, k in triples]
-    found = metrics.confidence_interval(z, c, sample_weight=w)
-    assert found.value == pytest.approx(float(shares @ terms / shares.sum()), rel=1e-9)
+    weighted, _ = whole(n=25)
+    assert weighted.weight is not None
+    found = jackknife(weighted)
+    for m in np.flatnonzero(weighted.weight):
+        less = weighted.weight - (np.arange(25) == m)
+        rest = metrics.predictions(weighted.confidence, weighted.correct, sample_weight=less)
+        assert found.without_each[m] == pytest.approx(metrics.METRICS[metric].value(rest), rel=1e-9)
 
 
 def test_models_with_different_weights_are_not_compared() -> None:
     confidence, correct, weight = over_confident(30)
     a, b = metrics.predictions(confidence, correct), metrics.predictions(confidence, correct, sample_weight=weight)
-    with pytest.raises(ValueError, match="must have the same sample_weight"):
+    with pytest.raises(ValueError, match="sample_weight"):
         metrics.compare(a, b)
 
 
-def calibrated_weighted(seed: int, n: int = 120) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def scaled_weights(seed: int, n: int = 200) -> Predictions:
+    """Calibrated samples with weights that are not counts, scaled to the effective number of samples."""
     generator = np.random.default_rng(seed)
-    confidence = generator.uniform(0.5, 1, n).round(2)
-    return confidence, generator.random(n) < confidence, generator.exponential(1, n)
+    confidence, weight = generator.uniform(0.5, 1, n), generator.uniform(0.5, 2, n)
+    weight *= weight.sum() / (weight**2).sum()
+    return metrics.predictions(confidence, generator.random(n) < confidence, sample_weight=weight)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metric", ["esd", "ks_error", "ece", "mmce_unbiased", "gap", "brier"])
-def test_p_values_of_weighted_calibrated_data_are_uniform(metric: str) -> None:
-    p_values = []
-    for seed in range(400):
-        confidence, correct, weight = calibrated_weighted(seed)
-        found = metrics.calibration_test(confidence, correct, metric=metric, draws=99, seed=seed, sample_weight=weight)
-        p_values.append(found.p_value)
-    counts = np.histogram(p_values, bins=5, range=(0, 1))[0]
-    assert ((counts - 80) ** 2 / 80).sum() < 18.5  # chi-squared with 4 degrees of freedom: 0.1 %
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("metric", ["esd", "mmce_unbiased", "gap"])
-def test_weighted_intervals_of_calibrated_data_contain_0(metric: str) -> None:
-    covered = 0
-    for seed in range(400):
-        confidence, correct, weight = calibrated_weighted(seed, 300)
-        found = metrics.confidence_interval(confidence, correct, metric=metric, sample_weight=weight)
-        covered += found.low <= 0 <= found.high
-    assert covered >= 366  # 91.5 %: three standard deviations below 95 %
+@pytest.mark.parametrize("metric", ["esd", "ks_error", "ece", "gap"])
+def test_scaled_weights_keep_the_level_of_tests_and_intervals(metric: str) -> None:
+    data = [scaled_weights(seed) for seed in range(300)]
+    p_values = [metrics.calibration_test(each, metric=metric, draws=99, seed=k).p_value for k, each in enumerate(data)]
+    assert 0.015 <= np.mean(np.array(p_values) <= 0.05) <= 0.1
+    if metric in CLOSED:
+        found = [metrics.confidence_interval(each, metric=metric) for each in data]
+        assert np.mean([each.low <= 0 <= each.high for each in found]) >= 0.9

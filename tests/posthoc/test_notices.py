@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.posthoc import (
     METHODS,
     AutoCalibration,

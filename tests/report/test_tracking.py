@@ -25,7 +25,7 @@ def expected(calibrator: posthoc.Calibrator) -> dict[str, float]:
     return {
         "model/ece": metrics.ece(logits=TEST, target=TEST_TARGET),
         "calibrated/ece": metrics.ece(probabilities=probabilities, target=TEST_TARGET),
-        "calibrated/nll": metrics.evaluate(probabilities=probabilities, target=TEST_TARGET).nll,
+        "calibrated/log_loss": metrics.evaluate(probabilities=probabilities, target=TEST_TARGET).log_loss,
     }
 
 

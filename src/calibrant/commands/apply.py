@@ -31,8 +31,9 @@ from calibrant.files import (
     refuse_overwriting,
     write_calibrated,
 )
-from calibrant.metrics import InputWarning, Scores, predictions
+from calibrant.metrics import InputWarning, predictions
 from calibrant.metrics.columns import Columns
+from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import Calibrator, ConformalClassifier, FitWarning, load, logits_from_probabilities
 from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.saved import read_header

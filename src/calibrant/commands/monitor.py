@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
-from calibrant.metrics import METRICS, calibration_by_group, calibration_change, calibration_over_time, views
+from calibrant.metrics import METRICS, calibration_by_group, calibration_change, calibration_over_time
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.verdicts import number
+from calibrant.metrics.predictions import views
+from calibrant.metrics.registry import number
 from calibrant.report import verdict
 from calibrant.report.audit import Audit
 
@@ -216,7 +217,7 @@ def _row(audit: Audit, file: Path) -> dict[str, Any]:
         "task": audit.task,
         "samples": int(audit.scores.samples),
         **{key: float(audit.scores[key]) for key in ("accuracy", "mean_confidence", "gap", "ece", "smooth_ece", "esd")},
-        **{key: float(audit.scores[key]) if key in audit.scores else float("nan") for key in ("nll", "brier")},
+        **{key: float(audit.scores[key]) if key in audit.scores else float("nan") for key in ("log_loss", "brier")},
         "gap_low": float("nan") if gap is None else float(gap.low),
         "gap_high": float("nan") if gap is None else float(gap.high),
         "p_value": float(min(found.p_value for found in audit.findings)),

@@ -16,8 +16,10 @@ from rich.table import Table
 
 from calibrant.commands import printable
 from calibrant.files import json_text
-from calibrant.metrics import Interval, Score, Scores
-from calibrant.metrics.verdicts import number, p_value
+from calibrant.metrics.evaluate import Score, Scores
+from calibrant.metrics.intervals import Interval
+from calibrant.metrics.registry import number
+from calibrant.metrics.tests import p_value
 from calibrant.report.formats import bare_p
 from calibrant.report.statistics import floor_note
 
@@ -33,7 +35,7 @@ MOST_ROWS = 12
 # Width at which no table is broken.
 WIDEST = 10_000
 LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
-NAMES = {"nll": "log loss", "brier": "Brier", "gap": "gap", "ece": "ECE"}
+NAMES = {"log_loss": "log loss", "brier": "Brier", "gap": "gap", "ece": "ECE"}
 
 
 def say(console: Console, text: str, *, markup: bool = False) -> None:

@@ -14,10 +14,9 @@ import numpy as np
 from calibrant.files import language_models, values
 from calibrant.files.formats import SUFFIXES, Array, FileError, Npy, Npz, Table, cells_of_parquet, naming, open_file
 from calibrant.files.values import LEFT_OUT, filled, is_text, numbers_of
-from calibrant.hints import is_distribution
 from calibrant.metrics import InputWarning, Predictions, predictions
 from calibrant.metrics.columns import Columns, Kind
-from calibrant.metrics.layouts import Layout, find_layout, name_of_target, name_of_values
+from calibrant.metrics.layouts import Layout, find_layout, name_of_values
 from calibrant.metrics.two_classes import NOT_TWO
 from calibrant.tables import files_of, is_table, suffix_of
 
@@ -132,7 +131,7 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
                 raise ValueError("has no rows below its header, or none at all")
             if names.names_none() and language_models.is_harness(opened.names()):
                 return _of_options(Source(path, "logits", np.empty(0)), language_models.read_harness(opened))
-        layout = _layout(opened, names)
+        layout = find_layout(opened.names(), names)
         source = _read(path, opened, layout, names)
         if labelled and not layout.labels:
             raise ValueError(_without_labels(layout, names, opened.names()))
@@ -166,23 +165,6 @@ def _check_is_there(path: Path) -> None:
         raise FileError(path, "is not a regular file" if path.exists() else "no such file")
     if path.stat().st_size == 0:
         raise FileError(path, "is empty: was it written to the end?")
-
-
-def _layout(opened: Npz | Npy | Table, names: Columns) -> Layout:
-    there = opened.names()
-    try:
-        return find_layout(there, names)
-    except ValueError as error:
-        target = name_of_target(there, names)
-        if not isinstance(opened, Table) or not names.names_none() or not target or not opened.columns[target].is_text:
-            raise
-        labels = {str(cell).strip() for cell in np.ma.compressed(opened.read([target])[target])}
-        called = ",".join(name for name in there if name in labels)
-        if len(labels) < 2 or not labels <= set(there):
-            raise
-        raise ValueError(
-            f"its columns {called} are called by the values of the target: give --probabilities {called}, or --logits"
-        ) from error
 
 
 def _without_labels(layout: Layout, names: Columns, there: list[str]) -> str:
@@ -319,39 +301,35 @@ def _without_ignored(source: Source, ignored: int | None) -> Source:
 
 def _checked(source: Source, layout: Layout, names: Columns, of_columns: tuple[str, ...] | None) -> Source:
     """Number the classes, check the values, and note what is doubtful."""
-    shape, labels, label = source.values.shape, source.labels, str(source.label)
+    kind, shape, labels, label = source.kind, source.values.shape, source.labels, str(source.label)
     count = shape[1] if len(shape) > 1 and shape[1] > 1 else 2
-    several = labels is not None and labels.ndim > 1
+    one_each = labels is None or labels.ndim == 1
+    several = not one_each and labels is not None and labels.shape == shape
+    if names.positive is not None and (kind == "confidence" or not one_each):
+        raise ValueError(NOT_TWO)
+    option = name_of_values(layout, names)
     of_classes: tuple[str, ...] | None = None
     notices: tuple[str, ...] = ()
-    if names.positive is not None and (source.kind == "confidence" or several):
-        raise ValueError(NOT_TWO)
-    if source.kind == "confidence":
+    if kind == "confidence":
         labels = None if labels is None else values.correctness_of(label, labels)
     else:
         of_classes = values.names_of_classes(of_columns, names.class_names(), count)
-    known = of_classes is not None
-    if labels is not None and source.kind != "confidence":
-        if not several:
+        order_is_known = of_classes is not None
+        if labels is not None and one_each:
             column = layout.values[0] if len(shape) == 1 or shape[1:] == (1,) else None
             labels, of_classes, notices = values.class_indices(
                 label, labels, of_classes, count, column=column, positive=names.positive
             )
-        if names.ignore_index is None or not several:
-            values.refuse_stray(label, labels, 2 if several and labels.shape == shape else count)
-        if labels.ndim == 2 and labels.shape == shape:
-            values.refuse_one_hot(label, labels, None if source.kind == "logits" else source.values)
-    if "label_ids" in layout.labels and source.kind == "logits" and len(shape) == 2 and is_distribution(source.values):
-        raise ValueError("rows of 'predictions' sum to 1, as probabilities do: give --probabilities predictions, "
-                         "or --logits predictions")  # fmt: skip
-    option = name_of_values(layout, names)
-    numbers, changed = values.checked_values(source.kind, source.values, option, percent=names.percent, several=several)
-    notices += changed + values.looks_like_another_kind(source.kind, numbers, labels, option)
-    if labels is not None and source.kind != "confidence":
-        flat = labels if labels.shape == shape else labels.ravel()
-        notices += values.constant_labels(source.label, flat, of_classes)
-        if not several and not known and count == 2:
-            notices += values.looks_like_the_other_class(source.kind, numbers, labels, of_classes, option)
+        if labels is not None and (names.ignore_index is None or one_each):
+            values.refuse_stray(label, labels, 2 if several else count)
+        if labels is not None and several:
+            values.refuse_one_hot(label, labels, None if kind == "logits" else source.values)
+    numbers, changed = values.checked_values(kind, source.values, option, percent=names.percent, several=several)
+    notices += changed + values.looks_like_another_kind(kind, numbers, option, several=several)
+    if labels is not None and kind != "confidence" and not several:
+        notices += values.constant_label(source.label, labels.ravel(), of_classes)
+        if one_each and not order_is_known and count == 2:
+            notices += values.looks_like_the_other_class(kind, numbers, labels, of_classes, option)
     return replace(source.noting(*notices), values=numbers, labels=labels, names=of_classes)
 
 
@@ -374,7 +352,8 @@ def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str,
             found += values.looks_like_a_class(
                 layout.values[0], numbers, layout.prediction, predicted, percent=names.percent
             )
-        return found + values.looks_like_another_kind(layout.kind, numbers, None, name_of_values(layout, names))
+        option = name_of_values(layout, names)
+        return found + values.looks_like_another_kind(layout.kind, numbers, option, several=False)
 
 
 def fits_in_memory(path: Path) -> bool:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibrant.files.formats import Array, empty_cells
-from calibrant.hints import is_distribution
-from calibrant.inputs import TOLERANCE
+from calibrant.inputs import TOLERANCE, looks_like_probabilities
 from calibrant.metrics.columns import RIGHT, Kind
 from calibrant.metrics.rounding import EXACT, explained_by_rounding, renormalised
 from calibrant.metrics.two_classes import called, fits_other, in_order, with_positive
@@ -19,10 +18,6 @@ LEFT_OUT = -100
 LEAST, MOST = 0.1, 1.5
 # Share of rows that must agree before a confidence is taken for the probability of a class.
 NEARLY_ALL = 0.99
-# Fewest rows that show whether logits are probabilities, and how many are looked at.
-FEWEST, SAMPLED = 8, 1000
-# Labels that a notice names.
-MOST_NAMED = 5
 
 
 def filled(name: str, column: Array) -> Array:
@@ -237,8 +232,6 @@ def checked_values(
     if kind == "logits":
         if percent:
             raise ValueError("has logits, which are no percentages: leave out --percent")
-        if not several:
-            _refuse_minus_infinity(values)
         return values, ()
     if values.dtype.kind not in "fiub":
         return values, ()
@@ -269,16 +262,6 @@ def _remedy(kind: Kind, low: float, high: float, option: str) -> str:
     return f"these look like logits: give {logits}" if logits else "write the probability of the predicted class"
 
 
-def _refuse_minus_infinity(values: Array) -> None:
-    if values.dtype.kind != "f" or values.ndim < 1 or np.isnan(values).any() or (values == np.inf).any():
-        return
-    if rows := (values.reshape(len(values), -1) == -np.inf).any(1).sum():
-        raise ValueError(
-            f"logits must be finite, got -inf in {rows:,} of {len(values):,} rows: write a large negative number, such "
-            "as -10000, for a class that cannot be"
-        )
-
-
 def _divided_by_sums(values: Array) -> tuple[Array, tuple[str, ...]]:
     """Rows divided by their sum if rounding explains how far it is from 1; else an error."""
     sums = values.sum(1, dtype=np.float64)
@@ -297,21 +280,15 @@ def _divided_by_sums(values: Array) -> tuple[Array, tuple[str, ...]]:
     return np.where(off[:, None], values / sums[:, None], values).astype(values.dtype, copy=False), (notice,)
 
 
-def looks_like_another_kind(kind: Kind, values: Array, labels: Array | None, option: str) -> tuple[str, ...]:
+def looks_like_another_kind(kind: Kind, values: Array, option: str, *, several: bool) -> tuple[str, ...]:
     """A notice of logits that look like probabilities, or of a column of ones."""
     if kind == "probabilities" and values.ndim == 1 and len(values) > 2 and (values == 1).all():
         return (f"every value of {option!r} is 1, as a softmax over one output gives: write its sigmoid",)
     if kind != "logits" or values.dtype.kind not in "fiu":
         return ()
     rows = values if values.ndim < 3 else np.moveaxis(values, 1, -1).reshape(-1, values.shape[1])
-    some = rows[:: max(1, len(rows) // SAMPLED)]
-    if len(rows) < FEWEST or some.min() < 0 or some.max() > 1 or not some.any():
-        return ()
-    if some.ndim == 1 or some.shape[1] == 1 or (labels is not None and labels.shape == values.shape):
-        return (f"these logits all lie in [0, 1], as probabilities do: give --probabilities {option} if they are",)
-    if is_distribution(some):
-        return (f"these logits look like probabilities (rows sum to 1): give --probabilities {option} if they are",)
-    return ()
+    alike = looks_like_probabilities(rows.ravel() if several or rows.shape[1:] == (1,) else rows)
+    return (f"these logits look like probabilities: give --probabilities {option} if they are",) * alike
 
 
 def looks_like_a_class(
@@ -347,23 +324,13 @@ def looks_like_the_other_class(
     return fits_other(option, "0" if names is None else names[0], p, samples, events)
 
 
-def constant_labels(name: str | None, labels: Array, names: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Notices of a target in which only one class occurs, or of several labels that never or always apply."""
-
-    def named(k: int) -> str:
-        return names[k] if names and 0 <= k < len(names) else str(k)
-
-    if labels.ndim < 2:
-        same = len(labels) > 2 and not (labels != labels[0]).any()
-        return (f"only class {named(int(labels[0]))} occurs in {name!r}: check the labels",) * same
-    known = labels != LEFT_OUT
-    notices = []
-    for mark, how in ((0, "never"), (1, "always")):
-        found = np.flatnonzero(known.any(0) & ((labels == mark) | ~known).all(0))
-        if len(found):
-            listed = ", ".join(map(named, found[:MOST_NAMED].tolist())) + ", ..." * (len(found) > MOST_NAMED)
-            notices.append(f"{len(found):,} of {labels.shape[1]:,} labels {how} apply ({listed}): check them")
-    return tuple(notices)
+def constant_label(name: str | None, labels: Array, names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """A notice of a target in which only one class occurs."""
+    if len(labels) < 3 or (labels != labels[0]).any():
+        return ()
+    only = int(labels[0])
+    called = names[only] if names and 0 <= only < len(names) else only
+    return (f"only class {called} occurs in {name!r}: check the labels",)
 
 
 def _is_whole(cell: str) -> bool:

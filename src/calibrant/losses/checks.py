@@ -13,13 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import hints
-from calibrant.arrays import Array
+from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.numerics import at_least_float32, readable, sum_in_any_order, traced
-from calibrant.options import check_choice as check_choice
-from calibrant.options import check_count as check_count
-from calibrant.options import check_ignore_index as check_ignore_index
-from calibrant.options import check_range as check_range
 from calibrant.torch_private import assert_without_waiting
 
 IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
@@ -245,7 +241,7 @@ def check_objective(value: object, name: str = "objective") -> None:
 
 def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
     """Raise ``TypeError`` unless both are dense tensors on one device, the logits floating point."""
-    if not isinstance(logits, Tensor) and (hint := hints.of_logits(logits)):
+    if not isinstance(logits, Tensor) and (hint := inputs.hint_for_logits(logits)):
         raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
     check_float("logits", logits)
     check_dense("target", target)

@@ -1,67 +1,31 @@
-"""Calibration metrics and tests of calibration, for NumPy arrays and torch tensors.
+"""Calibration metrics and tests of calibration, for NumPy arrays, torch tensors, data frames and lists.
 
-Every function takes ``(confidence, correct)``, or ``logits=`` or ``probabilities=`` with ``target=``, as arrays, data
-frames or lists; :func:`predictions` has the details. Those of sets of classes take ``(sets, target)``.
+Every function takes ``(confidence, correct)``, or ``logits=`` or ``probabilities=`` with ``target=``, or what
+:func:`predictions` makes of them. Those of sets of classes take ``(sets, target)``. Metrics that are updated batch by
+batch are in :mod:`calibrant.metrics.streaming`, those of predictions beyond memory in :mod:`calibrant.metrics.scale`.
 """
 
-from typing import Any
-
-from calibrant.hints import InputWarning
-from calibrant.metrics.analytic import AnalyticTest, ks_test, kuiper_test, spiegelhalter_test
-from calibrant.metrics.binned import (
-    CONVENTIONS,
-    BinTable,
-    Convention,
-    debiased_l2,
-    ece,
-    ece_guo,
-    ece_sweep,
-    equal_mass_bins,
-    equal_mass_ece,
-    equal_width_bins,
-    mce,
-    swept_bins,
-)
-from calibrant.metrics.change import (
-    Change,
-    TimeCalibration,
-    Window,
-    calibration_change,
-    calibration_over_time,
-)
-from calibrant.metrics.classwise import classwise_ece, classwise_errors
-from calibrant.metrics.comparison import Comparison, compare
-from calibrant.metrics.corp import (
-    Corp,
+from calibrant.inputs import InputWarning
+from calibrant.metrics.binned import classwise_ece, debiased_l2, ece, ece_sweep, equal_mass_ece, mce
+from calibrant.metrics.change import calibration_change, calibration_over_time
+from calibrant.metrics.compare import compare
+from calibrant.metrics.cumulative import esd, ks_error
+from calibrant.metrics.decomposition import (
+    brier_decomposition,
     brier_discrimination,
     brier_miscalibration,
     brier_uncertainty,
-    corp_decomposition,
+    decomposition,
 )
-from calibrant.metrics.cox import CalibrationLine, calibration_line
-from calibrant.metrics.cumulative import esd, ks_error
-from calibrant.metrics.decomposition import Decomposition, decomposition
-from calibrant.metrics.equivalence import Equivalence, equivalence
-from calibrant.metrics.evaluate import Score, Scores, evaluate
-from calibrant.metrics.groups import GroupCalibration, GroupScore, calibration_by_group, multicalibration_error
-from calibrant.metrics.ici import integrated_calibration_index
-from calibrant.metrics.inference import CalibrationTest, Interval, calibration_test, confidence_interval
-from calibrant.metrics.judgement import Judgement, judge
+from calibrant.metrics.evaluate import evaluate
+from calibrant.metrics.groups import calibration_by_group, multicalibration_error
+from calibrant.metrics.intervals import confidence_interval, equivalence
 from calibrant.metrics.kernel import mmce_unbiased, skce
+from calibrant.metrics.line import calibration_line
 from calibrant.metrics.predictions import Predictions, predictions
-from calibrant.metrics.proper import (
-    BrierDecomposition,
-    accuracy,
-    brier,
-    brier_decomposition,
-    brier_top,
-    gap,
-    mean_confidence,
-    nll,
-)
-from calibrant.metrics.risk_coverage import aurc
+from calibrant.metrics.proper import accuracy, aurc, brier, brier_top, gap, log_loss, mean_confidence
+from calibrant.metrics.registry import METRICS
 from calibrant.metrics.sets import (
-    Stratum,
     class_coverage,
     coverage,
     coverage_by_size,
@@ -69,39 +33,13 @@ from calibrant.metrics.sets import (
     mean_set_size,
     size_stratified_coverage,
 )
-from calibrant.metrics.smooth_ece import smooth_ece
-from calibrant.metrics.table import METRICS, Metric
-from calibrant.metrics.views import View, views
-
-STREAMING = ("StreamingClasswiseECE", "StreamingECE", "StreamingESD", "StreamingGap", "StreamingKS", "StreamingMCE")
+from calibrant.metrics.smooth import integrated_calibration_index, smooth_ece
+from calibrant.metrics.tests import calibration_test, judge, ks_test, kuiper_test, spiegelhalter_test
 
 __all__ = [
-    "CONVENTIONS",
     "METRICS",
-    "AnalyticTest",
-    "BinTable",
-    "BrierDecomposition",
-    "CalibrationLine",
-    "CalibrationTest",
-    "Change",
-    "Comparison",
-    "Convention",
-    "Corp",
-    "Decomposition",
-    "Equivalence",
-    "GroupCalibration",
-    "GroupScore",
     "InputWarning",
-    "Interval",
-    "Judgement",
-    "Metric",
     "Predictions",
-    "Score",
-    "Scores",
-    "Stratum",
-    "TimeCalibration",
-    "View",
-    "Window",
     "accuracy",
     "aurc",
     "brier",
@@ -117,20 +55,15 @@ __all__ = [
     "calibration_test",
     "class_coverage",
     "classwise_ece",
-    "classwise_errors",
     "compare",
     "confidence_interval",
-    "corp_decomposition",
     "coverage",
     "coverage_by_size",
     "debiased_l2",
     "decomposition",
     "ece",
-    "ece_guo",
     "ece_sweep",
-    "equal_mass_bins",
     "equal_mass_ece",
-    "equal_width_bins",
     "equivalence",
     "esd",
     "evaluate",
@@ -141,30 +74,19 @@ __all__ = [
     "ks_error",
     "ks_test",
     "kuiper_test",
+    "log_loss",
     "mce",
     "mean_confidence",
     "mean_set_size",
     "mmce_unbiased",
     "multicalibration_error",
-    "nll",
     "predictions",
     "size_stratified_coverage",
     "skce",
     "smooth_ece",
     "spiegelhalter_test",
-    "swept_bins",
-    "views",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # torchmetrics is an extra, and takes a second to import.
-    if name in STREAMING:
-        from calibrant.metrics import streaming
-
-        return getattr(streaming, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 def __dir__() -> list[str]:
-    return sorted([*globals(), *STREAMING])
+    return __all__

@@ -1,20 +1,22 @@
 """The ECE family: calibration errors over bins of equal width or equal mass, with named conventions."""
 
-from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array, IndexArray
-from calibrant.metrics.mass import BinTable as BinTable
-from calibrant.metrics.mass import mass_of
-from calibrant.metrics.predictions import Given, Predictions, Values, predictions
-from calibrant.metrics.sorting import BLOCK, Block
+from calibrant import inputs
+from calibrant.frames import Array, IndexArray
+from calibrant.metrics.cumulative import RowStatistic
+from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.ties import BLOCK, Keys, Ties, ends_of_ties
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
 MOST_SWEPT = 4096
+# Samples between two marks of running counts; a block holds a whole number of strides.
+STRIDE = 64
 ConventionName = Literal["paper", "guo", "torchmetrics", "netcal"]
 
 
@@ -54,73 +56,40 @@ CONVENTIONS: dict[ConventionName, Convention] = {
 }
 
 
-def equal_width_bins(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> BinTable:
-    """Sort samples into bins of equal width.
+class BinTable(NamedTuple):
+    """Sums of the samples in each bin: all that the binned metrics and a reliability diagram need.
 
-    Args:
-        given: Checked predictions.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`ece`.
+    Attributes:
+        lower: Lower edges.
+        upper: Upper edges.
+        samples: Number of samples in each bin, or their weight.
+        confidence: Sum of their confidences.
+        right: Number of right predictions among them, or their weight.
     """
-    kind = EqualWidth(convention, bins)
-    if kind in given.parts:
-        made: WidthSums = given.parts[kind]
-        return made.table
-    rule, count = rule_of(convention, bins)
-    edges = rule.edges_like(given.confidence, count)
-    return _width_table(edges, *bin_sums(given.confidence, given.correct, edges, rule, given.weight))
 
-
-def _width_table(edges: Array, samples: Array, confidence: Array, right: Array) -> BinTable:
-    slots = len(samples)
-    lower, upper = edges[:slots], np.minimum(np.append(edges, 1.0)[1 : slots + 1], 1.0)
-    return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
-
-
-@dataclass(frozen=True)
-class EqualWidth:
-    """Bins of equal width, and the start of their sums over sorted groups: faster, once the samples are sorted."""
-
-    convention: ConventionName
-    bins: int | None
-
-    def __call__(self, data: Predictions) -> "WidthSums":
-        """Start the sums."""
-        rule, count = rule_of(self.convention, self.bins)
-        return WidthSums(rule, rule.edges_like(data.confidence, count))
-
-
-class WidthSums:
-    """Sums of bins of equal width, from groups in ascending order."""
-
-    def __init__(self, rule: Convention, edges: Array) -> None:
-        self.rule, self.edges = rule, edges
-        self.sums = np.zeros((3, len(edges) - 1 + (rule.last == "extra")))
-
-    def add(self, groups: Block) -> None:
-        """Add the next block of groups."""
-        z, samples, right = groups
-        first, last = slots_of(z[[0, -1]], self.edges, self.rule)
-        if first == last:  # most blocks lie in one bin
-            self.sums[:, first] += groups.sums
-            return
-        slot = slots_of(z, self.edges, self.rule)
-        for row, values in zip(self.sums, (samples, samples * z, right), strict=True):
-            row += np.bincount(slot, weights=values, minlength=len(row))
+    lower: Array
+    upper: Array
+    samples: Array
+    confidence: Array
+    right: Array
 
     @property
-    def table(self) -> BinTable:
-        """The bins."""
-        return _width_table(self.edges, *self.sums)
+    def gaps(self) -> Array:
+        """Mean confidence minus accuracy of each bin; 0 for empty bins."""
+        return (self.confidence - self.right) / np.where(self.samples > 0, self.samples, 1)
+
+    def error(self, norm: float = 1.0) -> float:
+        """The mean of the gap of each sample's bin, or its power mean with exponent ``norm``."""
+        if norm == 1:
+            return float(np.abs(self.confidence - self.right).sum() / self.samples.sum())
+        return float(((self.samples / self.samples.sum()) @ np.abs(self.gaps) ** norm) ** (1 / norm))
 
 
-def rule_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
+def convention_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
     """The convention with this name, and its number of bins."""
-    options.check_choice("convention", convention, tuple(CONVENTIONS))
+    inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
-    if bins is not None:
-        options.check_count("bins", bins)
-    return rule, int(rule.bins if bins is None else bins)
+    return rule, rule.bins if bins is None else inputs.check_count("bins", bins)
 
 
 def slots_of(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
@@ -160,29 +129,157 @@ def bin_sums(
     return counts.sum(1).astype(np.float64), total, counts[:, 1].astype(np.float64)
 
 
-def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS, split_ties: bool = False) -> BinTable:
+def equal_width_bins(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> BinTable:
+    """Sort samples into bins of equal width.
+
+    Args:
+        given: Checked predictions.
+        bins: Number of bins; by default the convention's.
+        convention: As in :func:`ece`.
+    """
+    rule, count = convention_of(convention, bins)
+    if (rule, count) not in given.sums:
+        edges = rule.edges_like(given.confidence, count)
+        sums = bin_sums(given.confidence, given.correct, edges, rule, given.weight)
+        given.sums[rule, count] = table_of(edges, *sums)
+    made: BinTable = given.sums[rule, count]
+    return made
+
+
+def table_of(edges: Array, samples: Array, confidence: Array, right: Array) -> BinTable:
+    """Bins between edges; one of confidence 1 alone has no width."""
+    slots = len(samples)
+    lower, upper = edges[:slots], np.minimum(np.append(edges, 1.0)[1 : slots + 1], 1.0)
+    return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
+
+
+def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS) -> BinTable:
     """Sort samples into bins that hold the same number of them, as nearly as ties allow.
 
     Args:
         given: Checked predictions.
-        bins: Number of bins; the result has fewer if there are too few samples or too many ties.
-        split_ties: Cut tie groups in the order given, as most published code does. By default a group stays
-            together in the bin its first sample belongs to, and the result does not depend on the order.
+        bins: Number of bins; the result has fewer if there are too few samples or too many ties: samples of equal
+            confidence stay together in the bin that the first of them belongs to.
     """
-    options.check_count("bins", bins)
-    return mass_of(given, split_ties).table(bins)
+    return _mass(given).table(inputs.check_count("bins", bins))
 
 
-def ece_of(table: BinTable, samples: float, norm: float = 1.0) -> float:
-    """The mean of the gap of each sample's bin, or its power mean with exponent ``norm``."""
-    if norm == 1:
-        return float(np.abs(table.confidence - table.right).sum() / samples)
-    return float(((table.samples / samples) @ np.abs(table.gaps) ** norm) ** (1 / norm))
+def swept_bins(given: Predictions) -> BinTable:
+    """The bins of equal mass that :func:`ece_sweep` chooses."""
+    mass = _mass(given)
+    best = 1
+    for bins in range(2, int(min(given.total, MOST_SWEPT)) + 1):
+        accuracy = mass.accuracy(bins)
+        if (np.diff(accuracy) < 0).any():
+            break
+        best = bins
+        if len(accuracy) < bins and len(accuracy) == mass.most:
+            break  # every group of ties has its own bin: there cannot be more
+    return mass.table(best)
+
+
+def _mass(given: Predictions) -> "_KeyMass | _WeightedMass":
+    """The samples, ready to be cut into any number of bins."""
+    if _KeyMass not in given.sums:
+        given.sums[_KeyMass] = _KeyMass(given.keys) if given.weight is None else _WeightedMass(given.ties, given.weight)
+    mass: _KeyMass | _WeightedMass = given.sums[_KeyMass]
+    return mass
+
+
+class _KeyMass:
+    """Sorted keys, and the number of right ones before every 64th: no other array is as long as the keys."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        self.marks = np.zeros(len(keys) // STRIDE + 1, dtype=np.int64)
+        for start in range(0, len(keys), BLOCK):
+            block = keys[start : start + BLOCK] & keys.dtype.type(1)
+            counts = block[: len(block) // STRIDE * STRIDE].reshape(-1, STRIDE).sum(1)
+            self.marks[start // STRIDE + 1 :][: len(counts)] = counts
+        np.cumsum(self.marks, out=self.marks)
+
+    @cached_property
+    def most(self) -> int:
+        """Number of groups of ties."""
+        starts = range(0, len(self.keys), BLOCK)
+        blocks = (self.keys[at : at + BLOCK + 1] for at in starts)
+        return 1 + sum(int(np.count_nonzero((block[1:] ^ block[:-1]) > 1)) for block in blocks)
+
+    def right(self, cuts: IndexArray) -> IndexArray:
+        """Number of right samples before each cut."""
+        stride, rest = np.divmod(cuts, STRIDE)
+        places = np.minimum(stride[:, np.newaxis] * STRIDE + np.arange(STRIDE), len(self.keys) - 1)
+        found = (self.keys[places] & self.keys.dtype.type(1)).astype(bool)
+        found &= np.arange(STRIDE) < rest[:, np.newaxis]
+        before: IndexArray = self.marks[stride] + found.sum(1)
+        return before
+
+    def cuts(self, bins: int) -> IndexArray:
+        """Where the bins begin and end."""
+        inside = ends_of_ties(self.keys, _even_cuts(len(self.keys), bins).astype(np.intp))
+        return np.unique(np.concatenate(([0], inside, [len(self.keys)])))
+
+    def accuracy(self, bins: int) -> Array:
+        """Accuracy of each bin."""
+        cuts = self.cuts(bins)
+        accuracy: Array = np.diff(self.right(cuts)) / np.diff(cuts)
+        return accuracy
+
+    def table(self, bins: int) -> BinTable:
+        """The bins."""
+        cuts = self.cuts(bins)
+        sums = [
+            sum(float(self._values(self.keys[at : min(at + BLOCK, stop)]).sum()) for at in range(start, stop, BLOCK))
+            for start, stop in pairwise(cuts)
+        ]
+        ends = self._values(self.keys[np.stack((cuts[:-1], cuts[1:] - 1))])
+        samples, right = np.diff(cuts).astype(np.float64), np.diff(self.right(cuts)).astype(np.float64)
+        return BinTable(ends[0], ends[1], samples, np.array(sums), right)
+
+    def _values(self, keys: Keys) -> Array:
+        kind = np.float32 if keys.dtype == np.uint32 else np.float64
+        return (keys >> keys.dtype.type(1)).view(kind).astype(np.float64)
+
+
+class _WeightedMass:
+    """Ties of samples with weights, and their running sums."""
+
+    def __init__(self, ties: Ties, weight: Array) -> None:
+        self.confidence, samples, right = ties
+        self.whole = bool((weight == np.rint(weight)).all())
+        self.most = len(samples)
+        self.sums = np.zeros((3, self.most + 1))
+        np.cumsum([samples, samples * self.confidence, right], axis=1, out=self.sums[:, 1:])
+
+    def cuts(self, bins: int) -> IndexArray:
+        """Where the bins begin and end among the ties."""
+        samples = self.sums[0]
+        # Whole-number weights count as repeated samples. Others are cut into equal shares, whatever their scale.
+        inside = _even_cuts(samples[-1], bins) if self.whole else np.arange(1, bins) * (samples[-1] / bins)
+        return np.unique(np.concatenate(([0], np.searchsorted(samples, inside), [self.most])))
+
+    def accuracy(self, bins: int) -> Array:
+        """Accuracy of each bin."""
+        samples, _, right = np.diff(self.sums[:, self.cuts(bins)])
+        accuracy: Array = right / samples
+        return accuracy
+
+    def table(self, bins: int) -> BinTable:
+        """The bins."""
+        cuts = self.cuts(bins)
+        return BinTable(self.confidence[cuts[:-1]], self.confidence[cuts[1:] - 1], *np.diff(self.sums[:, cuts]))
+
+
+def _even_cuts(samples: float, bins: int) -> Array:
+    """Cuts between bins of equally many samples; the first few hold one more."""
+    size, larger = divmod(samples, bins)
+    cut = np.arange(1, bins)
+    return cut * size + np.minimum(cut, larger)
 
 
 def ece(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
+    confidence: Confidence = None,
+    correct: Correct = None,
     bins: int | None = None,
     convention: ConventionName = "paper",
     *,
@@ -223,34 +320,21 @@ def ece(
         >>> round(metrics.ece([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.5
     """
-    options.check_range("norm", norm, low=1)
+    inputs.check_range("norm", norm, low=1)
     data = predictions(confidence, correct, name="ECE", **given)
-    return ece_of(equal_width_bins(data, bins=bins, convention=convention), data.total, norm)
-
-
-def ece_guo(
-    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
-) -> float:
-    """ECE with the 15 bins of Guo et al. (2017): :func:`ece` with ``convention="guo"``.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.ece_guo([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.5
-    """
-    return ece(confidence, correct, convention="guo", **given)
+    return equal_width_bins(data, bins=bins, convention=convention).error(norm)
 
 
 def mce(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
+    confidence: Confidence = None,
+    correct: Correct = None,
     bins: int | None = None,
     convention: ConventionName = "paper",
     **given: Unpack[Given],
 ) -> float:
     """Maximum calibration error (MCE): the largest gap of a bin that is not empty.
 
-    A bin with one sample can decide it, so check the counts (``metrics.equal_width_bins``) before you rely on it.
+    One sample in a bin can decide it: check the counts (:func:`calibrant.metrics.binned.equal_width_bins`) first.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
@@ -272,20 +356,14 @@ def mce(
 
 
 def equal_mass_ece(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
-    bins: int = MASS_BINS,
-    *,
-    split_ties: bool = False,
-    **given: Unpack[Given],
+    confidence: Confidence = None, correct: Correct = None, bins: int = MASS_BINS, **given: Unpack[Given]
 ) -> float:
     """ECE with bins of equal mass ("adaptive" ECE): sorted samples cut into chunks of the same length.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
-        bins: Number of bins.
-        split_ties: Cut tie groups in the order given; by default they stay together.
+        bins: Number of bins; samples of equal confidence stay together.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -297,17 +375,15 @@ def equal_mass_ece(
         >>> round(metrics.equal_mass_ece([0.9, 0.8, 0.6, 0.7], [1, 0, 1, 0], bins=2), 4)
         0.25
     """
-    data = predictions(confidence, correct, name="ECE", **given)
-    return ece_of(equal_mass_bins(data, bins=bins, split_ties=split_ties), data.total)
+    return equal_mass_bins(predictions(confidence, correct, name="ECE", **given), bins=bins).error()
 
 
 def debiased_l2(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
+    confidence: Confidence = None,
+    correct: Correct = None,
     bins: int = MASS_BINS,
     *,
     squared: bool = False,
-    split_ties: bool = False,
     **given: Unpack[Given],
 ) -> float:
     r"""Debiased L2 calibration error with bins of equal mass.
@@ -322,7 +398,6 @@ def debiased_l2(
         correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins.
         squared: Return the sum itself, without clipping and square root; it may be negative.
-        split_ties: Cut tie groups in the order given; by default they stay together.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -333,23 +408,15 @@ def debiased_l2(
         >>> round(metrics.debiased_l2([0.9, 0.8, 0.6, 0.7], [0, 0, 0, 1], bins=2), 4)
         0.4975
     """
-    data = predictions(confidence, correct, name="the debiased L2 error", **given)
-    table = equal_mass_bins(data, bins=bins, split_ties=split_ties)
+    table = equal_mass_bins(predictions(confidence, correct, name="the debiased L2 error", **given), bins=bins)
     accuracy = table.right / table.samples
     several = table.samples > 1
     terms = table.gaps**2 - accuracy * (1 - accuracy) / np.where(several, table.samples - 1, 1)
-    value = float((table.samples * several) @ terms / data.total)
+    value = float((table.samples * several) @ terms / table.samples.sum())
     return value if squared else float(np.sqrt(max(value, 0.0)))
 
 
-def ece_sweep(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
-    *,
-    norm: float = 1.0,
-    split_ties: bool = False,
-    **given: Unpack[Given],
-) -> float:
+def ece_sweep(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
     """ECE with the largest number of equal-mass bins whose accuracies are in ascending order.
 
     The number of bins rises from 2 until accuracy first falls from one bin to the next; the number before that is used,
@@ -359,11 +426,7 @@ def ece_sweep(
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
-        norm: As in :func:`ece`.
-        split_ties: Cut tie groups in the order given; by default they stay together.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    See :func:`swept_bins` for the bins themselves.
 
     References:
         Roelofs, Cain, Shlens, Mozer, "Mitigating Bias in Calibration Error Estimation", AISTATS 2022.
@@ -373,25 +436,82 @@ def ece_sweep(
         >>> round(metrics.ece_sweep([0.6, 0.7, 0.8, 0.9], [0, 1, 0, 1]), 4)
         0.25
     """
-    options.check_range("norm", norm, low=1)
-    data = predictions(confidence, correct, name="ECE-sweep", **given)
-    return ece_of(swept_bins(data, split_ties=split_ties), data.total, norm)
+    return swept_bins(predictions(confidence, correct, name="ECE-sweep", **given)).error()
 
 
-def swept_bins(given: Predictions, *, split_ties: bool = False) -> BinTable:
-    """The bins of equal mass that :func:`ece_sweep` chooses.
+def classwise_ece(
+    data: Predictions | None = None,
+    /,
+    *,
+    bins: int | None = None,
+    convention: ConventionName = "paper",
+    **given: Unpack[Given],
+) -> float:
+    r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
+
+    With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies.
 
     Args:
-        given: Checked predictions.
-        split_ties: Cut tie groups in the order given; by default they stay together.
+        data: Checked predictions, in place of the keywords.
+        bins: Number of bins; by default the convention's.
+        convention: As in :func:`calibrant.metrics.ece`.
+        **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
+
+    References:
+        Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling", NeurIPS 2019.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> round(metrics.classwise_ece(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
+        0.15
     """
-    mass = mass_of(given, split_ties)
-    best = 1
-    for bins in range(2, int(min(given.total, MOST_SWEPT)) + 1):
-        accuracy = mass.accuracy(bins)
-        if (np.diff(accuracy) < 0).any():
-            break
-        best = bins
-        if len(accuracy) < bins and len(accuracy) == mass.most:
-            break  # every tie group has its own bin: there cannot be more
-    return mass.table(best)
+    checked = predictions(data, name="class-wise ECE", **given)
+    errors = classwise_errors(checked, bins=bins, convention=convention)
+    return float(np.nanmean(errors))
+
+
+def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
+    """ECE of each class against the rest, or of each label, ``(C,)``; NaN for a label that is ignored everywhere.
+
+    Args:
+        given: Checked predictions, of all classes.
+        bins: Number of bins; by default the convention's.
+        convention: As in :func:`calibrant.metrics.ece`.
+    """
+    gaps, totals = classwise_gaps(given, *convention_of(convention, bins))
+    errors: Array = np.full(len(totals), np.nan)
+    np.divide(np.abs(gaps).sum(1), totals, out=errors, where=totals > 0)
+    return errors
+
+
+def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Array, Array]:
+    """Confidence minus right ones, summed over the samples of each class and bin; and the samples of each class."""
+    probabilities, target = given.of_classes("class-wise ECE")
+    edges = rule.edges_like(probabilities, bins)
+    gaps, totals = [], []
+    for k in range(probabilities.shape[1]):
+        if given.task == "multi-label":
+            label = given.of_class(k)
+            column, happened, weight = label.confidence, label.correct, label.weight
+        else:
+            column, happened, weight = np.ascontiguousarray(probabilities[:, k]), target == k, given.weight
+        samples, confidence, right = bin_sums(column, happened, edges, rule, weight)
+        gaps.append(confidence - right)
+        totals.append(samples.sum())
+    return np.stack(gaps), np.array(totals)
+
+
+def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -> RowStatistic:
+    """ECE of each row of residuals: ties of one bin are adjacent."""
+    rule, count = convention_of(convention, bins)
+    # Edges are compared in the dtype of the given confidences.
+    confidence = given.ties.confidence.astype(given.confidence.dtype)
+    slot = slots_of(confidence, rule.edges_like(confidence, count), rule)
+    starts = np.flatnonzero(np.diff(slot, prepend=-1))
+
+    def value(residual: Array) -> Array:
+        gaps = np.add.reduceat(residual, starts, axis=1)
+        total: Array = np.abs(gaps, out=gaps).sum(1)
+        return total / given.total
+
+    return value

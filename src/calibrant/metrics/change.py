@@ -7,22 +7,19 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant import frames, options
-from calibrant.arrays import Array, IndexArray
-from calibrant.metrics import jackknife, notebook
-from calibrant.metrics.brownian import upper_tail
-from calibrant.metrics.cox import line_and_covariance
-from calibrant.metrics.inference import confidence_interval
-from calibrant.metrics.predictions import Given, Predictions, Values, predictions
-from calibrant.metrics.proper import accuracy, mean_confidence
-from calibrant.metrics.resampling import take
-from calibrant.metrics.verdicts import Interval, p_value
+from calibrant import frames, inputs
+from calibrant.frames import Array, IndexArray
+from calibrant.metrics.intervals import Interval, confidence_interval
+from calibrant.metrics.jackknife import esd_jackknife, gap_jackknife, normal_difference
+from calibrant.metrics.line import line_and_covariance
+from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.proper import came_true, mean_confidence
+from calibrant.metrics.tests import p_value, upper_tail
 
 # Fewest samples of a set, and of a window of time.
-FEWEST = 30
+LEAST = 30
 
 
-@notebook.shown
 @dataclass(frozen=True)
 class Change:
     """Calibration of two sets of different samples.
@@ -96,10 +93,10 @@ def calibration_change(before: Predictions, after: Predictions) -> Change:
         calibration has changed (p < 0.001) and is worse: the average gap went from +0.44 to -7.52 points (difference
         -7.96, 95 % interval -10.17 to -5.75)
     """
-    sets = [predictions(one, minimum=FEWEST, name="calibration_change") for one in (before, after)]
+    sets = [predictions(one, minimum=LEAST, name="calibration_change") for one in (before, after)]
     gaps = [confidence_interval(one, metric="gap") for one in sets]
-    errors = [(gap.high - gap.low) / (2 * 1.959964) for gap in gaps]
-    found = jackknife.normal_difference(gaps[1].value - gaps[0].value, math.hypot(*errors), 0.95)
+    moved = gaps[1].value - gaps[0].value
+    found = normal_difference(moved, math.hypot(*(gap_jackknife(one).spread for one in sets)), 0.95)
     try:
         lines = [line_and_covariance(one) for one in sets]
     except ValueError:
@@ -108,17 +105,12 @@ def calibration_change(before: Predictions, after: Predictions) -> Change:
         distance = lines[1][0] - lines[0][0]
         wald = float(distance @ np.linalg.solve(lines[0][1] + lines[1][1], distance))
         changed = math.exp(-max(wald, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
-    esd = [jackknife.esd_jackknife(one) for one in sets]
-    spread = math.hypot(*(jackknife.spread(one.without_each, one.least_spread) for one in esd))
-    grown = esd[1].value - esd[0].value
+    esd = [esd_jackknife(one) for one in sets]
+    grown, spread = esd[1].value - esd[0].value, math.hypot(*(one.spread for one in esd))
     worse = upper_tail(grown / spread) if spread > 0 else float(grown <= 0)
-    return Change(
-        gaps[0], gaps[1], gaps[1].value - gaps[0].value, found.low, found.high, changed,
-        esd[0].value, esd[1].value, worse,
-    )  # fmt: skip
+    return Change(gaps[0], gaps[1], moved, found.low, found.high, changed, esd[0].value, esd[1].value, worse)
 
 
-@notebook.shown
 @dataclass(frozen=True)
 class Window:
     """Calibration in one window of time.
@@ -170,15 +162,12 @@ class TimeCalibration:
         Args:
             backend: ``"pandas"``, ``"polars"`` or ``"pyarrow"``; by default the first of them that is installed.
         """
-        return frames.made(notebook.columns_of(self.windows), backend)
-
-    def _repr_html_(self) -> str:
-        return notebook.several(str(self), notebook.columns_of(self.windows))
+        return frames.made(frames.columns_of(self.windows), backend)
 
 
 def calibration_over_time(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
+    confidence: Confidence = None,
+    correct: Correct = None,
     *,
     time: Any,
     windows: int = 10,
@@ -210,16 +199,16 @@ def calibration_over_time(
         >>> print(metrics.calibration_over_time(risk, event, time=day))
         the average gap changes over time (p < 0.001), most likely after 2026-01-20
     """
-    options.check_count("windows", windows)
-    data = predictions(confidence, correct, minimum=FEWEST, name="calibration_over_time", **given)
+    inputs.check_count("windows", windows)
+    data = predictions(confidence, correct, minimum=LEAST, name="calibration_over_time", **given)
     moments = _moments(time, len(data))
     order = np.argsort(moments, kind="stable")
     ordered = moments[order]
     ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
-    weight = np.ones(len(data)) if data.weight is None else data.weight
+    weight = (np.ones(len(data)) if data.weight is None else data.weight)[order]
     gap = (data.confidence.astype(np.float64) - data.correct)[order]
-    p, at = _constancy(gap, weight[order], ends)
-    cuts = _cuts(ends, windows)
+    p, at = _constancy(gap, weight, ends)
+    cuts = _cuts(weight.cumsum()[ends], ends, windows)
     shown = _rounded(ordered, len(cuts))
     found = [_window(data, order[rows], shown[rows]) for rows in cuts]
     return TimeCalibration(tuple(found), p, _shown(shown[at]))
@@ -247,9 +236,9 @@ def _moments(time: Any, samples: int) -> Array:
 
 def _constancy(gap: Array, weight: Array, ends: IndexArray) -> tuple[float, int]:
     """p-value of a constant mean by the CUSUM test, and the index after which it most likely changed."""
-    centred = weight * (gap - np.average(gap, weights=weight))
-    spread = math.sqrt(float(np.square(centred).sum()))
-    sums = np.abs(centred.cumsum()[ends])
+    centred = gap - np.average(gap, weights=weight)
+    spread = math.sqrt(float((weight * np.square(centred)).sum()))
+    sums = np.abs((weight * centred).cumsum()[ends])
     at = int(ends[sums.argmax()])
     if spread == 0:
         return 1.0, at
@@ -259,24 +248,26 @@ def _constancy(gap: Array, weight: Array, ends: IndexArray) -> tuple[float, int]
     return min(max(p, 0.0), 1.0), at
 
 
-def _cuts(ends: IndexArray, windows: int) -> list[slice]:
+def _cuts(so_far: Array, ends: IndexArray, windows: int) -> list[slice]:
     """Windows of about the same number of samples, and at least the fewest, that keep equal times together."""
-    samples = int(ends[-1]) + 1
-    count = max(1, min(windows, samples // FEWEST))
+    samples = float(so_far[-1])
+    count = max(1, min(windows, int(samples // LEAST)))
     wanted = np.arange(1, count) * samples / count
-    inner = np.unique(ends[np.clip(np.searchsorted(ends + 1, wanted), 0, len(ends) - 1)] + 1)
-    stops = [0]
-    for stop in inner.tolist():
-        if stop - stops[-1] >= FEWEST and samples - stop >= FEWEST:
-            stops.append(stop)
-    stops.append(samples)
+    stops, taken = [0], 0.0
+    for k in np.unique(np.clip(np.searchsorted(so_far, wanted), 0, len(ends) - 1)).tolist():
+        if so_far[k] - taken >= LEAST and samples - so_far[k] >= LEAST:
+            stops.append(int(ends[k]) + 1)
+            taken = float(so_far[k])
+    stops.append(int(ends[-1]) + 1)
     return [slice(a, b) for a, b in pairwise(stops)]
 
 
 def _window(data: Predictions, rows: IndexArray, moments: Array) -> Window:
-    part = take(data, rows)
+    part = data[rows]
     gap = confidence_interval(part, metric="gap")
-    return Window(_shown(moments[0]), _shown(moments[-1]), len(part), mean_confidence(part), accuracy(part), gap)
+    return Window(
+        _shown(moments[0]), _shown(moments[-1]), round(part.total), mean_confidence(part), came_true(part), gap
+    )
 
 
 def _rounded(moments: Array, windows: int) -> Array:

@@ -1,23 +1,48 @@
 """All scores of one model's predictions at once: `evaluate` and the `Scores` it returns."""
 
-from collections.abc import Iterator
+import html
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from calibrant import frames
-from calibrant.metrics import notebook
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.passes import collect
-from calibrant.metrics.predictions import Given, Predictions, Task, Values, predictions
-from calibrant.metrics.table import Metric, described, for_task, metrics_table
+from calibrant.metrics.cumulative import CumulativeSums
+from calibrant.metrics.decomposition import IsotonicPools
+from calibrant.metrics.kernel import Laplace
+from calibrant.metrics.predictions import Confidence, Correct, Given, Task, predictions
+from calibrant.metrics.proper import RiskCoverage
+from calibrant.metrics.registry import described, for_task, metrics_table
+from calibrant.metrics.smooth import ResidualGrid
+from calibrant.metrics.ties import collect
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-@notebook.shown
+def html_table(
+    caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = (1,)
+) -> str:
+    """Return a table of HTML, with some columns aligned right: by default the second, of values.
+
+    Example:
+        >>> html_table("1 sample", ["score", "value"], [["ECE", "3 %"]])[:60]
+        '<table><caption>1 sample</caption><tr><th>score</th><th>valu'
+    """
+    side = ("left", "right")
+    lines = (
+        "".join(
+            f"<td style='text-align:{side[place in right]}'>{html.escape(cell)}</td>" for place, cell in enumerate(row)
+        )
+        for row in rows
+    )
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><caption>{html.escape(caption)}</caption>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
+
+
 @dataclass(frozen=True)
 class Score:
     """One number, and how it was computed.
@@ -142,12 +167,12 @@ class Scores:
 
     def _repr_html_(self) -> str:
         rows = [(entry.label, str(entry), entry.convention) for entry in self.entries]
-        return notebook.table(self.title, ("score", "value", "convention"), rows)
+        return html_table(self.title, ("score", "value", "convention"), rows)
 
 
 def evaluate(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
+    confidence: Confidence = None,
+    correct: Correct = None,
     *,
     bins: int | None = None,
     convention: ConventionName = "paper",
@@ -161,7 +186,7 @@ def evaluate(
         bins: Number of bins of the binned scores; by default the convention's, or 15 of equal mass.
         convention: Convention of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
             :func:`calibrant.metrics.ece`.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds NLL, class-wise ECE
+        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds log loss, class-wise ECE
             and the Brier score of all classes. See :func:`calibrant.metrics.predictions` for what they may be: arrays
             or data frames, dense or multi-label, with ``sample_weight=``, ``classes=`` and ``ignore_index=``.
 
@@ -176,15 +201,12 @@ def evaluate(
         1,000 samples, 5 classes
     """
     data = predictions(confidence, correct, minimum=3, name="evaluate", **given)
+    collect(data, {CumulativeSums, ResidualGrid, Laplace(), IsotonicPools, RiskCoverage})
+    entries = []
     with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy's error settings
-        entries = tuple(_scores(data, metrics_table(bins, convention)))
-        return Scores(data.samples, data.classes, entries, data.task)
-
-
-def _scores(data: Predictions, table: dict[str, Metric]) -> Iterator[Score]:
-    shown = [each for each in table.values() if each.evaluated and not (each.of_classes and data.probabilities is None)]
-    collect(data, {kind for metric in shown for kind in metric.parts})
-    for metric in shown:
-        remark = metric.remark(data) if metric.remark else ""
-        convention = for_task(metric, data.task).convention
-        yield Score(metric.key, metric.value(data), convention + remark, data.task)
+        for metric in metrics_table(bins, convention).values():
+            if metric.evaluated and not (metric.of_classes and data.probabilities is None):
+                remark = metric.remark(data) if metric.remark else ""
+                described_as = for_task(metric, data.task).convention + remark
+                entries.append(Score(metric.key, metric.value(data), described_as, data.task))
+    return Scores(data.samples, data.classes, tuple(entries), data.task)

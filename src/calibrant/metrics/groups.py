@@ -7,22 +7,20 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant import frames, options
-from calibrant.arrays import Array, IndexArray, Marks
-from calibrant.metrics import notebook
+from calibrant import frames, inputs
+from calibrant.frames import IndexArray, Marks
 from calibrant.metrics.binned import ece
-from calibrant.metrics.inference import confidence_interval
-from calibrant.metrics.judgement import DRAWS_EACH, holm, sequential_test
-from calibrant.metrics.predictions import Given, Predictions, Values, predictions
-from calibrant.metrics.proper import accuracy, mean_confidence
-from calibrant.metrics.resampling import Progress, take
-from calibrant.metrics.verdicts import CalibrationTest, Interval, p_value
+from calibrant.metrics.intervals import Interval, confidence_interval
+from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, Values, predictions
+from calibrant.metrics.proper import came_true, mean_confidence
+from calibrant.metrics.resampling import Progress
+from calibrant.metrics.tests import DRAWS_EACH, CalibrationTest, holm, p_value, sequential_test
+from calibrant.metrics.ties import SortedRows
 
 # One column of group labels, or several by name.
 Columns = Values | Mapping[str, Values]
 
 
-@notebook.shown
 @dataclass(frozen=True)
 class GroupScore:
     """Calibration of one group.
@@ -98,19 +96,12 @@ class GroupCalibration:
             backend: ``"pandas"``, ``"polars"`` or ``"pyarrow"``; by default the first of them that is installed.
         """
         rejected = [group.rejected for group in self.groups]
-        return frames.made(notebook.columns_of(self.groups) | {"rejected": rejected}, backend)
-
-    def _repr_html_(self) -> str:
-        small = f"; {len(self.too_small)} with fewer than {self.least} samples are not judged" if self.too_small else ""
-        caption = (
-            f"{len(self.rejected)} of {len(self.groups)} groups are not calibrated, after Holm's correction{small}"
-        )
-        return notebook.several(caption, notebook.columns_of(self.groups))
+        return frames.made(frames.columns_of(self.groups) | {"rejected": rejected}, backend)
 
 
 def calibration_by_group(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
+    confidence: Confidence = None,
+    correct: Correct = None,
     *,
     groups: Columns,
     least: int = 30,
@@ -147,11 +138,12 @@ def calibration_by_group(
         >>> [(group.name, group.rejected) for group in found.groups]
         [('south', True), ('north', False)]
     """
-    options.check_count("least", least)
+    inputs.check_count("least", least)
     data = predictions(confidence, correct, minimum=4, name="calibration_by_group", **given)
     members = group_members(groups, len(data))
-    judged = {name: rows for name, rows in members.items() if len(rows) >= max(least, 4)}
-    small = {name: len(rows) for name, rows in members.items() if name not in judged}
+    sizes = {name: round(data[rows].total) for name, rows in members.items()}
+    judged = {name: rows for name, rows in members.items() if sizes[name] >= max(least, 4)}
+    small = {name: size for name, size in sizes.items() if name not in judged}
     if not judged:
         raise ValueError(
             f"no group has {least} samples or more, of {len(members)} groups: lower least, or merge groups"
@@ -159,7 +151,7 @@ def calibration_by_group(
     many = max(draws, DRAWS_EACH * len(judged))
     parts, tests = [], []
     for done, rows in enumerate(judged.values(), 1):
-        parts.append(_pairs(take(data, rows)))
+        parts.append(data[rows].pairs)
         tests.append(sequential_test(parts[-1], many, seed))
         if progress is not None:
             progress(done, len(judged))
@@ -170,8 +162,8 @@ def calibration_by_group(
 
 
 def multicalibration_error(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
+    confidence: Confidence = None,
+    correct: Correct = None,
     *,
     groups: Columns,
     **given: Unpack[Given],
@@ -220,8 +212,8 @@ def group_members(groups: Columns, samples: int) -> dict[str, IndexArray]:
     return found
 
 
-def _labels(name: str, values: Any, samples: int) -> Array:
-    array = np.asarray(values)
+def _labels(name: str, values: Any, samples: int) -> Marks:
+    array: Marks = np.asarray(values)
     if array.dtype.kind == "O":
         array = np.asarray(["missing" if value is None or value != value else str(value) for value in array.tolist()])
     if array.shape != (samples,):
@@ -234,28 +226,21 @@ def _named(names: Sequence[str], values: Sequence[Any]) -> str:
     return ", ".join(f"{name} = {value}" if name else str(value) for name, value in zip(names, values, strict=True))
 
 
-def _pairs(data: Predictions) -> Predictions:
-    return Predictions(data.confidence, data.correct, weight=data.weight)
-
-
 def _score(name: str, part: Predictions, test: CalibrationTest, corrected: float) -> GroupScore:
     gap = confidence_interval(part, metric="gap")
-    return GroupScore(name, len(part), mean_confidence(part), accuracy(part), gap, ece(part), test, corrected)
+    return GroupScore(name, round(part.total), mean_confidence(part), came_true(part), gap, ece(part), test, corrected)
 
 
 def _largest(data: Predictions, members: Any) -> float:
-    weight = np.ones(len(data)) if data.weight is None else data.weight
-    order = np.argsort(data.confidence, kind="stable")
-    ascending = data.confidence[order]
-    residual = (weight * (data.correct - data.confidence.astype(np.float64)))[order]
-    place = np.empty(len(order), dtype=np.intp)
-    place[order] = np.arange(len(order))
-    return max(_range(ascending, residual, np.sort(place[rows])) for rows in members) / float(weight.sum())
-
-
-def _range(ascending: Array, residual: Array, rows: IndexArray) -> float:
-    """Range of the cumulative residuals of some rows, at the ends of tie groups."""
-    values = ascending[rows]
-    ends: Marks = np.append(values[1:] != values[:-1], True)
-    sums = np.append(0.0, residual[rows].cumsum()[ends])
-    return float(np.ptp(sums))
+    """Largest range of the cumulative residuals of any group, at the ends of ties."""
+    rows = SortedRows(data)
+    residual = rows.weight * rows.residual
+    place = np.full(len(data), -1)
+    place[rows.order] = np.arange(len(rows.order))
+    largest = 0.0
+    for group in members:
+        chosen = np.sort(place[group][place[group] >= 0])
+        values = rows.confidence[chosen]
+        ends = np.append(values[1:] != values[:-1], True)[: len(values)]
+        largest = max(largest, float(np.ptp(np.append(0.0, residual[chosen].cumsum()[ends]))))
+    return largest / data.total

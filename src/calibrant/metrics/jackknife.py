@@ -9,36 +9,58 @@ every :math:`\theta` whose distance to U is at most z standard errors *at* :math
 Two models are compared by the plain difference of U, never by roots: the errors of one network at two temperatures are
 nearly the same curve plus a constant, so their roots move together, and a difference of roots hides their uncertainty.
 
-With weights, a sample is still one observation. So the statistic here averages over pairs and triples of *different*
-samples, by the product of their weights: it is unbiased, and does not depend on the scale of the weights. The metric
-itself also has pairs of a sample with its own repetitions.
+A row of weight 2 is the row twice: one of the two is left out at a time.
 """
 
 import math
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, laplace_sums_of_array, tie_bounds_of_array
+from calibrant.arrays import laplace_sums_of_array
+from calibrant.frames import Array
 from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.sorting import weighted_order
+from calibrant.metrics.proper import decided_right
+from calibrant.metrics.ties import SortedRows
 
 
-class Jackknife(NamedTuple):
+@dataclass(frozen=True)
+class Jackknife:
     """A statistic and its leave-one-out values.
 
     Attributes:
         value: The U-statistic U.
-        without_each: Its value on all samples but m, for every m of positive weight in the given order.
+        without_each: Its value without one sample, for every row in the given order.
+        weight: How often each row counts; 0 for one that does not.
         least_spread: Lower bound of the standard error, however similar the leave-one-out values are.
         biased: The V-statistic V, positive unless the data have no error; None for a mean, whose error is normal.
     """
 
     value: float
     without_each: Array
+    weight: Array
     least_spread: float
     biased: float | None = None
+
+    @property
+    def spread(self) -> float:
+        """The standard error."""
+        return standard_error(self.without_each, self.weight, self.least_spread)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Confidence interval of the statistic."""
+        reach = NormalDist().inv_cdf((1 + level) / 2) * self.spread
+        if self.biased is None:
+            return self.value - reach, self.value + reach
+        # If V is below its chance level b, its small size says nothing about the variance.
+        scale = max(self.biased, self.biased - self.value)
+        if scale <= 0:
+            return self.value, self.value
+        shift = reach**2 / (2 * scale)
+        reach = math.sqrt(shift**2 + 2 * shift * max(self.biased, 0.0))
+        return self.value + shift - reach, self.value + shift + reach
 
 
 class Difference(NamedTuple):
@@ -52,101 +74,86 @@ class Difference(NamedTuple):
 def esd_jackknife(given: Predictions) -> Jackknife:
     r"""ESD with all N leave-one-out values in :math:`O(N \log N)`, ties included.
 
-    With :math:`a_i = w_i d_i` and :math:`S = \sum_i w_i (A_i^2 - B_i)`, removing m removes its own term, and changes
-    :math:`A_i, B_i` of every other sample at or above it to :math:`A_i - a_m, B_i - a_m^2`. With :math:`n_m` the weight
-    of those and :math:`R_m` the sum of their :math:`w_i A_i`,
+    With :math:`S = \sum_i (A_i^2 - B_i)`, removing m removes its own term, and changes :math:`A_i, B_i` of every other
+    sample at or above it to :math:`A_i - d_m, B_i - d_m^2`. With :math:`n_m` the number of those and :math:`R_m` the
+    sum of their :math:`A_i`,
 
-    .. math:: S_{(m)} = S - w_m (A_m^2 - B_m) - 2 a_m (R_m - a_m n_m).
+    .. math:: S_{(m)} = S - (A_m^2 - B_m) - 2 d_m (R_m - d_m n_m).
     """
     rows = _Rows(given)
-    w, a = rows.weight, rows.weight * rows.residual
-    first, last = tie_bounds_of_array(rows.confidence)
-    squares = a**2
-    below = a.cumsum()[last] - a
-    own = w * (below**2 - (squares.cumsum()[last] - squares))
-    above = (w * below)[::-1].cumsum()[::-1][first] - w * below
-    heavier = w[::-1].cumsum()[::-1][first]
-    total = float(own.sum())
-    without = total - own - 2 * a * (above - a * (heavier - w))
-    chance = rows.chance
-    # Weight of a pair of samples: the share of samples at or above both.
-    pairs = 2 * float((chance * (heavier / rows.total) ** 2 * (chance.cumsum() - chance)).sum())
-    biased = float((w * np.square(below)).sum() / (w * (rows.total - w) ** 2).sum())
-    one, two, three = (float((w**power).sum()) for power in (1, 2, 3))
-    left = one - w, two - w**2, three - w**3
-    return Jackknife(
-        total / _triples(one, two, three),
-        rows.as_given(without / _triples(*left)),
-        rows.least_spread(pairs, biased),
-        biased,
-    )
-
-
-def _triples(one: Any, two: Any, three: Any) -> Any:
-    """Products of the weights of three different samples, summed, from the sums of their powers."""
-    return one**3 - 3 * one * two + 2 * three
+    n, w, d = rows.total, rows.weight, rows.residual
+    below = rows.at_or_below(w * d) - d
+    own = below**2 - (rows.at_or_below(w * d**2) - d**2)
+    above, heavier = rows.at_or_above(w * below) - below, rows.at_or_above(w)
+    total = float((w * own).sum())
+    without = total - own - 2 * d * (above - d * (heavier - 1))
+    # Pairs of samples; each counts by the share of samples at or above both.
+    chance = w * rows.variance
+    pairs = 2 * float(((heavier / n) ** 2 * (chance * (chance.cumsum() - chance) + rows.of_same)).sum())
+    biased = float((w * below**2).sum()) / (n * (n - 1) ** 2)
+    values = total / (n * (n - 1) * (n - 2)), without / ((n - 1) * (n - 2) * (n - 3))
+    return rows.result(*values, rows.least_spread(pairs, biased), biased)
 
 
 def mmce_jackknife(given: Predictions, bandwidth: float = 0.4) -> Jackknife:
     """Unbiased squared MMCE with all its leave-one-out values: the pairs without m are all pairs minus those with m."""
     rows = _Rows(given)
-    w, a = rows.weight, rows.weight * rows.residual
-    below, tied, above = laplace_sums_of_array(rows.confidence, a, bandwidth)
-    pairs = a * (below + tied + above - a)
-    total = float(pairs.sum())
-    chance = rows.chance
-    squared_kernel = laplace_sums_of_array(rows.confidence, chance, bandwidth / 2)
-    biased = (total + float(np.square(a).sum())) / rows.total**2
-    all_pairs = rows.total**2 - float(np.square(w).sum())
-    return Jackknife(
-        total / all_pairs,
-        rows.as_given((total - 2 * pairs) / (all_pairs - 2 * w * (rows.total - w))),
-        rows.least_spread(float((chance * (sum(squared_kernel) - chance)).sum()), biased),
-        biased,
-    )
+    n, w, d = rows.total, rows.weight, rows.residual
+    pairs = d * (sum(laplace_sums_of_array(rows.confidence, w * d, bandwidth)) - d)
+    total = float((w * pairs).sum())
+    squared_kernel = sum(laplace_sums_of_array(rows.confidence, w * rows.variance, bandwidth / 2))
+    chance = float((w * rows.variance * (squared_kernel - rows.variance)).sum())
+    biased = (total + float((w * d**2).sum())) / n**2
+    values = total / (n * (n - 1)), (total - 2 * pairs) / ((n - 1) * (n - 2))
+    return rows.result(*values, rows.least_spread(chance, biased), biased)
 
 
 def gap_jackknife(given: Predictions) -> Jackknife:
     """The signed gap with all its leave-one-out values."""
     rows = _Rows(given)
-    return _mean(-rows.residual, rows)
+    return rows.mean(-rows.residual)
 
 
 def accuracy_jackknife(given: Predictions) -> Jackknife:
     """The share of right samples, or of right labels, with all its leave-one-out values."""
     rows = _Rows(given)
-    right = (rows.confidence > 0.5) == rows.correct if given.task == "multi-label" else rows.correct
-    return _mean(right.astype(np.float64), rows)
+    return rows.mean(decided_right(given)[rows.order].astype(np.float64))
 
 
-def _mean(each: Array, rows: "_Rows") -> Jackknife:
-    total = float((rows.weight * each).sum())
-    without = (total - rows.weight * each) / (rows.total - rows.weight)
-    return Jackknife(total / rows.total, rows.as_given(without), math.sqrt(rows.untold))
-
-
-class _Rows:
-    """Samples of positive weight in order of confidence: the observations that are left out one by one."""
+class _Rows(SortedRows):
+    """Rows in order of confidence: the samples that are left out one by one."""
 
     def __init__(self, given: Predictions) -> None:
-        order, _ = weighted_order(given.confidence, given.weight)
-        self.place = np.argsort(order)
-        self.confidence = given.confidence[order].astype(np.float64)
-        self.correct = given.correct[order]
-        self.residual = self.correct - self.confidence
-        self.weight = np.ones(len(order)) if given.weight is None else given.weight[order]
-        self.total = float(self.weight.sum())
+        super().__init__(given)
+        self.given, self.total = given, given.total
+        sizes = np.diff(self.first, append=len(self.order))
+        self.start, self.last = np.repeat(self.first, sizes), np.repeat(self.first + sizes - 1, sizes)
+
+    def at_or_below(self, values: Array) -> Array:
+        """Sums over the rows of at most the confidence of each."""
+        found: Array = values.cumsum()[self.last]
+        return found
+
+    def at_or_above(self, values: Array) -> Array:
+        """Sums over the rows of at least the confidence of each."""
+        found: Array = values[::-1].cumsum()[::-1][self.start]
+        return found
 
     @property
-    def chance(self) -> Array:
-        """Variance of a calibrated sample's weighted correctness."""
-        return self.weight**2 * self.confidence * (1 - self.confidence)
+    def variance(self) -> Array:
+        """Variance of the correctness of a calibrated sample."""
+        return self.confidence * (1 - self.confidence)
 
     @property
-    def untold(self) -> float:
+    def of_same(self) -> Array:
+        """Products of the variances of two samples of one row, half of their number."""
+        return np.maximum(self.weight * (self.weight - 1) / 2, 0) * self.variance**2
+
+    @property
+    def unseen(self) -> float:
         """Variance of the mean by the confidences if all samples are right or all wrong, which shows none; else 0."""
         if self.correct.all() or not self.correct.any():
-            return float(self.chance.sum()) / self.total**2
+            return float((self.weight * self.variance).sum()) / self.total**2
         return 0.0
 
     def least_spread(self, pairs: float, biased: float) -> float:
@@ -156,32 +163,25 @@ class _Rows:
         all are right or all wrong, which shows no spread, the largest spread that a length of this size can have is
         added.
         """
-        return math.sqrt(2 * max(pairs, 0.0) / self.total**4 + 4 * max(biased, 0.0) * self.untold)
+        return math.sqrt(2 * max(pairs, 0.0) / self.total**4 + 4 * max(biased, 0.0) * self.unseen)
 
-    def as_given(self, each: Array) -> Array:
-        """Numbers in order of confidence, back in the order given."""
-        return each[self.place]
+    def mean(self, each: Array) -> Jackknife:
+        """The mean of one number per sample."""
+        total = float((self.weight * each).sum())
+        return self.result(total / self.total, (total - each) / (self.total - 1), math.sqrt(self.unseen))
+
+    def result(self, value: float, without: Array, least_spread: float, biased: float | None = None) -> Jackknife:
+        """The values of the rows in the order given."""
+        each, weight = np.zeros((2, len(self.given)))
+        each[self.order], weight[self.order] = without, self.weight
+        return Jackknife(value, each, weight, least_spread, biased)
 
 
-def spread(without_each: Array, least: float) -> float:
+def standard_error(without_each: Array, weight: Array, least: float) -> float:
     """The jackknife's standard error of a statistic, from its leave-one-out values; at least ``least``."""
-    n = len(without_each)
-    return max(math.sqrt((n - 1) / n * float(np.square(without_each - without_each.mean()).sum())), least)
-
-
-def interval(found: Jackknife, level: float) -> tuple[float, float]:
-    """Confidence interval of a statistic."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    reach = z * spread(found.without_each, found.least_spread)
-    if found.biased is None:
-        return found.value - reach, found.value + reach
-    # If V is below its chance level b, its small size says nothing about the variance.
-    scale = max(found.biased, found.biased - found.value)
-    if scale <= 0:
-        return found.value, found.value
-    shift = reach**2 / (2 * scale)
-    reach = math.sqrt(shift**2 + 2 * shift * max(found.biased, 0.0))
-    return found.value + shift - reach, found.value + shift + reach
+    n = float(weight.sum())
+    centred = without_each - float(weight @ without_each) / n
+    return max(math.sqrt((n - 1) / n * float(weight @ np.square(centred))), least)
 
 
 def difference(a: Jackknife, b: Jackknife, level: float) -> Difference:
@@ -191,7 +191,7 @@ def difference(a: Jackknife, b: Jackknife, level: float) -> Difference:
     are calibrated and one is much more confident: the leave-one-out values are then too similar.
     """
     least = abs(a.least_spread - b.least_spread)
-    return normal_difference(a.value - b.value, spread(a.without_each - b.without_each, least), level)
+    return normal_difference(a.value - b.value, standard_error(a.without_each - b.without_each, a.weight, least), level)
 
 
 def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
@@ -208,7 +208,7 @@ def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
         Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 1982.
     """
     d = difference(a, b, level)
-    of_sum = spread(a.without_each + b.without_each, a.least_spread + b.least_spread)
+    of_sum = standard_error(a.without_each + b.without_each, a.weight, a.least_spread + b.least_spread)
     s = normal_difference(a.value + b.value, of_sum, level)
     high = max(min(d.high, s.high), min(-d.low, -s.low))
     low = -max(min(d.high, -s.low), min(-d.low, s.high))

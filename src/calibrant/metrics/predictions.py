@@ -1,31 +1,35 @@
-"""Predictions (pairs, probabilities or logits; NumPy or torch; any device) as checked NumPy arrays, sorted once."""
+"""Predictions (pairs, probabilities or logits in any container) as checked NumPy arrays, sorted once; views of them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from calibrant import frames, hints
-from calibrant.arrays import Array, IndexArray, Marks
+from calibrant import frames
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import (
     IGNORED,
     Rows,
     checked_weight,
     distributions,
+    doubt,
+    finite_logits,
     in_unit_interval,
     numbers,
     rows_of,
+    warn,
     zero_one,
 )
 from calibrant.inputs import Values as Values
-from calibrant.metrics.notebook import table
-from calibrant.metrics.sorting import Block, Keys, TieGroups, blocks_of, key_blocks, pack, weighted_tie_groups
+from calibrant.metrics.ties import BLOCK, Block, Keys, SortedRows, Ties, key_blocks, pack
 
 Task = Literal["confidence", "binary", "multi-class", "multi-label"]
 # Rows of logits converted to probabilities at a time: float64 of a thousand classes then has the size of a cache.
 ROWS = 4096
+# Most classes or labels that are tested one by one: the cost of a test grows with each.
+MOST = 50
 
 
 class Given(TypedDict, total=False):
@@ -54,7 +58,7 @@ class Predictions:
         probabilities: ``(N, C)``, if probabilities or logits were given.
         logits: ``(N, C)``, if logits were given.
         target: Class indices, ``(N,)``, if given; with several labels 0 and 1, ``(N, L)``, and -1 where ignored.
-        weight: Weight of each pair, the shape of ``confidence`` in float64, if given; weight 2 counts as two.
+        weight: Weight of each pair, the shape of ``confidence`` in float64, if given: 2 is the pair twice.
         names: Names of the classes or labels, if given.
 
     Example:
@@ -131,16 +135,19 @@ class Predictions:
     def of_class(self, k: int) -> "Predictions":
         """Return the probability of one class or label and whether it applies, as predictions of a single label."""
         probabilities, target = self.of_classes("a single class")
-        column = probabilities[:, [k]]
+        several = self.task == "multi-label"
+        kept = target[:, k] != IGNORED if several else np.ones(len(target), dtype=bool)
+        marks = target[:, [k]] if several else (target == k).astype(np.intp)[:, np.newaxis]
+        of_labels = self._label_weight if several else None
+        weight = self.weight if of_labels is None else of_labels[kept][:, [k]]
+        logits = self.logits[kept][:, [k]] if several and self.logits is not None else None
         name = None if self.names is None else (self.names[k],)
-        if self.task != "multi-label":
-            return _of_labels(column, (target == k).astype(np.intp)[:, np.newaxis], None, self.weight, name)
-        kept = target[:, k] != IGNORED
-        weight = self._label_weight
-        return _of_labels(
-            column[kept], target[kept][:, [k]], None if self.logits is None else self.logits[kept][:, [k]],
-            None if weight is None else weight[kept][:, [k]], name,
-        )  # fmt: skip
+        return _of_labels(probabilities[kept][:, [k]], marks[kept], logits, weight, name)
+
+    @property
+    def pairs(self) -> "Predictions":
+        """Confidence and correctness alone, without classes."""
+        return Predictions(self.confidence, self.correct, weight=self.weight)
 
     @property
     def _label_weight(self) -> Array | None:
@@ -151,15 +158,17 @@ class Predictions:
         weight[self.target != IGNORED] = self.weight
         return weight
 
-    def _repr_html_(self) -> str:
-        shown = {
-            "task": self.task,
-            "samples": f"{self.samples:,}",
-            "labels" if self.task == "multi-label" else "classes": "" if self.classes is None else f"{self.classes:,}",
-            "names": "" if self.names is None else ", ".join(self.names[:10]) + ", ..." * (len(self.names) > 10),
-            "weights": "" if self.weight is None else f"{self.weight.min():g} to {self.weight.max():g}",
-        }
-        return table("Predictions", (), [row for row in shown.items() if row[1]])
+    @property
+    def sample_weight(self) -> Array | None:
+        """Weight of each sample, ``(N,)``; of several labels, the largest of any of its labels."""
+        if self.weight is None or self.task != "multi-label":
+            return self.weight
+        largest: Array | None = None if self._label_weight is None else self._label_weight.max(1)
+        return largest
+
+    def repeated(self, counts: Array) -> "Predictions":
+        """Each sample as often as its count says, without weights."""
+        return replace(self[np.repeat(np.arange(self.samples), counts.astype(np.intp))], weight=None)
 
     @cached_property
     def keys(self) -> Keys:
@@ -169,15 +178,19 @@ class Predictions:
         return keys
 
     @cached_property
-    def groups(self) -> TieGroups:
+    def ties(self) -> Ties:
         """Samples of equal confidence, ascending, from which every metric of the pairs is computed."""
         if self.weight is None:
-            return TieGroups(*(np.concatenate(field) for field in zip(*self.blocks(), strict=True)))
-        return weighted_tie_groups(self.confidence, self.correct, self.weight)
+            return Ties(*(np.concatenate(field) for field in zip(*self.blocks(), strict=True)))
+        return SortedRows(self).ties
 
     def blocks(self) -> Iterator[Block]:
         """The same in blocks that fit in a core's cache, without ever holding them all."""
-        return key_blocks(self.keys) if self.weight is None else blocks_of(self.groups)
+        if self.weight is None:
+            yield from key_blocks(self.keys)
+        else:
+            for start in range(0, len(self.ties.samples), BLOCK):
+                yield Block(*(field[start : start + BLOCK] for field in self.ties))
 
     @cached_property
     def total(self) -> float:
@@ -185,8 +198,8 @@ class Predictions:
         return float(len(self)) if self.weight is None else float(self.weight.sum())
 
     @cached_property
-    def parts(self) -> dict[Any, Any]:
-        """What :func:`calibrant.metrics.passes.collect` has added up over the groups."""
+    def sums(self) -> dict[Any, Any]:
+        """What :func:`calibrant.metrics.ties.collect` has added up."""
         return {}
 
     def of_classes(self, metric: str) -> tuple[Array, IndexArray]:
@@ -196,9 +209,14 @@ class Predictions:
         return self.probabilities, self.target
 
 
+# First two arguments of metrics.
+Confidence = Values | Predictions | None
+Correct = Values | None
+
+
 def predictions(
     confidence: "Values | Predictions | None" = None,
-    correct: Values | None = None,
+    correct: Correct = None,
     *,
     minimum: int = 1,
     name: str = "this metric",
@@ -225,7 +243,8 @@ def predictions(
         probabilities: The same shapes, in place of the pairs.
         target: Class indices, or names of classes, with logits or probabilities: their shape without the classes. Or 0
             and 1 for each of several labels, in the same shape.
-        sample_weight: Weight of each sample, ``(N,)`` or dense ``(N, d1, ...)``: a sample of weight 2 counts as two.
+        sample_weight: Weight of each sample, ``(N,)`` or dense ``(N, d1, ...)``: a weight of 2 is the sample twice, in
+            metrics, tests and intervals.
         classes: Names of the classes, in the order of the columns; by default the columns of a data frame. If they are
             numbers, the target holds these numbers; if they are strings, it holds names or indices.
         ignore_index: Target of samples, or of single labels, to ignore; None to ignore none.
@@ -269,7 +288,8 @@ def predictions(
             source: Any = sources[named[0]]
             rows = rows_of(named[0], source, value, sample_weight, classes, ignore_index, multi_label)
             made = _from_logits(rows) if logits is not None else _from_probabilities(rows)
-            hints.warn_of_given(named[0], rows.values, made.task == "multi-label")
+            if text := doubt(named[0], rows.values, made.task == "multi-label"):
+                warn(text)
     if made.weight is None and len(made) < minimum:
         raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(made)}")
     if made.weight is not None and made.total < minimum > 1:
@@ -278,6 +298,68 @@ def predictions(
             "times that a sample counts, so scale the weights to a mean of 1"
         )
     return made
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One kind of probability that a model states, and whether it came true.
+
+    Attributes:
+        kind: ``"confidence"`` of pairs, ``"risk"`` of class 1 of two, ``"top label"``, ``"class"`` or ``"label"``.
+        name: Name of the class or label; empty for confidences.
+        pairs: Probability and whether it came true, as predictions without classes.
+    """
+
+    kind: Literal["confidence", "risk", "top label", "class", "label"]
+    name: str
+    pairs: Predictions
+
+    def __str__(self) -> str:
+        stated = {"confidence": "confidence", "top label": "confidence in the top label", "risk": "risk of class"}
+        return f"{stated.get(self.kind, f'probability of {self.kind}')} {self.name}".rstrip()
+
+    @property
+    def of_event(self) -> bool:
+        """Whether the probability is that of one event, rather than of the predicted class."""
+        return self.kind not in ("confidence", "top label")
+
+
+def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:
+    """Pairs of a probability and an outcome to test, by the task.
+
+    Of two classes the probability of class 1; of several the top label and each class; of labels each label; of pairs
+    the confidence. If there are more classes or labels than ``most``, those that the model expects most often are
+    taken: they are chosen by the probabilities alone, so a test of them stays valid.
+
+    Args:
+        given: Checked predictions.
+        most: Most classes or labels.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> given = metrics.predictions(probabilities=[[0.7, 0.2, 0.1], [0.3, 0.3, 0.4]], target=[0, 1])
+        >>> [str(view) for view in views(given)][:2]
+        ['confidence in the top label', 'probability of class 0']
+        >>> views(given)[1].pairs.correct.tolist()
+        [True, False]
+    """
+    task = given.task
+    if task == "confidence":
+        return (View("confidence", "", given.pairs),)
+    probabilities, _ = given.of_classes("a view of classes")
+    if task == "binary":
+        return (View("risk", name_of(given, 1), given.of_class(1).pairs),)
+    weight = given.sample_weight
+    expected = (np.ones(given.samples) if weight is None else weight) @ probabilities
+    chosen = np.sort(np.argsort(-expected, kind="stable")[:most]).tolist()
+    kind: Literal["class", "label"] = "label" if task == "multi-label" else "class"
+    each = tuple(View(kind, name_of(given, k), given.of_class(k).pairs) for k in chosen)
+    return each if task == "multi-label" else (View("top label", "", given.pairs), *each)
+
+
+def name_of(given: Predictions, k: int) -> str:
+    """Name of a class or label; its index if it has none."""
+    return str(k) if given.names is None else given.names[k]
 
 
 def _from_pairs(confidence: Values, correct: Values, sample_weight: Values | None) -> Predictions:
@@ -298,9 +380,7 @@ def _from_probabilities(rows: Rows) -> Predictions:
 
 
 def _from_logits(rows: Rows) -> Predictions:
-    raw, y = rows.values, rows.target
-    if unusable := int((~np.isfinite(raw)).reshape(len(raw), -1).any(1).sum()) if raw.size else 0:
-        raise ValueError(f"logits must be finite, got NaN or infinity in {unusable} of {len(raw)} samples: drop them")
+    raw, y = finite_logits(rows.values), rows.target
     if y.ndim == 2:
         return _of_labels(_sigmoid(raw), y, raw, rows.weight, rows.names)
     logits = np.ascontiguousarray(np.stack((np.zeros_like(raw), raw), 1) if raw.ndim == 1 else raw)

@@ -1,24 +1,20 @@
-"""Proper scores, NLL and Brier with its parts by bins; accuracy, mean confidence and the signed gap."""
+"""Accuracy, mean confidence and the signed gap; the proper scores, log loss and Brier; the risk-coverage curve."""
 
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 import numpy as np
 
-from calibrant.arrays import Array, Marks
+from calibrant.frames import Array, Marks
 from calibrant.inputs import IGNORED
-from calibrant.metrics import notebook
-from calibrant.metrics.binned import ConventionName, equal_width_bins
-from calibrant.metrics.cumulative import CumulativeSums
-from calibrant.metrics.passes import part_of
-from calibrant.metrics.predictions import ROWS, Given, Predictions, Values, predictions
+from calibrant.metrics.cumulative import CumulativeSums, RowStatistic
+from calibrant.metrics.predictions import ROWS, Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.ties import Block, Ties, sums_of
 
 # What a probability of 0 counts as: the smallest normal number of float32.
-SMALLEST_PROBABILITY = np.finfo(np.float32).tiny
+SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
-def accuracy(
-    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
-) -> float:
+def accuracy(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
     """Share of samples that are right; of several labels, share of all labels that are right at a threshold of 0.5.
 
     Example:
@@ -29,7 +25,7 @@ def accuracy(
         0.75
     """
     data = predictions(confidence, correct, name="accuracy", **given)
-    return _share(data, decided_right(data))
+    return mean_of(decided_right(data), data)
 
 
 def decided_right(data: Predictions) -> Marks:
@@ -42,16 +38,15 @@ def decided_right(data: Predictions) -> Marks:
 
 def came_true(data: Predictions) -> float:
     """Share of pairs that came true: of right predictions, or of labels that apply."""
-    return _share(data, data.correct)
+    return mean_of(data.correct, data)
 
 
-def _share(data: Predictions, marks: Marks) -> float:
-    return float(marks.mean() if data.weight is None else data.weight @ marks / data.total)
+def mean_of(each: Array | Marks, data: Predictions) -> float:
+    """The mean of one number per pair or sample, by weight."""
+    return float(each.mean(dtype=np.float64) if data.weight is None else data.weight @ each / data.total)
 
 
-def mean_confidence(
-    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
-) -> float:
+def mean_confidence(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
     """Mean confidence in the prediction.
 
     Example:
@@ -60,12 +55,10 @@ def mean_confidence(
         0.8
     """
     data = predictions(confidence, correct, name="the mean confidence", **given)
-    if data.weight is not None:
-        return float(data.weight @ data.confidence.astype(np.float64) / data.total)
-    return float(data.confidence.mean(dtype=np.float64))
+    return mean_of(data.confidence, data)
 
 
-def gap(confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]) -> float:
+def gap(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
     """Signed calibration gap, mean confidence minus accuracy: above 0 is over-confident, below 0 under-confident.
 
     Example:
@@ -77,8 +70,19 @@ def gap(confidence: Values | Predictions | None = None, correct: Values | None =
     return mean_confidence(data) - came_true(data)
 
 
-def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
-    """Mean negative log-likelihood of the target, in nats; with several labels per sample, the mean over all labels.
+def gap_rows(ties: Ties) -> RowStatistic:
+    """Signed gap of each row of residuals."""
+    n = float(ties.samples.sum())
+
+    def value(residual: Array) -> Array:
+        total: Array = residual.sum(1)
+        return -total / n
+
+    return value
+
+
+def log_loss(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
+    """Log loss (NLL): the mean negative log-likelihood of the target, in nats; of several labels, over all labels.
 
     From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38, the
     smallest normal number of float32, in every dtype: one sample does not make the mean infinite, and a file has one
@@ -90,16 +94,16 @@ def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
 
     Example:
         >>> from calibrant import metrics
-        >>> round(metrics.nll(probabilities=[[0.5, 0.5], [0.25, 0.75]], target=[0, 1]), 4)
+        >>> round(metrics.log_loss(probabilities=[[0.5, 0.5], [0.25, 0.75]], target=[0, 1]), 4)
         0.4904
     """
-    checked = predictions(data, name="NLL", **given)
-    probabilities, target = checked.of_classes("NLL")
+    checked = predictions(data, name="log loss", **given)
+    probabilities, target = checked.of_classes("log loss")
     if checked.task == "multi-label":
-        return _mean(_label_losses(checked), checked)
+        return mean_of(_label_losses(checked), checked)
     if checked.logits is None:
         of_target = probabilities[np.arange(len(target)), target]
-        return _mean(-np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64), checked)
+        return mean_of(-np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64), checked)
     losses = np.empty(len(target))
     for start in range(0, len(target), ROWS):
         block = checked.logits[start : start + ROWS].astype(np.float64)
@@ -108,12 +112,7 @@ def nll(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
             loss = np.log(np.exp(block - largest[:, np.newaxis]).sum(1))
         loss += largest - block[np.arange(len(block)), target[start : start + ROWS]]
         losses[start : start + ROWS] = loss
-    return _mean(losses, checked)
-
-
-def _mean(each: Array, data: Predictions) -> float:
-    """The mean of one number per sample, by weight."""
-    return float(each.mean() if data.weight is None else data.weight @ each / data.total)
+    return mean_of(losses, checked)
 
 
 def _label_losses(data: Predictions) -> Array:
@@ -128,9 +127,7 @@ def _label_losses(data: Predictions) -> Array:
         return np.logaddexp(0, -signed)
 
 
-def brier(
-    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
-) -> float:
+def brier(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
     r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
 
     With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels.
@@ -160,12 +157,10 @@ def brier(
         block = probabilities[start : start + ROWS].astype(np.float64)
         block[np.arange(len(block)), target[start : start + ROWS]] -= 1
         scores[start : start + ROWS] = np.square(block, out=block).sum(1)
-    return _mean(scores, data)
+    return mean_of(scores, data)
 
 
-def brier_top(
-    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
-) -> float:
+def brier_top(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
     """Brier score of the top label: mean :math:`(c - z)^2`, even if all classes are known.
 
     Example:
@@ -174,65 +169,69 @@ def brier_top(
         0.025
     """
     data = predictions(confidence, correct, name="Brier", **given)
-    return part_of(data, CumulativeSums).squares / data.total
+    return sums_of(data, CumulativeSums).squares / data.total
 
 
-@notebook.shown
-class BrierDecomposition(NamedTuple):
-    r"""The Brier score of pairs as an exact sum over bins.
+def aurc(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+    r"""Area under the risk-coverage curve: the error rate among the k most confident, averaged over k = 1..N.
 
-    ``brier == reliability - resolution + uncertainty + within_variance - 2 * within_covariance``: the last two are
-    the variance of the confidence, and its covariance with correctness, within bins, which the classical identity
-    of three terms leaves out.
-    """
-
-    brier: float
-    reliability: float
-    resolution: float
-    uncertainty: float
-    within_variance: float
-    within_covariance: float
-
-
-def brier_decomposition(
-    confidence: Values | Predictions | None = None,
-    correct: Values | None = None,
-    bins: int | None = None,
-    convention: ConventionName = "paper",
-    **given: Unpack[Given],
-) -> BrierDecomposition:
-    """Decompose the Brier score of pairs over bins of equal width, exactly.
+    Within a tie group the order is unknown, so its errors are spread evenly: the expectation over random orders.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
-        Murphy, "A new vector partition of the probability score", 1973; Stephenson, Coelho, Jolliffe, "Two extra
-        components in the Brier score decomposition", 2008.
+        Geifman, Uziel, El-Yaniv, "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers", ICLR 2019.
 
     Example:
         >>> from calibrant import metrics
-        >>> parts = metrics.brier_decomposition([0.91, 0.8, 0.6, 0.93], [1, 0, 1, 0])
-        >>> round(parts.uncertainty, 4), round(parts.within_covariance, 4)
-        (0.25, -0.0025)
+        >>> round(metrics.aurc([0.9, 0.8, 0.6, 0.5], [1, 0, 1, 1]), 4)
+        0.2708
     """
-    data = predictions(confidence, correct, name="the Brier decomposition", **given)
-    n = data.total
-    table = equal_width_bins(data, bins=bins, convention=convention)
-    z, samples, right = data.groups
-    occupied = table.samples > 0
-    count, total, hits = table.samples[occupied], table.confidence[occupied], table.right[occupied]
-    overall = hits.sum() / n
-    # Sums of products within bins are those of all samples minus those between bins.
-    return BrierDecomposition(
-        brier=brier_top(data),
-        reliability=float(((total - hits) ** 2 / count).sum() / n),
-        resolution=float((count * (hits / count - overall) ** 2).sum() / n),
-        uncertainty=float(overall * (1 - overall)),
-        within_variance=float(((samples * z) @ z - (total**2 / count).sum()) / n),
-        within_covariance=float((right @ z - (total * hits / count).sum()) / n),
-    )
+    data = predictions(confidence, correct, name="AURC", **given)
+    return sums_of(data, RiskCoverage).area / data.total
+
+
+class RiskCoverage:
+    """The error rates of the k most confident samples, summed over k, from ties in ascending order.
+
+    With K samples and E errors above a group of n samples with error rate r, it adds
+    (E + r) / (K + 1) + ... + (E + n r) / (K + n) = n r + (E - K r) (1 / (K + 1) + ... + 1 / (K + n)).
+    """
+
+    def __init__(self, data: Predictions) -> None:
+        self.above = data.total
+        self.errors = data.total * (1 - came_true(data))
+        self.area = 0.0
+
+    def add(self, ties: Block) -> None:
+        """Add the next block of ties."""
+        wrong = ties.samples - ties.right
+        errors = self.errors - wrong.cumsum()
+        # Sums of weights may miss 0 by rounding.
+        above = np.maximum(self.above - ties.samples - ties.below, 0)
+        harmonic = 1 / (above + 1)
+        several = np.flatnonzero(ties.samples != 1)
+        if len(several):
+            harmonic[several] = _harmonic(above[several], ties.samples[several])
+        wrong *= above
+        wrong /= ties.samples
+        samples, _, right = ties.sums
+        self.area += samples - right + float(np.einsum("i,i->", errors - wrong, harmonic))
+        self.above -= samples
+        self.errors = float(errors[-1])
+
+
+def _harmonic(above: Array, samples: Array) -> Array:
+    """1 / (K + 1) + ... + 1 / (K + n), also for numbers that are not whole: a difference of digamma functions."""
+    from scipy.special import digamma
+
+    # Around the middle of the terms, where odd powers cancel; the digamma functions of large numbers would lose digits.
+    middle = above + (samples + 1) / 2
+    inverse, squared = middle**-2.0, samples**2
+    found = samples / middle * (1 + (squared - 1) * inverse / 12 * (1 + (3 * squared - 7) * inverse / 20))
+    far = (middle < 128) | (100 * samples > middle)
+    found[far] = digamma(above[far] + samples[far] + 1) - digamma(above[far] + 1)
+    return found

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.inputs import TOLERANCE
 
 # Distance of a sum from 1 that rounding of float32 explains, and that is not worth a notice.

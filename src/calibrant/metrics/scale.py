@@ -1,4 +1,10 @@
-"""Exact calibration statistics of predictions that do not fit in memory, by DuckDB or Spark."""
+"""Exact calibration statistics of predictions that do not fit in memory, by DuckDB or Spark, and tests from their sums.
+
+The tests need no samples. They see the 65,536 cells of :class:`Statistics`, neighbours merged while they hold few
+samples, as predictions with weights: each cell once right and once wrong. A cell is at most 1/1024 wide, so its
+variance differs from that of the samples by less than 0.1 %. The data are tested by the same cells: a test keeps its
+level, and only misses an error that changes sign within a cell.
+"""
 
 import os
 import re
@@ -13,15 +19,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from calibrant import options
+from calibrant import inputs
+from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
 from calibrant.metrics.columns import Columns
+from calibrant.metrics.predictions import Predictions, View
+from calibrant.metrics.resampling import Progress
 from calibrant.metrics.rounding import renormalised
-from calibrant.metrics.scale_columns import find_pairs
-from calibrant.metrics.scale_labels import Rows
+from calibrant.metrics.scale_pairs import Query, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
-from calibrant.metrics.sorting import TieGroups
+from calibrant.metrics.ties import Ties
 from calibrant.metrics.two_classes import fits_other
 from calibrant.tables import SETTINGS, Column, open_table, text
 
@@ -29,11 +37,11 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BinTable", "ClassSums", "Columns", "Statistics", "statistics_duckdb", "statistics_spark"]
-
 # Memory that DuckDB needs for each thread that aggregates or sorts; more threads would compete for the limit.
 MEGABYTES_PER_THREAD = 128
-# Errors only, for a Spark that we start ourselves.
+# A merged cell ends when it holds this share of the samples, or has this width.
+SHARE = 1 / 4096
+WIDTH = 1 / 1024
 QUIET = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -41,7 +49,6 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 """
-UNKNOWN = "{}: expected a .parquet or .csv file: convert it, or rename it if it is one"
 
 
 class ClassSums(NamedTuple):
@@ -54,7 +61,7 @@ class ClassSums(NamedTuple):
     """
 
     name: str
-    cells: TieGroups
+    cells: Ties
     brier: float
 
 
@@ -75,7 +82,7 @@ class Statistics:
         bins: The sums of each bin, for a reliability diagram.
         risk: Whether confidence and correctness are the probability of class 1 of two, and whether it came.
         cells: The same sums in 65,536 cells of confidence, each as one group at its mean confidence: what
-            :mod:`calibrant.metrics.scale_inference` tests.
+            :func:`calibration_test` needs.
         judged: ``"risk"``, ``"top label"`` or ``"confidence"``: what the pairs are.
         classes: Number of classes, if known.
         names: Names of the classes, if known.
@@ -93,7 +100,7 @@ class Statistics:
     esd: float
     brier_top: float
     bins: BinTable
-    cells: TieGroups
+    cells: Ties
     risk: bool = False
     judged: Literal["confidence", "risk", "top label"] = "confidence"
     classes: int | None = None
@@ -149,7 +156,7 @@ def statistics_duckdb(
     """
     import duckdb
 
-    options.check_count("bins", bins)
+    inputs.check_count("bins", bins)
     if not re.fullmatch(r"\d+(\.\d+)?\s*([KMGT]i?B|%)", memory_limit.strip(), re.IGNORECASE):
         raise ValueError(f"the memory limit must be a size such as 500MB or 1GB, got {memory_limit!r}")
     where = str(source)
@@ -161,7 +168,7 @@ def statistics_duckdb(
                 report(0.0)
                 opened = open_table(connection, where)
                 found = _statistics(
-                    sql.DUCKDB, _watched(connection, report, with_classes=most_classes > 0), "source", opened.columns,
+                    sql.DUCKDB, _watched(connection, report), "source", opened.columns,
                     columns, bins, risk=risk, most_classes=most_classes, where=where, ranges=None,
                 )  # fmt: skip
                 return replace(found, notices=opened.notices + found.notices)
@@ -211,10 +218,10 @@ def statistics_spark(
         import pyspark  # noqa: F401 (only to see whether it is there)
     except ImportError as error:
         raise ImportError('this needs Spark: pip install "calibrant[spark]"') from error
-    options.check_count("bins", bins)
+    inputs.check_count("bins", bins)
     if partitions is not None:
-        options.check_count("partitions", partitions)
-        options.check_range("partitions", partitions, low=2, high=sql.MOST_RANGES)
+        inputs.check_count("partitions", partitions)
+        inputs.check_range("partitions", partitions, low=2, high=sql.MOST_RANGES)
     with _spark(source, session) as spark:
         if isinstance(source, str | Path):
             where = str(source)
@@ -226,20 +233,111 @@ def statistics_spark(
         try:
             found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
             return _statistics(
-                sql.SPARK, lambda text: spark.sql(text).collect(), view, found, columns, bins,
+                sql.SPARK, lambda text, _=0.0: spark.sql(text).collect(), view, found, columns, bins,
                 risk=risk, most_classes=most_classes, where=where, ranges=partitions,
             )  # fmt: skip
         finally:
             spark.catalog.dropTempView(view)
 
 
+def calibration_test(
+    found: Statistics,
+    *,
+    metric: Literal["esd", "ks_error", "gap"] = "esd",
+    draws: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tests.CalibrationTest:
+    """Test the hypothesis that the model is calibrated, as :func:`calibrant.metrics.calibration_test`, from cells.
+
+    Args:
+        found: Statistics of the predictions.
+        metric: Metric that is compared with its draws. The value returned is exact; the cells' own is compared.
+        draws: Number of data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
+        seed: Seed of the draws: the same seed gives the same result.
+        progress: Called now and then with the number of draws done and ``draws``.
+    """
+    inputs.check_choice("metric", metric, ("esd", "ks_error", "gap"))
+    pairs = as_pairs(found.cells)
+    test = tests.calibration_test(pairs, metric=metric, draws=draws, seed=seed, progress=progress)
+    return replace(test, statistic=getattr(found, metric))
+
+
+def gap_interval(found: Statistics, *, level: float = 0.95) -> intervals.Interval:
+    """Confidence interval of the gap, as :func:`calibrant.metrics.confidence_interval` has it, from cells.
+
+    Args:
+        found: Statistics of the predictions.
+        level: Probability with which such intervals should contain the population value.
+    """
+    return intervals.confidence_interval(as_pairs(found.cells), metric="gap", level=level)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassJudgement(tests.Judgement):
+    """Test of one class, with the ESD of cells.
+
+    Attributes:
+        gap: Mean probability of the class minus its share, with its 95 % interval.
+    """
+
+    gap: intervals.Interval
+
+    @property
+    def name(self) -> str:
+        """Name of the class."""
+        return self.view.name
+
+
+def judge_classes(found: Statistics, *, draws: int = 1000, seed: int = 0) -> tuple[ClassJudgement, ...]:
+    """Test each class that was summed, as :func:`calibrant.metrics.judge`, from cells.
+
+    Args:
+        found: Statistics of the predictions, with ``most_classes`` above 0.
+        draws: Number of data sets to draw for each class, at least 40 for each of them; they end early if the answer is
+            known.
+        seed: Seed of the draws: the same seed gives the same result.
+    """
+    family = tuple(View("class", each.name, as_pairs(each.cells)) for each in found.of_classes)
+    return tuple(
+        ClassJudgement(each.view, each.test, each.p_value, intervals.confidence_interval(each.view.pairs, metric="gap"))
+        for each in tests.judge_views(family, draws=draws, seed=seed)
+    )
+
+
+def as_pairs(cells: Ties) -> Predictions:
+    """Cells, merged, as predictions with weights."""
+    z, samples, right = merged(cells)
+    correct = np.repeat([True, False], len(z))
+    return Predictions(np.concatenate((z, z)), correct, weight=np.concatenate((right, samples - right)))
+
+
+def merged(cells: Ties) -> Ties:
+    """Neighbouring cells as one while they hold few samples and are near each other.
+
+    Example:
+        >>> cells = Ties(np.array([0.5, 0.5001, 0.9]), np.array([1.0, 1.0, 10000.0]), np.array([1.0, 0.0, 9000.0]))
+        >>> merged(cells).samples.tolist()
+        [2.0, 10000.0]
+    """
+    z, samples, right = cells
+    so_far = samples.cumsum()
+    # Cells of one slice of the samples and one slice of [0, 1] are merged.
+    slices = np.floor((so_far - samples / 2) / (SHARE * so_far[-1])), np.floor(z / WIDTH)
+    changes = np.logical_or.reduce([np.diff(each, prepend=-1) != 0 for each in slices])
+    # A confidence of 1 is never wrong, and stays apart.
+    first = np.flatnonzero(changes | (z == 1))
+    sums, samples, right = np.add.reduceat([samples * z, samples, right], first, axis=1)
+    return Ties(np.clip(sums / samples, 0, 1), samples, right)
+
+
 def _statistics(
-    dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, bins: int,
+    dialect: Dialect, query: Query, table: str, found: Sequence[Column], columns: Columns, bins: int,
     *, risk: bool, most_classes: int, where: str, ranges: int | None,
 ) -> Statistics:  # fmt: skip
     """Run the statements on an engine and combine the few rows that they return."""
-    pairs = find_pairs(dialect, rows, table, found, columns, where, risk=risk)
-    (samples, *failures, quantiles), *_ = rows(sql.check_statement(dialect, pairs))
+    pairs = find_pairs(dialect, query, table, found, columns, where, risk=risk)
+    (samples, *failures, quantiles), *_ = query(sql.check_statement(dialect, pairs))
     notices = pairs.notices
     if pairs.rounded:
         *failures, off, low, high = failures
@@ -251,46 +349,41 @@ def _statistics(
             raise ValueError(f"{where}: {count:,} of {samples:,} rows {check.complaint}")
     # Spark warns about a window that is not partitioned, so there are at least two.
     wanted = ranges or min(max(2, -(-samples // sql.ROWS_PER_RANGE)), sql.MOST_RANGES)
-    table_of_sums = rows(sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted)))
-    sums = Sums(*np.array([tuple(row) for row in table_of_sums], np.float64).T)
+    statement = sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted))
+    sums = Sums(*np.array([tuple(row) for row in query(statement, 0.6 if most_classes else 1.0)], np.float64).T)
     found_sums = _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
-    of_classes = _of_classes(dialect, rows, pairs, most_classes) if pairs.shares and (pairs.classes or 0) > 2 else ()
+    several = pairs.shares and (pairs.classes or 0) > 2 and most_classes > 0
+    of_classes = _of_classes(dialect, query, pairs, most_classes) if several else ()
+    only = [each.name for each in of_classes if each.cells.right.sum() == samples]
     if pairs.risk and found_sums.accuracy in (0.0, 1.0):
-        k = int(found_sums.accuracy)
-        notices += (_only(pairs, pairs.names[k] if pairs.names else str(k)),)
+        only.append(_name(pairs, int(found_sums.accuracy)))
     if pairs.risk and pairs.assumed:
-        z, n, hits = found_sums.cells
-        notices += fits_other(pairs.assumed, pairs.names[0] if pairs.names else "0", z, n, hits)
-    for each in of_classes:
-        if each.cells.right.sum() == samples:
-            notices += (_only(pairs, each.name),)
+        notices += fits_other(pairs.assumed, _name(pairs, 0), *found_sums.cells)
+    notices += tuple(f"only class {name} occurs in {pairs.label!r}: check the labels" for name in only)
     return replace(
         found_sums, risk=pairs.risk, judged=pairs.judged, classes=pairs.classes, names=pairs.names,
         of_classes=of_classes, notices=notices,
     )  # fmt: skip
 
 
-def _only(pairs: Pairs, name: str) -> str:
-    return f"only class {name} occurs in {pairs.label!r}: check the labels"
+def _name(pairs: Pairs, k: int) -> str:
+    return str(k) if pairs.names is None else pairs.names[k]
 
 
-def _of_classes(dialect: Dialect, rows: Rows, pairs: Pairs, most: int) -> tuple[ClassSums, ...]:
+def _of_classes(dialect: Dialect, query: Query, pairs: Pairs, most: int) -> tuple[ClassSums, ...]:
     """Sums of single classes; of many, of those that the model expects most often."""
-    count = pairs.classes or 0
-    chosen = list(range(count))
-    if count > most > 0:
-        expected = {int(k): float(total) for k, total in rows(sql.expected_statement(dialect, pairs))}
+    chosen = list(range(pairs.classes or 0))
+    if len(chosen) > most:
+        expected = {int(k): float(total) for k, total in query(sql.expected_statement(dialect, pairs), 0.8)}
         chosen = sorted(sorted(expected, key=lambda k: (-expected[k], k))[:most])
-    if most < 1:
-        return ()
-    table = np.array([tuple(row) for row in rows(sql.classes_statement(dialect, pairs, chosen))], np.float64)
+    rows = query(sql.classes_statement(dialect, pairs, chosen), 1.0)
+    table = np.array([tuple(row) for row in rows], np.float64)
 
     def sums(k: int) -> ClassSums:
         _, n, hits, z, squares = table[table[:, 0] == k].T
         mean = np.clip(z / n, 0, 1)
         order = np.argsort(mean)
-        name = str(k) if pairs.names is None else pairs.names[k]
-        return ClassSums(name, TieGroups(mean[order], n[order], hits[order]), float(squares.sum() / n.sum()))
+        return ClassSums(_name(pairs, k), Ties(mean[order], n[order], hits[order]), float(squares.sum() / n.sum()))
 
     return tuple(map(sums, chosen))
 
@@ -299,52 +392,47 @@ def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
     ks, esd = sql.combine(sums)
     # SQL counts bins from 1, and gives 0 for a confidence of 0, which belongs to the first bin.
     slot = np.maximum(sums.bin.astype(np.int64) - 1, 0)
-    n, k, z = (np.bincount(slot, column, minlength=bins).astype(np.float64) for column in (sums.n, sums.k, sums.nz))
     edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
-    table = BinTable(edges[:-1], edges[1:], n, z, k)
-    samples = sums.n.sum()
-    accuracy, mean_confidence = float(sums.k.sum() / samples), float(sums.nz.sum() / samples)
+    table = BinTable(edges[:-1], edges[1:], *_added(sums, slot, bins))
+    _, cell = np.unique(sums.cell, return_inverse=True)  # a cell may meet several ranges and bins
+    n, z, k = _added(sums, cell)
+    samples, confidence, right = (float(column.sum()) for column in table[2:])
     return Statistics(
         samples=int(samples),
-        accuracy=accuracy,
-        mean_confidence=mean_confidence,
-        gap=mean_confidence - accuracy,
-        ece=float(np.abs(z - k).sum() / samples),
+        accuracy=right / samples,
+        mean_confidence=confidence / samples,
+        gap=(confidence - right) / samples,
+        ece=table.error(),
         mce=float(np.abs(table.gaps).max()),
         ks_error=ks,
         esd=esd,
         brier_top=float(sums.q.sum() / samples),
         bins=table,
-        cells=_cells(sums),
+        cells=Ties(np.clip(z / n, 0, 1), n, k),
     )
 
 
-def _cells(sums: Sums) -> TieGroups:
-    # A cell may meet several ranges and bins.
-    _, place = np.unique(sums.cell, return_inverse=True)
-    n, k, z = (np.bincount(place, column).astype(np.float64) for column in (sums.n, sums.k, sums.nz))
-    return TieGroups(np.clip(z / n, 0, 1), n, k)
+def _added(sums: Sums, place: "np.ndarray[Any, Any]", least: int = 0) -> "tuple[np.ndarray[Any, Any], ...]":
+    """Samples, confidence and right ones by place."""
+    columns = sums.n, sums.nz, sums.k
+    return tuple(np.bincount(place, column, minlength=least).astype(np.float64) for column in columns)
 
 
-def _watched(connection: "DuckDBPyConnection", report: Callable[[float], None], *, with_classes: bool) -> Rows:
+def _watched(connection: "DuckDBPyConnection", report: Callable[[float], None]) -> Query:
     """A function that runs a statement, and meanwhile reports the share of the whole that is done."""
     connection.execute("SET enable_progress_bar = true")
     connection.execute("SET enable_progress_bar_print = false")
     done = 0.0
 
-    def rows(text: str) -> Sequence[Sequence[Any]]:
+    def query(text: str, end: float = 0.15) -> Sequence[Sequence[Any]]:
         nonlocal done
-        # The first scans only look and check; the next one groups and sorts; then come single classes.
-        begin, end = done, 0.15
-        if "FROM running" in text:
-            end = 0.6 if with_classes else 1.0
-        elif "FROM each" in text:
-            end = 1.0
+        begin = done
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(lambda: connection.execute(text).fetchall())
             try:
                 while not wait([running], timeout=0.2).done:
-                    done = max(done, begin + (end - begin) * max(connection.query_progress(), 0.0) / 100)
+                    share = max(connection.query_progress(), 0.0) / 100
+                    done = max(done, begin + (end - begin) * share)
                     report(done)
             except BaseException:
                 connection.interrupt()
@@ -354,7 +442,7 @@ def _watched(connection: "DuckDBPyConnection", report: Callable[[float], None], 
         report(done)
         return found
 
-    return rows
+    return query
 
 
 def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | None, spill: str) -> None:
@@ -370,7 +458,7 @@ def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | N
         number, unit = limit.split()
         megabytes = float(number) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10, "TiB": 2**20}.get(unit, 0)
         threads = max(1, min(os.cpu_count() or 1, int(megabytes / MEGABYTES_PER_THREAD)))
-    options.check_count("threads", threads)
+    inputs.check_count("threads", threads)
     connection.execute(f"SET threads = {threads}")
 
 
@@ -413,7 +501,7 @@ def _read_by_spark(spark: "SparkSession", where: str) -> "DataFrame":
 
     suffix = Path(where).suffix.lower()
     if suffix not in (".parquet", ".csv") and not Path(where).is_dir():
-        raise ValueError(UNKNOWN.format(where))
+        raise ValueError(f"{where}: expected a .parquet or .csv file: convert it, or rename it if it is one")
     # Hadoop reads patterns; a file of exactly this name comes first.
     pattern = re.sub(r"([*?\[\]{}\\])", r"\\\1", where) if Path(where).exists() else where
     try:

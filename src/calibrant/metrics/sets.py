@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant import frames
-from calibrant.arrays import IndexArray, Marks, is_tensor
+from calibrant.frames import IndexArray, Marks, is_tensor
 from calibrant.inputs import Values, as_array, checked_target
-from calibrant.metrics import notebook
 
 # Largest set of each stratum but the last, as in the authors' code of RAPS.
 SIZES = (1, 3, 6, 10, 100)
 
 
-@notebook.shown
 class Stratum(NamedTuple):
     """Coverage of the sets with ``low`` to ``high`` classes.
 

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.losses import checks
-from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, ece_of, rule_of
-from calibrant.metrics.classwise import classwise_gaps
+from calibrant import inputs
+from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, classwise_gaps, convention_of, table_of
 from calibrant.metrics.cumulative import CumulativeSums, cumulative
 from calibrant.metrics.predictions import Predictions, predictions
-from calibrant.metrics.sorting import key_blocks, pack
+from calibrant.metrics.ties import key_blocks, pack
 
 try:
     from torchmetrics import Metric
@@ -42,7 +41,7 @@ class StreamingMetric(Metric):
 
     def __init__(self, takes: Takes = "logits", **options: Any) -> None:
         super().__init__(**options)
-        checks.check_choice("takes", takes, ("logits", "probabilities", "confidence"))
+        inputs.check_choice("takes", takes, ("logits", "probabilities", "confidence"))
         self.takes = takes
 
     def set_dtype(self, dst_type: Any) -> Self:
@@ -81,8 +80,8 @@ class StreamingECE(StreamingMetric):
 
     Example:
         >>> import torch
-        >>> from calibrant import metrics
-        >>> ece = metrics.StreamingECE(takes="confidence")
+        >>> from calibrant.metrics.streaming import StreamingECE
+        >>> ece = StreamingECE(takes="confidence")
         >>> ece.update(torch.tensor([0.9, 0.8]), torch.tensor([1, 0]))
         >>> ece.update(torch.tensor([0.6, 0.9]), torch.tensor([1, 0]))
         >>> round(ece.compute().item(), 4)
@@ -100,7 +99,7 @@ class StreamingECE(StreamingMetric):
         **options: Any,
     ) -> None:
         super().__init__(takes, **options)
-        self.rule, self.bins = rule_of(convention, bins)
+        self.rule, self.bins = convention_of(convention, bins)
         slots = self.bins + (self.rule.last == "extra")
         # Rows: samples, sum of confidence, right ones.
         self.add_state("sums", torch.zeros(3, slots, dtype=torch.float64), dist_reduce_fx="sum")
@@ -118,12 +117,11 @@ class StreamingECE(StreamingMetric):
         """The bins so far."""
         edges = self.rule.edges_like(np.zeros(0), self.bins)
         samples, confidence, right = self.sums.cpu().numpy()
-        upper = np.append(edges[1:], 1.0)[: len(samples)]
-        return BinTable(edges[: len(samples)], upper, samples, confidence, right)
+        return table_of(edges, samples, confidence, right)
 
     def compute(self) -> Tensor:
         """ECE of all batches; NaN before the first."""
-        value = ece_of(self.table(), int(self.samples)) if self.samples else math.nan
+        value = self.table().error() if self.samples else math.nan
         return torch.tensor(value, dtype=torch.float64, device=self.device)
 
 
@@ -176,9 +174,9 @@ class StreamingClasswiseECE(StreamingMetric):
         **options: Any,
     ) -> None:
         super().__init__(takes, **options)
-        checks.check_choice("takes", takes, ("logits", "probabilities"))
-        checks.check_count("classes", classes)
-        self.rule, self.bins = rule_of(convention, bins)
+        inputs.check_choice("takes", takes, ("logits", "probabilities"))
+        inputs.check_count("classes", classes)
+        self.rule, self.bins = convention_of(convention, bins)
         slots = self.bins + (self.rule.last == "extra")
         # Confidence minus right ones of each class and bin: all that class-wise ECE needs.
         self.add_state("sums", torch.zeros(classes, slots, dtype=torch.float64), dist_reduce_fx="sum")
@@ -189,7 +187,7 @@ class StreamingClasswiseECE(StreamingMetric):
         data = self.batch(first, second)
         if data.classes != len(self.sums):
             raise ValueError(f"expected {len(self.sums)} classes, got {data.classes}")
-        self.sums += torch.from_numpy(classwise_gaps(data, self.rule, self.bins)).to(self.sums)
+        self.sums += torch.from_numpy(classwise_gaps(data, self.rule, self.bins)[0]).to(self.sums)
         self.samples += len(data)
 
     def compute(self) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.metrics.layouts import OTHER_NAMES, SEPARATED
 
 # A warning needs this many standard errors, and a log loss below this share of the other.

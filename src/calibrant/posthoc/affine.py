@@ -4,8 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array
+from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.posthoc.cross_validation import pieces
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixed, evaluated
@@ -117,8 +117,8 @@ class MatrixScaling(Calibrator):
             if value != "cv":
                 if isinstance(value, str):
                     raise ValueError(f'{name} must be a number or "cv", got {value!r}')
-                options.check_range(name, value, low=0.0)
-        options.check_count("folds", folds)
+                inputs.check_range(name, value, low=0.0)
+        inputs.check_count("folds", folds)
         if folds < 2:
             raise ValueError(f"folds must be at least 2, got {folds}")
         self.off_diagonal_penalty = off_diagonal_penalty

@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array, IndexArray
+from calibrant import inputs
+from calibrant.frames import Array, IndexArray
 from calibrant.posthoc.affine import (
     DirichletCalibration,
     MatrixScaling,
@@ -168,11 +168,11 @@ class AutoCalibration(Calibrator):
         self, *, accuracy: Literal["free", "keep"] = "free", metric: Metric = "log_loss", folds: int = 5
     ) -> None:
         super().__init__()
-        options.check_choice("accuracy", accuracy, ("free", "keep"))
-        options.check_choice("metric", metric, ("log_loss", "brier"))
+        inputs.check_choice("accuracy", accuracy, ("free", "keep"))
+        inputs.check_choice("metric", metric, ("log_loss", "brier"))
         self.accuracy = accuracy
         self.metric = metric
-        self.folds = options.check_count("folds", folds)
+        self.folds = inputs.check_count("folds", folds)
         if folds < 2:
             raise ValueError(f"folds must be at least 2, got {folds}")
 

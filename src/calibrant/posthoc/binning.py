@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array, IndexArray
+from calibrant import inputs
+from calibrant.frames import Array, IndexArray
 from calibrant.posthoc.map import Curve, Lines, Scores, Steps, View
 from calibrant.posthoc.scores import XP, ScoreCalibrator
 
@@ -140,8 +140,8 @@ class HistogramBinning(ScoreCalibrator):
         self, bins: int = 15, mode: Mode = "equal-mass", view: View = "top-label", *, strict: bool = False
     ) -> None:
         super().__init__(view, strict=strict)
-        self.bins = options.check_count("bins", bins)
-        options.check_choice("mode", mode, ("equal-mass", "equal-width"))
+        self.bins = inputs.check_count("bins", bins)
+        inputs.check_choice("mode", mode, ("equal-mass", "equal-width"))
         self.mode = mode
 
     def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
@@ -317,7 +317,7 @@ class SplineCalibration(ScoreCalibrator):
 
     def __init__(self, knots: int = 6, view: View = "top-label", *, strict: bool = False) -> None:
         super().__init__(view, strict=strict)
-        self.knots = options.check_count("knots", knots)
+        self.knots = inputs.check_count("knots", knots)
         if knots < 2:
             raise ValueError(f"knots must be at least 2, got {knots}")
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibrant import frames, hints, options
-from calibrant.arrays import IndexArray, is_tensor
+from calibrant import frames, inputs
+from calibrant.frames import IndexArray, is_tensor
 from calibrant.posthoc.conformal_sets import (
     PENALTIES,
     ScoreName,
@@ -127,18 +127,18 @@ class ConformalClassifier(Fitted):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        options.check_choice("score", score, ("lac", "aps", "raps", "top-k"))
-        options.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
-        options.check_choice("coverage", coverage, ("marginal", "class-conditional", "group-conditional"))
+        inputs.check_choice("score", score, ("lac", "aps", "raps", "top-k"))
+        inputs.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
+        inputs.check_choice("coverage", coverage, ("marginal", "class-conditional", "group-conditional"))
         if isinstance(penalty, str):
-            options.check_choice("penalty", penalty, ("tune",))
+            inputs.check_choice("penalty", penalty, ("tune",))
         else:
-            options.check_range("penalty", penalty, low=0.0)
+            inputs.check_range("penalty", penalty, low=0.0)
         if isinstance(rank, str):
-            options.check_choice("rank", rank, ("tune",))
+            inputs.check_choice("rank", rank, ("tune",))
         else:
             check_whole("rank", rank, low=0)
-        options.check_choice("tune_for", tune_for, tuple(PENALTIES))
+        inputs.check_choice("tune_for", tune_for, tuple(PENALTIES))
         check_whole("seed", seed)
         self.score = score
         self.alpha = float(alpha)
@@ -292,7 +292,7 @@ class ConformalClassifier(Fitted):
         if groups is not None:
             labels = group_labels(groups, len(rows))
             if unknown := set(labels) - set(self.groups_):
-                hints.warn(
+                inputs.warn(
                     f"{counted(len(unknown), 'group')} had no samples in fit, so that the sets hold all classes: "
                     f"{', '.join(map(repr, known_groups(unknown)[:5]))}{', ...' if len(unknown) > 5 else ''}",
                     FitWarning,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.arrays import IndexArray
+from calibrant.frames import IndexArray
 from calibrant.posthoc.cross_validation import random_words, row_hash
 from calibrant.posthoc.map import NumpyOps, Part
 from calibrant.posthoc.samples import counted

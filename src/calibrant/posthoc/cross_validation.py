@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, IndexArray
+from calibrant.frames import Array, IndexArray
 from calibrant.posthoc.samples import Samples
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio

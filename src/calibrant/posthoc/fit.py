@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibrant import frames, hints, inputs
-from calibrant.arrays import is_tensor, of_tensor
+from calibrant import frames, inputs
+from calibrant.frames import is_tensor, of_tensor
 from calibrant.posthoc.cross_validation import pieces
 from calibrant.posthoc.map import FLOOR, Map, Part, evaluated, mixed, operations
 from calibrant.posthoc.samples import FitWarning, Samples, checked_samples, counted
@@ -85,7 +85,7 @@ class Fitted(ABC):
         self.solve(data)
         self.examine(data)
         for notice in self.notices_:
-            hints.warn(f"{type(self).__name__}: {notice}", FitWarning)
+            inputs.warn(f"{type(self).__name__}: {notice}", FitWarning)
         return self
 
     def solve(self, data: Samples) -> None:
@@ -104,7 +104,7 @@ class Fitted(ABC):
     def examine(self, data: Samples) -> None:
         """Add notices about the data and what was fitted."""
         stride = max(1, len(data.logits) // 1000)
-        if hints.like_probabilities(data.logits[::stride]):
+        if inputs.looks_like_probabilities(data.logits[::stride]):
             self.notice("these logits look like probabilities: pass logits_from_probabilities(probabilities)")
         if data.weight is not None and data.count < 0.1 * len(data.target):
             self.notice(
@@ -144,10 +144,10 @@ class Fitted(ABC):
         if binary:
             logits = logits.reshape(-1, 1)
             logits = operations(logits).concat((logits * 0, logits), 1)
-        if known and not self._warned and hints.like_probabilities(inputs.numbers("logits", logits[:64])):
+        if known and not self._warned and inputs.looks_like_probabilities(inputs.numbers("logits", logits[:64])):
             self._warned = True
             text = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
-            hints.warn(f"{type(self).__name__}: {text}", FitWarning)
+            inputs.warn(f"{type(self).__name__}: {text}", FitWarning)
         return logits
 
     def as_given(self, logits: Any, rows: Any) -> Any:

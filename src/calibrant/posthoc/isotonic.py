@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.arrays import is_tensor
+from calibrant.frames import is_tensor
 from calibrant.posthoc.map import Curve, Interval, Lines, NumpyOps, Scores, Steps, View, evaluated
 from calibrant.posthoc.scores import XP, ScoreCalibrator
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import is_tensor
+from calibrant.frames import is_tensor
 
 Array = Any  # a NumPy array, a torch tensor, or a node of an ONNX graph
 View = Literal["class-wise", "top-label"]

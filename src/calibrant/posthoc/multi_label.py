@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from calibrant import frames, hints, inputs, options
+from calibrant import frames, inputs
 from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.fit import Calibrator, Fitted
 from calibrant.posthoc.map import Map, Part, evaluated
@@ -54,7 +54,7 @@ class MultiLabelCalibration(Fitted):
 
     def __init__(self, method: str = "auto") -> None:
         super().__init__()
-        options.check_choice("method", method, tuple(METHODS))
+        inputs.check_choice("method", method, tuple(METHODS))
         self.method = method
         self.calibrators = []
 
@@ -98,7 +98,7 @@ class MultiLabelCalibration(Fitted):
         self.map_ = Labels(tuple(one.map_ for one in self.calibrators))
         self.class_count_, self.labels_, self.samples_ = values.shape[1], names, len(values)
         for notice in self.notices_:
-            hints.warn(f"MultiLabelCalibration: {notice}", FitWarning)
+            inputs.warn(f"MultiLabelCalibration: {notice}", FitWarning)
         return self
 
     def fit_map(self, data: Samples) -> Part:  # noqa: ARG002

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibrant import hints, options
-from calibrant.arrays import is_tensor, of_tensor
+from calibrant import inputs
+from calibrant.frames import is_tensor, of_tensor
 from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import TINY, Affine, Map, evaluated
@@ -82,7 +82,7 @@ class PriorShift(Calibrator):
 
     def __init__(self, prior: Sequence[float] | None = None, method: str = "auto") -> None:
         super().__init__()
-        options.check_choice("method", method, tuple(METHODS))
+        inputs.check_choice("method", method, tuple(METHODS))
         self.prior = None if prior is None else checked_prior(prior)
         self.method = method
         self.calibrator = METHODS[method]()
@@ -127,7 +127,7 @@ class PriorShift(Calibrator):
         Raises:
             ValueError: If there are no samples.
         """
-        options.check_choice("method", method, ("em", "confusion"))
+        inputs.check_choice("method", method, ("em", "confusion"))
         rows = self.rows(logits)
         if len(rows) == 0:
             raise ValueError("adapt needs at least 1 sample, got none: pass logits of new samples")
@@ -170,4 +170,4 @@ def checked_prior(prior: Sequence[float]) -> tuple[float, ...]:
 
 
 def _warn(text: str) -> None:
-    hints.warn(f"PriorShift: {text}", FitWarning)
+    inputs.warn(f"PriorShift: {text}", FitWarning)

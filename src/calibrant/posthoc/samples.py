@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant import frames, hints, inputs
-from calibrant.arrays import Array, IndexArray, is_tensor
+from calibrant import frames, inputs
+from calibrant.frames import Array, IndexArray, is_tensor
 from calibrant.posthoc.map import TINY, operations
 
 
@@ -137,7 +137,8 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         raise ValueError(f"probabilities must have shape (N, C), or (N,) or (N, 1) if binary, got {checked.shape}")
     binary = checked.ndim == 1 or checked.shape[1] == 1
     if binary:
-        hints.warn_of_given("probabilities", checked.ravel(), independent=False)
+        if text := inputs.doubt("probabilities", checked.ravel()):
+            inputs.warn(text)
     elif len(checked):
         inputs.distributions(checked)
     values: Any = checked

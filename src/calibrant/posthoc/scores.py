@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from calibrant import options
-from calibrant.arrays import Array
+from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import (
     Curve,
@@ -51,7 +51,7 @@ class ScoreCalibrator(Calibrator):
 
     def __init__(self, view: View, *, strict: bool = False) -> None:
         super().__init__(strict=strict)
-        options.check_choice("view", view, ("class-wise", "top-label"))
+        inputs.check_choice("view", view, ("class-wise", "top-label"))
         self.view: View = view
 
     def rows_needed(self, classes: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, IndexArray
+from calibrant.frames import Array, IndexArray
 from calibrant.posthoc.samples import Samples
 
 # Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.

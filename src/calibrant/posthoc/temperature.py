@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import is_tensor, of_tensor
+from calibrant.frames import is_tensor, of_tensor
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixture, Uniform, evaluated
 from calibrant.posthoc.samples import Samples

@@ -5,23 +5,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from calibrant import metrics
-from calibrant.metrics import (
-    AnalyticTest,
-    CalibrationLine,
-    CalibrationTest,
-    Change,
-    Decomposition,
-    Equivalence,
-    GroupCalibration,
-    Interval,
-    Judgement,
-    Score,
-    TimeCalibration,
-    notebook,
-)
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.predictions import Predictions, Task
-from calibrant.metrics.views import View
+from calibrant.metrics.change import Change, TimeCalibration
+from calibrant.metrics.decomposition import Decomposition
+from calibrant.metrics.evaluate import Score, Scores, html_table
+from calibrant.metrics.groups import GroupCalibration
+from calibrant.metrics.intervals import Equivalence, Interval
+from calibrant.metrics.line import CalibrationLine
+from calibrant.metrics.predictions import Predictions, Task, View, views
+from calibrant.metrics.tests import AnalyticTest, CalibrationTest, Judgement
 from calibrant.report.repair import FEWEST, Recalibrated, recalibrated
 from calibrant.report.statistics import (
     AverageError,
@@ -40,7 +32,6 @@ OF_TOP_LABEL = ("accuracy", "mean_confidence", "aurc")
 MOST_DRAWN, FEWEST_DRAWS = 2 * 10**7, 200
 
 
-@notebook.shown
 @dataclass(frozen=True, eq=False)
 class Finding(Judgement):
     """Everything about one view: the top label, a class, a label, or the risk of class 1.
@@ -90,7 +81,7 @@ class Repair(Recalibrated):
         judgements: Test of each view of them.
     """
 
-    scores: metrics.Scores
+    scores: Scores
     judgements: tuple[Judgement, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +99,7 @@ class Repair(Recalibrated):
 
     def _repr_html_(self) -> str:
         rows = [(f"log loss of {name}, cross-fitted", f"{loss:.4f}") for name, loss in self.tried.items()]
-        return notebook.table(f"Recalibration by {self.description}", (), rows) + self.scores._repr_html_()
+        return html_table(f"Recalibration by {self.description}", (), rows) + self.scores._repr_html_()
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +111,7 @@ class Audit:
         task: ``"confidence"``, ``"binary"``, ``"multi-class"`` or ``"multi-label"``.
         predictions: Audited predictions.
         scores: All scores; of two classes, errors are those of the risk of class 1.
-        intervals: 95 % intervals of gap, ECE, log loss (``"nll"``) and Brier score.
+        intervals: 95 % intervals of gap, ECE, log loss (``"log_loss"``) and Brier score.
         findings: Everything about each view; the top label or the risk of class 1 first.
         parts: Calibration and refinement parts of ``"log_loss"`` and ``"brier"``.
         repair: Effect of recalibration; None if nothing can be fitted, or if it was left out.
@@ -137,7 +128,7 @@ class Audit:
     name: str
     task: Task
     predictions: Predictions
-    scores: metrics.Scores
+    scores: Scores
     intervals: dict[str, Interval]
     findings: tuple[Finding, ...]
     parts: dict[str, Decomposition]
@@ -187,9 +178,7 @@ class Audit:
         after = [""] * len(self.scores.entries) if self.repair is None else list(map(str, self.repair.scores))
         rows = [(e.label, str(e), new, e.convention) for e, new in zip(self.scores, after, strict=True)]
         header = ("score", "value", "recalibrated", "convention")
-        page = notebook.table(f"{self.name}: {verdict(self)}", header, rows, right=(1, 2))
-        watched: list[Any] = [self.groups, self.over_time, self.change]
-        return page + "".join(found._repr_html_() for found in watched if found is not None)
+        return html_table(f"{self.name}: {verdict(self)}", header, rows, right=(1, 2))
 
 
 def _judged(found: Judgement) -> dict[str, Any]:
@@ -282,12 +271,12 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
     )
 
 
-def scores_of(given: Predictions, bins: int | None = None, convention: ConventionName = "paper") -> metrics.Scores:
+def scores_of(given: Predictions, bins: int | None = None, convention: ConventionName = "paper") -> Scores:
     """All scores; of two classes, those of pairs are scores of the probability of class 1."""
     scores = metrics.evaluate(given, bins=bins, convention=convention)
     if given.task != "binary":
         return scores
-    (view,) = metrics.views(given)
+    (view,) = views(given)
     risk = replace(given, confidence=view.pairs.confidence, correct=view.pairs.correct)
     of_risk = metrics.evaluate(risk, bins=bins, convention=convention)
 
@@ -295,7 +284,7 @@ def scores_of(given: Predictions, bins: int | None = None, convention: Conventio
         of_top_label = one.key in OF_TOP_LABEL or metrics.METRICS[one.key].of_classes
         return one if of_top_label else score_of_risk(other, given.names)
 
-    return metrics.Scores(scores.samples, scores.classes, tuple(map(entry, scores, of_risk)))
+    return Scores(scores.samples, scores.classes, tuple(map(entry, scores, of_risk)))
 
 
 def score_of_risk(score: Score, names: tuple[str, ...] | None) -> Score:
@@ -318,7 +307,7 @@ def _intervals(
             )
     if given.probabilities is not None:
         share = loss_share(given)
-        found["nll"] = mean_interval("nll", log_losses(given), share)
+        found["log_loss"] = mean_interval("log_loss", log_losses(given), share)
         found["brier"] = mean_interval("brier", brier_losses(given), share)
     return found
 

@@ -14,10 +14,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from calibrant.arrays import Array
-from calibrant.metrics import GroupCalibration, Interval, TimeCalibration
-from calibrant.metrics.binned import ConventionName, equal_width_bins
-from calibrant.metrics.mass import BinTable
+from calibrant.frames import Array
+from calibrant.metrics.binned import BinTable, ConventionName, equal_width_bins
+from calibrant.metrics.change import TimeCalibration
+from calibrant.metrics.groups import GroupCalibration
+from calibrant.metrics.intervals import Interval
 from calibrant.metrics.predictions import Predictions
 from calibrant.report.statistics import ERRORS, MOST_ROWS, class_rows, observations, wilson_interval
 from calibrant.report.style import (
@@ -209,7 +210,7 @@ def _axes_of(event: str | None) -> tuple[str, str]:
 
 def cumulated(predictions: Predictions) -> tuple[Array, ...]:
     """Share of samples, threshold, cumulative accuracy and confidence, and the 95 % point of chance, thinned."""
-    confidence, samples, right = predictions.groups
+    confidence, samples, right = predictions.ties
     total = predictions.total
     sums = (samples, right, samples * confidence, samples * confidence * (1 - confidence))
     share, accuracy, sure, variance = (np.concatenate(([0.0], values.cumsum() / total)) for values in sums)

@@ -15,13 +15,16 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from calibrant.files import write_whole
-from calibrant.metrics import CONVENTIONS, METRICS, Interval, Score
-from calibrant.metrics.comparison import Comparison
+from calibrant.metrics import METRICS
+from calibrant.metrics.binned import CONVENTIONS
+from calibrant.metrics.compare import Comparison
+from calibrant.metrics.evaluate import Score
+from calibrant.metrics.intervals import Interval
 from calibrant.metrics.proper import came_true, mean_confidence
-from calibrant.metrics.table import for_task
-from calibrant.metrics.verdicts import label as measure
-from calibrant.metrics.verdicts import number as measured
-from calibrant.metrics.verdicts import p_value
+from calibrant.metrics.registry import for_task
+from calibrant.metrics.registry import label as measure
+from calibrant.metrics.registry import number as measured
+from calibrant.metrics.tests import p_value
 from calibrant.report.audit import Audit
 from calibrant.report.figures import classwise_plot, cumulative_plot, groups_plot, reliability_diagram, time_plot
 from calibrant.report.formats import NO_BREAK, as_sentence, bare_p, clean, counted, percent, sentence
@@ -32,7 +35,7 @@ from calibrant.report.verdict import caveat, verdict
 # Two names, and their comparison.
 Compared = tuple[str, str, Comparison]
 # Scores of the table before and after recalibration.
-REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "nll", "brier")
+REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "log_loss", "brier")
 LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
 # Pairs of models that are named, and groups in a table; the rest are counted.
 MOST_NAMED, MOST_GROUPS = 10, 40
@@ -318,7 +321,7 @@ def _facts(audit: Audit) -> Iterator[dict[str, str]]:
     notes = {
         "gap": "points",
         "ece": f"{audit.bins or CONVENTIONS[audit.convention].bins:,} bins ({audit.convention})",
-        "nll": "",
+        "log_loss": "",
         "esd": "" if audit.task == "multi-label" else p_value(audit.test.p_value),  # its test is that of single labels
     }
     if event is None:

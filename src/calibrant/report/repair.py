@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.inputs import IGNORED
 from calibrant.metrics import InputWarning
 from calibrant.metrics.predictions import Predictions, Task
-from calibrant.metrics.views import sample_weight
 from calibrant.posthoc import (
     AutoCalibration,
     FitWarning,
@@ -53,7 +52,7 @@ def recalibrated(given: Predictions, seed: int) -> Recalibrated:
     A temperature is tried, and a mixture of methods (``auto``). The temperature is preferred unless the mixture is
     better by more than one standard error. Raises ``ValueError`` if nothing can be fitted.
     """
-    weight, share = sample_weight(given), loss_share(given)
+    weight, share = given.sample_weight, loss_share(given)
     order = np.random.default_rng(seed).permutation(given.samples)
     halves = order[: len(order) // 2], order[len(order) // 2 :]
     found: dict[str, Predictions] = {}

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, IndexArray, Marks
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import IGNORED
-from calibrant.metrics import Interval, confidence_interval
+from calibrant.metrics import confidence_interval
 from calibrant.metrics.binned import ConventionName, ece
-from calibrant.metrics.predictions import ROWS, Predictions
+from calibrant.metrics.intervals import Interval
+from calibrant.metrics.predictions import ROWS, Predictions, View, name_of
 from calibrant.metrics.proper import SMALLEST_PROBABILITY
-from calibrant.metrics.views import View, name_of, sample_weight
 
 # Two-sided 95 % of a normal distribution, in standard errors.
 ERRORS = 1.959964
@@ -164,7 +164,7 @@ def brier_losses(given: Predictions) -> Array:
 
 def loss_share(given: Predictions) -> Array:
     """Share of each sample in a mean loss, by weight: of labels, times the number of those that are known."""
-    weight = sample_weight(given)
+    weight = given.sample_weight
     share: Array = np.ones(given.samples) if weight is None else weight.copy()
     if given.task == "multi-label" and given.target is not None:
         share = share * (given.target != IGNORED).sum(1)
@@ -242,7 +242,7 @@ def class_rows(
         [('0', 1, 0.27, 1.0, 0.5), ('1', 2, -0.27, 0.5, 1.0)]
     """
     probabilities, target = predictions.of_classes("the breakdown by class")
-    weight = sample_weight(predictions)
+    weight = predictions.sample_weight
     gaps, known = _gaps(probabilities, target, np.ones(len(target)) if weight is None else weight)
     top = None
     if predictions.task != "multi-label":

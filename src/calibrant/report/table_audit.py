@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.files import naming, notices_of_start
-from calibrant.metrics import CalibrationTest, Interval, Score, Scores
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.scale import Statistics
-from calibrant.metrics.scale_inference import ClassJudgement
-from calibrant.metrics.verdicts import p_value
+from calibrant.metrics.evaluate import Score, Scores
+from calibrant.metrics.intervals import Interval
+from calibrant.metrics.scale import ClassJudgement, Statistics
+from calibrant.metrics.tests import CalibrationTest, p_value
 from calibrant.report.audit import OF_TOP_LABEL, score_of_risk
 from calibrant.report.verdict import FEW, JudgedClass, error_of_gap, few_samples, of_classes, risks_of
 
@@ -99,9 +99,9 @@ def audit_table(
         memory_limit: Memory limit of DuckDB.
         progress: Called with the share of the work that is done, from 0 to 1.
     """
-    from calibrant.metrics import scale, scale_inference
-    from calibrant.metrics.table import metrics_table
-    from calibrant.metrics.views import MOST
+    from calibrant.metrics import scale
+    from calibrant.metrics.predictions import MOST
+    from calibrant.metrics.registry import metrics_table
 
     rule = CONVENTIONS[convention]
     if (rule.closed, rule.last) != ("right", "closed"):
@@ -120,9 +120,9 @@ def audit_table(
             except MemoryError as error:  # it says what to do
                 raise ValueError(str(error)) from error
             notices = notices_of_start(path, columns)
-        test = scale_inference.calibration_test(sums, draws=draws, seed=seed)
-        gap = scale_inference.gap_interval(sums)
-        classes = scale_inference.judge_classes(sums, draws=draws, seed=seed)
+        test = scale.calibration_test(sums, draws=draws, seed=seed)
+        gap = scale.gap_interval(sums)
+        classes = scale.judge_classes(sums, draws=draws, seed=seed)
     table = metrics_table(bins, convention).items()
     entries = [Score(key, getattr(sums, key), metric.convention) for key, metric in table if hasattr(sums, key)]
     if sums.risk:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from calibrant import frames, inputs
-from calibrant.metrics import Scores, evaluate, predictions
+from calibrant.metrics import evaluate, predictions
+from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import Calibrator, save
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification, Pairs
-from calibrant.metrics.binned import ece_of
 from calibrant.metrics.streaming import StreamingECE
 from calibrant.training.held_out import EvenBatches, Labels, interleaved_split
 from calibrant.training.interleave import InterleavedLoader, interleave
@@ -245,7 +244,7 @@ class EpochScores(StreamingECE):
         if samples == 0:
             return {}
         accuracy = float(table.right.sum()) / samples
-        scores = {"loss": loss / samples, "accuracy": accuracy, "ece": ece_of(table, samples)}
+        scores = {"loss": loss / samples, "accuracy": accuracy, "ece": table.error()}
         return scores | ({"objective": objective / batches, "silent": silent / batches} if batches else {})
 
     def counted(self) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant.hints import is_distribution
+from calibrant.inputs import sum_to_one
 
 # A warning located in a framework would be silenced with the framework's own.
 PASSED_OVER = ("calibrant", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate")
@@ -100,7 +100,7 @@ def looks_like_probabilities(logits: Tensor) -> bool:
     if len(logits) < 8:
         return False
     rows = logits.detach().cpu().double()
-    return is_distribution(rows.numpy()) or is_distribution(rows.exp().numpy())
+    return sum_to_one(rows.numpy()) or sum_to_one(rows.exp().numpy())
 
 
 def looks_like_sigmoid(logits: Tensor) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrant.metrics.judgement import holm
+from calibrant.metrics.tests import holm
 from calibrant_lab.paper.tables.significance import Verdict, compare, least_p, paired_test
 
 SAMPLES = [np.random.default_rng(seed).normal(0.5, 1.0, size=size) for seed, size in enumerate([2, 3, 5, 5, 8, 11])]

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant.metrics.judgement import holm
+from calibrant.metrics.tests import holm
 
 LEVEL = 0.05
 _NOTHING = 1e-9  # smaller differences are rounding errors

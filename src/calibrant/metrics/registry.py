@@ -12,15 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibrant import options
-from calibrant.metrics import binned, classwise, corp, cumulative, jackknife, kernel, proper, risk_coverage, rows
+from calibrant import inputs
+from calibrant.metrics import binned, cumulative, decomposition, jackknife, kernel, proper, smooth
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.ici import integrated_calibration_index
+from calibrant.metrics.cumulative import RowStatistic
 from calibrant.metrics.jackknife import Jackknife
-from calibrant.metrics.passes import Kind
 from calibrant.metrics.predictions import Predictions, Task
-from calibrant.metrics.rows import RowStatistic
-from calibrant.metrics.smooth_ece import ResidualGrid, smooth_ece
 
 # A metric by its key, or a function of the user.
 Chosen = str | Callable[[Predictions], Any]
@@ -31,7 +28,7 @@ class Metric:
     """One metric: how it is computed, how it is shown, and what inference may assume about it.
 
     Attributes:
-        key: Name of its function, and its key in :class:`calibrant.metrics.Scores`.
+        key: Name of its function, and its key in :class:`calibrant.metrics.evaluate.Scores`.
         value: Function that computes the metric of predictions.
         label: Display name.
         unit: ``"%"`` for a share that is shown in percent, ``"nats"``, or nothing.
@@ -39,14 +36,13 @@ class Metric:
         meaning: One line of explanation.
         remark: Addition to the convention that depends on the predictions.
         evaluated: Whether ``evaluate`` computes it.
-        only_calibration: Whether it measures calibration and nothing else.
+        only_calibration: Whether it measures calibration and nothing else. Otherwise low and high values alike show
+            miscalibration.
         more_is_better: Whether a larger value is better.
-        parts: Sums over sorted samples that it uses: ``evaluate`` makes those of all metrics in one pass.
         rows: Computes it from many rows of residuals at once, for predictions that differ in nothing else.
         jackknife: Computes it with all leave-one-out values, if it is a U-statistic.
         minimum: Fewest samples that it needs.
         signed: Whether its errors have a sign. Comparisons use the absolute value only.
-        two_sided: Whether both low and high values show miscalibration.
         of_classes: Whether it uses all classes if they are known, not only the predicted one.
         vanishes: Whether its population value is 0 for a calibrated model, and positive for any other.
         span: Smallest and largest possible population value.
@@ -62,12 +58,10 @@ class Metric:
     evaluated: bool = True
     only_calibration: bool = True
     more_is_better: bool = False
-    parts: tuple[Kind, ...] = ()
     rows: Callable[[Predictions], RowStatistic] | None = None
     jackknife: Callable[[Predictions], Jackknife] | None = None
     minimum: int = 1
     signed: bool = False
-    two_sided: bool = False
     of_classes: bool = False
     vanishes: bool = True
     span: tuple[float, float] = (0.0, 1.0)
@@ -88,7 +82,7 @@ def find_metric(metric: Chosen, bins: int | None = None, convention: ConventionN
     """Look up a metric by its key or its function, or wrap a function of the user."""
     table = metrics_table(bins, convention)
     if isinstance(metric, str):
-        options.check_choice("metric", metric, tuple(table))
+        inputs.check_choice("metric", metric, tuple(table))
         return table[metric]
     if not callable(metric):
         raise TypeError(f"metric must be a name or a function of Predictions, got {type(metric).__name__}")
@@ -105,7 +99,7 @@ OF_LABELS = {
     "accuracy": ("accuracy", "of all labels, at 0.5"),
     "mean_confidence": ("mean probability", "of all labels"),
     "gap": ("gap", "probability - share of positives"),
-    "nll": ("NLL", "nats, mean over labels"),
+    "log_loss": ("NLL", "nats, mean over labels"),
     "brier": ("Brier", "mean over labels"),
     "classwise_ece": ("label-wise ECE", "mean of labels, bins as ECE"),
     "brier_top": ("Brier, all labels", "mean squared residual"),
@@ -127,6 +121,16 @@ def described(key: str) -> Metric:
     return METRICS.get(key) or Metric(key, lambda _: math.nan, key)
 
 
+def label(metric: str) -> str:
+    """Display name of a metric."""
+    return described(metric).label.strip()
+
+
+def number(metric: str, value: float) -> str:
+    """Format a value of a metric."""
+    return described(metric).shown(value)
+
+
 def metrics_table(bins: int | None = None, convention: ConventionName = "paper") -> dict[str, Metric]:
     """Every metric, in the order shown.
 
@@ -138,37 +142,36 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
     return {entry.key: entry for entry in entries}
 
 
+MIXED: dict[str, Any] = {"only_calibration": False, "vanishes": False}
+
+
 def _of_answers() -> Iterator[Metric]:
     def positives(given: Predictions) -> str:
         return f" ({100 * proper.came_true(given):.2f} %)" if given.task == "multi-label" else ""
 
     yield Metric(
         "accuracy", proper.accuracy, "accuracy", "%", "top label", "Share of predictions that are right.",
-        jackknife=jackknife.accuracy_jackknife, only_calibration=False, more_is_better=True, two_sided=True,
-        vanishes=False,
+        jackknife=jackknife.accuracy_jackknife, more_is_better=True, **MIXED,
     )  # fmt: skip
     yield Metric(
         "mean_confidence", proper.mean_confidence, "mean confidence", "%", "top label",
-        "Mean probability of the predicted class.", only_calibration=False, two_sided=True, vanishes=False,
+        "Mean probability of the predicted class.", **MIXED,
     )  # fmt: skip
     yield Metric(
         "gap", proper.gap, "gap", "%", "confidence - accuracy",
         "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
-        rows=lambda given: rows.gap_rows(given.groups), jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
+        rows=lambda given: proper.gap_rows(given.ties), jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
         span=(-1.0, 1.0), remark=positives,
     )  # fmt: skip
 
 
 def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
-    rule, count = binned.rule_of(convention, bins)
-    guo, mass = binned.CONVENTIONS["guo"], binned.MASS_BINS if bins is None else bins
+    rule, count = binned.convention_of(convention, bins)
+    mass = binned.MASS_BINS if bins is None else bins
+    swept = lru_cache(1)(binned.swept_bins)  # ECE-sweep and its remark share them
 
-    # ECE and MCE of the same predictions share their bins, and ECE-sweep does with its remark.
-    @lru_cache(1)
     def widths(given: Predictions) -> binned.BinTable:
         return binned.equal_width_bins(given, bins=bins, convention=convention)
-
-    swept = lru_cache(1)(binned.swept_bins)
 
     def worst(given: Predictions) -> str:
         samples = float(widths(given).samples[np.abs(widths(given).gaps).argmax()])
@@ -180,29 +183,22 @@ def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
         return f", {number} bin{'s'[: number != 1]} chosen"
 
     yield Metric(
-        "ece", lambda given: binned.ece_of(widths(given), given.total), "ECE", "%",
-        f"{convention}: {rule.describe(count)}",
+        "ece", lambda given: widths(given).error(), "ECE", "%", f"{convention}: {rule.describe(count)}",
         "Distance between confidence and accuracy in bins of confidence, averaged over samples. It depends on the "
         "bins: compare values of one convention only.",
-        rows=lambda given: rows.ece_rows(given, bins, convention), parts=(binned.EqualWidth(convention, bins),),
-    )  # fmt: skip
-    yield Metric(
-        "ece_guo", binned.ece_guo, "ECE, guo", "%", f"guo: {guo.describe(guo.bins)}",
-        "ECE with the 15 bins that most papers since Guo et al. (2017) use.",
-        rows=lambda given: rows.ece_rows(given, None, "guo"), parts=(binned.EqualWidth("guo", None),),
+        rows=lambda given: binned.ece_rows(given, bins, convention),
     )  # fmt: skip
     yield Metric(
         "equal_mass_ece", lambda given: binned.equal_mass_ece(given, bins=mass), "equal-mass ECE", "%",
         f"{mass} bins, ties together", "ECE with bins that hold equally many samples.",
     )  # fmt: skip
     yield Metric(
-        "ece_sweep", lambda given: binned.ece_of(swept(given), given.total), "ECE-sweep", "%", "equal mass",
+        "ece_sweep", lambda given: swept(given).error(), "ECE-sweep", "%", "equal mass",
         "Equal-mass ECE with the most bins for which accuracy still rises from bin to bin.", remark=number_swept,
     )  # fmt: skip
     yield Metric(
-        "smooth_ece", smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
+        "smooth_ece", smooth.smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
         "ECE without bins: gaps are averaged by a kernel that is as wide as the value itself.",
-        parts=(ResidualGrid,),
     )  # fmt: skip
     yield Metric(
         "debiased_l2", lambda given: binned.debiased_l2(given, bins=mass), "debiased L2", "%",
@@ -213,7 +209,7 @@ def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
         "Largest gap of any bin, often that of a bin with few samples.", remark=worst,
     )  # fmt: skip
     yield Metric(
-        "classwise_ece", lambda given: classwise.classwise_ece(given, bins=bins, convention=convention),
+        "classwise_ece", lambda given: binned.classwise_ece(given, bins=bins, convention=convention),
         "class-wise ECE", "%", "mean of classes, bins as ECE",
         "ECE of the probability of one class on all samples, averaged over the classes.", of_classes=True,
     )  # fmt: skip
@@ -223,15 +219,15 @@ def _of_curves() -> Iterator[Metric]:
     yield Metric(
         "ks_error", cumulative.ks_error, "KS error", "%", "cumulative, ties grouped",
         "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
-        rows=lambda given: rows.ks_rows(given.groups), parts=(cumulative.CumulativeSums,),
+        rows=lambda given: cumulative.ks_rows(given.ties),
     )  # fmt: skip
     yield Metric(
         "esd", cumulative.esd, "ESD", "", "unbiased, may be below 0",
         "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
-        rows=lambda given: rows.esd_rows(given.groups), jackknife=jackknife.esd_jackknife, minimum=3,
+        rows=lambda given: cumulative.esd_rows(given.ties), jackknife=jackknife.esd_jackknife, minimum=3,
     )  # fmt: skip
     yield Metric(
-        "integrated_calibration_index", integrated_calibration_index, "ICI", "%", "kernel curve, Scott's width",
+        "integrated_calibration_index", smooth.integrated_calibration_index, "ICI", "%", "kernel curve, Scott's width",
         "Mean distance between stated probabilities and a smooth calibration curve.", evaluated=False,
     )  # fmt: skip
 
@@ -241,8 +237,7 @@ def _of_kernels() -> Iterator[Metric]:
         "mmce_unbiased", kernel.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
         "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, averaged. "
         "Unbiased, so chance can take it below 0.",
-        rows=lambda given: rows.mmce_rows(given.groups), jackknife=jackknife.mmce_jackknife, minimum=2,
-        parts=(kernel.Laplace(),),
+        rows=lambda given: kernel.mmce_rows(given.ties), jackknife=jackknife.mmce_jackknife, minimum=2,
     )  # fmt: skip
     yield Metric(
         "skce", kernel.skce, "SKCE", "", "unbiased, kernel of width 1",
@@ -253,8 +248,7 @@ def _of_kernels() -> Iterator[Metric]:
 
 
 def _proper() -> Iterator[Metric]:
-    mixed: dict[str, Any] = {"only_calibration": False, "two_sided": True, "vanishes": False}
-    parts = lru_cache(1)(corp.corp_decomposition)
+    parts = lru_cache(1)(decomposition.brier_decomposition)
 
     def floor(given: Predictions) -> str:
         if given.logits is not None or given.probabilities is None:
@@ -262,39 +256,37 @@ def _proper() -> Iterator[Metric]:
         return f"; p = 0 counts as {proper.SMALLEST_PROBABILITY:.1e}"
 
     yield Metric(
-        "nll", proper.nll, "NLL", "nats", "nats",
+        "log_loss", proper.log_loss, "NLL", "nats", "nats",
         "Mean negative logarithm of the probability of the true class: accuracy and calibration in one number.",
-        remark=floor, of_classes=True, span=(0.0, math.inf), **mixed,
+        remark=floor, of_classes=True, span=(0.0, math.inf), **MIXED,
     )  # fmt: skip
     yield Metric(
         "brier", proper.brier, "Brier", "", "sum over classes",
         "Squared distance between probabilities and the truth, summed over classes: accuracy and calibration in one "
         "number.",
-        of_classes=True, span=(0.0, 2.0), **mixed,
+        of_classes=True, span=(0.0, 2.0), **MIXED,
     )  # fmt: skip
     yield Metric(
         "brier_top", proper.brier_top, "Brier, top label", "", "mean squared residual",
         "Squared distance between confidence and being right: MCB\xa0\N{MINUS SIGN}\xa0DSC\xa0+\xa0UNC.",
-        remark=lambda _: " = MCB - DSC + UNC", **mixed,
+        remark=lambda _: " = MCB - DSC + UNC", **MIXED,
     )  # fmt: skip
     yield Metric(
         "brier_miscalibration", lambda given: parts(given).miscalibration, "  MCB", "", "miscalibration, isotonic",
         "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
-        parts=(corp.IsotonicPools,),
     )  # fmt: skip
     yield Metric(
         "brier_discrimination", lambda given: parts(given).discrimination, "  DSC", "", "discrimination",
-        "Discrimination: how well confidence separates right from wrong. More is better.", more_is_better=True, **mixed,
+        "Discrimination: how well confidence separates right from wrong. More is better.", more_is_better=True, **MIXED,
     )  # fmt: skip
     yield Metric(
         "brier_uncertainty", lambda given: parts(given).uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
-        "Uncertainty: the Brier score of a confidence that always equals the accuracy.", **mixed,
+        "Uncertainty: the Brier score of a confidence that always equals the accuracy.", **MIXED,
     )  # fmt: skip
     yield Metric(
-        "aurc", risk_coverage.aurc, "AURC", "", "risk-coverage, ties averaged",
+        "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",
         "Area under the risk-coverage curve: the share of errors among the most confident samples, averaged over how "
-        "many of them are kept.",
-        parts=(risk_coverage.RiskCoverage,), **mixed,
+        "many of them are kept.", **MIXED,
     )  # fmt: skip
 
 

@@ -1,29 +1,73 @@
 """The comparison of two models on the same samples."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.arrays import Array
+from calibrant.frames import Array
 from calibrant.metrics import jackknife
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.draws import (
+from calibrant.metrics.intervals import described_interval
+from calibrant.metrics.jackknife import Difference, normal_difference
+from calibrant.metrics.predictions import Predictions, predictions
+from calibrant.metrics.registry import Chosen, described, label, number
+from calibrant.metrics.resampling import (
+    Progress,
     asked_metric,
     bootstrap,
     check_level,
     draw_null,
     finite_value,
-    observations,
-    part_of,
+    part_of_progress,
     single,
 )
-from calibrant.metrics.jackknife import Difference, normal_difference
-from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.resampling import Progress
-from calibrant.metrics.table import Chosen
-from calibrant.metrics.verdicts import Comparison, label
+from calibrant.metrics.tests import p_value
 
-__all__ = ["Comparison", "compare"]
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models on the same samples.
+
+    Attributes:
+        metric: Name of the metric.
+        a: Its value for the first model.
+        b: Its value for the second.
+        difference: ``a - b``: above 0, the second is better; for accuracy, the first.
+        low: Lower end of the confidence interval of the difference.
+        high: Its upper end.
+        p_value: Two-sided p-value of the hypothesis that the two do not differ.
+        level: Confidence level of the interval.
+        method: ``"jackknife"`` or ``"bootstrap"``.
+
+    Example:
+        >>> print(Comparison("ece", 0.05, 0.02, 0.03, 0.02, 0.04, 0.0001, 0.95, "bootstrap"))
+        ECE 5.00 % (a), 2.00 % (b): b is better calibrated, p < 0.001 (95 % interval of a - b 2.00 % to 4.00 %)
+    """
+
+    metric: str
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    level: float
+    method: str
+
+    @property
+    def better(self) -> str | None:
+        """``"a"`` or ``"b"`` if one is better by this metric at this level, None if the data cannot tell."""
+        if self.p_value > 1 - self.level:
+            return None
+        return "b" if (self.difference > 0) != described(self.metric).more_is_better else "a"
+
+    def __str__(self) -> str:
+        found = f"{label(self.metric)} {number(self.metric, self.a)} (a), {number(self.metric, self.b)} (b)"
+        better = "better calibrated" if described(self.metric).only_calibration else "better"
+        verdict = f"{self.better} is {better}" if self.better else "the data cannot tell which is better"
+        interval = described_interval(self.metric, self.low, self.high, self.level, "of a - b ")
+        return f"{found}: {verdict}, {p_value(self.p_value)} ({interval})"
 
 
 def compare(
@@ -75,7 +119,7 @@ def compare(
     check_level(level)
     _check_pair(a, b)
     name = f"a comparison of {label(measure.key)}"
-    a, b = (observations(single(model), minimum=measure.minimum + 1, name=name) for model in (a, b))
+    a, b = (single(predictions(model, minimum=measure.minimum + 1, name=name)) for model in (a, b))
     if measure.jackknife is not None:
         of_a, of_b = measure.jackknife(a), measure.jackknife(b)
         first, second = (abs(of.value) if measure.signed else of.value for of in (of_a, of_b))
@@ -84,11 +128,11 @@ def compare(
     else:
         first, second = finite_value(a, measure), finite_value(b, measure)
         parts = 3 if measure.vanishes else 1
-        drawn_a, drawn_b = bootstrap((a, b), measure, draws, seed, part_of(progress, 0, parts))
+        drawn_a, drawn_b = bootstrap((a, b), measure, draws, seed, part_of_progress(progress, 0, parts))
         bias = float(drawn_a.mean() - drawn_b.mean()) - (first - second)
         if measure.vanishes:
-            _, null_a = draw_null(a, measure, draws, seed, part_of(progress, 1, parts))
-            _, null_b = draw_null(b, measure, draws, seed, part_of(progress, 2, parts))
+            _, null_a = draw_null(a, measure, draws, seed, part_of_progress(progress, 1, parts))
+            _, null_b = draw_null(b, measure, draws, seed, part_of_progress(progress, 2, parts))
             bias = float(null_a.mean() - null_b.mean())
         found, method = _bootstrap_difference(first - second, drawn_a - drawn_b, bias, level), "bootstrap"
     return Comparison(measure.key, first, second, first - second, found.low, found.high, found.p_value, level, method)

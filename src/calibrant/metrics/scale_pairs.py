@@ -1,45 +1,82 @@
-"""Columns of a source of predictions, and SQL that makes pairs of confidence and correctness from them."""
+"""Columns and labels of a source beyond memory, as SQL that makes pairs of confidence and correctness."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from calibrant.inputs import TOLERANCE
-from calibrant.metrics.columns import Columns
+from calibrant.metrics.columns import RIGHT, Columns
 from calibrant.metrics.layouts import Layout, find_layout, name_of_values
 from calibrant.metrics.rounding import EXACT, explained_by_rounding
-from calibrant.metrics.scale_labels import LOOKED_AT, Rows, agreement, class_indices, correctness
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
-from calibrant.metrics.two_classes import NOT_TWO
-from calibrant.tables import Column
+from calibrant.metrics.two_classes import NOT_TWO, called, in_order, with_positive
+from calibrant.tables import Column, text
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
 
+# Rows that are looked at to see what labels and probabilities mean.
+LOOKED_AT = 1000
+# Labels that an error may name.
+MOST_LISTED = 6
+
+
+class Query(Protocol):
+    """Runs a statement; ``end`` is the share of all work that is done after it."""
+
+    def __call__(self, text: str, end: float = ..., /) -> Sequence[Sequence[Any]]:
+        """Return the rows."""
+
+
+class ScoreColumns(NamedTuple):
+    """Columns of scores: one of lists, one plain (the score of class 1), or one for each class.
+
+    Attributes:
+        columns: The columns.
+        classes: Number of scores per row; 1 means binary.
+        name: Name of the scores in error messages.
+        logits: Whether the scores are logits.
+        divisor: 100 if they are percentages.
+    """
+
+    columns: Sequence[Column]
+    classes: int
+    name: str
+    logits: bool
+    divisor: int
+
+
+class Labels(NamedTuple):
+    """Expression of class indices, names of the classes if known, and what was assumed."""
+
+    expression: str
+    names: tuple[str, ...] | None = None
+    notices: tuple[str, ...] = ()
+
 
 def find_pairs(
-    dialect: Dialect, rows: Rows, table: str, found: Sequence[Column], columns: Columns, where: str, *, risk: bool
+    dialect: Dialect, query: Query, table: str, found: Sequence[Column], columns: Columns, where: str, *, risk: bool
 ) -> Pairs:
     """Find the predictions of the source, in the layout that `Columns` describes.
 
     With ``risk``, pairs of two classes are the probability of class 1 and whether it came.
     """
     try:
-        return _find_pairs(dialect, rows, table, {column.name: column for column in found}, columns, risk=risk)
+        return _find_pairs(dialect, query, table, {column.name: column for column in found}, columns, risk=risk)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
 
 def _find_pairs(
-    dialect: Dialect, rows: Rows, table: str, by_name: dict[str, Column], columns: Columns, *, risk: bool
+    dialect: Dialect, query: Query, table: str, by_name: dict[str, Column], columns: Columns, *, risk: bool
 ) -> Pairs:
     layout = _layout(by_name, columns)
     label = by_name[layout.labels[0]]
     notices = layout.notices
     if columns.ignore_index is not None and label.number is not None:
         ignored = f"{dialect.name(label.name)} = {columns.ignore_index}"
-        [(left_out, total)] = rows(f"SELECT sum(CASE WHEN {ignored} THEN 1 ELSE 0 END), count(*) FROM {table}")
+        [(left_out, total)] = query(f"SELECT sum(CASE WHEN {ignored} THEN 1 ELSE 0 END), count(*) FROM {table}")
         if left_out:
             notices += (f"{left_out:,} of {total:,} rows with the label {columns.ignore_index} are left out",)
         table = f"(SELECT * FROM {table} WHERE {dialect.name(label.name)} <> {columns.ignore_index}) AS kept"
@@ -56,7 +93,7 @@ def _find_pairs(
     name = columns.of(layout.kind)[0]
     if scores[0].is_list:
         quoted = dialect.name(scores[0].name)
-        first = rows(f"SELECT {dialect.length.format(quoted)} FROM {table} WHERE {quoted} IS NOT NULL LIMIT 1")
+        first = query(f"SELECT {dialect.length.format(quoted)} FROM {table} WHERE {quoted} IS NOT NULL LIMIT 1")
         classes = first[0][0] if first else 1
         if classes == 0:
             raise ValueError(f"column {name} holds empty lists: write a number for each class")
@@ -65,9 +102,9 @@ def _find_pairs(
     if not label.is_text:
         _numbers(label, also_boolean=True)
     column = scores[0].name if classes == 1 else None
-    labels = class_indices(dialect, rows, table, label, names, count, column=column, positive=columns.positive)
-    values = Scores(scores, classes, name, layout.kind == "logits", divisor)
-    made = _pairs_of_scores(dialect, rows, table, values, label.name, labels.expression, risk=risk and classes <= 2)
+    labels = class_indices(dialect, query, table, label, names, count, column=column, positive=columns.positive)
+    values = ScoreColumns(scores, classes, name, layout.kind == "logits", divisor)
+    made = _pairs_of_scores(dialect, query, table, values, label.name, labels.expression, risk=risk and classes <= 2)
     assumed = name_of_values(layout, columns) if names is None else ""
     notices += labels.notices
     return replace(made, classes=count, names=labels.names, label=label.name, assumed=assumed, notices=notices)
@@ -104,24 +141,6 @@ def _numbers(column: Column, *, also_boolean: bool = False) -> Column:
     return column
 
 
-class Scores(NamedTuple):
-    """Columns of scores: one of lists, one plain (the score of class 1), or one for each class.
-
-    Attributes:
-        columns: The columns.
-        classes: Number of scores per row; 1 means binary.
-        name: Name of the scores in error messages.
-        logits: Whether the scores are logits.
-        divisor: 100 if they are percentages.
-    """
-
-    columns: Sequence[Column]
-    classes: int
-    name: str
-    logits: bool
-    divisor: int
-
-
 def _pairs_of_confidence(
     dialect: Dialect, table: str, confidence: Column, label: str, right: str, divisor: int
 ) -> Pairs:
@@ -140,13 +159,13 @@ def _pairs_of_confidence(
 
 
 def _pairs_of_scores(
-    dialect: Dialect, rows: Rows, table: str, scores: Scores, label: str, target: str, *, risk: bool
+    dialect: Dialect, query: Query, table: str, scores: ScoreColumns, label: str, target: str, *, risk: bool
 ) -> Pairs:
     """Pairs of the predicted class, or of class 1 of two, from probabilities or logits.
 
     Args:
         dialect: SQL dialect of the engine.
-        rows: Runs a statement.
+        query: Runs a statement.
         table: Table to select from.
         scores: Columns of scores.
         label: Name of the labels, for errors.
@@ -170,7 +189,7 @@ def _pairs_of_scores(
         total = dialect.total.format("s")
         whole = "1e0" if logits or classes == 1 else f"CASE WHEN abs({total} - 1) > {EXACT} THEN {total} ELSE 1e0 END"
         sources = f"scores AS (SELECT {listed} AS s, {marks} FROM {table})"
-        first = rows(f"WITH {sources} SELECT s FROM scores LIMIT {LOOKED_AT}") if not logits and classes > 1 else ()
+        first = query(f"WITH {sources} SELECT s FROM scores LIMIT {LOOKED_AT}") if not logits and classes > 1 else ()
         sources += f", tops AS (SELECT s, t, {top} AS top, {bottom} AS bottom, {whole} AS whole FROM scores)"
         length, filled = dialect.length.format("s"), dialect.not_null.format("s")
         checks += [
@@ -262,3 +281,104 @@ def _of_logits(dialect: Dialect, kind: str, classes: int, name: str) -> tuple[st
     terms = dialect.ascending.format("s") if kind == "DOUBLE" else "s"
     total = dialect.total.format(dialect.shifted_powers.format(terms, "CAST(top AS DOUBLE)"))
     return f"CAST(1 / {total} AS {kind})", f"{dialect.position.format('s', 'top')} - 1", checks
+
+
+def class_indices(
+    dialect: Dialect,
+    query: Query,
+    table: str,
+    label: Column,
+    names: tuple[str, ...] | None,
+    count: int,
+    *,
+    column: str | None = None,
+    positive: str | None = None,
+) -> Labels:
+    """Class indices of labels: numbers, or names in the order given or in that of the alphabet, as in memory.
+
+    Args:
+        dialect: SQL dialect of the engine.
+        query: Runs a statement.
+        table: Table to select from.
+        label: Column of the labels.
+        names: Names of the classes, if known.
+        count: Number of classes.
+        column: Column of the values of one class of two, if there is one.
+        positive: Class that it is for, if given.
+
+    Raises:
+        ValueError: If the order of the classes is unknown.
+    """
+    expression = f"trim({dialect.name(label.name)})" if label.is_text else marks(dialect, label)
+    if positive is not None:
+        distinct = f"SELECT DISTINCT {expression} AS t FROM {table} WHERE {expression} IS NOT NULL LIMIT {MOST_LISTED}"
+        found = [called(bool(each) if label.is_boolean else each) for (each,) in query(distinct)]
+        names = with_positive(label.name, positive, names, found, count)
+        if not label.is_text:
+            other, one = (float(name == "True") if label.is_boolean else float(name) for name in names)
+            return Labels(f"CASE {expression} WHEN {other!r} THEN 0e0 WHEN {one!r} THEN 1e0 END", names)
+    if label.is_text:
+        return _of_text(dialect, query, table, label, names, count, column)
+    if names is not None and all(name.isdecimal() for name in names):
+        listed = dialect.make_list.format(", ".join(f"{name}e0" for name in names))
+        return Labels(f"CAST({dialect.position.format(listed, expression)} - 1 AS DOUBLE)", names)
+    some = query(f"SELECT DISTINCT t FROM (SELECT {expression} AS t FROM {table} LIMIT {LOOKED_AT}) AS looked_at")
+    if count == 2 and {-1.0, 1.0} == {each for (each,) in some}:
+        told = f"read {label.name} -1 and 1 as classes 0 and 1"
+        return Labels(f"CASE {expression} WHEN -1 THEN 0e0 WHEN 1 THEN 1e0 END", names, (told,))
+    return Labels(expression, names)
+
+
+def _of_text(
+    dialect: Dialect,
+    query: Query,
+    table: str,
+    label: Column,
+    names: tuple[str, ...] | None,
+    count: int,
+    column: str | None,
+) -> Labels:
+    cell = f"trim({dialect.name(label.name)})"
+    notices: tuple[str, ...] = ()
+    if names is None:
+        distinct = f"SELECT DISTINCT {cell} FROM {table} WHERE {cell} IS NOT NULL LIMIT {count + 1}"
+        found = sorted(str(each) for (each,) in query(distinct))
+        if found and all(_is_whole(each) for each in found):
+            return Labels(f"CAST({cell} AS DOUBLE)")
+        if len(found) != count:
+            raise ValueError(
+                f"column {label.name!r} has {'more than ' * (len(found) > count)}{min(len(found), count)} names of "
+                f"classes, but there are {count} classes: give their order with --classes FILE"
+            )
+        names, notice = in_order(found, column)
+        notices = (notice,)
+    listed = dialect.make_list.format(", ".join(map(text, names)))
+    # A label that is no class has place 0 in Spark and none in DuckDB: both fail the check of the target.
+    return Labels(f"CAST({dialect.position.format(listed, cell)} - 1 AS DOUBLE)", names, notices)
+
+
+def _is_whole(cell: str) -> bool:
+    return cell.removeprefix("-").removesuffix(".0").isdecimal()
+
+
+def correctness(dialect: Dialect, column: Column) -> str:
+    """Right and wrong as 1 and 0, also in words."""
+    if not column.is_text:
+        return marks(dialect, column)
+    cell = f"lower(trim({dialect.name(column.name)}))"
+    words = {"true": "1", "false": "0", "1": "1", "0": "0", "1.0": "1", "0.0": "0"} | RIGHT
+    right, wrong = (", ".join(text(word) for word, mark in words.items() if mark == each) for each in ("1", "0"))
+    return f"CASE WHEN {cell} IN ({right}) THEN 1e0 WHEN {cell} IN ({wrong}) THEN 0e0 END"
+
+
+def agreement(dialect: Dialect, prediction: str, target: str) -> str:
+    """Where the predicted class is the true one."""
+    one, other = (f"lower(trim(CAST({dialect.name(name)} AS {dialect.text_type})))" for name in (prediction, target))
+    return f"CASE WHEN {one} = {other} THEN 1e0 WHEN {one} <> {other} THEN 0e0 END"
+
+
+def marks(dialect: Dialect, column: Column) -> str:
+    """A column of labels or of right and wrong, as DOUBLE."""
+    name = dialect.name(column.name)
+    # DuckDB passes a cast on to its CSV reader, which then takes "True" for an invalid number.
+    return f"CASE WHEN {name} THEN 1e0 WHEN NOT {name} THEN 0e0 END" if column.is_boolean else f"CAST({name} AS DOUBLE)"

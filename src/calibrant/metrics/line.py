@@ -1,22 +1,22 @@
 """Calibration slope and intercept of risks: Cox's logistic line."""
 
 import math
+from statistics import NormalDist
 from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from calibrant.arrays import Array
-from calibrant.metrics import notebook
-from calibrant.metrics.predictions import Given, Predictions, Values, predictions
-from calibrant.metrics.verdicts import p_value
+from calibrant.frames import Array
+from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.tests import p_value
 
 # Probabilities nearer to 0 and 1 count as this: near 1, float32 knows no smaller distance.
 NEAREST = 1e-7
-STEPS = 100
-ERRORS = 1.959964
+NEWTON_STEPS = 100
+# Gains in log-likelihood by sample: below the first, Newton's full steps converge; below the second, they have.
+SMALL_GAIN, NO_GAIN = 1e-13, 1e-27
 
 
-@notebook.shown
 class CalibrationLine(NamedTuple):
     """The line that predicts the log-odds of the event from those of the stated probability.
 
@@ -48,16 +48,14 @@ class CalibrationLine(NamedTuple):
         )
 
 
-def calibration_line(
-    confidence: Values | Predictions | None = None, correct: Values | None = None, **given: Unpack[Given]
-) -> CalibrationLine:
+def calibration_line(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> CalibrationLine:
     r"""Calibration slope and intercept, by logistic regression.
 
     .. math:: \operatorname{logit} P(c = 1) = a + b \operatorname{logit} z
 
     Calibrated probabilities have a = 0 and b = 1; the joint test compares twice the gain in log-likelihood with
     :math:`\chi^2_2`. Intervals are Wald's, from the information matrix. Probabilities within 1e-7 of 0 and 1 count as
-    1e-7 from them. With sample weights, intervals and test use the sandwich variance: a row is one observation.
+    1e-7 from them.
 
     Args:
         confidence: Probability of the event, ``(N,)``.
@@ -79,78 +77,67 @@ def calibration_line(
     """
     data = predictions(confidence, correct, name="the calibration line", **given)
     line, covariance = line_and_covariance(data)
-    logit, event, weight = _columns(data)
-    large, _ = _fitted(np.ones((1, len(logit))), logit, event, weight)
-    if data.weight is None:
-        ratio = 2 * (_likelihood(line[0] + line[1] * logit, event) - _likelihood(logit, event))
-    else:
-        distance = line - (0.0, 1.0)
-        ratio = float(distance @ np.linalg.solve(covariance, distance))
-    reach = ERRORS * np.sqrt(np.diag(covariance))
+    logit, samples, right = _columns(data)
+    large, _ = _fitted(np.ones((1, len(logit))), logit, samples, right)
+    ratio = 2 * (_likelihood(line[0] + line[1] * logit, samples, right) - _likelihood(logit, samples, right))
+    reach = NormalDist().inv_cdf(0.975) * np.sqrt(np.diag(covariance))
     p_of_ratio = math.exp(-max(ratio, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
     (a, b), (a_low, b_low), (a_high, b_high) = line.tolist(), (line - reach).tolist(), (line + reach).tolist()
     return CalibrationLine(a, a_low, a_high, b, b_low, b_high, float(large[0]), p_of_ratio)
 
 
 def line_and_covariance(data: Predictions) -> tuple[Array, Array]:
-    """Intercept and slope, and their covariance; with weights, the sandwich estimate: a row is one observation.
+    """Intercept and slope, and their covariance, the inverse of the information matrix.
 
     Raises:
         ValueError: If there is no finite line.
     """
-    logit, event, weight = _columns(data)
-    counted = weight > 0
-    if np.ptp(event[counted]) == 0:
+    logit, samples, right = _columns(data)
+    if not 0 < right.sum() < samples.sum():
         raise ValueError("the calibration line needs samples with and without the event: use more samples")
-    if np.ptp(logit[counted]) == 0:
+    if np.ptp(logit) == 0:
         raise ValueError("the calibration line needs different probabilities: all are equal")
-    without, with_event = logit[counted & (event == 0)], logit[counted & (event == 1)]
-    if without.max() <= with_event.min() or with_event.max() <= without.min():
+    without, with_event = logit[right < samples], logit[right > 0]
+    if without[-1] <= with_event[0] or with_event[-1] <= without[0]:
         raise ValueError(
             "there is no finite calibration line, as the probabilities separate samples with the event from those "
             "without: use more samples"
         )
-    design = np.stack((np.ones_like(logit), logit))
-    line, inverse = _fitted(design, np.zeros_like(logit), event, weight)
-    if data.weight is None:
-        return line, inverse
-    scores = weight * (event - 1 / (1 + np.exp(-(line @ design)))) * design
-    return line, inverse @ (scores @ scores.T) @ inverse
+    return _fitted(np.stack((np.ones_like(logit), logit)), np.zeros_like(logit), samples, right)
 
 
 def _columns(data: Predictions) -> tuple[Array, Array, Array]:
-    """Log-odds of the stated probabilities, events, and weights."""
-    p = np.clip(data.confidence.astype(np.float64), NEAREST, 1 - NEAREST)
-    weight = np.ones(len(data)) if data.weight is None else data.weight
-    return np.log(p) - np.log1p(-p), data.correct.astype(np.float64), weight
+    """Log-odds of the stated probabilities, ascending; and numbers of samples and of events."""
+    z, samples, right = data.ties
+    p = np.clip(z, NEAREST, 1 - NEAREST)
+    return np.log(p) - np.log1p(-p), samples, right
 
 
-def _likelihood(logit: Array, event: Array) -> float:
-    return float((event * logit - np.logaddexp(0, logit)).sum())
+def _likelihood(logit: Array, samples: Array, right: Array) -> float:
+    return float((right * logit - samples * np.logaddexp(0, logit)).sum())
 
 
-def _fitted(design: Array, offset: Array, event: Array, weight: Array) -> tuple[Array, Array]:
+def _fitted(design: Array, offset: Array, samples: Array, right: Array) -> tuple[Array, Array]:
     """Coefficients of a logistic regression and the inverse of its information, by Newton's method."""
     found: Array = np.zeros(len(design))
     if len(design) == 2:
         found[1] = 1.0  # the identity, where a calibrated model has its optimum
-    value = _weighted(found @ design + offset, event, weight)
-    for _ in range(STEPS):
+    value = _likelihood(found @ design + offset, samples, right)
+    for _ in range(NEWTON_STEPS):
         fitted = 1 / (1 + np.exp(-np.clip(found @ design + offset, -700, 700)))
-        gradient = design @ (weight * (event - fitted))
-        information = (design * (weight * fitted * (1 - fitted))) @ design.T
+        gradient = design @ (right - samples * fitted)
+        information = (design * (samples * fitted * (1 - fitted))) @ design.T
         try:
             step = np.linalg.solve(information, gradient)
         except np.linalg.LinAlgError:
             break
-        if float(gradient @ step) < 1e-12 * weight.sum():
+        gain, size = float(gradient @ step) / samples.sum(), 1.0
+        if gain < NO_GAIN:
             return found, np.linalg.inv(information)
-        size = 1.0
-        while (new := _weighted((found + size * step) @ design + offset, event, weight)) < value and size > 1e-6:
+        if gain < SMALL_GAIN:
+            found = found + step
+            continue
+        while (new := _likelihood((found + size * step) @ design + offset, samples, right)) < value and size > 1e-6:
             size /= 2
         found, value = found + size * step, new
     raise ValueError("the calibration line did not converge: the probabilities nearly separate the outcomes")
-
-
-def _weighted(logit: Array, event: Array, weight: Array) -> float:
-    return float((weight * (event * logit - np.logaddexp(0, logit))).sum())

@@ -1,0 +1,167 @@
+"""Sorted pairs: confidence and correctness in one sortable integer, and the groups of tied samples.
+
+A confidence in [0, 1] is a non-negative float, and the bits of those sort like the numbers. Shifted left by
+one they leave a bit for the correctness, so that sorting N pairs costs as much as sorting N numbers: there is
+no permutation to store, and a sample takes 4 bytes. Samples of equal confidence are then one group, of which a
+metric only needs the confidence, the number of samples and the number of right ones; weights are numbers of samples.
+
+The sums that metrics need are added up block by block, in ascending order of confidence, and kept with the predictions:
+metrics share them, and :func:`collect` makes several in one pass, so that a block stays in the cache for all of them.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from calibrant.frames import Array, IndexArray, Marks
+
+if TYPE_CHECKING:
+    from calibrant.metrics.predictions import Predictions
+
+# uint32 for float32 confidences, uint64 for float64.
+Keys = np.ndarray[tuple[int, ...], np.dtype[np.unsignedinteger[Any]]]
+# Samples per block: a few arrays of this length fit in a core's cache.
+BLOCK = 1 << 15
+
+
+class Ties(NamedTuple):
+    """Groups of samples of equal confidence, in ascending order: everything as float64, ready to accumulate.
+
+    Attributes:
+        confidence: Confidence of the samples of a group.
+        samples: Number of samples, or their weight.
+        right: Number of right predictions, or their weight.
+    """
+
+    confidence: Array
+    samples: Array
+    right: Array
+
+
+class Block(Ties):
+    """Some groups that follow each other, and what metrics derive from them; no metric may change it."""
+
+    @cached_property
+    def residual(self) -> Array:
+        """Correctness minus confidence, summed over the samples of a group: R."""
+        return self.right - self.samples * self.confidence
+
+    @cached_property
+    def squares(self) -> Array:
+        """Squared residuals, summed over the samples of a group: Q."""
+        return self.right * (1 - self.confidence) ** 2 + (self.samples - self.right) * self.confidence**2
+
+    @cached_property
+    def below(self) -> Array:
+        """Number of samples in lower groups of this block."""
+        if (self.samples == 1).all():
+            return np.arange(len(self.samples), dtype=np.float64)  # a sum of ones takes ten times as long
+        return self.samples.cumsum() - self.samples
+
+    @cached_property
+    def sums(self) -> tuple[float, float, float]:
+        """Number of samples, sum of their confidences, and number of right ones."""
+        right = float(self.right.sum())
+        return float(self.samples.sum()), right - float(self.residual.sum()), right
+
+
+class Sums(Protocol):
+    """Sums over ties, started from the predictions by a class or by options that can be called."""
+
+    def add(self, ties: Block) -> None:
+        """Add the next block."""
+
+
+AnySums = TypeVar("AnySums", bound=Sums)
+
+
+def collect(data: "Predictions", starts: "set[Callable[[Predictions], Sums]]") -> None:
+    """Make the sums that are missing in one pass."""
+    started = {start: start(data) for start in starts if start not in data.sums}
+    if not started:
+        return
+    with np.errstate(under="ignore"):  # a kernel of samples far apart is 0
+        for ties in data.blocks():
+            for sums in started.values():
+                sums.add(ties)
+    data.sums.update(started)
+
+
+def sums_of(data: "Predictions", start: "Callable[[Predictions], AnySums]") -> AnySums:
+    """The sums that this starts, made if they are missing."""
+    collect(data, {start})
+    made: AnySums = data.sums[start]
+    return made
+
+
+def pack(confidence: Array, correct: Marks) -> Keys:
+    """One unsigned integer per pair that sorts by confidence, wrong before right.
+
+    Example:
+        >>> keys = np.sort(pack(np.float32([0.75, 0.5, 0.75]), np.array([1, 1, 0])))
+        >>> [group.tolist() for group in tie_groups(keys)]
+        [[0.5, 0.75], [1.0, 2.0], [1.0, 1.0]]
+    """
+    kind = np.uint32 if confidence.dtype == np.float32 else np.uint64
+    keys: Keys = np.abs(confidence).view(kind)  # the absolute value turns -0.0, which has another bit, into 0.0
+    keys <<= kind(1)
+    keys |= correct.astype(bool, copy=False)
+    return keys
+
+
+def key_blocks(keys: Keys) -> Iterator[Block]:
+    """The ties of sorted keys in blocks; no group is split between two."""
+    start = 0
+    while start < len(keys):
+        stop = int(ends_of_ties(keys, np.array([min(start + BLOCK, len(keys))]))[0])
+        yield ties_of_keys(keys[start:stop])
+        start = stop
+
+
+def ends_of_ties(keys: Keys, cuts: IndexArray) -> IndexArray:
+    """Each cut of sorted keys, moved up to the end of the group that it would split."""
+    one = keys.dtype.type(1)
+    inside = np.flatnonzero((cuts > 0) & (cuts < len(keys)))
+    last = keys[cuts[inside] - 1] | one
+    split = keys[cuts[inside]] <= last
+    moved = cuts.copy()
+    moved[inside[split]] = np.searchsorted(keys, last[split], side="right")
+    return moved
+
+
+def ties_of_keys(keys: Keys) -> Block:
+    """All ties of sorted keys."""
+    one, kind = keys.dtype.type(1), np.float32 if keys.dtype == np.uint32 else np.float64
+    bits, marks = keys >> one, keys & one
+    differs = bits[1:] != bits[:-1]
+    if differs.all():
+        return Block(bits.view(kind).astype(np.float64), np.ones(len(keys)), marks.astype(np.float64))
+    last = np.append(np.flatnonzero(differs), len(keys) - 1)
+    samples, right = np.diff(last, prepend=-1), np.diff(marks.cumsum(dtype=keys.dtype)[last], prepend=0)
+    return Block(bits[last].view(kind).astype(np.float64), samples.astype(np.float64), right.astype(np.float64))
+
+
+class SortedRows:
+    """Rows of predictions in order of confidence, those of weight 0 left out, and where each group of ties starts."""
+
+    def __init__(self, given: "Predictions") -> None:
+        rows = np.arange(len(given)) if given.weight is None else np.flatnonzero(given.weight)
+        self.order: IndexArray = rows[np.argsort(given.confidence[rows], kind="stable")]
+        self.confidence: Array = given.confidence[self.order].astype(np.float64)
+        self.correct: Marks = given.correct[self.order]
+        self.weight: Array = np.ones(len(rows)) if given.weight is None else given.weight[self.order]
+        differs = self.confidence[1:] != self.confidence[:-1]
+        self.first: IndexArray = np.concatenate(([0], np.flatnonzero(differs) + 1))
+
+    @property
+    def ties(self) -> Ties:
+        """Their ties."""
+        samples, right = np.add.reduceat([self.weight, self.weight * self.correct], self.first, axis=1)
+        return Ties(self.confidence[self.first], samples, right)
+
+    @property
+    def residual(self) -> Array:
+        """Correctness minus confidence of each row."""
+        return self.correct - self.confidence
