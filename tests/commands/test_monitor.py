@@ -90,7 +90,7 @@ def test_conditions_set_the_exit_status(
 def test_a_score_that_the_file_does_not_have_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     pairs = write(tmp_path / "pairs.csv", {"confidence": rng.random(100), "correct": rng.integers(2, size=100)})
-    assert run(pairs, "--fail-if", "nll > 9") == 1
+    assert run(pairs, "--fail-if", "log_loss > 9") == 1
     assert "pairs: has no nll" in capsys.readouterr().err
 
 

@@ -17,11 +17,7 @@ from calibrant.metrics.intervals import confidence_interval
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.registry import find_metric
 from calibrant.metrics.tests import calibration_test
-
-I = np.arange(1, 1001)  # noqa: E741
-U, V = (0.6180339887498949 * I) % 1, (0.7548776662466927 * I) % 1
-CONTINUOUS = 0.1 + 0.9 * U**0.2
-CORRECT = np.clip(CONTINUOUS + 0.12 * np.sin(3 * np.pi * CONTINUOUS) - 0.02, 0, 1) > V
+from tests.metrics.reference import CONTINUOUS, CORRECT
 
 Draw = Callable[[np.random.Generator, int], Array]
 
