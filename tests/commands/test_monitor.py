@@ -91,7 +91,7 @@ def test_a_score_that_the_file_does_not_have_fails(tmp_path: Path, capsys: pytes
     rng = np.random.default_rng(0)
     pairs = write(tmp_path / "pairs.csv", {"confidence": rng.random(100), "correct": rng.integers(2, size=100)})
     assert run(pairs, "--fail-if", "log_loss > 9") == 1
-    assert "pairs: has no nll" in capsys.readouterr().err
+    assert "pairs: has no log_loss" in capsys.readouterr().err
 
 
 def test_several_conditions_are_each_told(risks: Path, capsys: pytest.CaptureFixture[str]) -> None:

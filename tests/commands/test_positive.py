@@ -11,7 +11,7 @@ import pytest
 
 from calibrant.cli import main
 from calibrant.files import FileError, read_source
-from calibrant.metrics.columns import Columns
+from calibrant.layout import Columns
 from calibrant.metrics.scale import statistics_duckdb
 
 RNG = np.random.default_rng(0)

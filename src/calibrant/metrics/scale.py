@@ -20,17 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from calibrant import inputs
+from calibrant.layout import Columns, fits_other, renormalised
 from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
-from calibrant.metrics.columns import Columns
 from calibrant.metrics.predictions import Predictions, View
 from calibrant.metrics.resampling import Progress
-from calibrant.metrics.rounding import renormalised
 from calibrant.metrics.scale_pairs import Query, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
 from calibrant.metrics.ties import Ties
-from calibrant.metrics.two_classes import fits_other
 from calibrant.tables import SETTINGS, Column, open_table, text
 
 if TYPE_CHECKING:
