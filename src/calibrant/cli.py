@@ -37,7 +37,7 @@ for command in entry_points(group="calibrant.commands"):
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 NotNegativeInteger = Annotated[int, Parameter(validator=Number(gte=0))]
 Method = Literal[
-    "auto", "temperature", "sms", "svs", "quadratic", "smooth", "vector", "matrix", "dirichlet", "ensemble-temperature",
+    "auto", "temperature", "sms", "svs", "smooth", "vector", "matrix", "dirichlet", "ensemble-temperature",
     "platt", "beta", "spline", "histogram", "isotonic", "centred-isotonic", "venn-abers", "bbq",
 ]  # fmt: skip
 Draws = Annotated[int, Parameter(validator=Number(gte=19))]  # with fewer, no p-value is ever below 5 %

@@ -154,8 +154,8 @@ def as_array(name: str, value: Values) -> Marks:
         raise TypeError(f"logits must be an array, got {type(value).__name__}: {hint}")
     try:
         array = frames.as_array(value)
-    except ValueError as error:  # NumPy does not say which row
-        raise ValueError(f"all rows of {name} must have the same length: {error}") from None
+    except ValueError:
+        raise ValueError(f"all rows of {name} must have the same length: fill or leave out the shorter ones") from None
     if array.dtype == object and name != "target" and (whole := _as_numbers(array)) is not None:
         array = whole
     if array.dtype.kind not in "fiub":

@@ -1,12 +1,8 @@
-"""Numerical methods of the losses: tie groups, known gradients, safe roots and logarithms.
+"""Numerical methods of the losses: sums over sorted samples, known gradients, safe roots and logarithms."""
 
-Everything here is differentiable torch, so that second derivatives are exact too, and ``torch.compile`` and
-``torch.func`` see through it.
-"""
-
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,10 +13,8 @@ PLAIN = (Tensor, torch.nn.Parameter)
 # Roots below this count as 0: near 0 their slope grows without bound, and a value that small is
 # rounding, not miscalibration.
 SMALLEST_ROOT = 1e-8
-# Up to so many samples a binary search for each of them is the faster way to find ties.
-FEW = 1024
-# Maps confidences ``(..., N)`` to values ``(...)``, and to their gradient.
-Kernel = Callable[[Tensor], tuple[Tensor, Tensor]]
+# A tensor, or an array of its values.
+Values = Any
 
 
 def traced() -> bool:
@@ -53,60 +47,61 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def tie_bounds(ascending: Tensor) -> tuple[Tensor, Tensor]:
+def tie_bounds(ascending: Values) -> tuple[Values, Values]:
     """Return the first and the last index of each element's tie group, along the last dimension.
 
     Args:
-        ascending: Values in ascending order, shape ``(..., N)``.
+        ascending: Values in ascending order, a tensor of shape ``(..., N)`` or an array of shape ``(N,)``.
 
     Example:
         >>> tie_bounds(torch.tensor([0.2, 0.5, 0.5, 0.9]))
         (tensor([0, 1, 1, 3]), tensor([0, 2, 2, 3]))
     """
-    values, end = ascending.detach().contiguous(), ascending.shape[-1] - 1
-    if end < FEW:
+    if isinstance(ascending, Tensor):
+        values = ascending.detach().contiguous()
         return torch.searchsorted(values, values), torch.searchsorted(values, values, right=True) - 1
-    index = torch.arange(end + 1, device=values.device)
-    differs = values[..., 1:] != values[..., :-1]
-    starts = F.pad(torch.where(differs, index[1:], 0), (1, 0))
-    ends = F.pad(torch.where(differs, index[:-1], end), (0, 1), value=end)
-    return starts.cummax(-1).values, ends.flip(-1).cummin(-1).values.flip(-1)
+    index = np.arange(len(ascending))
+    differs = ascending[1:] != ascending[:-1]
+    if differs.all():
+        return index, index
+    edges = np.concatenate(([0], index[1:][differs], [len(ascending)]))
+    sizes = np.diff(edges)
+    return np.repeat(edges[:-1], sizes), np.repeat(edges[1:] - 1, sizes)
 
 
-def exclusive_cumsum(values: Tensor) -> Tensor:
+def take(values: Values, index: Values) -> Values:
+    """The values at an index, along the last dimension."""
+    return values.gather(-1, index) if isinstance(values, Tensor) else values[index]
+
+
+def unsorted(values: Values, order: Values) -> Values:
+    """Values of sorted samples, in the order that they had before: ``order`` is that of the sort."""
+    if isinstance(values, Tensor):
+        return torch.empty_like(values).scatter(-1, order, values)
+    before = np.empty_like(values)
+    before[order] = values
+    return before
+
+
+def widened(values: Values) -> Values:
+    """The values in the dtype that sums are accumulated in."""
+    return values.to(accumulation_dtype(values)) if isinstance(values, Tensor) else values.astype(np.float64)
+
+
+def reversed_cumsum(values: Values) -> Values:
+    """Sums of each element and all after it, along the last dimension."""
+    if isinstance(values, Tensor):
+        return values.flip(-1).cumsum(-1).flip(-1)
+    return values[::-1].cumsum()[::-1]
+
+
+def exclusive_cumsum(values: Values) -> Values:
     """Prefix sums that start at zero: ``(..., N)`` becomes ``(..., N + 1)``.
 
     Padding, rather than subtracting the element again, keeps small terms next to large ones exact.
     """
-    return F.pad(values.cumsum(-1), (1, 0))
-
-
-def with_known_gradient(kernel: Kernel, confidence: Tensor) -> Tensor:
-    """Return the value of a kernel, with the gradient that it computes beside it.
-
-    Autograd would record and replay each of some twenty operations on small tensors, which takes longer than they do.
-    Under ``torch.compile`` and ``torch.func`` the value is differentiated as any other code: it is the same number.
-    """
-    if torch.is_grad_enabled() and confidence.requires_grad and not traced() and not is_forward_mode():
-        value: Tensor = _KnownGradient.apply(confidence, kernel)  # type: ignore[no-untyped-call]
-        return value
-    return kernel(confidence)[0]
-
-
-class _KnownGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, confidence: Tensor, kernel: Kernel) -> Tensor:
-        value, gradient = kernel(confidence)
-        ctx.save_for_backward(confidence, gradient)
-        ctx.kernel = kernel
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
-        confidence, gradient = ctx.saved_tensors
-        if torch.is_grad_enabled():  # as in backward(create_graph=True)
-            gradient = ctx.kernel(confidence)[1]
-        return (upstream[0].unsqueeze(-1) * gradient).to(confidence.dtype), None
+    sums = values.cumsum(-1)
+    return F.pad(sums, (1, 0)) if isinstance(sums, Tensor) else np.concatenate(([0.0], sums))
 
 
 def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
@@ -126,13 +121,11 @@ def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
     return torch.where(positive, root, 0.0)
 
 
-def safe_divide(numerator: Tensor, denominator: Tensor | float) -> Tensor:
-    """``numerator / denominator``, and 0 with zero gradient where a denominator tensor is practically 0.
+def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """``numerator / denominator``, and 0 with zero gradient where the denominator is practically 0.
 
     Below the root of the smallest normal number the derivative, which divides twice, would overflow.
     """
-    if isinstance(denominator, float):
-        return numerator / denominator
     empty = denominator.abs() < torch.finfo(denominator.dtype).tiny ** 0.5
     return torch.where(empty, 0.0, numerator / torch.where(empty, 1.0, denominator))
 
@@ -163,9 +156,3 @@ def bounded_power(base: Tensor, exponent: float) -> Tensor:
 def log_softmax(logits: Tensor) -> Tensor:
     """Log-softmax over the last dimension that stays finite when the span of the logits overflows."""
     return F.log_softmax(logits, dim=-1).clamp_min(torch.finfo(logits.dtype).min)
-
-
-def entropy(probabilities: Tensor) -> Tensor:
-    """Shannon entropy in nats over the last dimension, with a finite gradient at probability 0."""
-    tiny = torch.finfo(probabilities.dtype).tiny
-    return -(probabilities * probabilities.clamp_min(tiny).log()).sum(-1)

@@ -2,7 +2,6 @@ from dataclasses import replace
 from html import escape
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest

@@ -172,5 +172,5 @@ def test_errors_say_what_to_do(options: dict[str, Any], message: str) -> None:
 
 
 def test_logits_passed_as_probabilities_are_refused() -> None:
-    with pytest.raises(ValueError, match="not logits"):
+    with pytest.raises(ValueError, match="look like logits"):
         PredictionCalibrator(inputs="probabilities").fit(*data())

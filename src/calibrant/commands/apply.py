@@ -164,14 +164,10 @@ def few(names: tuple[str, ...]) -> str:
 
 def other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> list[str]:
     """A notice if a method that sees more than the softmax gets logits of another kind than in the fit."""
-    sees_constants = any(
-        isinstance(part, Affine)
-        and part.matrix.ndim > 0
-        and isinstance(part.of, Logits)
-        and not part.of_log_probabilities  # which have no such constant
-        for _, part in calibrator.map_.parts()
-    )
-    if inputs in (None, source.kind) or not sees_constants:
+    affine = [part for _, part in calibrator.map_.parts() if isinstance(part, Affine) and isinstance(part.of, Logits)]
+    # One scale for all classes, and log-probabilities, have no such constant.
+    seen = any(part.matrix.ndim > 0 and not part.of_log_probabilities for part in affine)
+    if inputs in (None, source.kind) or not seen:
         return []
     return [
         f"{type(calibrator).__name__} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of "

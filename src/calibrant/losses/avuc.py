@@ -10,7 +10,7 @@ from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.base import Objective, residuals
 from calibrant.losses.checks import Classification, Pairs
-from calibrant.numerics import accumulation_dtype, entropy
+from calibrant.numerics import accumulation_dtype
 
 
 class AvUCLoss(Objective):
@@ -194,4 +194,6 @@ def _right_and_wrong(pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def _entropy(data: Classification) -> Tensor:
-    return entropy(data.logits.softmax(1).to(accumulation_dtype(data.logits)))
+    """Shannon entropy of each prediction in nats, with a finite gradient at probability 0."""
+    probabilities = data.logits.softmax(1).to(accumulation_dtype(data.logits))
+    return -(probabilities * probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()).sum(1)

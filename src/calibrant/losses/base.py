@@ -1,17 +1,22 @@
 """What the losses have in common: settings, samples of all ranks, views, and means over samples."""
 
+import math
 from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from calibrant import distributed
 from calibrant.losses import checks
-from calibrant.losses.checks import Classification, Pairs
+from calibrant.losses.checks import Classification, Pairs, TopLabel
 from calibrant.numerics import (
+    SMALLEST_ROOT,
+    Values,
     accumulation_dtype,
     at_least_float32,
     log_softmax,
@@ -19,10 +24,98 @@ from calibrant.numerics import (
     safe_divide,
     safe_root,
     softmax,
+    traced,
 )
+from calibrant.torch_private import is_forward_mode
 
 View = Literal["top-label", "class-wise", "multi-label"]
 VIEWS = ("top-label", "class-wise", "multi-label")
+
+
+class Sums(NamedTuple):
+    """Sums over samples: the kernel maps confidences and constants, all of them tensors or arrays, to them.
+
+    It returns them for each row, and their gradient. The value of the loss is the sum times the scale.
+    """
+
+    kernel: Callable[..., tuple[Values, Values]]
+    constants: tuple[Tensor | None, ...]
+    scale: Tensor | float
+
+    def differentiable(self, confidence: Tensor) -> Tensor:
+        """The value in plain torch, which ``torch.compile``, ``torch.func`` and second derivatives see through."""
+        value: Tensor = self.kernel(confidence, *self.constants)[0] * self.scale
+        return value
+
+    def evaluated(self, confidence: Tensor, *, root: bool = False) -> tuple[Tensor, Tensor]:
+        """The value, or its root, and its gradient; in arrays where these can be read, which have less overhead."""
+        given = (confidence.detach(), *self.constants)
+        if confidence.dim() == 1 and all(each is None or readable(each) for each in given):
+            with np.errstate(all="ignore"):  # whatever the caller has set
+                total, slope = self.kernel(*(None if each is None else each.numpy() for each in given))
+            value, factor = float(total) * float(self.scale), float(self.scale)
+            if root:
+                value = math.sqrt(value) if value > SMALLEST_ROOT**2 else 0.0
+                factor *= 0.5 / value if value else 0.0
+            return torch.tensor(value, dtype=torch.float64, device="cpu"), torch.from_numpy(slope * factor)
+        with torch.no_grad():
+            total, slope = self.kernel(*given)
+            scale = torch.as_tensor(self.scale, dtype=total.dtype, device=total.device)
+            value = total * scale
+            if root:
+                value = safe_root(value)
+                scale = scale * 0.5 * safe_divide(torch.ones_like(value), value)
+            return value, slope * scale.unsqueeze(-1)
+
+
+def value_of_pairs(sums: Sums, confidence: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The value of each row, in the accumulation dtype if none is given, with its known gradient."""
+    dtype = accumulation_dtype(confidence) if dtype is None else dtype
+    if traced() or is_forward_mode():
+        return sums.differentiable(confidence).to(dtype)
+    value, gradient = sums.evaluated(confidence)
+    return _with_gradient(value.to(dtype), gradient, confidence, lambda z: sums.differentiable(z).to(dtype))
+
+
+def value_of_logits(sums: Sums, data: Classification, top: TopLabel, *, root: bool) -> Tensor:
+    """The value of top-label pairs, or its :func:`safe_root`, with its known gradient in the logits."""
+    value, slope = sums.evaluated(top.confidence, root=root)
+    # d confidence / d logit k = confidence (1[k is predicted] - p_k).
+    slope = (slope * top.confidence).to(top.powers.dtype).unsqueeze(1)
+    gradient = (top.powers * (-slope * top.confidence.unsqueeze(1))).scatter_add_(1, top.predicted, slope)
+
+    def differentiable(logits: Tensor) -> Tensor:
+        value = sums.differentiable(checks.top_label(logits).confidence)
+        return (safe_root(value) if root else value).to(logits.dtype)
+
+    return _with_gradient(value.to(data.logits.dtype), gradient, data.logits, differentiable)
+
+
+def _with_gradient(
+    value: Tensor, gradient: Tensor, variable: Tensor, differentiable: Callable[[Tensor], Tensor]
+) -> Tensor:
+    if not variable.requires_grad:
+        return value
+    known: Tensor = _KnownGradient.apply(variable, (value, gradient.to(variable.dtype), differentiable))  # type: ignore[no-untyped-call]
+    return known
+
+
+class _KnownGradient(torch.autograd.Function):
+    """A value whose gradient was computed beside it, and that is differentiable again."""
+
+    @staticmethod
+    def forward(ctx: Any, variable: Tensor, known: tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]) -> Tensor:
+        value, gradient, ctx.differentiable = known
+        ctx.save_for_backward(variable, gradient)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        variable, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # as in backward(create_graph=True)
+            alias = variable.view_as(variable)  # so that hooks on the variable run once, outside
+            (gradient,) = torch.autograd.grad(ctx.differentiable(alias).sum(), alias, create_graph=True)
+        return upstream[0].to(gradient.dtype).unsqueeze(-1) * gradient, None
 
 
 class Objective(nn.Module):
@@ -127,6 +220,8 @@ class PairObjective(Objective):
         sync: Under an initialised ``torch.distributed`` group, compute on the samples of all ranks.
     """
 
+    has_sums = False
+
     def __init__(
         self, view: View = "top-label", root: bool = False, *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
@@ -151,9 +246,19 @@ class PairObjective(Objective):
         if self.view == "multi-label":
             with self.failing_together():
                 pairs = multi_label_pairs(logits, target, mask, self.ignore_index, sample_weight)
-        else:
-            data = self.checked(logits, target, mask, sample_weight)
-            pairs = checks.top_label_pairs(data) if self.view == "top-label" else class_wise_pairs(data)
+            return self._mean_of_rows(pairs)
+        data = self.checked(logits, target, mask, sample_weight)
+        if self.view == "class-wise":
+            return self._mean_of_rows(class_wise_pairs(data))
+        if self.has_sums and not self.gathers() and not traced() and not is_forward_mode():
+            top = checks.top_label(data.logits.detach())
+            pairs = Pairs(top.confidence, top.predicted.squeeze(1) == data.target, data.mask, data.weight)
+            checks.require_samples(pairs, self.minimum_samples(), self.name)
+            return value_of_logits(self.sums(pairs), data, top, root=self.root)
+        return self._mean_of_rows(checks.top_label_pairs(data))
+
+    def _mean_of_rows(self, pairs: Pairs) -> Tensor:
+        """Mean over classes or labels, except those with too few samples that count."""
         if self.gathers():
             pairs = pairs_of_all_ranks(pairs)
         checks.require_samples(pairs, self.minimum_samples(), self.name)
@@ -165,9 +270,13 @@ class PairObjective(Objective):
             value = (value * enough).sum() / enough.sum().clamp_min(1)
         return (safe_root(value) if self.root else value).to(pairs.confidence.dtype)
 
-    @abstractmethod
     def value(self, pairs: Pairs) -> Tensor:
         """Return the value of each row of pairs, in the accumulation dtype; 0 where too few samples count."""
+        return value_of_pairs(self.sums(pairs), pairs.confidence)
+
+    def sums(self, pairs: Pairs) -> Sums:
+        """Return the value as sums over samples; only if ``has_sums``."""
+        raise NotImplementedError
 
 
 def log_likelihood(data: Classification) -> Tensor:
@@ -266,7 +375,7 @@ class Residuals(NamedTuple):
     correct: Tensor
     residual: Tensor
     weight: Tensor | None
-    samples: Tensor | float
+    samples: Tensor
 
 
 def counts_of(pairs: Pairs) -> Tensor | None:
@@ -280,5 +389,6 @@ def residuals(pairs: Pairs) -> Residuals:
     dtype = accumulation_dtype(pairs.confidence)
     confidence, correct, weight = pairs.confidence.to(dtype), pairs.correct.to(dtype), counts_of(pairs)
     if weight is None:
-        return Residuals(confidence, correct, correct - confidence, None, float(confidence.shape[-1]))
+        samples = confidence.new_tensor(confidence.shape[-1])
+        return Residuals(confidence, correct, correct - confidence, None, samples)
     return Residuals(confidence, correct, (correct - confidence) * weight, weight, weight.sum(-1))

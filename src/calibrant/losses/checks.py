@@ -6,13 +6,14 @@ on an accelerator, and inside ``torch.compile``, by a device-side assertion that
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.inputs import check_choice as check_choice
 from calibrant.inputs import check_count as check_count
@@ -41,6 +42,14 @@ class Classification(NamedTuple):
     target: Tensor
     mask: Tensor | None = None
     weight: Tensor | None = None
+
+
+class TopLabel(NamedTuple):
+    """Numerators of the softmax, ``(N, C)``, the predicted class, ``(N, 1)``, and the confidence in it, ``(N,)``."""
+
+    powers: Tensor
+    confidence: Tensor
+    predicted: Tensor
 
 
 def require(condition: Tensor, message: Callable[[], str]) -> None:
@@ -86,8 +95,8 @@ def require_samples(pairs: Pairs | Classification, minimum: int, name: str) -> N
         largest = pairs.weight.numpy().sum(-1).max()
         if largest < minimum:
             raise ValueError(
-                f"sample_weight must sum to at least {minimum} for {name}, got {largest:g}: a sample of weight 2 counts as "
-                "two, so multiply weights that are not counts by w.sum() / (w ** 2).sum()"
+                f"sample_weight must sum to at least {minimum} for {name}, got {largest:g}: a weight of 2 is the "
+                "sample twice, so multiply weights that are not counts by w.sum() / (w**2).sum()"
             )
 
 
@@ -236,9 +245,8 @@ def check_objective(value: object, name: str = "objective") -> None:
 
 def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
     """Raise ``TypeError`` unless both are dense tensors on one device, the logits floating point."""
-    if hasattr(logits, "logits") or isinstance(logits, Mapping):
-        how = "pass outputs.logits" if hasattr(logits, "logits") else 'pass outputs["logits"]'
-        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {how}")
+    if not isinstance(logits, Tensor) and (hint := inputs.hint_for_logits(logits)):
+        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
     check_float("logits", logits)
     check_dense("target", target)
     if logits.dim() == 0:
@@ -387,10 +395,16 @@ def warn_of_probabilities(data: Classification) -> bool:
 
 def top_label_pairs(data: Classification) -> Pairs:
     """The confidence in the predicted class, and whether that class is right: each ``(N,)``."""
-    largest, predicted = data.logits.max(1, keepdim=True)
-    # The largest term of the softmax is exp(0), so the confidence is 1 over the sum of all terms.
-    confidence = sum_in_any_order(torch.exp(data.logits - largest)).reciprocal()
-    return Pairs(confidence.to(data.logits.dtype), predicted.squeeze(1) == data.target, data.mask, data.weight)
+    top = top_label(data.logits)
+    return Pairs(top.confidence, top.predicted.squeeze(1) == data.target, data.mask, data.weight)
+
+
+def top_label(logits: Tensor) -> TopLabel:
+    """The predicted class of each row and the confidence in it."""
+    largest, predicted = logits.max(1, keepdim=True)
+    powers = torch.exp(logits - largest)
+    # The largest of these numerators of the softmax is 1.
+    return TopLabel(powers, sum_in_any_order(powers).reciprocal().to(logits.dtype), predicted)
 
 
 def one_hot(data: Classification) -> Tensor:

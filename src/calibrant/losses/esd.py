@@ -4,9 +4,16 @@ import torch
 from torch import Tensor
 
 from calibrant.losses import checks
-from calibrant.losses.base import PairObjective, View, counts_of
+from calibrant.losses.base import PairObjective, Sums, View, counts_of, value_of_pairs
 from calibrant.losses.checks import Pairs
-from calibrant.numerics import accumulation_dtype, safe_divide, tie_bounds, with_known_gradient
+from calibrant.numerics import (
+    Values,
+    reversed_cumsum,
+    take,
+    tie_bounds,
+    unsorted,
+    widened,
+)
 
 # ESD is a U-statistic over triples.
 FEWEST = 3
@@ -67,41 +74,42 @@ def esd(
         True
     """
     pairs = checks.pairs(confidence, correct, mask, name="ESD", minimum=FEWEST, sample_weight=sample_weight)
-    return _esd(pairs).to(pairs.confidence.dtype)
+    return value_of_pairs(_sums(pairs), pairs.confidence, pairs.confidence.dtype)
 
 
-def _esd(pairs: Pairs) -> Tensor:
-    counts = counts_of(pairs)
-    total = with_known_gradient(lambda z: _sum_and_gradient(z, pairs.correct, counts), pairs.confidence)
-    if counts is None:
-        samples = pairs.confidence.shape[-1]
-        return total / (samples * (samples - 1) * (samples - 2))
-    some = counts.sum(-1)
-    return safe_divide(total, torch.where(some >= FEWEST, some * (some - 1) * (some - 2), 0.0))
+def _sums(pairs: Pairs) -> Sums:
+    counts, n = counts_of(pairs), float(pairs.confidence.shape[-1])
+    scale: Tensor | float = 1 / (n * (n - 1) * (n - 2)) if n >= FEWEST else 0.0
+    if counts is not None:
+        some = counts.sum(-1)
+        scale = torch.where(some >= FEWEST, 1 / (some * (some - 1) * (some - 2)), 0.0)
+    return Sums(_sum_and_gradient, (pairs.correct, counts), scale)
 
 
-def _sum_and_gradient(confidence: Tensor, correct: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+def _sum_and_gradient(confidence: Values, correct: Values, counts: Values) -> tuple[Values, Values]:
     r"""The sum of :math:`w_i (A_i^2 - B_i)` with counts :math:`w_i`, and its gradient.
 
     It loses :math:`w_j d_j^2` once for each of the :math:`n_j` other samples at or above j, and its derivative in
     :math:`z_j` is :math:`2 w_j (d_j n_j + A_j - \sum_{i: z_i \ge z_j} w_i A_i)`.
     """
-    ascending, order = confidence.detach().sort(-1)
+    order = confidence.argsort(-1)
+    ascending = take(confidence, order)
     first, last = tie_bounds(ascending)
-    residual = (correct.to(accumulation_dtype(confidence)) - confidence).gather(-1, order)
+    residual = widened(take(correct, order)) - ascending
     if counts is None:
-        others_above = confidence.shape[-1] - 1 - first
-        others_below = residual.cumsum(-1).gather(-1, last) - residual
-        reach, lost = others_below, residual * others_above
+        others_above = ascending.shape[-1] - 1 - first
+        others_below = take(residual.cumsum(-1), last) - residual
+        lost = residual * others_above
+        slope = lost + others_below - take(reversed_cumsum(others_below), first)
+        total = others_below * others_below - residual * lost
     else:
-        counts = counts.gather(-1, order)
-        others_above = counts.flip(-1).cumsum(-1).flip(-1).gather(-1, first) - 1
-        others_below = (counts * residual).cumsum(-1).gather(-1, last) - residual
-        reach, lost = counts * others_below, counts * residual * others_above
-    total = (reach * others_below - residual * lost).sum(-1)
-    above = reach.flip(-1).cumsum(-1).flip(-1).gather(-1, first)
-    slope = lost + reach - (above if counts is None else counts * above)
-    return total, torch.empty_like(slope).scatter(-1, order, 2 * slope)
+        counts = take(counts, order)
+        others_above = take(reversed_cumsum(counts), first) - 1
+        others_below = take((counts * residual).cumsum(-1), last) - residual
+        lost = residual * others_above
+        slope = counts * (lost + others_below - take(reversed_cumsum(counts * others_below), first))
+        total = counts * (others_below * others_below - residual * lost)
+    return total.sum(-1), 2 * unsorted(slope, order)
 
 
 class ESDLoss(PairObjective):
@@ -133,6 +141,7 @@ class ESDLoss(PairObjective):
     """
 
     name = "ESD"
+    has_sums = True
 
     def __init__(
         self, root: bool = True, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
@@ -143,6 +152,6 @@ class ESDLoss(PairObjective):
         """Three: ESD is a U-statistic over triples."""
         return FEWEST
 
-    def value(self, pairs: Pairs) -> Tensor:
+    def sums(self, pairs: Pairs) -> Sums:
         """ESD of each row."""
-        return _esd(pairs)
+        return _sums(pairs)

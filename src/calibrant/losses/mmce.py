@@ -1,13 +1,24 @@
 """Maximum mean calibration error, with the Laplace kernel of its authors."""
 
+from functools import partial
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.losses import checks
-from calibrant.losses.base import PairObjective, View, counts_of, residuals
+from calibrant.losses.base import PairObjective, Sums, View, counts_of, residuals, value_of_pairs
 from calibrant.losses.checks import Pairs
-from calibrant.numerics import accumulation_dtype, exclusive_cumsum, safe_divide, tie_bounds, with_known_gradient
+from calibrant.numerics import (
+    Values,
+    exclusive_cumsum,
+    safe_divide,
+    take,
+    tie_bounds,
+    unsorted,
+    widened,
+)
 
 NARROWEST = 1e-12  # bandwidth
 
@@ -60,7 +71,7 @@ def mmce(
     pairs = checks.pairs(
         confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1, sample_weight=sample_weight
     )
-    return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
+    return value_of_pairs(_mmce(pairs, bandwidth, unbiased), pairs.confidence, pairs.confidence.dtype)
 
 
 def mmce_weighted(
@@ -99,78 +110,105 @@ def mmce_weighted(
     """
     checks.check_range("bandwidth", bandwidth, low=NARROWEST)
     pairs = checks.pairs(confidence, correct, mask, name="weighted MMCE", sample_weight=sample_weight)
-    return _mmce_weighted(pairs, bandwidth).to(pairs.confidence.dtype)
+    return value_of_pairs(_mmce_weighted(pairs, bandwidth), pairs.confidence, pairs.confidence.dtype)
 
 
-def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
-    counts = counts_of(pairs)
-    total = _quadratic_form(pairs, counts, bandwidth, unbiased)
-    samples = pairs.confidence.new_tensor(pairs.confidence.shape[-1]) if counts is None else counts.sum(-1)
-    if not unbiased:
-        return safe_divide(total, samples.square())
-    return safe_divide(total, torch.where(samples >= 2, samples * (samples - 1), 0.0))
+def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Sums:
+    counts, n = counts_of(pairs), float(pairs.confidence.shape[-1])
+    scale: Tensor | float
+    if counts is None:
+        scale = 1 / (n * (n - 1) if unbiased else n * n)
+    else:
+        some = counts.sum(-1)
+        some = torch.where(some >= 2, some * (some - 1), 0.0) if unbiased else some.square()
+        scale = safe_divide(torch.ones_like(some), some)
+    return _quadratic_form(pairs, counts, bandwidth, unbiased, scale)
 
 
-def _mmce_weighted(pairs: Pairs, bandwidth: float) -> Tensor:
+def _mmce_weighted(pairs: Pairs, bandwidth: float) -> Sums:
     _, correct, _, counts, _ = residuals(pairs)
     right = correct if counts is None else correct * counts
     wrong = 1 - correct if counts is None else (1 - correct) * counts
     right_count, wrong_count = right.sum(-1, keepdim=True), wrong.sum(-1, keepdim=True)
     share = safe_divide(right, right_count) + safe_divide(wrong, wrong_count)
     share = torch.where((right_count > 0) & (wrong_count > 0), share, 0.0)
-    return _quadratic_form(pairs, share, bandwidth, unbiased=False)
+    return _quadratic_form(pairs, share, bandwidth, unbiased=False, scale=1.0)
 
 
-def _quadratic_form(pairs: Pairs, weight: Tensor | None, bandwidth: float, unbiased: bool) -> Tensor:
-    r""":math:`\sum_{ij} w_i w_j d_i d_j \exp(-|r_i - r_j| / \phi)`, unbiased without the terms of each sample alone."""
-    return with_known_gradient(
-        lambda confidence: sum_and_gradient(confidence, pairs.correct, weight, bandwidth, unbiased), pairs.confidence
-    )
+def _quadratic_form(
+    pairs: Pairs, weight: Tensor | None, bandwidth: float, unbiased: bool, scale: Tensor | float
+) -> Sums:
+    kernel = partial(_sum_and_gradient, bandwidth=bandwidth, unbiased=unbiased)
+    return Sums(kernel, (pairs.correct, weight), scale)
 
 
-def sum_and_gradient(
-    confidence: Tensor, correct: Tensor, weight: Tensor | None, bandwidth: float, unbiased: bool
-) -> tuple[Tensor, Tensor]:
+def _sum_and_gradient(
+    confidence: Values, correct: Values, weight: Values, *, bandwidth: float, unbiased: bool
+) -> tuple[Values, Values]:
     r"""Exact :math:`e^\top K e` with :math:`e_i = w_i d_i`, and its gradient, in :math:`O(N \log N)`.
 
-    Sorted, the kernel factorises into :math:`e^{-r_i/\phi} e^{r_j/\phi}` for :math:`r_j < r_i`, so one prefix sum
-    serves all pairs. Pairs of tied confidences are summed separately, with a kernel of 1: the slope of :math:`|\cdot|`
-    at 0 is 0. The derivative in :math:`r_i` is :math:`-2 w_i (K e)_i + 2 e_i (\text{above}_i - \text{below}_i) / \phi`.
+    Pairs of tied confidences are summed separately, with a kernel of 1: the slope of :math:`|\cdot|` at 0 is 0. With
+    the sums over samples below and above, the derivative in :math:`r_i` is :math:`-2 w_i (K e)_i +
+    2 e_i (\text{above}_i - \text{below}_i) / \phi`. The terms of each sample alone are left out if ``unbiased``.
     """
-    ascending, order = confidence.sort(-1)
+    order = confidence.argsort(-1)
+    ascending = take(confidence, order)
     first, last = tie_bounds(ascending)
-    position = ascending.to(accumulation_dtype(confidence))
-    residual = correct.gather(-1, order).to(position.dtype) - position
-    weight = None if weight is None else weight.gather(-1, order)
-    e = residual if weight is None else residual * weight
-    below = _decayed_sum_below(position - 0.5, e, first, bandwidth)
-    mirrored = (ascending.shape[-1] - 1 - last).flip(-1)
-    above = _decayed_sum_below(0.5 - position.flip(-1), e.flip(-1), mirrored, bandwidth).flip(-1)
-    prefix = exclusive_cumsum(e)
-    tied = prefix.gather(-1, last + 1) - prefix.gather(-1, first)
-    total = (e * (2 * below + tied)).sum(-1)
+    position = widened(ascending)
+    residual = widened(take(correct, order)) - position
+    weighted = residual if weight is None else residual * take(weight, order)
+    below, above = _decayed_sums(position - 0.5, weighted, first, last, bandwidth)
+    tied = weighted
+    if first is not last:  # there are ties
+        prefix = exclusive_cumsum(weighted)
+        tied = take(prefix, last + 1) - take(prefix, first)
+    total = weighted * (2 * below + tied)
     slope = residual * (above - below) / bandwidth - (below + tied + above)
     if unbiased:
-        total, slope = total - (e * residual).sum(-1), slope + residual
-    slope = 2 * (slope if weight is None else slope * weight)
-    return total, torch.empty_like(slope).scatter(-1, order, slope)
+        total, slope = total - weighted * residual, slope + residual
+    slope = unsorted(slope, order)
+    return total.sum(-1), 2 * (slope if weight is None else slope * weight)
 
 
-def _decayed_sum_below(position: Tensor, weight: Tensor, first: Tensor, bandwidth: float) -> Tensor:
-    """Sum w_j exp(-(x_i - x_j) / bandwidth) over all x_j strictly below x_i; positions ascending, centred on 0."""
+def _decayed_sums(
+    position: Values, weight: Values, first: Values, last: Values, bandwidth: float
+) -> tuple[Values, Values]:
+    """Sums of w_j exp(-|x_i - x_j| / bandwidth) over all x_j below x_i, and above; positions ascending, centred."""
     # Positions span at most 1, so only the bandwidth matters, and the choice does not depend on the data.
-    if bandwidth * (1000.0 if position.dtype == torch.float64 else 100.0) >= 1.0:
-        growth = torch.exp(position / bandwidth)
-        return exclusive_cumsum(weight * growth).gather(-1, first) / growth
-    # Doubling scan: after step k each element holds its 2^k predecessors. Nothing ever grows.
+    if bandwidth * (1000.0 if str(position.dtype).endswith("float64") else 100.0) >= 1.0:
+        # The kernel factorises into exp(-x_i / bandwidth) exp(x_j / bandwidth): one prefix sum serves all pairs.
+        up = _exponential(position / bandwidth)
+        below = take(exclusive_cumsum(weight * up), first) / up
+        mirrored = take(exclusive_cumsum(_reverse(weight / up)), position.shape[-1] - 1 - last)
+        return below, mirrored * up
+    mirrored = _reverse(position.shape[-1] - 1 - last)
+    above = _scanned_below(-_reverse(position), _reverse(weight), mirrored, bandwidth)
+    return _scanned_below(position, weight, first, bandwidth), _reverse(above)
+
+
+def _scanned_below(position: Values, weight: Values, first: Values, bandwidth: float) -> Values:
+    """The sum over all below by a doubling scan: after step k each holds its 2^k predecessors, and nothing grows."""
     total, step = weight, 1
     while step < position.shape[-1]:
-        decay = torch.exp((position[..., :-step] - position[..., step:]) / bandwidth)
-        total = total + F.pad(decay * total[..., :-step], (step, 0))
+        decay = _exponential((position[..., :-step] - position[..., step:]) / bandwidth)
+        total = total + _shifted(decay * total[..., :-step], step)
         step *= 2
-    before = (first - 1).clamp_min(0)
-    decay = torch.exp((position.gather(-1, before) - position) / bandwidth)
-    return torch.where(first > 0, decay * total.gather(-1, before), 0.0)
+    before = first - 1 * (first > 0)
+    decay = _exponential((take(position, before) - position) / bandwidth)
+    return (first > 0) * decay * take(total, before)
+
+
+def _exponential(values: Values) -> Values:
+    return values.exp() if isinstance(values, Tensor) else np.exp(values)
+
+
+def _reverse(values: Values) -> Values:
+    return values.flip(-1) if isinstance(values, Tensor) else values[::-1]
+
+
+def _shifted(values: Values, steps: int) -> Values:
+    """The values with zeros before them."""
+    return F.pad(values, (steps, 0)) if isinstance(values, Tensor) else np.concatenate((np.zeros(steps), values))
 
 
 class MMCELoss(PairObjective):
@@ -198,6 +236,7 @@ class MMCELoss(PairObjective):
     """
 
     name = "MMCE"
+    has_sums = True
 
     def __init__(
         self,
@@ -217,7 +256,7 @@ class MMCELoss(PairObjective):
         """One for the V-statistic, two for the U-statistic."""
         return 2 if self.unbiased else 1
 
-    def value(self, pairs: Pairs) -> Tensor:
+    def sums(self, pairs: Pairs) -> Sums:
         """MMCE squared of each row."""
         return _mmce(pairs, self.bandwidth, self.unbiased)
 
@@ -243,6 +282,7 @@ class WeightedMMCELoss(PairObjective):
     """
 
     name = "weighted MMCE"
+    has_sums = True
 
     def __init__(
         self,
@@ -255,6 +295,6 @@ class WeightedMMCELoss(PairObjective):
         super().__init__(root=root, ignore_index=ignore_index, sync=sync)
         self.bandwidth = checks.check_range("bandwidth", bandwidth, low=NARROWEST)
 
-    def value(self, pairs: Pairs) -> Tensor:
+    def sums(self, pairs: Pairs) -> Sums:
         """Weighted MMCE squared of each row."""
         return _mmce_weighted(pairs, self.bandwidth)

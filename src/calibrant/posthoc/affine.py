@@ -1,14 +1,15 @@
 """Affine maps of logits or log-probabilities: vector, matrix and Dirichlet scaling, and structured scaling."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array
-from calibrant.posthoc.cross_validation import Samples, pieces
-from calibrant.posthoc.fit import Calibrator, counted
+from calibrant.posthoc.cross_validation import pieces
+from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixed, evaluated
+from calibrant.posthoc.samples import Samples, counted
 from calibrant.posthoc.solvers import SINGLE_PRECISION, Correction, Penalty, fit_affine, nll_and_residual
 from calibrant.posthoc.temperature import Tempered, temperature_or_one
 
@@ -250,7 +251,7 @@ class StructuredMatrixScaling(Tempered):
         >>> target[two] = draw.integers(1, 3, two.sum())
         >>> scaling = StructuredMatrixScaling().fit(logits, target)
         >>> scaling.predict_proba(np.array([[0.0, 0.0, 3.0]])).round(1)
-        array([[0. , 0.5, 0.5]])
+        array([[0. , 0.4, 0.6]])
     """
 
     least_rows = 30

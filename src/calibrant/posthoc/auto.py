@@ -16,10 +16,11 @@ from calibrant.posthoc.affine import (
     VectorScaling,
 )
 from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
-from calibrant.posthoc.cross_validation import Samples, canonical_order, pieces
-from calibrant.posthoc.fit import Calibrator, counted
+from calibrant.posthoc.cross_validation import canonical_order, pieces
+from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
+from calibrant.posthoc.samples import Samples, counted
 from calibrant.posthoc.scores import BetaCalibration, PlattScaling
 from calibrant.posthoc.smooth import SmoothScaling
 from calibrant.posthoc.solvers import brier_weights, mixture_weights_with_prior
@@ -40,26 +41,22 @@ RULES = {
     "rows of all members": Rule(50, "with fewer samples only a temperature is tried"),
     "rows per class": Rule(5, "with fewer samples per class on average only a temperature is tried"),
     "rows of a half gain": Rule(100, "with fewer samples a gain within one standard error is not taken at all"),
-    "refuting": Rule(
-        0.01, "a true class with a probability below this over n refutes the predictions: calibrated ones would have "
-        "such a sample in at most one of a hundred data sets",
-    ),
-    "classes": Rule(50, "with more classes, curves of single classes have too few samples, and only scalings are tried"),
+    "refuting": Rule(0.01, "a true class less likely than this over n refutes the predictions: one in 100 data sets"),
+    "classes": Rule(50, "with more classes, curves of single classes have too few samples: only scalings are tried"),
     "products": Rule(1e9, "samples times classes squared above which the loose matrix takes too long"),
-    "elements": Rule(2**20, "of more logits only a share is cross-validated, in one fold: the weights are sure by then"),
+    "elements": Rule(2**20, "of more logits only a share is cross-validated, in one fold: the weights are sure"),
     "least weight": Rule(0.005, "members with less are dropped: they cost time and change nothing"),
-    "absent": Rule(
-        5, "samples of a class that the model expects, above which their absence is a defect of the data, and only the "
-        "first two members are tried",
-    ),
+    "absent": Rule(5, "a class that the model expects more often than this has samples, or the data is defective"),
     "prior": Rule(0.5, "samples that every member is taken to predict alone, so that no weight is 0 by chance"),
-    "rows of the prior": Rule(200, "beyond these rows the prior is worth less in proportion, as it costs more than it "
-                              "insures"),
+    "rows of the prior": Rule(
+        200, "beyond these rows the prior is worth less in proportion: it costs more than it saves"
+    ),
     "prior of curves": Rule(0.05, "isotonic and spline maps of two classes follow the noise, and must show a gain"),
-    "prior of smooth": Rule(0.15, "times the root of n: smooth scaling is nearly always among the best for two classes, "
-                            "and the noise of a log-likelihood grows with that root"),
+    "prior of smooth": Rule(
+        0.15, "times the root of n: smooth scaling is nearly always among the best for two classes"
+    ),
     "kept": Rule(5e-7, "share of the uniform distribution in predictions that are kept, so that none is 0"),
-}  # fmt: skip
+}
 # Members with few parameters, which need less mixing with the uniform distribution: the square of the usual share.
 SPARING = ("unchanged", "temperature", "beta")
 # Maps that follow the noise of two classes.
@@ -274,20 +271,19 @@ class AutoCalibration(Calibrator):
         return max(lowest, TINY) if lowest < _value("refuting") / data.count else 0.0
 
     def _taken_in_doubt(self, data: Samples) -> bool:
-        """Whether a gain within one standard error, which may well be chance, is taken at least by half; with a notice."""
+        """Whether a gain within one standard error, perhaps chance, is taken at least by half; with a notice."""
         if lowest := self._refuted(data):
             self.notice(
-                f"a sample of a class that the model gave a probability of {lowest:.1g} refutes the predictions as they "
-                f"are: they are corrected, though cross-validation on {data.count:g} samples cannot tell how much that "
-                "gains; use more data"
+                f"a true class with a probability of {lowest:.1g} refutes the predictions as they are: they are "
+                f"corrected, though {data.count:g} samples cannot tell how much that gains; use more data"
             )
             return True
         mean, low, high = self.gain_
         half = mean > 0 and data.count >= _value("rows of a half gain")
         self.notice(
-            f"in cross-validation on {data.count:g} samples the {self.metric.replace('_', ' ')} changes by {-mean:+.4f}, "
-            f"95 % interval {-high:+.4f} to {-low:+.4f}, which is {'little' if half else 'no'} evidence of a "
-            f"gain: the predictions are {'corrected by half' if half else 'kept'}; use more data"
+            f"in cross-validation on {data.count:g} samples the {self.metric.replace('_', ' ')} changes by "
+            f"{-mean:+.4f}, 95 % interval {-high:+.4f} to {-low:+.4f}, which is {'little' if half else 'no'} "
+            f"evidence of a gain: the predictions are {'corrected by half' if half else 'kept'}; use more data"
         )
         return half
 

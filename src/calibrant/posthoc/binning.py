@@ -17,6 +17,8 @@ PRIOR_SAMPLES = 2.0
 SPREAD = 10
 # Binnings with less than this share of the best one's posterior hardly change the result.
 LEAST_SHARE = 1e-3
+# Bins that are tried, if the weights count as more samples than there are.
+MOST_BINS = 1000
 # Resolution of values, and their smallest distance to 0 and 1: the precision of float32 near 1.
 GRAIN = 2.0**-23
 # Points of the spline's table: they resolve the distribution of the scores to a tenth of a percent.
@@ -194,7 +196,8 @@ class BayesianBinning(ScoreCalibrator):
         sample = SortedHits(scores.probability(XP), hits, weight)
         root = (sample.count / sample.copies) ** (1 / 3)
         fewest, most = (min(sample.count, each) for each in (math.floor(root / SPREAD), math.ceil(root * SPREAD)))
-        bins = _Bins(sample, np.arange(max(1, fewest), max(1, most) + 1))
+        most = min(most, max(len(sample.ascending[0]), MOST_BINS))
+        bins = _Bins(sample, np.arange(max(1, min(fewest, most)), max(1, most) + 1))
         evidence = bins.log_evidence()
         share = np.exp(evidence - evidence.max(1, keepdims=True))
         share = np.where(share < LEAST_SHARE, 0.0, share)
@@ -308,8 +311,8 @@ class SplineCalibration(ScoreCalibrator):
         >>> from calibrant.posthoc import SplineCalibration
         >>> logits = np.array([3.0, -3.0] * 500)
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
-        >>> SplineCalibration(strict=True).fit(logits, target).predict_proba(np.array([3.0]))
-        tensor([[0.2500, 0.7500]])
+        >>> SplineCalibration(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
+        array([[0.25, 0.75]])
     """
 
     def __init__(self, knots: int = 6, view: View = "top-label", *, strict: bool = False) -> None:

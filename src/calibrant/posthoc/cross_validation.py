@@ -6,37 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.frames import Array, IndexArray
+from calibrant.posthoc.samples import Samples
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 CHUNK = 2**18  # elements
-
-
-class Samples(NamedTuple):
-    """Checked held-out samples.
-
-    Attributes:
-        logits: ``(N, C)``, float32 or float64, finite.
-        target: Class indices, ``(N,)``.
-        weight: ``(N,)`` in float64, all positive; None if all are 1.
-    """
-
-    logits: Array
-    target: IndexArray
-    weight: Array | None
-
-    @property
-    def count(self) -> float:
-        """Number of samples, of which each counts as often as its weight says."""
-        return len(self.target) if self.weight is None else float(self.weight.sum())
-
-    @property
-    def share(self) -> Array:
-        """Weights that sum to 1, ``(N,)``."""
-        return np.full(len(self.target), 1 / len(self.target)) if self.weight is None else self.weight / self.count
-
-    def take(self, rows: IndexArray | Array) -> "Samples":
-        """Some of the samples, by index or mask."""
-        return Samples(self.logits[rows], self.target[rows], None if self.weight is None else self.weight[rows])
 
 
 class Pieces(NamedTuple):
@@ -104,7 +77,7 @@ def pieces(data: Samples, folds: int) -> Pieces:
 
 
 def row_hash(rows: Array, seed: int) -> Array:
-    """A whole number from 0 to 2^32 - 1 for each row of an array or a tensor that depends only on its bits and the seed.
+    """A whole number below 2^32 for each row of an array or a tensor, which depends only on its bits and the seed.
 
     Multilinear hashing: the words of a row, each times a random number, are summed modulo 2^64, and the upper half of
     the sum is used. Over the seeds it is uniform, and independent for any two rows that differ (Lemire and

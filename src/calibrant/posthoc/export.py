@@ -6,24 +6,26 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibrant import inputs
-from calibrant.posthoc.conformal import Sets
-from calibrant.posthoc.fit import Fitted, FitWarning, counted
+from calibrant.posthoc.conformal_sets import Sets
 from calibrant.posthoc.map import Affine, Curves, Logits, Map, Mixed, NumpyOps, evaluated, halving_search
-from calibrant.posthoc.saved import replace_file
+from calibrant.posthoc.samples import FitWarning, counted
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from calibrant.posthoc.fit import Fitted
 
 # Versions of ONNX's operators and of its format: old enough for most runtimes.
 OPSET, IR_VERSION = 18, 9
 
 
-def as_module(calibrator: Fitted) -> "nn.Module":
+def as_module(calibrator: "Fitted") -> "nn.Module":
     """The map of a fitted calibrator as a module; see :meth:`Fitted.module`."""
     return module_class()(calibrator)  # type: ignore[no-any-return]
 
@@ -36,7 +38,7 @@ def module_class() -> Any:
     class CalibratorModule(torch.nn.Module):
         """A fitted calibrator whose arrays are buffers, which move with the model it is a part of."""
 
-        def __init__(self, calibrator: Fitted) -> None:
+        def __init__(self, calibrator: "Fitted") -> None:
             super().__init__()
             self.calibrator = calibrator
             self.names = dict.fromkeys(calibrator.map_.arrays())
@@ -47,14 +49,18 @@ def module_class() -> Any:
         def _bound(self) -> Any:
             """The calibrator with the buffers as the arrays of its map."""
             bound = copy.copy(self.calibrator)
+            bound.in_numpy = False
             bound.map_ = bound.map_.rebuilt(lambda name, _: getattr(self, self.names[name]))
             return bound
 
-        def forward(self, logits: "Tensor", *more: "Tensor") -> "Tensor":
+        def forward(self, logits: "Tensor", places: "Tensor | None" = None) -> "Tensor":
             """What calling the calibrator returns; the sets of groups take their positions in ``groups_``."""
             bound = self._bound()
             if isinstance(bound.map_, Sets):
-                return evaluated(bound.map_.sets, bound.rows(logits), *more)  # type: ignore[no-any-return]
+                if bound.map_.grouped == (places is None):
+                    needed = "need" if places is None else "do not use"
+                    raise ValueError(f"{bound.coverage} sets {needed} positions in groups_, the second argument")
+                return evaluated(bound.map_.sets, bound.rows(logits), *(() if places is None else (places,)))  # type: ignore[no-any-return]
             return bound(logits)  # type: ignore[no-any-return]
 
         def predict_proba(self, logits: "Tensor") -> "Tensor":
@@ -87,7 +93,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def folded(calibrator: Fitted, linear: "nn.Linear") -> "nn.Module":
+def folded(calibrator: "Fitted", linear: "nn.Linear") -> "nn.Module":
     """A new layer with the affine part of the map that comes first, and the rest as a module; see ``fold_into``."""
     import torch
 
@@ -362,8 +368,8 @@ class OnnxOps(NumpyOps):
     def cumsum(self, rows: Node) -> Node:
         return self.made("CumSum", (rows, self.integers(1)), shape=rows.shape)
 
-    def uniform(self, rows: Node, seed: int) -> Node:  # noqa: ARG002
-        raise ValueError("ONNX cannot hash the bits of logits for randomised sets: fit with randomized=False to export")
+    def has_bits(self) -> bool:
+        return False
 
     def search(self, edges: Node, positions: Node, right: bool) -> Node:
         place = self._cast(positions * 0, np.int64)
@@ -377,7 +383,7 @@ def _broadcast(shapes: list[tuple[int | None, ...]]) -> tuple[int | None, ...]:
 
 
 def to_onnx(
-    calibrator: Fitted,
+    calibrator: "Fitted",
     path: str | os.PathLike[str],
     *,
     logits_name: str = "logits",
@@ -386,8 +392,8 @@ def to_onnx(
     """Write a fitted calibrator as an ONNX model: float32 logits ``(N, C)`` in, probabilities ``(N, C)`` out.
 
     The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Dense logits
-    have to be flattened to ``(N, C)`` first. Probabilities equal those that ``predict_proba`` gives for the same float32
-    logits to 1e-6, or a few 1e-6 for logits of 100 and more. The metadata of the model has ``calibrant.method`` and
+    have to be flattened to ``(N, C)`` first. Probabilities equal those of ``predict_proba`` for the same float32 logits
+    to 1e-6, or a few 1e-6 for logits of 100 and more. The metadata of the model has ``calibrant.method`` and
     ``calibrant.labels``, a JSON list with the label of each column.
 
     Group-conditional sets have a second input ``groups``, int64 ``(N,)``: the position of each sample's group in
@@ -441,3 +447,20 @@ def to_onnx(
     for key, value in known.items():
         model.metadata_props.add(key=key, value=value)
     replace_file(path, model.SerializeToString())
+
+
+def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file beside the path, and rename it to the path when it is complete."""
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():
+        raise ValueError(f"{os.fspath(path)}: is a folder, or not a regular file")
+    temporary = real.with_name(f".{real.name[:50]}-{os.getpid()}")
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(real)
+    except OSError as error:
+        raise ValueError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if real.parent.is_dir():
+            temporary.unlink(missing_ok=True)

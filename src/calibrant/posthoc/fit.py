@@ -2,8 +2,8 @@
 
 import copy
 import inspect
+import math
 import sys
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant import frames, inputs
-from calibrant.frames import is_tensor
-from calibrant.posthoc.cross_validation import Samples, pieces
-from calibrant.posthoc.map import FLOOR, TINY, Map, Part, evaluated, mixed, operations
+from calibrant.frames import is_tensor, of_tensor
+from calibrant.posthoc.cross_validation import pieces
+from calibrant.posthoc.map import FLOOR, Map, Part, evaluated, mixed, operations
+from calibrant.posthoc.samples import FitWarning, Samples, checked_samples, counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,20 +24,6 @@ Array = npt.NDArray[Any]
 # Fits of few rows are cross-checked against doing nothing: up to this many, or four times those that a method needs, if
 # the logits have no more than so many elements.
 CROSS_CHECKED, CROSS_CHECKED_ELEMENTS = 200, 2**16
-
-
-class FitWarning(UserWarning):
-    """A post-hoc fit that is doubtful: too few samples, a class without any, or worse than doing nothing."""
-
-
-def counted(several: float, word: str) -> str:
-    """A number and its noun.
-
-    Example:
-        >>> counted(1, "sample"), counted(2000, "sample")
-        ('1 sample', '2,000 samples')
-    """
-    return f"{several:,} {word}{'s' if several != 1 else ''}"
 
 
 class Fitted(ABC):
@@ -56,6 +43,7 @@ class Fitted(ABC):
     # Results of the fit, besides the map, that a file keeps.
     found: tuple[str, ...] = ()
     one_column_is_binary = True
+    in_numpy = True  # unless the map has tensors
 
     def __init__(self) -> None:
         self.map_: Any = None
@@ -92,7 +80,7 @@ class Fitted(ABC):
                 names, the columns of a data frame with these names, else the sorted names. A single column with the
                 name of a class is that class.
         """
-        data, labels = self._checked(logits, target, sample_weight, ignore_index, classes)
+        data, labels = checked_samples(logits, target, sample_weight, ignore_index, classes)
         self.labels_, self.notices_ = labels, []
         self.solve(data)
         self.examine(data)
@@ -124,55 +112,21 @@ class Fitted(ABC):
                 "many samples: divide them by their mean"
             )
 
-    def _checked(
-        self, logits: Any, target: Any, sample_weight: Any, ignore_index: int | None, classes: Sequence[Any] | None
-    ) -> tuple[Samples, list[Any] | None]:
-        """Samples that count, and the labels of their classes if these have any."""
-        values = inputs.numbers("logits", logits)
-        count = 2 if values.ndim < 2 or values.shape[1] == 1 else values.shape[1]
-        names: list[Any] | None = None
-        if classes is not None:
-            names = frames.as_array(classes).tolist()
-        elif frames.has_names(target):
-            names = _names_in(target, logits, count)
-        if names is not None:
-            if len(set(names)) != count:
-                raise ValueError(
-                    f"classes must have {count} different labels, one per class of the logits, got {names}"
-                )
-            target = frames.class_indices(target, names, ignore_index)
-        rows, marks, weight, _ = inputs.rows_of("logits", values, target, sample_weight, None, ignore_index, False)
-        if weight is not None:
-            rows, marks, weight = (part[weight > 0] for part in (rows, marks, weight))
-            weight = None if (weight == 1).all() else weight
-        if len(rows) == 0:
-            raise ValueError(f"{type(self).__name__} needs at least 1 sample to fit, got none: pass held-out data")
-        if not (np.isfinite(rows.min()) and np.isfinite(rows.max())):
-            bad = int((~np.isfinite(rows.reshape(len(rows), -1)).all(1)).sum())
-            raise ValueError(
-                f"logits must be finite, got NaN or infinity in {bad} of {counted(len(rows), 'sample')}: leave those "
-                "samples out, or fix the model"
-            )
-        if rows.ndim == 1:
-            rows = np.stack((np.zeros_like(rows), rows), axis=1)
-        return Samples(rows, marks, weight), names
-
     def rows(self, given: Any) -> Any:
         """Check logits to be calibrated and convert them to ``(N, C)``, at least float32: an array or a tensor.
 
         An empty list has no row that shows the number of classes, so ``(0,)`` becomes ``(0, C)``.
         """
         self.require_fitted()
-        traced = False
         if is_tensor(given):
-            from calibrant.numerics import at_least_float32
-            from calibrant.numerics import traced as is_traced
+            from calibrant.numerics import at_least_float32, readable, traced
 
-            traced = is_traced()
-            logits = at_least_float32(given) if given.is_floating_point() else given.double()
+            logits, known = at_least_float32(given) if given.is_floating_point() else given.double(), not traced()
+            if self.in_numpy and readable(logits) and not logits.requires_grad:
+                logits = of_tensor(logits, "logits")  # to the bit what an array gives
         else:
-            logits = inputs.numbers("logits", frames.in_order(given, self.labels_))
-        if not traced and tuple(logits.shape) == (0,):
+            logits, known = inputs.numbers("logits", frames.in_order(given, self.labels_)), True
+        if known and tuple(logits.shape) == (0,):
             logits = logits.reshape(0, self.class_count_ or 0)
         if logits.ndim == 0 or (logits.ndim > 1 and logits.shape[1] == 0):
             raise ValueError(
@@ -181,7 +135,8 @@ class Fitted(ABC):
             )
         binary = self.one_column_is_binary and (logits.ndim == 1 or logits.shape[1] == 1)
         self._check_classes(tuple(logits.shape), 2 if binary else logits.shape[1], binary)
-        if not traced and not bool((abs(logits) <= np.finfo(np.float64).max).all()):
+        values = logits.detach() if is_tensor(logits) else logits
+        if known and math.prod(values.shape) and not (math.isfinite(values.min()) and math.isfinite(values.max())):
             raise ValueError("logits must be finite, got NaN or infinity: leave out such samples or fix the model")
         if logits.ndim > 2:
             library = sys.modules["torch"] if is_tensor(logits) else np
@@ -189,7 +144,7 @@ class Fitted(ABC):
         if binary:
             logits = logits.reshape(-1, 1)
             logits = operations(logits).concat((logits * 0, logits), 1)
-        if not (self._warned or traced) and inputs.looks_like_probabilities(inputs.numbers("logits", logits[:64])):
+        if known and not self._warned and inputs.looks_like_probabilities(inputs.numbers("logits", logits[:64])):
             self._warned = True
             text = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
             inputs.warn(f"{type(self).__name__}: {text}", FitWarning)
@@ -198,9 +153,11 @@ class Fitted(ABC):
     def as_given(self, logits: Any, rows: Any) -> Any:
         """Rows of classes in the shape of dense logits, or in the kind of container that the logits came in."""
         shape = tuple(np.shape(logits))
-        if len(shape) > 2:
+        if len(shape) > 2 and rows.ndim == 2:
             library = sys.modules["torch"] if is_tensor(rows) else np
             rows = library.moveaxis(rows.reshape(shape[0], *shape[2:], rows.shape[1]), -1, 1)
+        if is_tensor(logits) and not is_tensor(rows):
+            return sys.modules["torch"].from_numpy(rows)
         return rows if is_tensor(rows) else frames.like(logits, rows, self.classes_)
 
     def _check_classes(self, shape: tuple[int, ...], classes: int, binary: bool) -> None:
@@ -232,6 +189,15 @@ class Fitted(ABC):
 
         self.require_fitted()
         return as_module(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what is missing where a result of the fit is asked for before it."""
+        fitted = name in type(self).found
+        raise AttributeError(
+            f"{type(self).__name__} is not fitted: call fit(logits, target) first, then it has {name}"
+            if fitted
+            else f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
 
     def options(self) -> dict[str, Any]:
         """Arguments that make the same object, unfitted."""
@@ -340,7 +306,7 @@ class Calibrator(Fitted):
             sample_weight: Their weights, as for ``fit``.
             ignore_index: Label of samples to ignore; None to ignore none.
         """
-        return self._harm(self._checked(logits, target, sample_weight, ignore_index, self.labels_)[0])
+        return self._harm(checked_samples(logits, target, sample_weight, ignore_index, self.labels_)[0])
 
     def _harm(self, data: Samples) -> str | None:
         data, after = self.cross_fitted(data)
@@ -391,10 +357,9 @@ class Calibrator(Fitted):
         """
         rows = self.rows(logits)
         found, shape = evaluated(self.map_.logits, rows), tuple(np.shape(logits))
-        if len(shape) > 1 and shape[1] > 1:
-            return self.as_given(logits, found)
-        found = (found[:, 1] - found[:, 0]).reshape(shape)
-        return found if is_tensor(logits) else frames.like(logits, found, self.classes_)
+        if len(shape) < 2 or shape[1] == 1:
+            found = (found[:, 1] - found[:, 0]).reshape(shape)
+        return self.as_given(logits, found)
 
     def predict_proba(self, logits: Any) -> Any:
         """Return calibrated probabilities, ``(N, C)`` with rows that sum to one; ``(N, 2)`` for binary logits.
@@ -403,7 +368,8 @@ class Calibrator(Fitted):
             logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
                 a tensor, a NumPy array or a data frame. Lists give an array; an empty one gives ``(0, C)``.
         """
-        return self.as_given(logits, evaluated(self.map_.probabilities, self.rows(logits)))
+        rows = self.rows(logits)
+        return self.as_given(logits, evaluated(self.map_.probabilities, rows))
 
     def predict(self, logits: Any) -> Any:
         """Return the most likely class of each sample, by its label in ``classes_``: a NumPy array."""
@@ -413,7 +379,7 @@ class Calibrator(Fitted):
     def fold_into(self, linear: "nn.Linear") -> "nn.Module":
         """Return a new last layer that gives calibrated logits, if the map is affine in the logits.
 
-        A layer cannot mix with the uniform distribution, so that is left out; see ``strict``. Structured scaling corrects
+        A layer cannot mix with the uniform distribution: that is left out; see ``strict``. Structured scaling corrects
         log-probabilities, whose normalisation depends on the sample: its temperature is folded into the layer, and the
         rest follows as a module.
 
@@ -428,71 +394,3 @@ class Calibrator(Fitted):
 
         self.require_fitted()
         return folded(self, linear)
-
-
-def logits_from_probabilities(probabilities: Any) -> Any:
-    """Logits whose softmax gives the probabilities, for models that only return probabilities.
-
-    Probabilities are floored at float32's smallest normal number, 1.2e-38, in every dtype: a 0, as forests return,
-    becomes a finite logit of -87, which does not dominate a fit.
-
-    Args:
-        probabilities: ``(N, C)`` with rows that sum to one; or ``(N,)`` or ``(N, 1)``, the probability of class 1.
-            Torch, NumPy or a data frame; what comes out is what went in.
-
-    Returns:
-        ``(N, C)`` log-probabilities, or the ``(N,)`` or ``(N, 1)`` logit of class 1; at least float32.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import logits_from_probabilities
-        >>> np.exp(logits_from_probabilities(np.array([[0.2, 0.8], [0.5, 0.5]])))
-        array([[0.2, 0.8],
-               [0.5, 0.5]])
-        >>> logits_from_probabilities(np.array([0.5, 1.0])).round(1)
-        array([ 0. , 87.3])
-    """
-    checked = inputs.in_unit_interval("probabilities", inputs.numbers("probabilities", probabilities))
-    if checked.ndim not in (1, 2):
-        raise ValueError(f"probabilities must have shape (N, C), or (N,) or (N, 1) if binary, got {checked.shape}")
-    binary = checked.ndim == 1 or checked.shape[1] == 1
-    if binary:
-        if text := inputs.doubt("probabilities", checked.ravel()):
-            inputs.warn(text)
-    elif len(checked):
-        inputs.distributions(checked)
-    values = probabilities if is_tensor(probabilities) else checked
-    if is_tensor(values):
-        from calibrant.numerics import at_least_float32
-
-        values = at_least_float32(values)
-    xp = operations(values)
-    found = xp.log(xp.maximum(values, TINY))
-    if binary:
-        found = found - xp.log(xp.maximum(1 - values, TINY))
-    return found if is_tensor(found) else frames.like(probabilities, found, frames.columns(probabilities) or None)
-
-
-def _names_in(target: Any, logits: Any, count: int) -> list[Any]:
-    """Labels of the columns: the names of a data frame's columns if the targets are among them, else sorted targets.
-
-    A single column is that of the second of two classes, and if it has the name of a target, that is the second.
-    """
-    values = set(frames.as_array(target).ravel().tolist())
-    columns = frames.columns(logits)
-    if columns and values <= set(columns) and len(columns) == count:
-        return columns
-    if len(columns) == 1 and len(values) == 2 and columns[0] in values:
-        return [*(values - set(columns)), *columns]
-    if len(values) != count:
-        raise ValueError(
-            f"target holds {counted(len(values), 'different label')}, but the logits have {count} classes: "
-            "pass classes= with the label of every column of the logits, in their order"
-        )
-    try:
-        return sorted(values)
-    except TypeError:
-        raise ValueError(
-            "target holds labels of different types, such as a name and None: leave samples without a label out, or "
-            "pass classes="
-        ) from None

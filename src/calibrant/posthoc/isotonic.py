@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrant.frames import is_tensor
 from calibrant.posthoc.map import Curve, Interval, Lines, NumpyOps, Scores, Steps, View, evaluated
 from calibrant.posthoc.scores import XP, ScoreCalibrator
 
@@ -244,7 +245,7 @@ class VennAbers(ScoreCalibrator):
         found = pools(scores.log_odds(XP), hits, weight)
         # A miss is a hit in the mirror.
         below = _tables(_upper(found.mirrored()))
-        return Interval(Steps(*(np.ascontiguousarray(part[::-1]) for part in below)), Steps(*_tables(_upper(found))))
+        return Interval(Steps(*(part[::-1].copy() for part in below)), Steps(*_tables(_upper(found))))
 
     def predict_interval(self, logits: Any) -> Any:
         """Return the lower and the upper value, :math:`p_0` and :math:`p_1`, of every probability.
@@ -269,7 +270,8 @@ class VennAbers(ScoreCalibrator):
         if self.view == "class-wise":
             return tuple(self.as_given(logits, part) for part in found)
         shape = tuple(np.shape(logits))
-        return tuple(part.reshape(shape[0], *shape[2:]) for part in found)
+        found = tuple(part.reshape(shape[0], *shape[2:]) for part in found)
+        return tuple(self.as_given(logits, part) for part in found) if is_tensor(logits) else found
 
 
 class _Steps(NamedTuple):

@@ -1,6 +1,6 @@
 """Maps: what a fit makes. Data of a few kinds, evaluated by one code on NumPy arrays, torch tensors and ONNX graphs.
 
-A map is a dataclass of arrays, numbers and further maps, so that it is saved, moved to a device, folded into a layer and
+A map is a dataclass of arrays, numbers and further maps. So it is saved, moved to a device, folded into a layer and
 exported by its kind, whatever method made it. ``of`` is the map whose result it takes: the chain ends in ``Logits``.
 """
 
@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from calibrant.frames import is_tensor
-from calibrant.posthoc.cross_validation import row_hash
 
 Array = Any  # a NumPy array, a torch tensor, or a node of an ONNX graph
 View = Literal["class-wise", "top-label"]
@@ -54,6 +53,10 @@ class NumpyOps:
     def is_double(self, rows: Array) -> bool:
         return bool(rows.dtype == np.float64)
 
+    def has_bits(self) -> bool:
+        """Whether the bits of a number can be read."""
+        return True
+
     def largest(self, rows: Array) -> Array:
         return rows.max(1, keepdims=True)
 
@@ -89,10 +92,6 @@ class NumpyOps:
 
     def cumsum(self, rows: Array) -> Array:
         return rows.cumsum(1)
-
-    def uniform(self, rows: Array, seed: int) -> Array:
-        """A number in (0, 1) for each row, ``(N, 1)``, that depends only on its bits and the seed."""
-        return (self.like(row_hash(rows, seed), rows)[:, None] + 0.5) / 2**32
 
     def search(self, edges: Array, positions: Array, right: bool) -> Array:
         """Where to insert positions in ascending edges, row by row."""
@@ -133,6 +132,11 @@ class TorchOps(NumpyOps):
     def is_double(self, rows: Array) -> bool:
         return bool(rows.dtype == self.torch.float64)
 
+    def has_bits(self) -> bool:
+        from calibrant.torch_private import is_exporting_to_onnx
+
+        return not is_exporting_to_onnx()
+
     def largest(self, rows: Array) -> Array:
         return rows.amax(1, keepdim=True)
 
@@ -159,7 +163,8 @@ class TorchOps(NumpyOps):
         return rows.argsort(dim=1, descending=True, stable=True)
 
     def inverse(self, order: Array) -> Array:
-        return order.argsort(1)
+        places = self.torch.arange(order.shape[1], device=order.device).expand_as(order)
+        return self.torch.zeros_like(order).scatter(1, order, places)
 
     def search(self, edges: Array, positions: Array, right: bool) -> Array:
         from calibrant.torch_private import is_exporting
@@ -168,7 +173,7 @@ class TorchOps(NumpyOps):
             return halving_search(
                 self, edges, positions, right, self.torch.zeros_like(positions, dtype=self.torch.long)
             )
-        return self.torch.searchsorted(edges, positions.contiguous(), right=right)
+        return self.torch.searchsorted(edges.contiguous(), positions.contiguous(), right=right)
 
 
 def halving_search(xp: Any, edges: Array, positions: Array, right: bool, place: Array) -> Array:
@@ -396,7 +401,7 @@ class Mixture(Map):
 class Uniform(Map):
     """Equal probabilities, as a part of a mixture."""
 
-    def logits(self, xp: Any, rows: Array) -> Array:
+    def logits(self, xp: Any, rows: Array) -> Array:  # noqa: ARG002
         return rows * 0
 
 
@@ -404,7 +409,7 @@ class Uniform(Map):
 class OddsCurve(Map):
     """A line plus a natural cubic spline of the log-odds of two classes.
 
-    Between the ``knots``, ``pieces`` are the linear, quadratic and cubic rise over each interval; ``ends`` are the value
+    Between the ``knots``, ``pieces`` are the linear, quadratic and cubic rise of each interval; ``ends`` are the value
     at the first knot and the slopes below the first and above the last. ``line`` has slope and shift.
     """
 

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from calibrant import frames, inputs
 from calibrant.posthoc.auto import METHODS
-from calibrant.posthoc.cross_validation import Samples
-from calibrant.posthoc.fit import Calibrator, Fitted, FitWarning, counted
+from calibrant.posthoc.fit import Calibrator, Fitted
 from calibrant.posthoc.map import Map, Part, evaluated
+from calibrant.posthoc.samples import FitWarning, Samples, counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,4 +122,5 @@ class MultiLabelCalibration(Fitted):
         Args:
             logits: ``(N, L)`` or dense ``(N, L, d1, ...)``. Torch, NumPy or a data frame.
         """
-        return self.as_given(logits, evaluated(self.map_.probabilities, self.rows(logits)))
+        rows = self.rows(logits)
+        return self.as_given(logits, evaluated(self.map_.probabilities, rows))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.posthoc.export import replace_file
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import from_description
 
@@ -76,7 +77,7 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
         text = json.dumps(header)
     except TypeError as error:
         raise TypeError(f"a file holds only numbers and text as options and labels: {error}") from None
-    replace_file(path, serialised({name: np.ascontiguousarray(value) for name, value in arrays.items()}, {KEY: text}))
+    replace_file(path, serialised({name: np.array(value, order="C") for name, value in arrays.items()}, {KEY: text}))
 
 
 def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
@@ -173,23 +174,6 @@ def kinds() -> dict[str, type[Fitted]]:
         if not inspect.isabstract(kind) and kind.__module__.startswith(f"{__package__}."):
             found[kind.__name__] = kind
     return found
-
-
-def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file beside the path, and rename it to the path when it is complete."""
-    real = Path(os.path.realpath(path))
-    if real.exists() and not real.is_file():
-        raise _error(path, "is a folder" if real.is_dir() else "is not a regular file")
-    temporary = real.with_name(f".{real.name[:50]}-{os.getpid()}")
-    try:
-        real.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        temporary.replace(real)
-    except OSError as error:
-        raise _error(path, f"cannot be written: {error.strerror or error}") from error
-    finally:
-        if real.parent.is_dir():
-            temporary.unlink(missing_ok=True)
 
 
 def _tuples(value: Any) -> Any:

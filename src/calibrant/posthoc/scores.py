@@ -7,7 +7,6 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array
-from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import (
     Curve,
@@ -15,13 +14,13 @@ from calibrant.posthoc.map import (
     LogOdds,
     Map,
     NumpyOps,
-    Part,
     Scores,
     View,
     class_scores,
     evaluated,
     top_scores,
 )
+from calibrant.posthoc.samples import Samples
 
 XP = NumpyOps()
 # Number of scores that are fitted at a time: few enough for the cache, enough to keep the overhead small.
@@ -73,7 +72,7 @@ class ScoreCalibrator(Calibrator):
         """Fit the curves, one block of classes at a time."""
         single = data.logits.dtype == np.float32
         fitted = [self.fit_scores(scores, hits, data.weight) for scores, hits in self._blocks(data)]
-        curve = joined(fitted).rebuilt(lambda _, part: part.astype(data.logits.dtype, copy=False))
+        curve = joined(fitted).rebuilt(lambda _, part: np.ascontiguousarray(part, data.logits.dtype))
         return self.mixed(Curves(curve, self.view, single), data)
 
     def _blocks(self, data: Samples) -> Iterator[tuple[Scores, Array]]:
@@ -219,7 +218,7 @@ def logistic_regression(
     Returns:
         Coefficients, ``(rows, d)``.
     """
-    rows, count, samples = features.shape
+    rows, _, samples = features.shape
     share = np.full(samples, 1 / samples) if weight is None else weight / weight.sum()
     start = np.tile(centre, (rows, 1))
     # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.

@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.posthoc.affine import StructuredMatrixScaling
-from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.map import Map, OddsCurve
+from calibrant.posthoc.samples import Samples
 from calibrant.posthoc.scores import logistic_regression, softplus
 
 Array = npt.NDArray[np.float64]
@@ -101,7 +101,7 @@ def fit_curve(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Ar
 
 
 def spline_pieces(knots: Array, values: Array) -> tuple[Array, Array, Array]:
-    """The natural cubic spline through values at knots: knots, polynomials between them, and value and slopes at ends."""
+    """The natural cubic spline through values at knots: knots, polynomials between them, value and slopes at ends."""
     from scipy.interpolate import CubicSpline  # a fit needs it, and a saved calibrator does not
 
     spline = CubicSpline(knots, values, bc_type="natural")

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import Array, IndexArray
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.samples import Samples
 
 # Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.
 NEWTON_PRODUCTS = 1e7
 # Above this many elements, products are in single precision: rounding stays below the tolerance, in half the time.
 SINGLE_PRECISION = 2**18
-# Elements of a chunk: what a core's cache holds; with a full matrix more, since large products are quicker in one piece.
+# Elements of a chunk: what a cache holds; with a full matrix more, since large products are quicker in one piece.
 CHUNK, LARGE_CHUNK = 2**16, 2**23
 # Rows from which the moments of the features are estimated.
 SOME_ROWS = 1024

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import is_tensor, of_tensor
-from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixture, Uniform, evaluated
+from calibrant.posthoc.samples import Samples
 from calibrant.posthoc.solvers import mixture_weights
 
 if TYPE_CHECKING:
@@ -146,7 +146,6 @@ class EnsembleTemperatureScaling(Tempered):
     def fit_map(self, data: Samples) -> Map:
         """Solve for the temperature, then for the weights."""
         maps = self.fit_temperature(data), Affine(np.array(1.0), np.array(0.0)), Uniform()
-        column = data.target[:, None]
         wide = data.logits.astype(np.float64, copy=False)
         of_right = [
             evaluated(lambda xp, rows, of=each: of.probabilities(xp, rows), wide)[np.arange(len(wide)), data.target]

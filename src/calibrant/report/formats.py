@@ -5,7 +5,7 @@ import re
 import unicodedata
 
 from calibrant.metrics.tests import p_value
-from calibrant.posthoc.fit import counted as counted
+from calibrant.posthoc.samples import counted as counted
 
 MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")

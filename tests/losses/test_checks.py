@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,6 @@ def test_too_few_samples_say_what_to_do() -> None:
 
 
 Z, C = torch.tensor([0.2, 0.5, 0.9, 0.7]), torch.tensor([0, 1, 1, 0])
-P = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.0, 1.0]])
 PAIR_FUNCTIONS = [F.esd, F.mmce, F.mmce_weighted, F.soft_binned_ece, F.ece, F.dca]
 BAD_PAIRS: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "logits for confidence": (Z * 10, C, ValueError, r"confidence must lie in \[0, 1\], got values from 2 to 9: pass"),
@@ -102,26 +102,11 @@ def test_bad_pairs_are_named(function: Callable[[Tensor, Tensor], Tensor], bad: 
         function(confidence, correct)
 
 
-@pytest.mark.parametrize("function", [F.avuc, F.soft_avuc, F.entropy_threshold], ids=lambda f: f.__name__)
-def test_bad_probabilities_are_named(function: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match=r"probabilities must sum to 1 .* softmax"):
-        function(P / 2, C)
-    with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\]"):
-        function(P * 3 - 1, C)
-    with pytest.raises(ValueError, match=r"\(\.\.\., N, C\) with C at least 2, got \(4, 1\)"):
-        function(P[:, :1], C)
-    with pytest.raises(TypeError, match="floating point"):
-        function(P.long(), C)
-    with pytest.raises(ValueError, match=r"correct must have shape \(4,\)"):
-        function(P, C[:3])
-
-
 BAD_OPTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "view": (lambda: cal.ESDLoss(view="classwise"), ValueError, "'class-wise', 'multi-label', got 'classwise'"),  # type: ignore[arg-type]
     "bandwidth": (lambda: cal.MMCELoss(0.0), ValueError, "bandwidth must be"),
     "bandwidth NaN": (lambda: F.mmce(Z, C, float("nan")), ValueError, "bandwidth must be"),
     "bandwidth text": (lambda: F.mmce(Z, C, "0.4"), TypeError, "bandwidth must be a number, got str"),  # type: ignore[arg-type]
-    "normalisation": (lambda: cal.WeightedMMCELoss(normalisation="x"), ValueError, "'paper', 'legacy'"),  # type: ignore[arg-type]
     "bins": (lambda: cal.ECELoss(0), ValueError, "bins must be at least 1 and at most 1000000, got 0"),
     "bins float": (lambda: F.ece(Z, C, 15.0), TypeError, "bins must be a whole number, got float"),  # type: ignore[arg-type]
     "temperature": (lambda: cal.SoftBinnedECELoss(temperature=0), ValueError, "temperature must be at least 1e-08"),
@@ -161,8 +146,6 @@ def test_bad_options_are_named(option: str) -> None:
 def test_ignore_index_is_a_whole_number_or_none(bad: Any) -> None:
     with pytest.raises(TypeError, match="ignore_index must be a whole number or None"):
         cal.ESDLoss(ignore_index=bad)
-    with pytest.raises(TypeError, match="ignore_index must be a whole number or None"):
-        F.focal(LOGITS, TARGET, ignore_index=bad)
 
 
 def test_options_may_be_numpy_numbers() -> None:
@@ -192,11 +175,6 @@ def test_lazily_negated_tensors_are_read_as_they_are() -> None:
     torch.testing.assert_close(F.esd(z, C), F.esd(Z, C))
 
 
-def test_confidence_given_to_avuc_must_match() -> None:
-    with pytest.raises(ValueError, match=r"confidence must have shape \(4,\) to match probabilities"):
-        F.avuc(P, torch.tensor([1]), confidence=torch.tensor([0.9]))
-
-
 def test_unsigned_labels_are_not_mistaken_for_ignored_ones() -> None:
     logits = torch.randn(8, 200, generator=torch.Generator().manual_seed(0))
     target = torch.tensor([156, 156, 156, 1, 2, 3, 4, 5], dtype=torch.uint8)  # 156 is -100 in eight bits
@@ -220,8 +198,6 @@ def test_a_threshold_from_elsewhere_is_refused() -> None:
 
 
 def test_threshold_needs_both_kinds_of_predictions() -> None:
-    with pytest.raises(ValueError, match="got 4 right and 0 wrong: use more data, or an earlier epoch"):
-        F.entropy_threshold(P, torch.ones(4))
     with pytest.raises(ValueError, match="got 0 right and 8 wrong"):
         cal.AvUCLoss().fit_threshold(LOGITS, (LOGITS.argmax(1) + 1) % 3)
 
@@ -235,3 +211,54 @@ def test_every_integer_type_holds_labels(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("function", PAIR_FUNCTIONS, ids=lambda f: f.__name__)
 def test_correct_may_be_bool_int_or_float(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     assert function(Z, C.bool()) == function(Z, C) == function(Z, C.double())
+
+
+@pytest.mark.parametrize("output", [SimpleNamespace(logits=LOGITS), {"logits": LOGITS}], ids=["object", "dict"])
+@pytest.mark.parametrize("name", MODULES)
+def test_the_output_of_a_model_is_not_its_logits(name: str, output: Any) -> None:
+    with pytest.raises(TypeError, match=r"pass outputs\.logits"):
+        MODULES[name]()(output, TARGET)
+
+
+LABELS = torch.tensor([[1, 0, 1], [0, 0, 0]] * 4)
+LIKELY: dict[str, tuple[Tensor, type[Exception], str]] = {
+    "one-hot": (torch.eye(3, dtype=torch.uint8)[TARGET], ValueError, r"one-hot, pass target\.argmax"),
+    "one-hot, float": (torch.eye(3)[TARGET], TypeError, "one-hot"),
+    "labels": (LABELS, ValueError, "multi-label.*multi_label=True"),
+    "labels, some ignored": (LABELS.masked_fill(torch.eye(8, 3) == 1, -100), ValueError, "multi-label"),
+    "labels, float": (LABELS.float(), TypeError, "multi-label"),
+    "anything else": (torch.full((8, 3), 2), ValueError, r"got \(8, 3\)$"),
+    "soft labels": (LOGITS.softmax(1), TypeError, r"target\.long"),
+    "a column": (TARGET[:, None], ValueError, r"target\.squeeze\(1\)"),
+}
+
+
+@pytest.mark.parametrize("likely", LIKELY)
+def test_the_error_says_what_the_target_probably_is(likely: str) -> None:
+    target, error, hint = LIKELY[likely]
+    with pytest.raises(error, match=hint):
+        cal.ESDLoss()(LOGITS, target)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_probabilities_in_place_of_logits_are_noticed(dtype: torch.dtype) -> None:
+    logits, target = torch.randn(16, 3, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
+    spoiled = logits.softmax(1).to(dtype)
+    spoiled[0] = torch.nan
+    for loss in (cal.BrierLoss(), cal.ESDLoss()):
+        with pytest.warns(UserWarning, match="look like probabilities"):
+            loss(spoiled, target, mask=torch.arange(16) > 0)
+        loss(spoiled, target, mask=torch.arange(16) > 0)  # once
+
+
+def test_what_need_not_be_probabilities_is_not_warned_of() -> None:
+    logits, target = torch.randn(16, 3, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
+    p = logits.softmax(1)
+    cal.ESDLoss()(logits, target)
+    cal.ESDLoss()(p[:7], target[:7])  # so few may sum to 1 by chance
+    cal.ESDLoss()(torch.where(torch.arange(16)[:, None] < 15, p, logits), target)
+    cal.ESDLoss()(p.log(), target)
+    cal.ESDLoss()(torch.cat((p + 1, p - 4 / 3), dim=1) / 2, target)
+    cal.ESDLoss()(torch.ones(16), target % 2)  # binary logits have no rows to sum
+    cal.ESDLoss(view="multi-label")(p, p.round())
+    torch.vmap(cal.ESDLoss())(p[None], target[None])
