@@ -12,7 +12,7 @@ import pytest
 from scipy.special import softmax
 
 from calibrant.files import FileError, Source, read_predictions, read_source, write_calibrated
-from calibrant.metrics.columns import Columns
+from calibrant.layout import Columns
 from calibrant.metrics.scale import statistics_duckdb
 
 CONFIDENCE = [0.9, 0.5, 0.7]

@@ -12,8 +12,8 @@ from cyclopts.validators import Number
 
 from calibrant import __version__
 from calibrant.commands import Engine
+from calibrant.layout import Columns
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.columns import Columns
 
 app = App(
     name="calibrant",

@@ -83,9 +83,9 @@ def test_conditions_set_the_exit_status(
 def test_a_score_that_the_file_does_not_have_fails(tmp_path: Path, capsys: Screen) -> None:
     rng = np.random.default_rng(0)
     pairs = write(tmp_path / "pairs.csv", {"confidence": rng.random(100), "correct": rng.integers(2, size=100)})
-    found = evaluate(capsys, pairs, "--fail-if", "brier > 9", "--fail-if", "ece > 0.01", "--json")
+    found = evaluate(capsys, pairs, "--fail-if", "log_loss > 9", "--fail-if", "ece > 0.01", "--json")
     assert found.status == 1
-    assert "pairs: has no brier" in found.error
+    assert "pairs: has no log_loss" in found.error
     assert len(found.json["failed"]) == 2
 
 

@@ -131,11 +131,17 @@ def test_functional_and_metrics_agree(name: str) -> None:
         given = torch.from_numpy(data.confidence), torch.from_numpy(data.correct)
     else:
         given = torch.from_numpy(LOGITS), torch.from_numpy(TARGET)
-    assert getattr(cal.functional, name)(*given).item() == pytest.approx(getattr(metrics, name)(data), rel=1e-6)
+    function = getattr(cal.functional, name)
+    assert function(*given).item() == pytest.approx(getattr(metrics, name)(data), rel=1e-6)
+    if "sample_weight" in theirs:
+        weight = RNG.integers(0, 4, 300).astype(np.float64)
+        weighted = metrics.predictions(logits=LOGITS, target=TARGET, sample_weight=weight)
+        found = function(*given, sample_weight=torch.from_numpy(weight)).item()
+        assert found == pytest.approx(getattr(metrics, name)(weighted), rel=1e-5)
 
 
 def test_names_that_functional_and_metrics_share() -> None:
-    assert SAME_NAME == ["brier", "ece", "esd"]
+    assert SAME_NAME == ["ece", "esd"]
 
 
 def test_checked_predictions_serve_every_metric() -> None:

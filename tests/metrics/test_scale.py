@@ -21,9 +21,9 @@ import pyarrow.csv  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
 from calibrant import metrics  # noqa: E402
+from calibrant.layout import Columns  # noqa: E402
 from calibrant.metrics import scale_sql  # noqa: E402
 from calibrant.metrics.binned import equal_width_bins  # noqa: E402
-from calibrant.metrics.columns import Columns  # noqa: E402
 from calibrant.metrics.scale import Statistics, statistics_duckdb, statistics_spark  # noqa: E402
 from calibrant.metrics.scale_pairs import find_pairs  # noqa: E402
 from calibrant.tables import Column  # noqa: E402

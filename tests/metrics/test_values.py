@@ -14,10 +14,10 @@ import calibrant as cal
 from calibrant import metrics
 from calibrant.metrics import binned
 from calibrant.metrics.ties import BLOCK
-from tests.losses.test_golden import CONTINUOUS, CORRECT, TIED
 from tests.metrics import reference
+from tests.metrics.reference import CONTINUOUS, CORRECT, TIED
 
-Z, T, C = CONTINUOUS.numpy(), TIED.numpy(), CORRECT.numpy()
+Z, T, C = CONTINUOUS, TIED, CORRECT
 
 GOLDEN: dict[str, tuple[Callable[..., float], float, float, float]] = {
     # name: function, value on the continuous set, on the tied one, relative tolerance

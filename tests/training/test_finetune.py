@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from calibrant.training.recalibrations import Samples, fit_heads, logits_after
 from torch import Tensor, nn
 
 from calibrant.posthoc import TemperatureScaling, VectorScaling
 from calibrant.training import CalibrationWarning, calibrate
-from calibrant.training.recalibrations import Samples, fit_heads, logits_after
 
 Batch = tuple[Tensor, Tensor]
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from benchmarks.guard import digits, network
+from calibrant.training.finishing import looks_trained_on
+from calibrant.training.running_scores import Scores
 from torch import nn
 
 import calibrant as cal
 from calibrant.losses.checks import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
-from calibrant.training.finishing import looks_trained_on
 from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
-from calibrant.training.running_scores import Scores
 from tests.training.batches import Batch, Batches
 
 WARN_OF_SAME = CalibratedLoss._warn_of_same

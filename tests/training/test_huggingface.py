@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from calibrant.training.randomness import random_state
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from calibrant import ESDLoss, MMCELoss
-from calibrant.training.randomness import random_state
 from tests.ranks import on_two_ranks
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
 datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
+from calibrant.training.stream import Stream  # noqa: E402
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # noqa: E402
 
 from calibrant.training import CalibratedTrainer  # noqa: E402
-from calibrant.training.stream import Stream  # noqa: E402
 
 Batch = dict[str, Tensor]
 CLASSES = 3

@@ -21,8 +21,9 @@ from tests.training.batches import Batch
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
 pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
-from calibrant.training import CalibratedTrainer, CalibrationWarning
 from calibrant.training.trainer_loop import TrainerGuard, _has_dropout
+
+from calibrant.training import CalibratedTrainer, CalibrationWarning
 from tests.training.test_huggingface import arguments, bert, flat
 
 

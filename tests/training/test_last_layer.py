@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, named_layer
 from torch import Tensor, nn
 
 from calibrant.training import scale_output
-from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, named_layer
 
 
 class TwoHeads(nn.Module):

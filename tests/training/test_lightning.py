@@ -9,6 +9,8 @@ import lightning
 import pytest
 import torch
 import torch.nn.functional as F
+from calibrant.training.epoch_scores import WAITING, EpochScores
+from calibrant.training.ignored import loss_or_zero
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
@@ -21,8 +23,6 @@ from calibrant.training import (
     interleave,
     interleaved_split,
 )
-from calibrant.training.epoch_scores import WAITING, EpochScores
-from calibrant.training.ignored import loss_or_zero
 from tests.training.lightning_runs import STEPS, classifier, data, network, samples, trainer
 
 pytestmark = [

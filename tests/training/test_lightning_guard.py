@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from benchmarks.guard import digits, network
+from calibrant.training.running_scores import Scores
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibratedClassifier, CalibrationWarning, TemperatureInTheLoop, interleave
 from calibrant.training.guard import Guard
-from calibrant.training.running_scores import Scores
 from tests.training.batches import Batch, Batches
 from tests.training.lightning_runs import trainer
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from calibrant.training.checkpoint import module_of, structure_of
 from torch import Tensor, nn
 
 import calibrant as cal
 from calibrant.training import CalibratedClassifier
-from calibrant.training.checkpoint import module_of, structure_of
 from tests.training.lightning_runs import data, network, trainer
 
 pytestmark = [

@@ -6,6 +6,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from calibrant.training.running_scores import Scores
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -19,7 +20,6 @@ from calibrant.training import (
     interleave,
 )
 from calibrant.training.guard import Guard
-from calibrant.training.running_scores import Scores
 from tests.training.lightning_runs import classifier, data, network, result, samples, trainer
 from tests.training.test_lightning_resume import same
 

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from calibrant.training.split import EvenBatches, even_size
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from calibrant.training import interleaved_split
-from calibrant.training.split import EvenBatches, even_size
 
 
 @given(length=st.integers(40, 400), fraction=st.floats(0.1, 0.9), seed=st.integers(0, 2**31))

@@ -9,6 +9,8 @@ import lightning
 import pytest
 import torch
 import torch.nn.functional as F
+from calibrant.training.last_layer import divide_layer
+from calibrant.training.refinement import last_layer, refined_nll
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -16,8 +18,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import calibrant as cal
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import StopAfterTemperature
-from calibrant.training.last_layer import divide_layer
-from calibrant.training.refinement import last_layer, refined_nll
 from tests.ranks import on_two_ranks
 from tests.training.lightning_runs import STEPS, classifier, data, exact_classifier, exact_data, trainer
 

@@ -31,8 +31,8 @@ from calibrant.files import (
     refuse_overwriting,
     write_calibrated,
 )
+from calibrant.layout import Columns
 from calibrant.metrics import InputWarning, predictions
-from calibrant.metrics.columns import Columns
 from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import Calibrator, ConformalClassifier, FitWarning, load, logits_from_probabilities
 from calibrant.posthoc.map import Affine, Logits

@@ -30,9 +30,9 @@ from calibrant.commands.terminal import (
     show_notices,
 )
 from calibrant.files import FileError, digest, fits_in_memory, naming, read_source, refuse_overwriting
+from calibrant.layout import Columns
 from calibrant.metrics import compare
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.columns import Columns
 from calibrant.metrics.compare import Comparison
 from calibrant.report import audit, verdict
 from calibrant.report.audit import Audit

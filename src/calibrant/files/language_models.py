@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant.files.formats import Array, Table
 from calibrant.files.values import numbers_of
-from calibrant.metrics.columns import Kind
+from calibrant.layout import Kind
 from calibrant.tables import Column
 
 if TYPE_CHECKING:

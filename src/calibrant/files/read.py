@@ -14,10 +14,8 @@ import numpy as np
 from calibrant.files import language_models, values
 from calibrant.files.formats import SUFFIXES, Array, FileError, Npy, Npz, Table, cells_of_parquet, naming, open_file
 from calibrant.files.values import LEFT_OUT, filled, is_text, numbers_of
+from calibrant.layout import NOT_TWO, Columns, Kind, Layout, find_layout, name_of_values
 from calibrant.metrics import InputWarning, Predictions, predictions
-from calibrant.metrics.columns import Columns, Kind
-from calibrant.metrics.layouts import Layout, find_layout, name_of_values
-from calibrant.metrics.two_classes import NOT_TWO
 from calibrant.tables import files_of, is_table, suffix_of
 
 # Names of weights, which are never assumed, and of the classes, as scikit-learn has them.

@@ -7,9 +7,17 @@ import numpy as np
 
 from calibrant.files.formats import Array, empty_cells
 from calibrant.inputs import TOLERANCE, looks_like_probabilities
-from calibrant.metrics.columns import RIGHT, Kind
-from calibrant.metrics.rounding import EXACT, explained_by_rounding, renormalised
-from calibrant.metrics.two_classes import called, fits_other, in_order, with_positive
+from calibrant.layout import (
+    EXACT,
+    RIGHT,
+    Kind,
+    called,
+    explained_by_rounding,
+    fits_other,
+    in_order,
+    renormalised,
+    with_positive,
+)
 
 WORDS = {"true": 1.0, "false": 0.0}
 # Label that predictions leave out by themselves, in pixels and in several labels.

@@ -13,13 +13,11 @@ from calibrant.metrics.jackknife import Difference, normal_difference
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.registry import Chosen, described, label, number
 from calibrant.metrics.resampling import (
-    Progress,
     asked_metric,
     bootstrap,
     check_level,
     draw_null,
     finite_value,
-    part_of_progress,
     single,
 )
 from calibrant.metrics.tests import p_value
@@ -80,7 +78,6 @@ def compare(
     seed: int = 0,
     bins: int | None = None,
     convention: ConventionName = "paper",
-    progress: Progress | None = None,
 ) -> Comparison:
     """Compare two models on the same samples.
 
@@ -103,7 +100,6 @@ def compare(
         seed: Seed of the bootstrap: the same seed gives the same result.
         bins: As in :func:`calibrant.metrics.calibration_test`.
         convention: As in :func:`calibrant.metrics.calibration_test`.
-        progress: Called now and then with the number of draws done and the total number.
 
     Example:
         >>> import numpy as np
@@ -127,12 +123,11 @@ def compare(
         found, method = difference(of_a, of_b, level), "jackknife"
     else:
         first, second = finite_value(a, measure), finite_value(b, measure)
-        parts = 3 if measure.vanishes else 1
-        drawn_a, drawn_b = bootstrap((a, b), measure, draws, seed, part_of_progress(progress, 0, parts))
+        drawn_a, drawn_b = bootstrap((a, b), measure, draws, seed)
         bias = float(drawn_a.mean() - drawn_b.mean()) - (first - second)
         if measure.vanishes:
-            _, null_a = draw_null(a, measure, draws, seed, part_of_progress(progress, 1, parts))
-            _, null_b = draw_null(b, measure, draws, seed, part_of_progress(progress, 2, parts))
+            _, null_a = draw_null(a, measure, draws, seed)
+            _, null_b = draw_null(b, measure, draws, seed)
             bias = float(null_a.mean() - null_b.mean())
         found, method = _bootstrap_difference(first - second, drawn_a - drawn_b, bias, level), "bootstrap"
     return Comparison(measure.key, first, second, first - second, found.low, found.high, found.p_value, level, method)

@@ -99,7 +99,7 @@ def ks_rows(ties: Ties) -> RowStatistic:
 def esd(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
     r"""Expected squared difference (ESD), unbiased: the measure of the paper, exact, ties included.
 
-    Without weights the same number as :func:`calibrant.functional.esd`, without gradient, in one sort of packed
+    The same number as :func:`calibrant.functional.esd`, weights included, without gradient, in one sort of packed
     integers: ten million samples take about three times as long as sorting them. It has mean 0 on calibrated data and
     is therefore often negative.
 

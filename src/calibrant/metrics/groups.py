@@ -13,7 +13,6 @@ from calibrant.metrics.binned import ece
 from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, Values, predictions
 from calibrant.metrics.proper import came_true, mean_confidence
-from calibrant.metrics.resampling import Progress
 from calibrant.metrics.tests import DRAWS_EACH, CalibrationTest, holm, p_value, sequential_test
 from calibrant.metrics.ties import SortedRows
 
@@ -107,7 +106,6 @@ def calibration_by_group(
     least: int = 30,
     draws: int = 1000,
     seed: int = 0,
-    progress: Progress | None = None,
     **given: Unpack[Given],
 ) -> GroupCalibration:
     """Score and test each group of samples; p-values are corrected for their number by Holm's method.
@@ -122,7 +120,6 @@ def calibration_by_group(
         least: Smallest number of samples of a group that is judged; smaller ones are listed.
         draws: Number of data sets drawn for each test, at least 40 for each group.
         seed: Seed of the draws.
-        progress: Called with the number of groups done and their number.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
 
     References:
@@ -150,11 +147,9 @@ def calibration_by_group(
         )
     many = max(draws, DRAWS_EACH * len(judged))
     parts, tests = [], []
-    for done, rows in enumerate(judged.values(), 1):
+    for rows in judged.values():
         parts.append(data[rows].pairs)
         tests.append(sequential_test(parts[-1], many, seed))
-        if progress is not None:
-            progress(done, len(judged))
     corrected = holm([test.p_value for test in tests])
     scores = [_score(name, part, test, p) for name, part, test, p in zip(judged, parts, tests, corrected, strict=True)]
     scores.sort(key=lambda score: (not score.rejected, -abs(score.gap.value)))

@@ -12,13 +12,11 @@ from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
 from calibrant.metrics.registry import Chosen, label, number
 from calibrant.metrics.resampling import (
-    Progress,
     asked_metric,
     bootstrap,
     check_level,
     draw_null,
     finite_value,
-    part_of_progress,
     single,
 )
 from calibrant.metrics.tests import test_against_draws
@@ -72,7 +70,6 @@ def confidence_interval(
     seed: int = 0,
     bins: int | None = None,
     convention: ConventionName = "paper",
-    progress: Progress | None = None,
     **given: Unpack[Given],
 ) -> Interval:
     r"""Confidence interval of the population value of a metric.
@@ -95,7 +92,6 @@ def confidence_interval(
         seed: Seed of the draws: the same seed gives the same result.
         bins: As in :func:`calibration_test`.
         convention: As in :func:`calibration_test`.
-        progress: Called now and then with the number of draws done and the total number.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -121,13 +117,12 @@ def confidence_interval(
         low, high = np.clip(found.interval(level), *measure.span).tolist()
         return Interval(measure.key, found.value, low, high, level, "jackknife")
     value = finite_value(data, measure)
-    parts = 2 if measure.vanishes else 1
-    (drawn,) = bootstrap((data,), measure, draws, seed, part_of_progress(progress, 0, parts))
+    (drawn,) = bootstrap((data,), measure, draws, seed)
     reach = NormalDist().inv_cdf((1 + level) / 2) * float(drawn.std())
     ends = 2 * value - float(drawn.mean()) - reach, float(np.quantile(drawn, (1 + level) / 2))
     low, high = np.clip((min(ends), ends[1]), *measure.span).tolist()
     if measure.vanishes:
-        null = draw_null(data, measure, draws, seed, part_of_progress(progress, 1, parts))
+        null = draw_null(data, measure, draws, seed)
         low = 0.0 if test_against_draws(measure, *null).p_value > (1 - level) / 2 else low
     return Interval(measure.key, value, low, high, level, "bootstrap")
 

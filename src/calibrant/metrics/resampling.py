@@ -14,7 +14,6 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.cumulative import RowStatistic
 from calibrant.metrics.predictions import ROWS, Predictions
 from calibrant.metrics.registry import Chosen, Metric, find_metric, label
 from calibrant.metrics.ties import SortedRows, Ties
@@ -124,49 +123,33 @@ def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
     return replace(given, correct=scores.argmax(1) == target, target=target)
 
 
-def draw_null(
-    data: Predictions, measure: Metric, draws: int, seed: int, progress: Progress | None
-) -> tuple[float, Array]:
+def draw_null(data: Predictions, measure: Metric, draws: int, seed: int) -> tuple[float, Array]:
     """The metric of the data, and of draws from a calibrated model with the same confidences."""
     observed = finite_value(data, measure)
-    null, done = np.empty(draws), 0
     if measure.rows is not None:
         value = measure.rows(data)
         # By the same sums as the draws: a draw that equals the data must tie with it.
         observed = float(value(observed_residuals(data.ties))[0])
-        values = (value(block) for block in consistent_residuals(data.ties, draws, seed))
+        null = np.concatenate([value(block) for block in consistent_residuals(data.ties, draws, seed)])
     else:
         drawn = consistent_predictions(data, draws, seed, of_classes=measure.of_classes)
-        values = (np.array([measure.value(each)]) for each in drawn)
-    for each in values:
-        null[done : done + len(each)] = each
-        done += len(each)
-        if progress is not None:
-            progress(done, draws)
+        null = np.array([measure.value(each) for each in drawn])
     return observed, _check_draws(null, measure)
 
 
-def bootstrap(
-    models: tuple[Predictions, ...], measure: Metric, draws: int, seed: int, progress: Progress | None
-) -> tuple[Array, ...]:
+def bootstrap(models: tuple[Predictions, ...], measure: Metric, draws: int, seed: int) -> tuple[Array, ...]:
     """The metric of each model on the same samples, drawn with replacement."""
-    values = tuple(np.empty(draws) for _ in models)
-    on_rows: list[tuple[RowStatistic, Callable[[Array], Array]]] = (
-        [] if measure.rows is None else [(measure.rows(model), _residuals_of_counts(model)) for model in models]
-    )
-    done = 0
-    for counts in _bootstrap_counts(models[0], draws, seed):
-        block = slice(done, done + len(counts))
-        if on_rows:
-            for into, (value, residuals) in zip(values, on_rows, strict=True):
-                into[block] = value(residuals(counts))
-        else:
-            for into, model in zip(values, models, strict=True):
-                into[block] = [measure.value(model.repeated(row)) for row in counts]
-        done += len(counts)
-        if progress is not None:
-            progress(done, draws)
-    return tuple(_check_draws(drawn, measure) for drawn in values)
+    on_counts = [_of_counts(model, measure) for model in models]
+    blocks = [[value(counts) for value in on_counts] for counts in _bootstrap_counts(models[0], draws, seed)]
+    return tuple(_check_draws(np.concatenate(each), measure) for each in zip(*blocks, strict=True))
+
+
+def _of_counts(given: Predictions, measure: Metric) -> Callable[[Array], Array]:
+    """The metric of samples drawn, by how often each was drawn: (draws, samples)."""
+    if measure.rows is None:
+        return lambda counts: np.array([measure.value(given.repeated(row)) for row in counts])
+    value, residuals = measure.rows(given), _residuals_of_counts(given)
+    return lambda counts: value(residuals(counts))
 
 
 def _bootstrap_counts(given: Predictions, draws: int, seed: int) -> Iterator[Array]:
@@ -203,10 +186,3 @@ def _check_draws(drawn: Array, measure: Metric) -> Array:
             "use more samples or fewer bins, or correct the metric"
         )
     return drawn
-
-
-def part_of_progress(progress: Progress | None, part: int, parts: int) -> Progress | None:
-    """Progress of one of several parts with the same number of draws, reported as progress of the whole."""
-    if progress is None:
-        return None
-    return lambda done, draws: progress(part * draws + done, parts * draws)

@@ -20,17 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from calibrant import inputs
+from calibrant.layout import Columns, fits_other, renormalised
 from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
-from calibrant.metrics.columns import Columns
 from calibrant.metrics.predictions import Predictions, View
-from calibrant.metrics.resampling import Progress
-from calibrant.metrics.rounding import renormalised
 from calibrant.metrics.scale_pairs import Query, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
 from calibrant.metrics.ties import Ties
-from calibrant.metrics.two_classes import fits_other
 from calibrant.tables import SETTINGS, Column, open_table, text
 
 if TYPE_CHECKING:
@@ -246,7 +243,6 @@ def calibration_test(
     metric: Literal["esd", "ks_error", "gap"] = "esd",
     draws: int = 1000,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> tests.CalibrationTest:
     """Test the hypothesis that the model is calibrated, as :func:`calibrant.metrics.calibration_test`, from cells.
 
@@ -255,11 +251,10 @@ def calibration_test(
         metric: Metric that is compared with its draws. The value returned is exact; the cells' own is compared.
         draws: Number of data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
         seed: Seed of the draws: the same seed gives the same result.
-        progress: Called now and then with the number of draws done and ``draws``.
     """
     inputs.check_choice("metric", metric, ("esd", "ks_error", "gap"))
     pairs = as_pairs(found.cells)
-    test = tests.calibration_test(pairs, metric=metric, draws=draws, seed=seed, progress=progress)
+    test = tests.calibration_test(pairs, metric=metric, draws=draws, seed=seed)
     return replace(test, statistic=getattr(found, metric))
 
 

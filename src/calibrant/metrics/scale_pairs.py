@@ -7,11 +7,20 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from calibrant.inputs import TOLERANCE
-from calibrant.metrics.columns import RIGHT, Columns
-from calibrant.metrics.layouts import Layout, find_layout, name_of_values
-from calibrant.metrics.rounding import EXACT, explained_by_rounding
+from calibrant.layout import (
+    EXACT,
+    NOT_TWO,
+    RIGHT,
+    Columns,
+    Layout,
+    called,
+    explained_by_rounding,
+    find_layout,
+    in_order,
+    name_of_values,
+    with_positive,
+)
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
-from calibrant.metrics.two_classes import NOT_TWO, called, in_order, with_positive
 from calibrant.tables import Column, text
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)

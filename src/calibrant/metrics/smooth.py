@@ -88,15 +88,12 @@ def integrated_calibration_index(
     from scipy.fft import dct, idct
 
     data = predictions(confidence, correct, name="the integrated calibration index", **given)
-    z, samples, _ = data.ties
-    share = samples / data.total
-    spread = math.sqrt(max(float(share @ z**2) - float(share @ z) ** 2, 0.0))
+    mass, residual = sums_of(data, MassGrid), sums_of(data, ResidualGrid)
+    spread = math.sqrt(max(mass.squares / data.total - (mass.first / data.total) ** 2, 0.0))
     damping = _damping(max(1.06 * spread * data.total**-0.2, SMALLEST_WIDTH))
-    mass, residual = np.zeros(CELLS), sums_of(data, ResidualGrid).cells / data.total
-    _share_out(mass, z, share)
-    smooth_mass, smooth_residual = (idct(dct(grid, type=2) * damping, type=2) for grid in (mass, residual))
-    held = mass > 0
-    return float((mass[held] * np.abs(smooth_residual[held] / smooth_mass[held])).sum())
+    smooth_mass, smooth_residual = (idct(dct(grid.cells, type=2) * damping, type=2) for grid in (mass, residual))
+    held = mass.cells > 0
+    return float((mass.cells[held] * np.abs(smooth_residual[held] / smooth_mass[held])).sum() / data.total)
 
 
 def _damping(width: float) -> Array:
@@ -107,14 +104,29 @@ def _damping(width: float) -> Array:
 
 
 class ResidualGrid:
-    """Each group's residual, confidence minus right, shared between the two nearest cell centres."""
+    """Each group's residual, correctness minus confidence, shared between the two nearest cell centres."""
 
     def __init__(self, _: Predictions) -> None:
         self.cells: Array = np.zeros(CELLS)
 
     def add(self, ties: Block) -> None:
         """Add the next block."""
-        _share_out(self.cells, ties.confidence, -ties.residual)
+        _share_out(self.cells, ties.confidence, ties.residual)
+
+
+class MassGrid:
+    """Each group's number of samples, likewise; and the sum of the confidences and of their squares."""
+
+    def __init__(self, _: Predictions) -> None:
+        self.cells: Array = np.zeros(CELLS)
+        self.first = self.squares = 0.0
+
+    def add(self, ties: Block) -> None:
+        """Add the next block."""
+        _share_out(self.cells, ties.confidence, ties.samples)
+        stated = ties.samples * ties.confidence
+        self.first += float(stated.sum())
+        self.squares += float(np.einsum("i,i->", stated, ties.confidence))
 
 
 def _share_out(cells: Array, z: Array, values: Array) -> None:

@@ -103,7 +103,6 @@ def calibration_test(
     seed: int = 0,
     bins: int | None = None,
     convention: ConventionName = "paper",
-    progress: Progress | None = None,
     **given: Unpack[Given],
 ) -> CalibrationTest:
     r"""Test the hypothesis that the model is calibrated, by consistency resampling.
@@ -132,7 +131,6 @@ def calibration_test(
         seed: Seed of the draws: the same seed gives the same result.
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
-        progress: Called now and then with the number of draws done and ``draws``.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -151,7 +149,7 @@ def calibration_test(
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
     data = single(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given))
-    return test_against_draws(measure, *draw_null(data, measure, draws, seed, progress))
+    return test_against_draws(measure, *draw_null(data, measure, draws, seed))
 
 
 def test_against_draws(measure: Metric, observed: float, null: Array) -> CalibrationTest:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant import inputs
+from calibrant.inputs import warn
 from calibrant.posthoc.conformal_sets import Sets
 from calibrant.posthoc.map import Affine, Curves, Logits, Map, Mixed, NumpyOps, evaluated, halving_search
 from calibrant.posthoc.samples import FitWarning, counted
@@ -420,7 +420,7 @@ def to_onnx(
     if sets is not None and sets.grouped and logits_name == "groups":
         raise ValueError("'groups' is the name of the second input: choose another logits_name")
     if any(isinstance(part, Curves) and not part.single for _, part in calibrator.map_.parts()):
-        inputs.warn(
+        warn(
             f"this {type(calibrator).__name__} has tables that were fitted in float64, and ONNX computes in float32, "
             "which may not tell their knots apart: fit on float32 logits",
             FitWarning,

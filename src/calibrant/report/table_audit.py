@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.files import naming, notices_of_start
+from calibrant.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
-from calibrant.metrics.columns import Columns
 from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.scale import ClassJudgement, Statistics
