@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from calibrant import ESDLoss, MMCELoss
-from calibrant.training.randomness import random_state
+from calibrant.training.interleave import random_state
 from tests.ranks import on_two_ranks
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
@@ -22,8 +22,8 @@ datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # noqa: E402
 
-from calibrant.training import CalibratedTrainer  # noqa: E402
-from calibrant.training.stream import Stream  # noqa: E402
+from calibrant.training import InterleavedTrainer  # noqa: E402
+from calibrant.training.interleave import Stream  # noqa: E402
 
 Batch = dict[str, Tensor]
 CLASSES = 3
@@ -76,7 +76,7 @@ def arguments(folder: Path, **changed: Any) -> TrainingArguments:
     return TrainingArguments(**(given | changed))
 
 
-def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> CalibratedTrainer:
+def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> InterleavedTrainer:
     """A trainer by plain gradient descent with rate 1: what the weights lose is the gradient."""
     own = {"compute_loss_func", "compute_metrics", "calibration_dataset", "objective", "weight",
            "calibration_batch_size", "calibration_every", "batchnorm", "train_dataset", "eval_dataset",
@@ -86,7 +86,7 @@ def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) 
     model = bert() if model is None else model
     given = arguments(folder, **changed)
     descent = torch.optim.SGD(model.parameters(), lr=given.learning_rate)
-    return CalibratedTrainer(model, given, pad, optimizers=(descent, None), **{"weight": WEIGHT} | options)
+    return InterleavedTrainer(model, given, pad, optimizers=(descent, None), **{"weight": WEIGHT} | options)
 
 
 def flat(model: Any) -> Tensor:
@@ -258,7 +258,7 @@ def test_the_collator_sees_columns_the_model_takes(tmp_path: Path, kind: Callabl
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path, steps: int) -> None:
     """Three steps an epoch, the last with a part of its batches; calibration passes of two batches and a small rest."""
 
-    def trainer(seed: int, **options: Any) -> CalibratedTrainer:
+    def trainer(seed: int, **options: Any) -> InterleavedTrainer:
         return calibrated(
             tmp_path, model=bert(dropout=0.1, seed=seed), train_dataset=Sentences(12 * steps - 3, seed=1),
             calibration_dataset=Sentences(10, seed=2), objective=ESDLoss(root=False), gradient_accumulation_steps=steps,

@@ -1,4 +1,4 @@
-"""The whole guard under CalibratedTrainer, and the method "head"."""
+"""The whole guard under InterleavedTrainer, and the method "head"."""
 
 import os
 import socket
@@ -21,8 +21,9 @@ from tests.training.batches import Batch
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
 pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
-from calibrant.training import CalibratedTrainer, CalibrationWarning
 from calibrant.training.trainer_loop import TrainerGuard, _has_dropout
+
+from calibrant.training import CalibrationWarning, InterleavedTrainer
 from tests.training.test_huggingface import arguments, bert, flat
 
 
@@ -51,7 +52,7 @@ class Network(nn.Module):
         return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
-def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> CalibratedTrainer:
+def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> InterleavedTrainer:
     own = {"method", "calibration_dataset", "objective", "weight", "calibration_every", "train_dataset",
            "calibration_batch_size", "guard", "optimizers"}  # fmt: skip
     train, held_out, test = digits(0)
@@ -61,10 +62,10 @@ def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) 
         folder, **{"max_steps": -1, "num_train_epochs": 8, "learning_rate": 1e-3, "per_device_train_batch_size": 16,
                    "per_device_eval_batch_size": 800, "eval_strategy": "epoch", "logging_steps": 25} | changed
     )  # fmt: skip
-    return CalibratedTrainer(Network() if model is None else model, given, eval_dataset=Images(test), **options)
+    return InterleavedTrainer(Network() if model is None else model, given, eval_dataset=Images(test), **options)
 
 
-def warned(trainer: CalibratedTrainer, **options: Any) -> set[str]:
+def warned(trainer: InterleavedTrainer, **options: Any) -> set[str]:
     """Train, and return which warnings came; each must come once, as a Python warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -76,7 +77,7 @@ def warned(trainer: CalibratedTrainer, **options: Any) -> set[str]:
     return set(found)
 
 
-def logged(trainer: CalibratedTrainer, name: str) -> list[float]:
+def logged(trainer: InterleavedTrainer, name: str) -> list[float]:
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 

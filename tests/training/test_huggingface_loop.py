@@ -1,4 +1,4 @@
-"""CalibratedTrainer without an objective: the temperature in the loop."""
+"""InterleavedTrainer without an objective: the temperature in the loop."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from transformers import BertForSequenceClassification
 
-from calibrant.training import CalibratedTrainer, CalibrationWarning
+from calibrant.training import CalibrationWarning, InterleavedTrainer
 from tests.training.test_huggingface import arguments, bert, flat, pad
 
 
@@ -36,11 +36,11 @@ class Noisy(Dataset[dict[str, Any]]):
         return {"input_ids": self.tokens[index], "labels": self.labels[index]}
 
 
-def trainer(folder: Path, seed: int = 0, **changed: Any) -> CalibratedTrainer:
+def trainer(folder: Path, seed: int = 0, **changed: Any) -> InterleavedTrainer:
     own = {"method", "calibration_every", "objective", "weight", "guard", "compute_loss_func"}
     options = {name: changed.pop(name) for name in own & set(changed)}
     defaults = {"max_steps": 40, "learning_rate": 3e-3, "per_device_train_batch_size": 32}
-    return CalibratedTrainer(
+    return InterleavedTrainer(
         bert(dropout=0.1, seed=seed), arguments(folder, **(defaults | changed)), pad, train_dataset=Noisy(256, 1),
         calibration_dataset=Noisy(128, 2), eval_dataset=Noisy(1000, 3), **options,
     )  # fmt: skip
@@ -49,7 +49,7 @@ def trainer(folder: Path, seed: int = 0, **changed: Any) -> CalibratedTrainer:
 def test_a_handful_of_held_out_samples_is_warned_about(tmp_path: Path) -> None:
     data: dict[str, Any] = {"train_dataset": Noisy(8, 1), "calibration_dataset": Noisy(2, 2)}
     with pytest.warns(CalibrationWarning, match="2 held-out samples are too few"):
-        CalibratedTrainer(bert(), arguments(tmp_path), pad, **data)
+        InterleavedTrainer(bert(), arguments(tmp_path), pad, **data)
 
 
 @pytest.mark.slow

@@ -15,14 +15,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
 from calibrant.training import (
-    CalibratedClassifier,
     CalibrationWarning,
     InterleavedDataModule,
+    InterleavedModule,
     interleave,
     interleaved_split,
 )
-from calibrant.training.epoch_scores import WAITING, EpochScores
-from calibrant.training.ignored import loss_or_zero
+from calibrant.training.forward import freeze_batchnorm_statistics, loss_or_zero
+from calibrant.training.lightning_data import WAITING, EpochScores
 from tests.training.lightning_runs import STEPS, classifier, data, network, samples, trainer
 
 pytestmark = [
@@ -36,13 +36,12 @@ pytestmark = [
 def test_it_trains_as_the_plain_loop_does(batchnorm: Any, tmp_path: Path) -> None:
     model, objective = network(), cal.ESDLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
-    frozen = cal.training.freeze_batchnorm_statistics
     loader = data().train_dataloader()
     for _ in range(2):
         for (x, y), (x_cal, y_cal) in loader:
             loss = F.cross_entropy(model(x), y)
             if batchnorm == "freeze":
-                with frozen(model):
+                with freeze_batchnorm_statistics(model):
                     calibrated = model(x_cal)
             else:
                 calibrated = model(x_cal)
@@ -81,7 +80,7 @@ def test_what_is_logged_is_what_the_metrics_say(tmp_path: Path) -> None:
 
 def test_running_scores_are_those_of_all_samples_and_counted_batches() -> None:
     x, y = samples(500)
-    model, scores = nn.Linear(6, 3), EpochScores(bins=10)
+    model, scores = nn.Linear(6, 3), EpochScores()
     logits = model(x).detach()
     for part, labels in zip(logits.split(9), y.split(9), strict=True):
         scores.add(cal.losses.checks.classification(part, labels), F.cross_entropy(part, labels))
@@ -91,7 +90,7 @@ def test_running_scores_are_those_of_all_samples_and_counted_batches() -> None:
     assert scores.values() == pytest.approx({
         "loss": F.cross_entropy(logits, y).item(),
         "accuracy": (logits.argmax(1) == y).float().mean().item(),
-        "ece": cal.metrics.ece(logits=logits, target=y, bins=10),
+        "ece": cal.metrics.ece(logits=logits, target=y, bins=20),
         "objective": 0.25,
         "silent": 0.25,  # a negative value has a gradient
     }, rel=1e-6)  # fmt: skip
@@ -117,7 +116,7 @@ def test_batches_in_which_every_label_is_ignored_train_nothing(options: Any, tmp
     modules = []
     for train, calibration in (([pairs, nothing], [pairs, unknown]), ([pairs], [pairs])):
         torch.manual_seed(0)
-        module = CalibratedClassifier(
+        module = InterleavedModule(
             nn.Linear(6, 3), cal.MMCELoss(), optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1), **options
         )
         validation: DataLoader[Any] = DataLoader([nothing], batch_size=None)  # type: ignore[arg-type]
@@ -160,7 +159,7 @@ def test_models_may_take_keywords_and_return_objects(tmp_path: Path) -> None:
     x, y = samples()
     inputs = [{"values": part, "scale": torch.ones(25, 1)} for part in x.split(25)]
     batches = list(zip(inputs, y.split(25), strict=True))
-    module = CalibratedClassifier(Wrapped(), cal.ESDLoss())
+    module = InterleavedModule(Wrapped(), cal.ESDLoss())
     run = trainer(tmp_path, max_epochs=1)
     run.fit(module, interleave(batches, batches), DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     assert module.history[0]["validation_nll"] > 0
@@ -177,7 +176,7 @@ def test_another_loss_takes_the_place_of_the_nll(tmp_path: Path) -> None:
 
 def test_the_binary_logit_of_class_1_will_do(tmp_path: Path) -> None:
     x, y = samples()
-    module = CalibratedClassifier(nn.Linear(6, 1), cal.ESDLoss())
+    module = InterleavedModule(nn.Linear(6, 1), cal.ESDLoss())
     pairs = TensorDataset(x, (y > 0).long())
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=InterleavedDataModule(pairs, batch_size=30))
     assert 0 < module.history[0]["train_nll"] < 2
@@ -212,7 +211,7 @@ def test_without_an_objective_held_out_data_is_left_alone(tmp_path: Path) -> Non
     trained = []
     for part, fraction in ((everything, 0.1), (rest, 0.0)):
         torch.manual_seed(0)
-        module = CalibratedClassifier(nn.Linear(6, 3))
+        module = InterleavedModule(nn.Linear(6, 3))
         source = InterleavedDataModule(part, batch_size=25, calibration_fraction=fraction)
         expects = pytest.warns(CalibrationWarning, match="no method to use them") if fraction else nullcontext()
         with expects:
@@ -276,4 +275,4 @@ def test_bad_options_are_explained() -> None:
     with pytest.raises(ValueError, match="there is no test data: pass test= to InterleavedDataModule"):
         data().test_dataloader()
     with pytest.raises(TypeError, match="must return logits"):
-        CalibratedClassifier(nn.LSTM(6, 3))(torch.zeros(2, 6))
+        InterleavedModule(nn.LSTM(6, 3))(torch.zeros(2, 6))

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
-from calibrant.training import CalibratedClassifier, CalibrationWarning, TemperatureInTheLoop, interleave
-from calibrant.training.guard import Guard
-from calibrant.training.running_scores import Scores
+from calibrant.training import CalibrationWarning, InterleavedModule, TemperatureInTheLoop, interleave
+from calibrant.training.guard import Guard, Scores
 from tests.training.batches import Batch, Batches
 from tests.training.lightning_runs import trainer
 
@@ -89,9 +88,9 @@ def warned(fit: Any, guard: Any) -> set[str]:
 
 
 def classifier_warned(
-    folder: Path, module: CalibratedClassifier, seed: int, *, epochs: int, size: int
+    folder: Path, module: InterleavedModule, seed: int, *, epochs: int, size: int
 ) -> tuple[float, set[str]]:
-    """Test accuracy of a CalibratedClassifier after fit, and its warnings."""
+    """Test accuracy of a InterleavedModule after fit, and its warnings."""
     train, held_out, test = digits(seed)
     run = trainer(folder, max_epochs=epochs)
     batches = interleave(loader(train, size, shuffle=True), loader(held_out, size, shuffle=True))
@@ -112,7 +111,7 @@ def callback_warned(
     return warned(fit, lambda: callback._loss.guard)  # type: ignore[union-attr]
 
 
-# The four failures, through CalibratedClassifier
+# The four failures, through InterleavedModule
 
 
 @pytest.mark.slow
@@ -124,9 +123,7 @@ def callback_warned(
 def test_failures_1_2_and_4_a_weight_that_costs_accuracy(
     objective: nn.Module, weight: float, loses: float, tmp_path: Path
 ) -> None:
-    found, kinds = classifier_warned(
-        tmp_path, CalibratedClassifier(network(0), objective, weight), 0, epochs=12, size=16
-    )
+    found, kinds = classifier_warned(tmp_path, InterleavedModule(network(0), objective, weight), 0, epochs=12, size=16)
     assert found < 0.92 - loses  # weight 0 has 92 %
     assert "outweighs" in kinds
 
@@ -135,7 +132,7 @@ def test_failures_1_2_and_4_a_weight_that_costs_accuracy(
 @pytest.mark.parametrize("method", ["published", "temperature"])
 def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any, tmp_path: Path) -> None:
     model = having_seen(network(1), *digits(1)[:2])
-    _, kinds = classifier_warned(tmp_path, CalibratedClassifier(model, method=method), 1, epochs=4, size=64)
+    _, kinds = classifier_warned(tmp_path, InterleavedModule(model, method=method), 1, epochs=4, size=64)
     assert "seen" in kinds
 
 
@@ -143,7 +140,7 @@ def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any, tmp_
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("method", ["published", "temperature"])
 def test_a_sound_classifier_gives_no_warning(method: Any, seed: int, tmp_path: Path) -> None:
-    module = CalibratedClassifier(network(seed), method=method, learning_rate=1e-2)
+    module = InterleavedModule(network(seed), method=method, learning_rate=1e-2)
     found, kinds = classifier_warned(tmp_path, module, seed, epochs=12, size=64)
     assert found > 0.9
     assert not kinds

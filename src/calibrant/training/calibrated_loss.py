@@ -15,7 +15,7 @@ from calibrant.torch_private import unwrapped
 from calibrant.training import forward
 from calibrant.training.forward import Loss, evaluating, freeze_batchnorm_statistics, logits_of, spread
 from calibrant.training.guard import GO_BACK, Guard, Scores, scores_of
-from calibrant.training.output_layer import divide, eagerly, find_layer
+from calibrant.training.output_layer import DividedLogits, Layer, divide, eagerly, find_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
     Predicted,
@@ -166,7 +166,8 @@ class CalibratedLoss:
         self.ignore_index = ignore_index
         self.loop = TemperatureLoop()
         self.guard = Guard(has_objective=method != "temperature")
-        self.output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output
+        self.output: nn.Module | None = None  # of attach()
+        self.divided: DividedLogits | None = None
         self.steps = 0
         self.next_due = 0.0  # step from which on the next held-out batch is used; 0 before the first
         self.reminder = Reminder()
@@ -242,6 +243,21 @@ class CalibratedLoss:
         data = self._flattened(logits, y)
         return forward.cross_entropy(data, spread(sample_weight, len(data.target)))
 
+    def attach(self, output: nn.Module) -> None:
+        """Divide what a module makes, the logits, by T until ``finish``, for a model that computes its own loss.
+
+        An integration then calls ``is_due``, ``observe`` or ``held_out_objective``, and ``watch_training`` itself.
+        """
+        self.output, self.divided = output, DividedLogits(output)
+        self._layer = output if isinstance(output, Layer) else None
+        self.divided.set(self.temperature)
+
+    def detach(self) -> None:
+        """Divide no longer."""
+        if self.divided is not None:
+            self.divided.remove()
+        self.divided = None
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
     def is_due(self, given: bool = True) -> bool:
         """Count a step, and return whether its held-out batch, if one is given, is used."""
@@ -263,12 +279,14 @@ class CalibratedLoss:
     @torch.no_grad()
     def observe(self, x: Any, y: Tensor, weight: Tensor | None = None) -> None:
         """Run a held-out batch forward in evaluation mode, and move the temperature."""
-        with evaluating(self._model):
+        with evaluating(self._model), nullcontext() if self.divided is None else self.divided.raw():
             logits = logits_of(self._model, x)
         data = self.cleaned(logits, y, checked=self.steps > self.every)
         self._check_logits(data)
         self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
         self.loop.observe(data, self.steps, spread(weight, len(data.target)))
+        if self.divided is not None:
+            self.divided.set(self.temperature)
 
     def held_out_objective(self, x: Any, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the objective of a held-out batch, not yet weighted."""
@@ -394,6 +412,7 @@ class CalibratedLoss:
                 the weights of the model are not.
         """
         self._check_state()
+        self.detach()
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
         logits, target, weight, layer = self._predicted(held_out)
@@ -444,6 +463,8 @@ class CalibratedLoss:
         self.steps, self.next_due, self._finished = state["step"], state["due"], state["finished"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
+        if self.divided is not None:
+            self.divided.set(self.temperature)
 
     def _check_state(self) -> None:
         """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""

@@ -315,7 +315,7 @@ class Stream:
         self.passes = passes
         self.batches = batches
         self._make_loader = make_loader
-        self._loader: Iterable[Any] | None = None
+        self.loader: Iterable[Any] | None = None
         self._seed = seed
         self._minimum = minimum
         self._rest: Iterator[Any] | None = None
@@ -356,10 +356,10 @@ class Stream:
         return after(iter(loader), self.batches)
 
     def _opened(self) -> Iterable[Any]:
-        if self._loader is None:
+        if self.loader is None:
             seed_all(self._seed)  # accelerate's sampler keeps this seed and adds the number of the pass
-            self._loader = self._make_loader()
-        return self._loader
+            self.loader = self._make_loader()
+        return self.loader
 
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:

@@ -106,7 +106,8 @@ class InterleavedModule(lightning.LightningModule):
         checks.check_objective(loss, "loss")
         checks.check_range("weight", weight, low=0)
         checks.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
-        checks.check_choice("batchnorm", batchnorm, (None, "update", "freeze"))
+        if batchnorm is not None:
+            checks.check_choice("batchnorm", batchnorm, ("update", "freeze"))
         checks.check_range("learning_rate", learning_rate, low=0)
         if optimizer is not None and learning_rate != LEARNING_RATE:
             raise ValueError(
@@ -275,7 +276,7 @@ class InterleavedModule(lightning.LightningModule):
                 new = Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan)
                 loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
                 dropout = self.method != "temperature" and has_dropout(self.model)
-                self.calibrated_loss.guard.compare_validation(new, loader, dropout=dropout)
+                self.calibrated_loss.guard.compare_evaluation(new, loader, dropout=dropout)
             self._validation = self._named("validation", values)
         if self._random_before_validation is not None:
             set_random_state(self._random_before_validation)

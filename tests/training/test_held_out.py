@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from calibrant.training import interleaved_split
-from calibrant.training.split import EvenBatches, even_size
+from calibrant.training.held_out import EvenBatches, even_size
 
 
 @given(length=st.integers(40, 400), fraction=st.floats(0.1, 0.9), seed=st.integers(0, 2**31))
