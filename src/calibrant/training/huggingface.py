@@ -100,6 +100,7 @@ class InterleavedTrainer(Trainer):
             raise ValueError("calibration_dataset is None: hold out training data with interleaved_split")
         if method is None:
             method = "temperature" if objective is None and weight is None else "published"
+        self.method = method
         self._settings = checked_settings(method, objective, weight, calibration_every, batchnorm)
         if objective is not None and not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
