@@ -122,7 +122,8 @@ def test_the_temperature_is_that_of_weights_that_a_callback_puts_back(tmp_path: 
 
 def test_an_objective_without_a_method_is_published(tmp_path: Path) -> None:
     results = []
-    for options in ({}, {"method": "published"}):
+    given: list[dict[str, Any]] = [{}, {"method": "published"}]
+    for options in given:
         run = trainer(tmp_path)
         run.fit(classifier(**options), datamodule=data())
         results.append(result(run))

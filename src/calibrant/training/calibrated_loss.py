@@ -15,7 +15,7 @@ from calibrant.torch_private import unwrapped
 from calibrant.training import forward
 from calibrant.training.forward import Loss, evaluating, freeze_batchnorm_statistics, logits_of, spread
 from calibrant.training.guard import GO_BACK, Guard, Scores, scores_of
-from calibrant.training.output_layer import DividedLogits, Layer, divide, eagerly, find_layer
+from calibrant.training.output_layer import DividedLogits, Layer, divide, find_layer, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
     Predicted,
@@ -66,38 +66,6 @@ class Finished(NamedTuple):
     error: float
     held_out: Scores
     new: Scores | None
-
-
-class Settings(NamedTuple):
-    """A method with everything it needs; for the fields see :class:`CalibratedLoss`."""
-
-    method: Method
-    objective: Loss | None
-    weight: float
-    every: int
-    batchnorm: BatchNormUse
-
-
-def checked_settings(
-    method: Method, objective: Loss | None, weight: float | None, every: int | None,
-    batchnorm: BatchNormUse | None = None, **of_objective: Any,
-) -> Settings:  # fmt: skip
-    """Check the given settings and fill in the defaults; ``of_objective`` are options of the default objective."""
-    checks.check_choice("method", method, ("temperature", "head", "published"))
-    if method == "temperature" and (objective is not None or weight is not None):
-        raise ValueError("method 'temperature' has no objective and no weight: choose 'published' or 'head' for one")
-    checks.check_objective(objective)
-    weight = 1.0 if weight is None else weight
-    checks.check_range("weight", weight, low=0)
-    every = (4 if method == "temperature" else 1) if every is None else every
-    checks.check_count("every", every)
-    batchnorm = ("update" if method == "published" else "freeze") if batchnorm is None else batchnorm
-    checks.check_choice("batchnorm", batchnorm, ("update", "freeze"))
-    if objective is None and method == "published":
-        from calibrant import ESDLoss
-
-        objective = ESDLoss(**of_objective)
-    return Settings(method, objective, float(weight), every, batchnorm)
 
 
 class CalibratedLoss:
@@ -158,9 +126,22 @@ class CalibratedLoss:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         checks.check_objective(loss, "loss")
-        view = "multi-label" if multi_label else "top-label"
-        settings = checked_settings(method, objective, weight, every, view=view, ignore_index=ignore_index)
-        self.method, self.objective, self.weight, self.every, self.batchnorm = settings
+        checks.check_choice("method", method, ("temperature", "head", "published"))
+        if method == "temperature" and (objective is not None or weight is not None):
+            text = "method 'temperature' has no objective and no weight: choose 'published' or 'head' for one"
+            raise ValueError(text)
+        checks.check_objective(objective)
+        if objective is None and method == "published":
+            from calibrant import ESDLoss
+
+            objective = ESDLoss(view="multi-label" if multi_label else "top-label", ignore_index=ignore_index)
+        self.method: Method = method
+        self.objective = objective
+        self.weight = 1.0 if weight is None else float(weight)
+        checks.check_range("weight", self.weight, low=0)
+        self.every = (4 if method == "temperature" else 1) if every is None else every
+        checks.check_count("every", self.every)
+        self.batchnorm: BatchNormUse = "update" if method == "published" else "freeze"
         self.loss = loss
         self.multi_label = multi_label
         self.ignore_index = ignore_index
@@ -303,7 +284,6 @@ class CalibratedLoss:
         return value
 
     def _through_head(self, x: Any) -> Tensor:
-        """Logits whose gradient reaches the output layer and stops there."""
         if self._layer is None:
             model = unwrapped(self._model)
             with evaluating(model):
@@ -313,15 +293,7 @@ class CalibratedLoss:
                 "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
                 "method='temperature'"
             )
-        seen: list[Tensor] = []
-        hook = self._layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-        try:
-            with torch.no_grad(), eagerly():
-                logits = logits_of(self._model, x)
-        finally:
-            hook.remove()
-        made: Tensor = self._layer(seen[-1].detach())
-        return made.reshape(logits.shape)
+        return through_layer(self._layer, lambda: logits_of(self._model, x))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch_training(self, logits: Tensor, y: Tensor) -> None:

@@ -213,8 +213,7 @@ def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tupl
                 seen.clear()
                 data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
                 features = None
-                is_linear = isinstance(layer, nn.Linear) and can_be_scaled(model, layer)
-                if is_linear and seen and layer.out_features in (data.logits.shape[1], 1):
+                if isinstance(layer, nn.Linear) and can_be_scaled(model, layer) and seen:
                     features = seen[-1].reshape(-1, layer.in_features).float().cpu()
                 part = Samples(data.logits.cpu(), data.target.cpu(), features)
                 parts.append(part if data.mask is None else part.take(data.mask.cpu()))
@@ -391,7 +390,8 @@ def _minimiser(loss: Callable[[Tensor], Tensor], start: Tensor, tolerance: float
             "the likelihood of the held-out logits overflows: scale the logits to a sensible range, or leave out "
             "samples with huge logits"
         )
-    return torch.from_numpy(found.x)
+    best: Tensor = torch.from_numpy(found.x)
+    return best
 
 
 def logits_after(change: Recalibration, samples: Samples) -> Tensor:

@@ -91,7 +91,7 @@ class Sums:
             rows = torch.stack((torch.ones_like(top), right, nll, top.exp(), 1 - (-nll).exp()))
             if data.mask is not None:
                 rows = torch.where(data.mask, rows, 0.0)
-            sums = rows.sum(1, dtype=accumulation_dtype(rows))
+            sums = rows.sum(1, dtype=accumulation_dtype(rows) if self._sums is None else self._sums.dtype)
             self._sums = sums if self._sums is None else self._sums + sums
         return torch.zeros(5, dtype=torch.float64) if self._sums is None else self._sums
 

@@ -16,7 +16,8 @@ from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from calibrant import metrics
-from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, checked_settings
+from calibrant.losses.checks import check_choice
+from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
 from calibrant.training.forward import Loss, evaluating, has_dropout, logits_in, logits_of, minimum_samples, zero_of
 from calibrant.training.guard import Scores
 from calibrant.training.held_out import even_size, warn_of_data
@@ -100,8 +101,14 @@ class InterleavedTrainer(Trainer):
             raise ValueError("calibration_dataset is None: hold out training data with interleaved_split")
         if method is None:
             method = "temperature" if objective is None and weight is None else "published"
-        self.method = method
-        self._settings = checked_settings(method, objective, weight, calibration_every, batchnorm)
+        self.method: Method = method
+        if batchnorm is not None:
+            check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        # Settings with their defaults, checked now; each training has a loss of its own.
+        given = CalibratedLoss(nn.Identity(), method, objective=objective, weight=weight, every=calibration_every)
+        self.objective_weight, self.calibration_every = given.weight, given.every
+        self.calibration_objective = given.objective  # Trainer uses self.objective for hyperparameter search
+        self.batchnorm: BatchNormUse = batchnorm or given.batchnorm
         if objective is not None and not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
@@ -158,22 +165,21 @@ class InterleavedTrainer(Trainer):
                 self.calibrated_loss.detach()
         return output
 
-    def _started(self, model: nn.Module, batch: Mapping[str, Any]) -> CalibratedLoss:
+    def _started(self, model: nn.Module, batch: dict[str, Any]) -> CalibratedLoss:
         """The loss of this training; a batch finds the layer that makes the logits. ``model`` may be wrapped."""
         if self.calibrated_loss is not None:
             return self.calibrated_loss
         plain: Any = self.model
-        method, objective, weight, every, batchnorm = self._settings
         with kept_random_state(), self.compute_loss_context_manager(), evaluating(plain):
             inputs = self._inputs(self._prepare_inputs(batch))
             maker = find_maker(plain, lambda: logits_of(plain, inputs))
-        learns = method != "temperature"
+        learns = self.method != "temperature"
         self.calibrated_loss = loss = CalibratedLoss(
             # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
-            model if method == "published" else plain, method, objective=objective,
-            weight=weight if learns else None, every=1 if learns else every,
+            model if self.method == "published" else plain, self.method, objective=self.calibration_objective,
+            weight=self.objective_weight if learns else None, every=1 if learns else self.calibration_every,
         )  # fmt: skip
-        loss.batchnorm = batchnorm
+        loss.batchnorm = self.batchnorm
         loss.attach(maker)
         if self._saved:
             loss.load_state_dict(self._saved)
@@ -207,12 +213,12 @@ class InterleavedTrainer(Trainer):
         return value
 
     def _is_due(self, model: nn.Module, inputs: dict[str, Any]) -> bool:
-        method, _, weight, every, _ = self._settings
         step = self.state.global_step
-        if method == "temperature":  # one batch for all micro-batches of an optimizer step
+        if self.method == "temperature":  # one batch for all micro-batches of an optimizer step
             is_new, self._seen_step = step != self._seen_step, step
             return is_new and bool(self._started(model, inputs).is_due())
-        return weight > 0 and step % every == 0 and bool(self._started(model, inputs).is_due())
+        has_use = self.objective_weight > 0 and step % self.calibration_every == 0
+        return has_use and bool(self._started(model, inputs).is_due())
 
     def _calibration_step(self, model: nn.Module, loss: CalibratedLoss, batch: Any) -> None:
         model.train()
@@ -248,7 +254,7 @@ class InterleavedTrainer(Trainer):
         return self._inputs(batch), batch[label]
 
     def _finish(self) -> None:
-        if self._settings.method != "temperature":
+        if self.method != "temperature":
             if self.calibrated_loss is not None:
                 self.calibrated_loss.guard.close_window()
             return
@@ -277,7 +283,7 @@ class InterleavedTrainer(Trainer):
         """The calibration batches of this training."""
         if self._stream is None:
             seed = int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
-            minimum = minimum_samples(self._settings.objective)
+            minimum = minimum_samples(self.calibration_objective)
             self._stream = Stream(self.get_calibration_dataloader, seed, minimum, **self._place)
         return self._stream
 
@@ -310,7 +316,7 @@ class InterleavedTrainer(Trainer):
                 output.metrics.setdefault(f"{prefix}_{name}", value)
             if self.calibrated_loss is not None and self.is_in_train and prefix == "eval" and scores:
                 new = Scores(samples, scores["accuracy"], math.nan, math.nan)
-                dropout = self._settings.method != "temperature" and _has_dropout(self.model)
+                dropout = self.method != "temperature" and _has_dropout(self.model)
                 self.calibrated_loss.guard.compare_evaluation(new, self._drawn().loader, dropout=dropout)
         return output
 

@@ -230,7 +230,8 @@ class InterleavedModule(lightning.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the running scores now and then, and save the random state before validation draws from it."""
         # on_validation_start would be too late: by then the loader has drawn the seed of its workers.
-        may_validate = self.trainer.is_last_batch or (batch_idx + 1) % self.trainer.val_check_batch == 0
+        apart = self.trainer.val_check_batch  # None if it is a time
+        may_validate = self.trainer.is_last_batch or not apart or (batch_idx + 1) % apart == 0
         self._random_before_validation = random_state() if may_validate else None
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
@@ -335,12 +336,11 @@ class InterleavedModule(lightning.LightningModule):
 
     def on_fit_end(self) -> None:
         """Fold the temperature; callbacks have restored earlier weights by now."""
-        loader = self.trainer.train_dataloader
-        is_interleaved = isinstance(loader, InterleavedLoader) and loader.calibration_loader is not None
-        if self._is_finished or self.method != "temperature" or not is_interleaved:
+        held_out = getattr(self.trainer.train_dataloader, "calibration_loader", None)
+        if self._is_finished or self.method != "temperature" or held_out is None:
             return
         with kept_random_state(), on_training_device(self.trainer, self):
-            self.finish(moved(self.trainer, batch) for batch in loader.calibration_loader)
+            self.finish(moved(self.trainer, batch) for batch in held_out)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the history, the position of the loader, and the state of the loss of every rank."""

@@ -56,6 +56,19 @@ def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn
             hook.remove()
 
 
+def through_layer(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
+    """Logits that ``run`` returns, whose gradient reaches the layer that makes them and stops there."""
+    seen: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    try:
+        with torch.no_grad(), eagerly():
+            logits = run()
+    finally:
+        hook.remove()
+    made: Tensor = layer(seen[-1].detach())
+    return made.reshape(logits.shape)
+
+
 def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
     """Whether a layer's weights can be divided without changing anything but its output."""
     if not isinstance(layer, Layer) or parametrize.is_parametrized(layer):

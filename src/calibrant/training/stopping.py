@@ -133,9 +133,12 @@ class StopAfterTemperature(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the best weights back, after all checkpoints have been written."""
         if self.fold:
-            loader = trainer.val_dataloaders if self.loader is None else self.loader
+            loader: Any = self.loader
+            if loader is None:
+                loader = trainer.val_dataloaders
+                loader = loader[0] if isinstance(loader, list) else loader
             with kept_random_state():
-                first = next(iter(loader[0] if isinstance(loader, list) and self.loader is None else loader))
+                first = next(iter(loader))
             x, _ = pair_of(moved(trainer, first))
         with trainer.precision_plugin.forward_context():
             self._put_best_back(pl_module, lambda: logits_of(pl_module, x))
