@@ -178,17 +178,6 @@ def test_finish_makes_the_model_itself_calibrated() -> None:
     assert abs(math.log(best)) < finished.error  # no more than what was shrunk
 
 
-def test_finish_scales_a_model_without_a_last_layer() -> None:
-    model = knowing(nn.Sequential(nn.Linear(10, 4), nn.Hardtanh(-50, 50)))
-    held_out = samples(400, 1)
-    calibrated = CalibratedLoss(model)
-    train(calibrated, model, 3, samples(300, 0), held_out)
-    with torch.no_grad():
-        raw = model(held_out[0])
-    finished = calibrated.finish([held_out])
-    assert torch.allclose(model(held_out[0]), raw / finished.temperature, atol=1e-5)
-
-
 @pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 def test_finish_of_the_published_recipe_changes_nothing_unless_asked_to() -> None:
     model = knowing(nn.Linear(10, 4))

@@ -89,9 +89,3 @@ def test_a_size_for_loaders_that_take_one_is_never_larger_than_asked_for(samples
     size = even_size(samples, most)
     assert min(most, 3) <= size <= most
     assert len(range(0, samples, size)) <= 2 * samples // most + 1
-
-
-def test_a_small_last_batch_is_avoided_where_only_a_size_can_be_given() -> None:
-    assert [even_size(*given) for given in ((129, 128), (401, 16), (300, 128), (128, 128), (5, 9))] == [
-        65, 13, 100, 128, 9,
-    ]  # fmt: skip

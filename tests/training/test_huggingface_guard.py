@@ -98,35 +98,6 @@ def test_an_objective_that_leads_the_training_is_reported(
     assert logged(trainer, "eval_accuracy")[-1] < (0.5 if weight == 1000 else 0.9)
 
 
-def trained(data: Batch, epochs: int = 25) -> Network:
-    model = Network()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for _ in range(epochs):
-        for rows in torch.randperm(len(data[1])).split(64):
-            optimizer.zero_grad()
-            model(data[0][rows], data[1][rows])["loss"].backward()
-            optimizer.step()
-    return model
-
-
-@pytest.mark.slow
-def test_a_collapse_of_training_accuracy_is_reported(tmp_path: Path) -> None:
-    """The log has an entry at every step, and yet windows are long enough for a judgement."""
-    trainer = calibrated(
-        tmp_path, model=trained(digits(0)[0], epochs=1), weight=1000.0, logging_steps=1, warmup_steps=150,
-        lr_scheduler_type="constant_with_warmup",
-    )  # fmt: skip
-    assert "collapse" in warned(trainer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["temperature", "published"])
-def test_samples_the_network_has_seen_are_reported(tmp_path: Path, method: str) -> None:
-    train, held_out, _ = digits(0)
-    both = torch.cat((train[0], held_out[0])), torch.cat((train[1], held_out[1]))
-    assert "seen" in warned(calibrated(tmp_path, model=trained(both), method=method))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["temperature", "head"])
 def test_held_out_data_unlike_evaluation_data_are_reported(tmp_path: Path, method: str) -> None:

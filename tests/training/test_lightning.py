@@ -2,7 +2,6 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -144,30 +143,6 @@ def test_an_ignored_batch_is_recognised_without_a_look_at_its_values(ignored: bo
     assert (compiled == 0) == ignored
 
 
-class Wrapped(nn.Module):
-    """Takes keyword arguments and returns an object with logits, as Hugging Face models do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 3)
-
-    def forward(self, *, values: Tensor, scale: Tensor) -> SimpleNamespace:
-        return SimpleNamespace(logits=self.inner(values * scale))
-
-
-def test_models_may_take_keywords_and_return_objects(tmp_path: Path) -> None:
-    x, y = samples()
-    inputs = [{"values": part, "scale": torch.ones(25, 1)} for part in x.split(25)]
-    batches = list(zip(inputs, y.split(25), strict=True))
-    module = InterleavedModule(Wrapped(), cal.ESDLoss())
-    run = trainer(tmp_path, max_epochs=1)
-    run.fit(module, interleave(batches, batches), DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
-    assert module.history[0]["validation_nll"] > 0
-    predicted = run.predict(module, DataLoader(inputs, batch_size=None))  # type: ignore[arg-type]
-    assert predicted is not None
-    assert all(isinstance(logits, Tensor) and logits.shape == (25, 3) for logits in predicted)
-
-
 def test_another_loss_takes_the_place_of_the_nll(tmp_path: Path) -> None:
     module = classifier(objective=None, loss=cal.FocalLoss())
     trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(module, datamodule=data(calibration_fraction=0))
@@ -196,13 +171,6 @@ def test_the_calibration_batches_of_the_data_module_have_nearly_equal_sizes() ->
     first, second = torch.cat(held_out[:2]), torch.cat(held_out[2:])
     assert first.sort().values.equal(second.sort().values)
     assert not first.equal(second)  # a new order in each pass
-
-
-def test_plain_batches_will_do_without_an_objective(tmp_path: Path) -> None:
-    module = classifier(objective=None)
-    loader = DataLoader(TensorDataset(*samples()), 25)
-    trainer(tmp_path, max_epochs=1).fit(module, loader)
-    assert "train_objective" not in module.history[0]
 
 
 def test_without_an_objective_held_out_data_is_left_alone(tmp_path: Path) -> None:
@@ -268,6 +236,8 @@ def test_unusable_batches_are_explained(case: str, tmp_path: Path) -> None:
 def test_bad_options_are_explained() -> None:
     with pytest.raises(ValueError, match="weight must be at least 0"):
         classifier(weight=-1.0)
+    with pytest.raises(ValueError, match="has no weight"):
+        classifier(objective=None, method="temperature", weight=2.0)
     with pytest.raises(ValueError, match="batchnorm must be one of 'update', 'freeze'"):
         classifier(batchnorm="freze")
     with pytest.raises(ValueError, match="scheduler_interval must be one of"):

@@ -66,17 +66,6 @@ def flipped(data: Batch, share: float) -> Batch:
     return x, y
 
 
-def having_seen(model: nn.Module, *parts: Batch) -> nn.Module:
-    """Train a network on all parts."""
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for _ in range(25):
-        for x, y in Batches((torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])), 64):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-    return model
-
-
 def warned(fit: Any, guard: Any) -> set[str]:
     """Kinds of warnings that came while fitting; each must come once, as a Python warning."""
     with warnings.catch_warnings(record=True) as caught:
@@ -128,14 +117,6 @@ def test_failures_1_2_and_4_a_weight_that_costs_accuracy(
     assert "outweighs" in kinds
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["published", "temperature"])
-def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any, tmp_path: Path) -> None:
-    model = having_seen(network(1), *digits(1)[:2])
-    _, kinds = classifier_warned(tmp_path, InterleavedModule(model, method=method), 1, epochs=4, size=64)
-    assert "seen" in kinds
-
-
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("method", ["published", "temperature"])
@@ -149,12 +130,6 @@ def test_a_sound_classifier_gives_no_warning(method: Any, seed: int, tmp_path: P
 # TemperatureInTheLoop
 
 
-def test_held_out_samples_that_the_module_has_seen_are_reported(tmp_path: Path) -> None:
-    train, held_out, test = digits(1)
-    model = having_seen(network(1), train, held_out)
-    assert "seen" in callback_warned(tmp_path, model, train, held_out, test, epochs=4)
-
-
 @pytest.mark.parametrize(("of_held_out", "of_new"), [(0.25, 0.0), (0.0, 0.25)])
 def test_held_out_data_that_differ_from_validation_data_are_reported(
     of_held_out: float, of_new: float, tmp_path: Path
@@ -162,12 +137,6 @@ def test_held_out_data_that_differ_from_validation_data_are_reported(
     train, held_out, test = digits(0)
     kinds = callback_warned(tmp_path, network(0), train, flipped(held_out, of_held_out), flipped(test, of_new))
     assert kinds == {"parted"}
-
-
-@pytest.mark.slow_after(1)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_sound_module_gives_no_warning(seed: int, tmp_path: Path) -> None:
-    assert callback_warned(tmp_path, network(seed), *digits(seed), epochs=12) == set()
 
 
 @pytest.fixture

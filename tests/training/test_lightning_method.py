@@ -120,39 +120,6 @@ def test_the_temperature_is_that_of_weights_that_a_callback_puts_back(tmp_path: 
     assert cal.metrics.ece(logits=module.model(x).detach(), target=y, bins=20) < 0.08
 
 
-def test_an_objective_without_a_method_is_published(tmp_path: Path) -> None:
-    results = []
-    given: list[dict[str, Any]] = [{}, {"method": "published"}]
-    for options in given:
-        run = trainer(tmp_path)
-        run.fit(classifier(**options), datamodule=data())
-        results.append(result(run))
-    assert same(results[0], results[1])
-
-
-def test_published_training_is_what_a_plain_loop_computes(tmp_path: Path) -> None:
-    def start() -> tuple[InterleavedModule, Any]:
-        module, source = classifier(scheduler=None, weight=0.7), data(validation=None)
-        return module, interleave(
-            *(torch.utils.data.DataLoader(part, 20) for part in (source.train_part, source.calibration_part) if part)
-        )
-
-    module, loader = start()
-    torch.manual_seed(3)
-    trainer(tmp_path, max_epochs=2).fit(module, loader)
-    plain, loader = start()
-    optimizer = torch.optim.AdamW(plain.model.parameters(), 1e-3, weight_decay=1e-2)
-    torch.manual_seed(3)
-    plain.model.train()
-    for _ in range(2):
-        for (x, y), (x_cal, y_cal) in loader:
-            loss = nn.functional.cross_entropy(plain.model(x), y) + 0.7 * cal.ESDLoss()(plain.model(x_cal), y_cal)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    assert same(module.model.state_dict(), plain.model.state_dict())
-
-
 @pytest.mark.parametrize("method", ["head", "published"])
 def test_methods_without_a_temperature_leave_the_logits(method: Any, tmp_path: Path) -> None:
     module = InterleavedModule(network(), method=method)
@@ -215,19 +182,6 @@ def test_repeated_held_out_samples_count_once(tmp_path: Path, monkeypatch: pytes
     trainer(tmp_path).fit(classifier(), datamodule=data())
     assert counted
     assert all(count == 10 for count in counted)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "loop"}, "method must be one of"),
-        ({"method": "temperature", "objective": cal.ESDLoss()}, "has no objective"),
-        ({"method": "temperature", "weight": 2.0}, "has no weight"),
-    ],
-)
-def test_bad_methods_are_explained(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        InterleavedModule(network(), **options)
 
 
 def test_a_method_needs_held_out_data(tmp_path: Path) -> None:

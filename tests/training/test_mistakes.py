@@ -48,20 +48,6 @@ def test_a_model_that_returns_more_than_logits_can_be_finished(kind: str) -> Non
     assert torch.equal(read(after)["hidden"], held_out[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("last", [(), (nn.Hardtanh(-50, 50),)])
-def test_a_compiled_model_is_finished_and_so_is_the_one_within(last: tuple[nn.Module, ...]) -> None:
-    model, held_out = knowing(nn.Sequential(nn.Linear(10, 4), *last)), samples(500, 1)
-    compiled: Any = torch.compile(model, backend="aot_eager")
-    calibrated = with_settings(CalibratedLoss(compiled), patience=0)
-    train(calibrated, compiled, 3, samples(300, 0), held_out)
-    with torch.no_grad():
-        raw = model(held_out[0])
-        finished = calibrated.finish([held_out])
-        for one in (model, compiled):
-            torch.testing.assert_close(one(held_out[0]), raw / finished.temperature, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("how", ["folds", "does not fold", "fails", "is forgotten"])
 def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,15 +161,6 @@ def test_a_model_that_ends_in_a_softmax_is_told(last: nn.Module) -> None:
         CalibratedLoss(model)(x, y, x, y)
     with pytest.warns(CalibrationWarning, match="log-softmax at its end"):
         finetune(model, [(x, y)])
-
-
-def test_a_binary_model_that_ends_in_a_sigmoid_is_told() -> None:
-    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
-    y = torch.randint(2, (400,), generator=torch.Generator().manual_seed(1))
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid(), nn.Flatten(0))
-    with pytest.warns(CalibrationWarning, match="remove the softmax, sigmoid"):
-        CalibratedLoss(model).finish([(x, y)])
 
 
 def test_samples_that_are_all_right_are_probably_trained_on() -> None:

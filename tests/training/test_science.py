@@ -219,14 +219,6 @@ def test_one_label_moves_the_temperature_by_one_over_the_number_of_samples() -> 
     assert moved(500) / moved(4000) == pytest.approx(8, rel=0.3)
 
 
-def test_no_gradient_comes_from_held_out_data() -> None:
-    model = nn.Linear(4, 3)
-    x, y = torch.randn(32, 4), torch.randint(3, (32,))
-    held_out = torch.randn(32, 4, requires_grad=True)
-    CalibratedLoss(model)(x, y, held_out, torch.randint(3, (32,))).backward()
-    assert held_out.grad is None
-
-
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_linear_model_that_does_not_over_fit_is_left_as_it_is(seed: int) -> None:

@@ -93,23 +93,6 @@ def test_a_module_of_ones_own_ends_with_the_weights_of_its_best_validation(
     torch.testing.assert_close(final, module.states[best], rtol=0, atol=0)
 
 
-def test_it_waits_longer_than_the_plain_loss_would(tmp_path: Path) -> None:
-    module, stopping = Own(), StopAfterTemperature(None)
-    plain: list[float] = []
-
-    class Watch(lightning.Callback):
-        def on_validation_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-            if not trainer.sanity_checking:
-                plain.append(trainer.callback_metrics["plain"].item())
-
-    run = trainer(tmp_path, stopping, Watch(), max_epochs=12, enable_checkpointing=False)
-    run.fit(module, DataLoader(noisy(200, seed=0), 20), DataLoader(noisy(2000, seed=1), 2000))
-    assert stopping.best_epoch_ is not None
-    assert stopping.best_epoch_ >= plain.index(min(plain))
-    assert stopping.best_score_ <= min(plain)
-    assert stopping.temperature_ > 1
-
-
 def test_folded_the_model_is_calibrated_itself(tmp_path: Path) -> None:
     modules = []
     for folds in (False, True):

@@ -106,7 +106,7 @@ class InterleavedTrainer(Trainer):
             check_choice("batchnorm", batchnorm, ("update", "freeze"))
         # Settings with their defaults, checked now; each training has a loss of its own.
         given = CalibratedLoss(nn.Identity(), method, objective=objective, weight=weight, every=calibration_every)
-        self.objective_weight, self.calibration_every = given.weight, given.every
+        self.weight, self.calibration_every = given.weight, given.every
         self.calibration_objective = given.objective  # Trainer uses self.objective for hyperparameter search
         self.batchnorm: BatchNormUse = batchnorm or given.batchnorm
         if objective is not None and not callable(objective):
@@ -177,7 +177,7 @@ class InterleavedTrainer(Trainer):
         self.calibrated_loss = loss = CalibratedLoss(
             # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
             model if self.method == "published" else plain, self.method, objective=self.calibration_objective,
-            weight=self.objective_weight if learns else None, every=1 if learns else self.calibration_every,
+            weight=self.weight if learns else None, every=1 if learns else self.calibration_every,
         )  # fmt: skip
         loss.batchnorm = self.batchnorm
         loss.attach(maker)
@@ -217,7 +217,7 @@ class InterleavedTrainer(Trainer):
         if self.method == "temperature":  # one batch for all micro-batches of an optimizer step
             is_new, self._seen_step = step != self._seen_step, step
             return is_new and bool(self._started(model, inputs).is_due())
-        has_use = self.objective_weight > 0 and step % self.calibration_every == 0
+        has_use = self.weight > 0 and step % self.calibration_every == 0
         return has_use and bool(self._started(model, inputs).is_due())
 
     def _calibration_step(self, model: nn.Module, loss: CalibratedLoss, batch: Any) -> None:
