@@ -318,9 +318,8 @@ def _fit_vector(samples: Samples, layer: nn.Linear) -> Head:
     start[0] = 1 / temperature_or_one(logits, target) - 1
 
     def loss(change: Tensor) -> Tensor:
-        scale, shift = (start.flatten() + change * size.flatten()).view(2, classes)
-        pull = PULL / (2 * classes) * (scale.square().sum() + shift.square().sum())
-        return F.cross_entropy(logits * (1 + scale) + shift, target) + pull
+        at = start + change.view(2, classes) * size
+        return F.cross_entropy(logits * (1 + at[0]) + at[1], target) + PULL / (2 * classes) * at.square().sum()
 
     found = start + _minimiser(loss, torch.zeros(2 * classes), 1e-8).view(2, classes) * size
     scale, shift = 1 + found[0], found[1] - found[1].mean()
