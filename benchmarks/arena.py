@@ -18,11 +18,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import arena_figure, arena_speed
+from benchmarks import arena_speed
 from benchmarks.arena_data import GROUPS, Case, cases
 from benchmarks.arena_methods import NOTHING, Method, absent, methods
 from benchmarks.arena_runs import LIMIT, Result, Results, digest, run
-from benchmarks.arena_table import best_against_peers, detail, standings, summary, twins, write_json
+from benchmarks.arena_table import best_against_peers, detail, draw, standings, summary, twins, write_json
 from benchmarks.measure import machine
 from benchmarks.tables import RESULTS, markdown
 
@@ -95,7 +95,7 @@ def publish(mine: Sequence[Case], results: Sequence[Result], out: Path) -> None:
         if name == figure_of:
             title = f"Post-hoc calibration, {TITLES[name][0].lower()}{TITLES[name][1:]}: mean ranks"
             for suffix in ("svg", "png"):
-                arena_figure.draw(groups, title, out / f"arena.{suffix}")
+                draw(groups, title, out / f"arena.{suffix}")
             text.append(f"![Mean rank of every method in each group, {TITLES[name].lower()}](arena.svg)")
             text += [block for group in groups for block in (f"### {group.group}: {name}", detail(group))]
     text += ["## Which pairs are which", split_table(mine)]
@@ -139,14 +139,10 @@ probabilities of the calibration part and is scored on the test part by the same
 
 `benchmarks/arena_data.py` says which pairs are which. Three kinds:
 
-- **Held-out** pairs were used to choose nothing; the lists of tables and tasks were fixed before a score was computed.
-  None of their sources had been in the arena before. Of more than two classes they are the second generation of
-  `python -m benchmarks.arena_fresh` (`benchmarks/arena_fresh_second.py`), scored once before; its binary pairs showed
-  that beta calibration beat `auto`, which then got smooth scaling as a member for two classes. The third generation
-  (`benchmarks/arena_fresh_third.py`) was scored after that. One of its tables showed that `auto` kept predictions that
-  the samples had refuted, and that rule was added for any number of classes. So binary tables are of a fourth
-  generation (`benchmarks/arena_fresh_fourth.py`), scored once; binary networks are those of the third, whose scores had
-  been looked at, but were not used for that rule.
+- **Held-out** pairs were used to choose nothing; the lists of tables and tasks were fixed before a score was computed,
+  and none of their sources had been in the arena before. `python -m benchmarks.arena_fresh` makes them: of the second
+  generation those of more than two classes, of the third the binary networks, of the fourth the binary tables. Binary
+  pairs of the second generation and binary tables of the third led to two changes of `auto`, and are seen pairs since.
 - **Seen** pairs were held out for an earlier choice. Their scores have been looked at since, and the present choice
   used a part of them: they are development pairs by now.
 - **Development** pairs are for choices.

@@ -33,13 +33,9 @@ GROUPS = (
 )
 
 # Pairs are for development, or were held out and have been seen since, so that they too are for development by now; all
-# others are held out: tables of more than two classes of `benchmarks.arena_fresh_second`, binary tables of
-# `benchmarks.arena_fresh_fourth`, networks of more than two classes of the second generation, and binary networks of
-# `benchmarks.arena_fresh_third`. Binary pairs of the second generation were seen before `auto` got smooth scaling for
-# two classes, and tables of the third before it took a refuted prediction for refuted. Of the tabular sets of each
-# kind, in order of the alphabet, the second, fourth, ... are for development: first among those of an earlier
-# comparison of the methods, later among the first fresh sets of `benchmarks.arena_fresh`; so are the sources of its
-# networks. Older networks were chosen by hand, by family and depth.
+# others are held out. Of the tabular sets of each kind, in alphabetical order, the second, fourth, ... are for
+# development: first among those of an earlier comparison, later among the first generation of `benchmarks.arena_fresh`;
+# so are the sources of its networks. Older networks were chosen by hand, by family and depth.
 DEVELOPMENT_SETS = (
     "Caravan", "credit_data", "HMDA", "mlc_churn", "spambase",
     "iris", "nassCDS", "satimage", "vehicle",

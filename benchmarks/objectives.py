@@ -1,7 +1,5 @@
 """`make bench`: the objectives against their published dense forms, forward and backward, in one run."""
 
-import multiprocessing
-import os
 import statistics
 import subprocess
 import sys
@@ -16,15 +14,14 @@ import calibrant as cal
 from benchmarks.measure import Job, machine, peak_extra_megabytes, take_turns
 from benchmarks.peers import esd_pseudocode, mmce_dense
 from benchmarks.tables import duration, finish, markdown, memory, show, status, times
-from calibrant.losses import known_gradient
+from calibrant.losses import base
 from calibrant.numerics import readable
 from calibrant_lab.models.lenet import LeNet5
 
 SIZES = [64, 128, 256, 512, 1024, 4096, 16384, 65536]
 # Sixteen gigabytes of intermediate matrices are the point at which the dense forms stop being measured.
 LARGEST_DENSE = 16384
-CLOSED_SIZES = [64, 512, 4096, 65536]
-CLOSED_HEADING = ["objective", "N", "closed form", "plain torch", "plain / closed, 1 thread", "2 threads"]
+STEP_HEADING = ["objective", "batch", "step with arrays", "step with tensors", "tensors / arrays"]
 THREADS = torch.get_num_threads()
 Objective = Callable[[Tensor, Tensor], Tensor]
 PEERS: dict[str, tuple[Objective, Objective]] = {
@@ -84,72 +81,61 @@ def compare_sizes() -> tuple[list[list[str]], list[str]]:
     return rows, broken
 
 
-def logits_job(objective: nn.Module, n: int, classes: int = 10) -> Job:
-    """A job that evaluates a module and its gradient once."""
-    generator = torch.Generator().manual_seed(n)
-    logits = (3 * torch.randn(n, classes, generator=generator)).requires_grad_()
-    target = torch.randint(classes, (n,), generator=generator)
+def small_step(objective: nn.Module, batch: int) -> Job:
+    """A training step of a small network with an objective of a held-out batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, held_out = torch.randn(2, batch, 64).unbind()
+    y, held_out_y = torch.randint(10, (2, batch)).unbind()
 
-    def job() -> None:
-        torch.autograd.grad(objective(logits, target), logits)
+    def step() -> None:
+        optimizer.zero_grad()
+        (F.cross_entropy(model(x), y) + objective(model(held_out), held_out_y)).backward()
+        optimizer.step()
 
-    return job
+    return step
 
 
-def in_plain_torch(job: Job) -> Job:
-    """The same job without the closed forms in NumPy."""
+def of_tensors(job: Job) -> Job:
+    """The same job without arrays for the sums over samples."""
 
-    def plain() -> None:
+    def of_tensors() -> None:
         # A patch by unittest.mock would take as long as the job.
-        setattr(known_gradient, "readable", lambda _: False)  # noqa: B010 (mypy: a function is no variable)
+        setattr(base, "readable", lambda _: False)  # noqa: B010 (mypy: a function is no variable)
         try:
             job()
         finally:
-            setattr(known_gradient, "readable", readable)  # noqa: B010
+            setattr(base, "readable", readable)  # noqa: B010
 
-    return plain
+    return of_tensors
 
 
-def closed_forms() -> list[list[str]]:
-    """Rows of the third table: what the closed forms gain over plain torch, of pairs and of logits."""
+def whole_steps() -> list[list[str]]:
+    """Rows of the third table: what arrays gain over tensors in a whole training step."""
     rows = []
     modules: dict[str, nn.Module] = {"ESD": cal.ESDLoss(), "MMCE": cal.MMCELoss()}
-    work = [(name, n) for name in PEERS for n in CLOSED_SIZES]
-    for done, (name, n) in enumerate(work):
-        for what, job in (("pairs", objective_job(name, 0, n)), ("logits", logits_job(modules[name], n))):
-            status(f"{done + 1} of {len(work)}: {name} of {what}, N = {n:,}")
-            both = [job, in_plain_torch(job)]
-            torch.set_num_threads(1)
-            one = take_turns(both, seconds=2.0, clock=time.process_time)
-            torch.set_num_threads(2)
-            two = take_turns(both, seconds=2.0)
-            torch.set_num_threads(THREADS)
-            ratios = [f"{plain / closed:.2f}x" for closed, plain in (one.seconds, two.seconds)]
-            rows.append([f"{name} of {what}", f"{n:,}", *map(duration, one.seconds), *ratios])
+    torch.set_num_threads(1)
+    for name, module in modules.items():
+        for batch in (64, 512):
+            status(f"a step with {name}, batch {batch}")
+            step = small_step(module, batch)
+            timing = take_turns([step, of_tensors(step)], seconds=5.0, clock=time.process_time)
+            rows.append([name, f"{batch}", *map(duration, timing.seconds), f"{timing.ratios[0]:.2f}x"])
+    torch.set_num_threads(THREADS)
     status("")
     return rows
 
 
-def closed_forms_apart() -> list[list[str]]:
-    """:func:`closed_forms` in a process of its own, whose threads give up their core while they wait."""
-    os.environ["OMP_WAIT_POLICY"] = "passive"  # read when torch is loaded
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        rows = pool.apply(closed_forms)
-    del os.environ["OMP_WAIT_POLICY"]
-    return rows
-
-
-def closed_forms_text(rows: list[list[str]]) -> str:
+def whole_steps_text(rows: list[list[str]]) -> str:
     """The third table, with what it means."""
     return (
-        "## Closed forms against plain torch\n\n"
-        "ESD and MMCE, with their gradients, have closed forms in NumPy (`objectives/known_gradient.py`). Here they "
-        "run against the same formulas in plain torch, in turns: forward and backward of float32 (confidence, correct) "
-        "pairs, or of logits of 10 classes. With one thread, medians of processor time and their ratio; with two, the "
-        "ratio of the medians of wall time, with `OMP_WAIT_POLICY=passive`. Without that, threads that wait for each "
-        "other keep the cores busy, and on a machine that others use plain torch looks up to 200 times slower, which "
-        "is no gain of the closed form.\n\n" + markdown(CLOSED_HEADING, rows) + "\n"
-    )
+        "## Arrays against tensors in a whole training step\n\n"
+        "The sums over samples of ESD and MMCE take arrays where values can be read, and else tensors "
+        "(`losses/base.py`). A step of a network with layers of 64, 256 and 10, cross-entropy of one batch and the "
+        "objective of another, with one thread: medians of processor time, and the median of their ratios.\n\n"
+        + markdown(STEP_HEADING, rows) + "\n"
+    )  # fmt: skip
 
 
 def lenet_step(batch: int = 512) -> tuple[Job, Job]:
@@ -219,8 +205,8 @@ def main() -> None:
     single_heading = ["figure", "measured", "promised"]
     single_rows, more_broken = single_figures()
     show("Single figures", single_heading, single_rows)
-    closed_rows = closed_forms_apart()
-    show("Closed forms against plain torch", CLOSED_HEADING, closed_rows)
+    step_rows = whole_steps()
+    show("Arrays against tensors in a whole training step", STEP_HEADING, step_rows)
     text = (
         f"# {title}\n\n"
         f"Measured by `make bench` on {machine()}. Float32 input. Times and speed-up are those of one thread; the next "
@@ -228,7 +214,7 @@ def main() -> None:
         "ratios, of runs taken in turns; memory is the rise of the peak of a fresh process. The dense forms are "
         "transcriptions of the ESD paper's pseudocode and of MMCE's definition (`benchmarks/peers.py`), not run above "
         f"N = {LARGEST_DENSE:,}.\n\n{markdown(heading, rows)}\n\n{markdown(single_heading, single_rows)}\n\n"
-        f"{closed_forms_text(closed_rows)}"
+        f"{whole_steps_text(step_rows)}"
     )
     finish("objectives", text, broken + more_broken)
 

@@ -23,7 +23,7 @@ DPI = 166
 def picture(title: str, given: Predictions) -> Image.Image:
     """Draw a reliability diagram as pixels."""
     drawn = io.BytesIO()
-    report.reliability_diagram(given, title=title).savefig(drawn, format="png", dpi=DPI)
+    report.figures.reliability_diagram(given, title=title).savefig(drawn, format="png", dpi=DPI)
     return Image.open(drawn)
 
 

@@ -14,7 +14,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import train_test_split
 
 from calibrant import metrics
-from calibrant.estimators import RecalibratedClassifierCV
+from calibrant.sklearn import RecalibratedClassifierCV
 
 X, y = make_classification(
     13_000, n_features=20, n_informative=8, n_classes=3, n_clusters_per_class=3, flip_y=0.15, random_state=0

@@ -28,10 +28,6 @@ PAIR_CASES: dict[str, Case] = {
         lambda z, c: cal.functional.mmce(z, c, 0.2, unbiased=True), lambda z, c: reference.mmce(z, c, 0.2, True)
     ),
     "mmce weighted": Case(cal.functional.mmce_weighted, reference.mmce_weighted),
-    "mmce weighted legacy": Case(
-        lambda z, c: cal.functional.mmce_weighted(z, c, normalisation="legacy"),
-        lambda z, c: reference.mmce_weighted(z, c, power=2),
-    ),
     "soft-binned ece": Case(cal.functional.soft_binned_ece, reference.soft_binned_ece),
     "soft-binned ece, binned": Case(
         lambda z, c: cal.functional.soft_binned_ece(z, c, form="binned"),
@@ -97,13 +93,17 @@ def _of_classes(classes: int) -> tuple[list[float], list[float]]:
 
 
 def _cals(x: Tensor, y: Tensor) -> Tensor:
-    multiplier, rho = (torch.tensor(values, dtype=torch.float64) for values in _of_classes(x.shape[1]))
-    return cal.functional.cals(x, y, multiplier, rho, 2.0)
+    loss = cal.CALSLoss(margin=2.0)
+    loss.multiplier, loss.rho = (torch.tensor(values, dtype=torch.float64) for values in _of_classes(x.shape[1]))
+    value: Tensor = loss(x, y)
+    return value
 
 
 def _adafocal(x: Tensor, y: Tensor) -> Tensor:
-    strengths, edges = torch.tensor(STRENGTHS, dtype=torch.float64), torch.tensor(EDGES, dtype=torch.float64)
-    return cal.functional.adafocal(x, y, strengths, edges)
+    loss = cal.AdaFocalLoss(bins=len(STRENGTHS))
+    loss.strength, loss.edges = (torch.tensor(values, dtype=torch.float64) for values in (STRENGTHS, EDGES))
+    value: Tensor = loss(x, y)
+    return value
 
 
 def updated_adafocal() -> cal.AdaFocalLoss:
@@ -113,44 +113,32 @@ def updated_adafocal() -> cal.AdaFocalLoss:
 
 
 LOGIT_CASES: dict[str, Case] = {
-    "focal": Case(cal.functional.focal, lambda x, y: reference.focal(x, y, 3.0)),
-    "focal gamma 1.5": Case(lambda x, y: cal.functional.focal(x, y, 1.5), lambda x, y: reference.focal(x, y, 1.5)),
-    "focal gamma 0 is the NLL": Case(lambda x, y: cal.functional.focal(x, y, 0.0), nn.CrossEntropyLoss()),
-    "flsd-53": Case(lambda x, y: cal.functional.focal(x, y, "flsd-53"), reference.flsd_53),
-    "dual focal": Case(cal.functional.dual_focal, lambda x, y: reference.dual_focal(x, y, 5.0)),
-    "label smoothing": Case(cal.functional.label_smoothing, lambda x, y: reference.label_smoothing(x, y, 0.05, "all")),
-    "label smoothing equals torch's": Case(
-        lambda x, y: cal.functional.label_smoothing(x, y, 0.1), nn.CrossEntropyLoss(label_smoothing=0.1)
-    ),
+    "focal": Case(cal.FocalLoss(), lambda x, y: reference.focal(x, y, 3.0)),
+    "focal gamma 1.5": Case(cal.FocalLoss(1.5), lambda x, y: reference.focal(x, y, 1.5)),
+    "focal gamma 0 is the NLL": Case(cal.FocalLoss(0.0), nn.CrossEntropyLoss()),
+    "flsd-53": Case(cal.FocalLoss("flsd-53"), reference.flsd_53),
+    "dual focal": Case(cal.DualFocalLoss(), lambda x, y: reference.dual_focal(x, y, 5.0)),
+    "label smoothing": Case(cal.LabelSmoothingLoss(), lambda x, y: reference.label_smoothing(x, y, 0.05, "all")),
+    "label smoothing equals torch's": Case(cal.LabelSmoothingLoss(0.1), nn.CrossEntropyLoss(label_smoothing=0.1)),
     "label smoothing over others": Case(
-        lambda x, y: cal.functional.label_smoothing(x, y, 0.1, "others"),
-        lambda x, y: reference.label_smoothing(x, y, 0.1, "others"),
+        cal.LabelSmoothingLoss(0.1, "others"), lambda x, y: reference.label_smoothing(x, y, 0.1, "others")
     ),
     "margin label smoothing": Case(
-        lambda x, y: cal.functional.margin_label_smoothing(x, y, 1.0, 0.3),
-        lambda x, y: reference.margin_label_smoothing(x, y, 1.0, 0.3),
+        cal.MarginLabelSmoothingLoss(1.0, 0.3), lambda x, y: reference.margin_label_smoothing(x, y, 1.0, 0.3)
     ),
-    "mdca": Case(cal.functional.mdca, reference.mdca),
-    "brier": Case(cal.functional.brier, reference.brier),
-    "bsce-gra": Case(cal.functional.bsce_gra, reference.bsce_gra),
-    "bsce-gra, norm 1": Case(
-        lambda x, y: cal.functional.bsce_gra(x, y, 3.0, 1.0), lambda x, y: reference.bsce_gra(x, y, 3.0, 1.0)
-    ),
-    "bsce-gra gamma 0 is the NLL": Case(lambda x, y: cal.functional.bsce_gra(x, y, 0.0), nn.CrossEntropyLoss()),
-    "logit norm": Case(cal.functional.logit_norm, reference.logit_norm),
-    "logit norm, warm": Case(
-        lambda x, y: cal.functional.logit_norm(x, y, 1.0), lambda x, y: reference.logit_norm(x, y, 1.0)
-    ),
+    "mdca": Case(cal.MDCALoss(), reference.mdca),
+    "brier": Case(cal.BrierLoss(), reference.brier),
+    "bsce-gra": Case(cal.BSCEGRALoss(), reference.bsce_gra),
+    "bsce-gra, norm 1": Case(cal.BSCEGRALoss(3.0, 1.0), lambda x, y: reference.bsce_gra(x, y, 3.0, 1.0)),
+    "bsce-gra gamma 0 is the NLL": Case(cal.BSCEGRALoss(0.0), nn.CrossEntropyLoss()),
+    "logit norm": Case(cal.LogitNormLoss(), reference.logit_norm),
+    "logit norm, warm": Case(cal.LogitNormLoss(1.0), lambda x, y: reference.logit_norm(x, y, 1.0)),
     "adafocal": Case(_adafocal, lambda x, y: reference.adafocal(x, y, STRENGTHS, EDGES)),
     "adafocal before an update is the focal loss": Case(cal.AdaFocalLoss(), lambda x, y: reference.focal(x, y, 1.0)),
     "cals": Case(_cals, lambda x, y: reference.cals(x, y, *_of_classes(x.shape[1]), 2.0)),
-    "ece-kde": Case(lambda x, y: cal.functional.ece_kde(x, y, 0.1), lambda x, y: reference.ece_kde(x, y, 0.1)),
-    "ece-kde, narrow": Case(
-        lambda x, y: cal.functional.ece_kde(x, y, 0.01), lambda x, y: reference.ece_kde(x, y, 0.01)
-    ),
-    "ece-kde, norm 2": Case(
-        lambda x, y: cal.functional.ece_kde(x, y, 0.5, 2.0), lambda x, y: reference.ece_kde(x, y, 0.5, 2.0)
-    ),
+    "ece-kde": Case(cal.ECEKDELoss(0.1), lambda x, y: reference.ece_kde(x, y, 0.1)),
+    "ece-kde, narrow": Case(cal.ECEKDELoss(0.01), lambda x, y: reference.ece_kde(x, y, 0.01)),
+    "ece-kde, norm 2": Case(cal.ECEKDELoss(0.5, 2.0), lambda x, y: reference.ece_kde(x, y, 0.5, 2.0)),
     "ece-kde top-label": _top_label(
         cal.ECEKDELoss(0.1, view="top-label"), lambda z, c: reference.ece_kde_top_label(z, c, 0.1)
     ),
@@ -173,7 +161,6 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "MMCELoss narrow": lambda: cal.MMCELoss(bandwidth=1e-4),
     "MMCELoss class-wise": lambda: cal.MMCELoss(view="class-wise"),
     "WeightedMMCELoss": cal.WeightedMMCELoss,
-    "WeightedMMCELoss legacy": lambda: cal.WeightedMMCELoss(normalisation="legacy"),
     "SoftBinnedECELoss": cal.SoftBinnedECELoss,
     "SoftBinnedECELoss binned": lambda: cal.SoftBinnedECELoss(form="binned", temperature=1e-4),
     "SoftBinnedECELoss norm 1": lambda: cal.SoftBinnedECELoss(norm=1),

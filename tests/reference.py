@@ -3,7 +3,6 @@
 Each takes tensors and is differentiable, so that gradients can be compared as well as values.
 """
 
-import itertools
 import math
 
 import numpy as np
@@ -33,11 +32,11 @@ def mmce(z: Tensor, c: Tensor, bandwidth: float = 0.4, unbiased: bool = False) -
     return products.sum() / n**2
 
 
-def mmce_weighted(z: Tensor, c: Tensor, bandwidth: float = 0.4, power: int = 1) -> Tensor:
+def mmce_weighted(z: Tensor, c: Tensor, bandwidth: float = 0.4) -> Tensor:
     right, wrong = c.sum(), (1 - c).sum()
     if right == 0 or wrong == 0:
         return (z * 0).sum()
-    e = torch.where(c == 1, (1 - z) / right**power, -z / wrong**power)
+    e = torch.where(c == 1, (1 - z) / right, -z / wrong)
     return e @ laplace_kernel(z, bandwidth) @ e
 
 
@@ -70,34 +69,6 @@ def ece(z: Tensor, c: Tensor, bins: int = 20) -> Tensor:
         if inside:
             total = total + sum((c[i] - z[i] for i in inside), z.new_zeros(())).abs() / n
     return total
-
-
-def weighted_esd(z: Tensor, c: Tensor, w: Tensor) -> Tensor:
-    """The weighted mean over ordered triples of distinct samples, triple by triple."""
-    total, weights = z.new_zeros(()), z.new_zeros(())
-    for i, j, k in itertools.permutations(range(len(z)), 3):
-        product = w[i] * w[j] * w[k]
-        weights = weights + product
-        if z[j] <= z[i] and z[k] <= z[i]:
-            total = total + product * (c[j] - z[j]) * (c[k] - z[k])
-    return total / weights
-
-
-def weighted_mmce(z: Tensor, c: Tensor, w: Tensor, bandwidth: float = 0.4, unbiased: bool = False) -> Tensor:
-    products = w[:, None] * w[None, :]
-    if unbiased:
-        products = products * (1 - torch.eye(len(z), dtype=z.dtype))
-    residuals = (c - z)[:, None] * (c - z)[None, :]
-    return (products * residuals * laplace_kernel(z, bandwidth)).sum() / products.sum()
-
-
-def weighted_ece(z: Tensor, c: Tensor, w: Tensor, bins: int = 20) -> Tensor:
-    total = z.new_zeros(())
-    for m in range(bins):
-        lower = m / bins if m else -1.0
-        inside = [i for i in range(len(z)) if lower < float(z[i].detach()) <= (m + 1) / bins]
-        total = total + sum((w[i] * (c[i] - z[i]) for i in inside), z.new_zeros(())).abs()
-    return total / w.sum()
 
 
 def dca(z: Tensor, c: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import arena, arena_fresh, arena_fresh_networks, arena_fresh_second, arena_fresh_tables
+from benchmarks import arena, arena_fresh, arena_fresh_networks, arena_fresh_tables
 from benchmarks.arena_data import (
     DEVELOPMENT_NETWORKS,
     DEVELOPMENT_SETS,
@@ -20,19 +20,22 @@ from benchmarks.arena_data import (
     cases,
 )
 from benchmarks.arena_methods import NOTHING, Method, methods, source_version
-from benchmarks.arena_runs import Results, attempt, filled, run
-from benchmarks.arena_scores import (
+from benchmarks.arena_runs import (
     FLOOR,
     Array,
+    Results,
+    attempt,
     bootstrap,
     by_pair,
     critical_difference,
     ece,
+    filled,
     floored,
     ranks,
+    run,
     score,
     wins,
-)
+)  # fmt: skip
 from benchmarks.arena_table import standings
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,25 +52,14 @@ def losses(seed: int, rows: int = 6, columns: int = 5) -> Array:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_win_rate_is_the_share_of_others_beaten_and_ties_count_half(seed: int) -> None:
-    values = losses(seed)
-    for case, row in enumerate(values):
-        for k, mine in enumerate(row):
-            won = 0.0
-            for j, other in enumerate(row):
-                if j != k:
-                    won += 0.5 if abs(mine - other) <= 1e-6 else float(mine < other)
-            assert wins(values)[case, k] == pytest.approx(won / (len(row) - 1))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_rank_is_one_plus_the_number_of_better_methods_with_ties_shared(seed: int) -> None:
+def test_win_rates_and_ranks_equal_loops_with_shared_ties(seed: int) -> None:
     values = losses(seed)
     for case, row in enumerate(values):
         for k, mine in enumerate(row):
             better = sum(other < mine - 1e-6 for other in row)
             tied = sum(abs(other - mine) <= 1e-6 for other in row) - 1
             assert ranks(values)[case, k] == pytest.approx(1 + better + tied / 2)
+            assert wins(values)[case, k] == pytest.approx((len(row) - 1 - better - tied / 2) / (len(row) - 1))
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6))
@@ -75,18 +67,13 @@ def test_win_rates_of_all_methods_have_the_mean_one_half(seed: int, columns: int
     assert np.allclose(wins(losses(seed, 4, columns)).mean(axis=1), 0.5)
 
 
-def test_floor_is_the_same_for_zero_and_for_anything_below_it() -> None:
+def test_the_floor_is_the_same_for_zero_and_below_and_infinity_is_reported_before_it() -> None:
     p = floored(np.array([[0.0, 1.0], [1e-300, 1.0], [0.25, 0.75]]))
     assert (p[0] == p[1]).all()
     assert p[0, 0] == FLOOR
     assert p[2].tolist() == [0.25, 0.75]
     assert score(np.array([[0.0, 1.0]]), np.array([0]))["log_loss"] == pytest.approx(-math.log(FLOOR))
-
-
-def test_infinite_log_loss_is_reported_before_the_floor() -> None:
-    p = np.array([[0.0, 1.0], [0.5, 0.5]])
-    assert score(p, np.array([0, 1]))["infinite"] == 1
-    assert score(p, np.array([1, 1]))["infinite"] == 0
+    assert [score(np.array([[0.0, 1.0], [0.5, 0.5]]), np.array([y, 1]))["infinite"] for y in (0, 1)] == [1, 0]
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
@@ -116,16 +103,9 @@ def test_a_confidence_on_the_edge_of_a_bin_belongs_below() -> None:
     assert ece(np.array([0.2, 0.21]), np.array([True, False])) == pytest.approx((0.8 + 0.21) / 2)
 
 
-@pytest.mark.parametrize("p", [[[0.5, 0.5]], [[np.nan, 1.0], [0.5, 0.5]], [[-0.5, 1.5], [0.5, 0.5]]])
-def test_what_is_no_probability_is_refused(p: list[list[float]]) -> None:
-    with pytest.raises(ValueError, match="not probabilities"):
-        score(np.array(p), np.array([0, 1]))
-
-
 def test_splits_of_a_pair_are_averaged_first() -> None:
     means, names = by_pair(np.array([[1.0], [3.0], [10.0]]), ["a", "a", "b"])
-    assert names == ["a", "b"]
-    assert means.tolist() == [[2.0], [10.0]]
+    assert (names, means.tolist()) == (["a", "b"], [[2.0], [10.0]])
 
 
 def test_bootstrap_draws_whole_blocks() -> None:
@@ -216,21 +196,18 @@ def test_a_failed_fit_scores_as_nothing_and_is_counted(tmp_path: Path) -> None:
     assert standing.values["worse"][1, k] == 0
 
 
-def test_a_method_that_fails_everywhere_is_left_out(tmp_path: Path) -> None:
+def test_a_method_that_fails_everywhere_is_left_out_and_a_slow_one_fails(tmp_path: Path) -> None:
     failing = Method("failing", Counter(fail=True), "1")  # type: ignore[arg-type]
     results = run([case("a")], [nothing(), failing], Results(tmp_path / "runs.jsonl"))
     standing = standings([case("a")], results)[0]
-    assert standing.methods == [NOTHING]
-    assert standing.left_out == {"failing": "every fit failed: RuntimeError: no"}
+    assert (standing.methods, list(standing.left_out)) == ([NOTHING], ["failing"])
 
-
-def test_a_fit_that_takes_too_long_fails() -> None:
     def fit(_p: Array, _y: Array) -> object:
         while True:
             pass
 
     result = attempt(Method("slow", fit, "1"), part(1, 2), part(2, 2), limit=0.05)  # type: ignore[arg-type]
-    assert result["failed"] == "TimeoutError: longer than 0.05 s"
+    assert result["failed"].startswith("TimeoutError")
 
 
 @pytest.mark.slow
@@ -268,11 +245,6 @@ def test_a_folder_of_predictions_is_read_and_split_by_data_set(tmp_path: Path) -
     assert (found[0].read()[1].p == part(10, 3).p).all()
 
 
-def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no predictions"):
-        cases([tmp_path])
-
-
 def test_networks_are_cut_into_halves_and_binary_tasks_derived(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     file = NETWORKS["resnet20"].file
@@ -305,23 +277,19 @@ def test_a_folder_named_networks_has_tasks_of_networks_by_source(tmp_path: Path)
     ]
 
 
-def test_every_second_fresh_table_and_source_is_for_development() -> None:
-    binary = set(arena_fresh_tables.BINARY)
-    for names in (binary, set(arena_fresh_tables.names()) - binary):
-        ordered = sorted(names, key=str.lower)
+def test_held_out_tables_and_sources_are_new() -> None:
+    tables = arena_fresh_tables
+    generations = (tables.FIRST, tables.SECOND, tables.THIRD, tables.FOURTH)
+    names = [name for one in generations for name in one]
+    assert len(names) == len(set(names))
+    binary = set(tables.BINARY)
+    for some in (binary, set(tables.FIRST) - binary):
+        ordered = sorted(some, key=str.lower)
         assert [name for name in ordered if name in DEVELOPMENT_SETS] == ordered[1::2]
-    sources = sorted({arena_fresh_networks.source_of(task) for task in arena_fresh_networks.TASKS})
-    assert [source for source in sources if source in DEVELOPMENT_NETWORKS] == sources[1::2]
-
-
-def test_the_second_fresh_tables_and_sources_are_new_and_held_out() -> None:
-    used = {*DEVELOPMENT_SETS, *SEEN_SETS, *arena_fresh_tables.names()}
-    assert not used & {*arena_fresh_second.KEEL, *arena_fresh_second.TABLES}
-    sources = {arena_fresh_networks.source_of(task) for task in arena_fresh_second.TASKS}
+    assert not {*DEVELOPMENT_SETS, *SEEN_SETS} & {name for one in generations[1:] for name in one}
+    later = arena_fresh_networks.SECOND | arena_fresh_networks.THIRD
+    sources = {arena_fresh_networks.source_of(task) for task in later}
     assert not sources & {*DEVELOPMENT_NETWORKS, *SEEN_NETWORKS}
-
-
-def test_every_saved_network_is_for_development_or_seen() -> None:
     assert set(NETWORKS) <= {*DEVELOPMENT_NETWORKS, *SEEN_NETWORKS}
     assert not {*DEVELOPMENT_NETWORKS, *DEVELOPMENT_SETS} & {*SEEN_NETWORKS, *SEEN_SETS}
 
@@ -349,14 +317,6 @@ def test_calarena_files_are_read(tmp_path: Path) -> None:
         assert (read[1].y == test.y).all()
 
 
-def test_a_calarena_file_without_a_part_names_it(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "cv-binary.h5", "w") as file:
-        file.create_group("c10/lenet5").create_dataset("probas_cal", data=np.zeros(3))
-    with pytest.raises(ValueError, match="c10/lenet5 has no labels_cal, labels_test, probas_test"):
-        cases([tmp_path / "cv-binary.h5"])
-
-
 @pytest.mark.slow
 def test_the_command_writes_table_figure_and_json_and_resumes(tmp_path: Path) -> None:
     save(tmp_path, "iris", 3)
@@ -379,14 +339,22 @@ def test_the_command_writes_table_figure_and_json_and_resumes(tmp_path: Path) ->
     assert (tmp_path / "out" / "arena.md").read_text(encoding="utf-8") == text
 
 
-def test_fresh_networks_without_their_data_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for p in ([[0.5, 0.5]], [[np.nan, 1.0], [0.5, 0.5]], [[-0.5, 1.5], [0.5, 0.5]]):
+        with pytest.raises(ValueError, match="probabilities"):
+            score(np.array(p), np.array([0, 1]))
+    with pytest.raises(FileNotFoundError, match="no predictions"):
+        cases([tmp_path])
     arena_fresh.main([str(tmp_path), "--data", str(tmp_path), "--only", "networks/mnist-two"])
     assert "mnist-two is left out: " in capsys.readouterr().err
-
-
-def test_without_a_folder_the_option_and_the_variable_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match="give --data, or set CALIBRANT_DATA"):
+    with pytest.raises(FileNotFoundError, match="CALIBRANT_DATA"):
         arena.main(["table", "--out", str(tmp_path)])
+
+
+def test_a_calarena_file_without_a_part_names_it(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "cv-binary.h5", "w") as file:
+        file.create_group("c10/lenet5").create_dataset("probas_cal", data=np.zeros(3))
+    with pytest.raises(ValueError, match=r"c10/lenet5.*labels_cal"):
+        cases([tmp_path / "cv-binary.h5"])

@@ -1,6 +1,8 @@
-"""Two ranks with half the batch each equal one process with the whole batch."""
+"""Two ranks equal one process with the whole batch, with masks, ignored labels and weights."""
 
+import warnings
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -9,12 +11,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import calibrant as cal
+from calibrant.losses import base, checks
+from calibrant.losses.base import PairObjective
 from tests.ranks import on_two_ranks
 
-# test_distributed_weights.py is the quick one.
-pytestmark = pytest.mark.slow
+Results = dict[str, tuple[Tensor, list[Tensor]]]
 
-SYNCED: dict[str, nn.Module] = {
+MASKED: dict[str, nn.Module] = {
     "esd": cal.ESDLoss(root=False),
     "esd rooted": cal.ESDLoss(),
     "esd class-wise": cal.ESDLoss(root=False, view="class-wise"),
@@ -30,6 +33,20 @@ SYNCED: dict[str, nn.Module] = {
     "mdca": cal.MDCALoss(),
     "ece-kde": cal.ECEKDELoss(0.1),
     "ece-kde top-label": cal.ECEKDELoss(0.1, view="top-label"),
+}
+WEIGHTED: dict[str, PairObjective] = {
+    "esd": cal.ESDLoss(root=False),
+    "esd class-wise": cal.ESDLoss(root=False, view="class-wise"),
+    "esd multi-label": cal.ESDLoss(root=False, view="multi-label"),
+    "mmce": cal.MMCELoss(),
+    "mmce unbiased": cal.MMCELoss(unbiased=True, root=False),
+    "mmce multi-label": cal.MMCELoss(view="multi-label"),
+    "ece": cal.ECELoss(),
+    "ece class-wise": cal.ECELoss(view="class-wise"),
+    "mmce weighted": cal.WeightedMMCELoss(),
+    "soft-binned ece": cal.SoftBinnedECELoss(),
+    "dca": cal.DCALoss(),
+    "ece multi-label": cal.ECELoss(view="multi-label"),
 }
 
 # How many of the samples rank 0 gets: half, an uneven share, so few that it could not go alone, none.
@@ -60,17 +77,6 @@ def gradients(model: nn.Module, value: Tensor) -> list[Tensor]:
     model.zero_grad()
     value.backward()
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
-
-
-def logits_of(model: nn.Module, rank: int) -> Tensor:
-    x, _, _ = batch()
-    logits: Tensor = model(x[:60] if rank == 0 else x[60:]).detach()
-    return logits
-
-
-def y_of(rank: int) -> Tensor:
-    _, y, _ = batch()
-    return y[:60] if rank == 0 else y[60:]
 
 
 def updated_states(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -113,77 +119,189 @@ def fails_and_recovers(rank: int) -> bool:
     return False
 
 
-def work(rank: int, folder: str) -> None:
+def weights(kind: str, share: int) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    w = 1 + torch.rand(200, generator=generator, dtype=torch.float64)
+    if kind == "zeros":
+        w = torch.where(torch.rand(200, generator=generator) < 0.3, 0.0, w)
+    if kind == "one rank":  # rank 0 gives none
+        w[:share] = 1
+    if kind == "even by rank":
+        w[:share], w[share:] = 1, 3
+    return w
+
+
+KINDS = ["uneven", "zeros", "one rank", "even by rank"]
+
+
+def targets(objective: PairObjective) -> tuple[Tensor, Tensor]:
+    """Target and mask, of labels where the view wants them."""
+    _, y, mask = batch()
+    if objective.view != "multi-label":
+        return y, mask
+    labels = (y[:, None] + torch.arange(5)) % 3 == 0
+    return labels.long().masked_fill((torch.arange(1000) % 11 == 0).reshape(200, 5), -100), mask[:, None] | ~labels
+
+
+def too_small_is_an_error(rank: int) -> bool:
+    """Two samples on rank 0, none on rank 1: padding is not ignoring."""
+    try:
+        cal.ESDLoss()(torch.randn(2 - 2 * rank, 5), torch.zeros(2 - 2 * rank, dtype=torch.long))
+    except ValueError as error:
+        return "ESD needs at least 3 samples, got 2" in str(error)
+    return False
+
+
+def all_ignored_is_zero(rank: int) -> bool:
+    """All samples of both ranks are ignored, by label, mask or weight; then only those of rank 0."""
+    x, y = torch.randn(6, 5, requires_grad=True), torch.arange(6) % 5
+    fine = True
+    for objective in (cal.ESDLoss(), cal.MDCALoss(), cal.AvUCLoss(), cal.DCALoss()):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            value = objective(x, torch.full((6,), -100)) + objective(x, y, mask=torch.zeros(6, dtype=torch.bool))
+        (gradient,) = torch.autograd.grad(value, x)
+        fine = fine and bool(value == 0 and (gradient == 0).all()) and len(caught) == 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fine = fine and bool(objective(x, torch.full((6,), -100) if rank == 0 else y).isfinite())
+    return fine
+
+
+def work(rank: int, folder: str, slowly: bool) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     model = DistributedDataParallel(network())
-    x, y, _ = batch()
-    results: dict[str, tuple[Tensor, list[Tensor]]] = {}
-    for share in SHARES:
-        mine = slice(0, share) if rank == 0 else slice(share, None)
-        for name, objective in SYNCED.items():
-            value = objective(model(x[mine]), y[mine], mask=masked(share)[mine])
-            results[f"{name} {share}"] = value.detach(), gradients(model, value)
-        local = cal.DCALoss(sync=False)(model(x[100 * rank :][:100]), y[100 * rank :][:100])
-        results["local"] = local.detach(), gradients(model, local)
-    compiled = torch.compile(SYNCED["esd"], backend="aot_eager")
-    value = compiled(model(x[:90] if rank == 0 else x[90:]), y[:90] if rank == 0 else y[90:])
-    results["compiled"] = value.detach(), gradients(model, value)
-    results["threshold"] = torch.tensor(cal.AvUCLoss().fit_threshold(logits_of(model, rank), y_of(rank)).threshold), []
-    for name, state in updated_states(logits_of(model, rank), y_of(rank)).items():
-        results[name] = state, []
-    results["failure"] = torch.tensor(float(fails_and_recovers(rank))), []
+    results: Results = {}
+    (slow_work if slowly else quick_work)(rank, model, results)
     torch.save(results, Path(folder) / f"rank{rank}.pt")
 
 
+def part(rank: int, share: int) -> slice:
+    return slice(0, share) if rank == 0 else slice(share, None)
+
+
+def slow_work(rank: int, model: nn.Module, results: Results) -> None:
+    x, y, _ = batch()
+    for share in SHARES:
+        mine = part(rank, share)
+        for name, objective in MASKED.items():
+            value = objective(model(x[mine]), y[mine], mask=masked(share)[mine])
+            results[f"{name} {share}"] = value.detach(), gradients(model, value)
+    local = cal.DCALoss(sync=False)(model(x[part(rank, 100)]), y[part(rank, 100)])
+    results["local"] = local.detach(), gradients(model, local)
+    compiled = torch.compile(MASKED["esd"], backend="aot_eager")
+    value = compiled(model(x[part(rank, 90)]), y[part(rank, 90)])
+    results["compiled"] = value.detach(), gradients(model, value)
+    held_out = model(x[part(rank, 60)]).detach(), y[part(rank, 60)]
+    results["threshold"] = torch.tensor(cal.AvUCLoss().fit_threshold(*held_out).threshold), []
+    results |= {name: (state, []) for name, state in updated_states(*held_out).items()}
+    results["failure"] = torch.tensor(float(fails_and_recovers(rank))), []
+
+
+def quick_work(rank: int, model: nn.Module, results: Results) -> None:
+    x, _, _ = batch()
+    for name, objective in WEIGHTED.items():
+        y, mask = targets(objective)
+        for share in SHARES:
+            mine = part(rank, share)
+            for kind in KINDS:
+                w = None if kind == "one rank" and rank == 0 else weights(kind, share)[mine]
+                value = objective(model(x[mine]), y[mine], mask[mine], w)
+                results[f"{name} {kind} {share}"] = value.detach(), gradients(model, value)
+        # As on an accelerator, where no value is read.
+        blind, mine = mock.Mock(return_value=False), part(rank, 60)
+        with mock.patch.object(base, "readable", blind), mock.patch.object(checks, "readable", blind):
+            for kind in ("uneven", "none"):
+                w = None if kind == "none" else weights(kind, 60)[mine]
+                value = objective(model(x[mine]), y[mine], mask[mine], w)
+                results[f"{name} {kind} blind"] = value.detach(), gradients(model, value)
+    results["too small"] = torch.tensor(too_small_is_an_error(rank)), []
+    results["all ignored"] = torch.tensor(all_ignored_is_zero(rank)), []
+
+
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Tensor, list[Tensor]]]]:
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    return results_of(tmp_path_factory, True)
+
+
+@pytest.fixture(scope="module")
+def weighted_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    return results_of(tmp_path_factory, False)
+
+
+def results_of(tmp_path_factory: pytest.TempPathFactory, slowly: bool) -> list[Results]:
     folder = tmp_path_factory.mktemp("ranks")
-    on_two_ranks(work, str(folder))
+    on_two_ranks(work, str(folder), slowly)
     return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("name", SYNCED)
-def test_two_ranks_equal_one_process(
-    ranks: list[dict[str, tuple[Tensor, list[Tensor]]]], name: str, share: int
-) -> None:
+def assert_same(ranks: list[Results], name: str, objective: nn.Module, *given: Tensor | None) -> None:
+    """Each rank has the value and gradient of one process with the whole batch."""
     model = network()
-    x, y, _ = batch()
-    expected = SYNCED[name](model(x), y, mask=masked(share))
+    expected = objective(model(batch()[0]), *given)
     expected_gradients = gradients(model, expected)
     assert expected > 0
     for rank in ranks:
-        value, parameter_gradients = rank[f"{name} {share}"]
-        torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=1e-15)
-        torch.testing.assert_close(parameter_gradients, expected_gradients, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(rank[name][0], expected.detach(), rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(rank[name][1], expected_gradients, rtol=1e-12, atol=1e-12)
 
 
-def test_without_sync_each_rank_goes_alone(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_of_two_ranks_equal_one_process(
+    weighted_ranks: list[Results], name: str, kind: str, share: int
+) -> None:
+    y, mask = targets(WEIGHTED[name])
+    assert_same(weighted_ranks, f"{name} {kind} {share}", WEIGHTED[name], y, mask, weights(kind, share))
+
+
+@pytest.mark.parametrize("kind", ["uneven", "none"])
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_it_does_not_matter_whether_values_are_read(weighted_ranks: list[Results], name: str, kind: str) -> None:
+    y, mask = targets(WEIGHTED[name])
+    w = None if kind == "none" else weights(kind, 60)
+    assert_same(weighted_ranks, f"{name} {kind} blind", WEIGHTED[name], y, mask, w)
+
+
+def test_a_global_batch_that_is_too_small_is_an_error(weighted_ranks: list[Results]) -> None:
+    assert all(rank["too small"][0] for rank in weighted_ranks)
+
+
+def test_a_global_batch_that_is_all_ignored_is_zero(weighted_ranks: list[Results]) -> None:
+    assert all(rank["all ignored"][0] for rank in weighted_ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("name", MASKED)
+def test_two_ranks_equal_one_process(ranks: list[Results], name: str, share: int) -> None:
+    assert_same(ranks, f"{name} {share}", MASKED[name], batch()[1], masked(share))
+
+
+@pytest.mark.slow
+def test_without_sync_each_rank_goes_alone(ranks: list[Results]) -> None:
     assert ranks[0]["local"][0] != ranks[1]["local"][0]
 
 
-def test_a_compiled_objective_gathers_too(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
-    model = network()
+@pytest.mark.slow
+def test_a_compiled_objective_gathers_too(ranks: list[Results]) -> None:
+    assert_same(ranks, "compiled", MASKED["esd"], batch()[1])
+
+
+@pytest.mark.slow
+def test_what_is_fitted_or_updated_comes_from_all_ranks(ranks: list[Results]) -> None:
     x, y, _ = batch()
-    expected = gradients(model, SYNCED["esd"](model(x), y))
-    for rank in ranks:
-        torch.testing.assert_close(rank["compiled"][1], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_the_threshold_of_avuc_comes_from_all_ranks(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
-    x, y, _ = batch()
-    expected = cal.AvUCLoss().fit_threshold(network()(x), y).threshold
-    for rank in ranks:
-        assert rank["threshold"][0].item() == pytest.approx(expected, rel=1e-6)
-
-
-def test_updates_from_held_out_data_are_from_all_ranks(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
-    x, y, _ = batch()
-    for name, state in updated_states(network()(x).detach(), y).items():
+    logits = network()(x).detach()
+    expected = updated_states(logits, y) | {
+        "threshold": torch.tensor(cal.AvUCLoss().fit_threshold(logits, y).threshold)
+    }
+    for name, state in expected.items():
         for rank in ranks:
             torch.testing.assert_close(rank[name][0], state)
 
 
-def test_bad_input_on_one_rank_is_an_error_on_all(ranks: list[dict[str, tuple[Tensor, list[Tensor]]]]) -> None:
+@pytest.mark.slow
+def test_bad_input_on_one_rank_is_an_error_on_all(ranks: list[Results]) -> None:
     assert all(rank["failure"][0] for rank in ranks)

@@ -318,8 +318,8 @@ def test_what_fits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert fits_in_memory(path)
     lists = tmp_path / "lists.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"logits": LOGITS.tolist(), "target": TARGET}), lists)
-    monkeypatch.setattr("calibrant.files.reading.free_memory", lambda: 4 * 40 * 2 * 8)
+    monkeypatch.setattr("calibrant.files.read.free_memory", lambda: 4 * 40 * 2 * 8)
     assert not fits_in_memory(path)
-    monkeypatch.setattr("calibrant.files.reading.free_memory", lambda: 4 * 40 * 4 * 8)
+    monkeypatch.setattr("calibrant.files.read.free_memory", lambda: 4 * 40 * 4 * 8)
     assert fits_in_memory(path)
     assert not fits_in_memory(lists)  # three numbers in a list are three numbers

@@ -314,7 +314,7 @@ BAD: dict[str, tuple[str, str | bytes | Callable[[Path], None], dict[str, Any], 
     "order unknown": ("p.csv", "prob_0,prob_1,prob_2,y\n1,0,0,a\n0,1,0,b\n", {}, "order with --classes FILE"),
     "from one": ("p.csv", "prob_0,prob_1,y\n1,0,1\n0,1,2\n", {}, "counts 2 classes from 1"),
     "late word": ("p.csv", "confidence,correct\n" + "0.5,1\n" * 3000 + "high,0\n", {}, "row 3001 has 'high'"),
-    "no weights": ("p.csv", PAIRS, {"weight": "w"}, "has no weights 'w'"),
+    "no weights": ("p.csv", PAIRS, {"weight": "w"}, "has no 'w'"),
     "generation": ("p.jsonl", lines([{"target": "42", "resps": [["41"]]}] * 3), {}, "samples of multiple choice"),
     "logits as probabilities": (
         "p.csv", "prob_a,prob_b,y\n-3,2,a\n5,1,b\n0,1,a\n", {}, "-3 to 5: these look like logits: give --logits prob$"

@@ -77,7 +77,7 @@ def test_the_server_answers_with_calibrated_probabilities(client: Any, saved: po
     ("logits", "message"),
     [
         ([[1.0, 2.0]], "fitted on 3 classes, got 2"),
-        ([[1.0, 2.0, 3.0], [1.0]], "all rows of logits must have the same length, got 3 in row 0 and 1 in row 1"),
+        ([[1.0, 2.0, 3.0], [1.0]], "all rows of logits must have the same length"),
         ([[]], "logits must have shape (N, C)"),
         ([[1.0, 2.0, np.inf]], "logits must be finite"),
     ],

@@ -28,9 +28,9 @@ PYTHONS = ("3.11", "3.12", "3.13")
 # Where wheels stand locally the newest torch is one of them, and no other build of it is fetched.
 LINKS = os.environ.get("UV_FIND_LINKS", os.environ.get("PIP_FIND_LINKS", "").replace(" ", ","))
 QUICK = (
-    "tests/losses", "tests/metrics", "tests/posthoc", "tests/training", "tests/estimators", "tests/report",
+    "tests/losses", "tests/metrics", "tests/posthoc", "tests/training", "tests/sklearn", "tests/report",
     "tests/commands", "tests/test_cli.py", "tests/test_files.py", "tests/lab/test_methods.py",
-    "tests/lab/test_plugins.py", "tests/lab/test_recipes.py", "tests/lab/test_settings.py",
+    "tests/lab/test_plugins.py", "tests/lab/test_recipes.py",
     "tests/lab/trials/test_configuration.py", "tests/lab/trials/test_run.py", "tests/lab/trials/test_store.py",
     "-m", "not slow",
 )  # fmt: skip

@@ -37,7 +37,7 @@ for command in entry_points(group="calibrant.commands"):
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 NotNegativeInteger = Annotated[int, Parameter(validator=Number(gte=0))]
 Method = Literal[
-    "auto", "temperature", "sms", "svs", "quadratic", "smooth", "vector", "matrix", "dirichlet", "ensemble-temperature",
+    "auto", "temperature", "sms", "svs", "smooth", "vector", "matrix", "dirichlet", "ensemble-temperature",
     "platt", "beta", "spline", "histogram", "isotonic", "centred-isotonic", "venn-abers", "bbq",
 ]  # fmt: skip
 Draws = Annotated[int, Parameter(validator=Number(gte=19))]  # with fewer, no p-value is ever below 5 %
@@ -101,7 +101,7 @@ def evaluate(
     options = Options(names, bins, convention, draws, seed, margin / 100, engine, memory_limit, watch)
     failed = evaluate_files(files, options, report=report, as_json=json)
     if failed:
-        from calibrant.commands.terminal import printable
+        from calibrant.commands import printable
 
         sys.stderr.write("".join(f"calibrant: {printable(sentence)}\n" for sentence in failed))
         sys.exit(1)
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (ValueError, ImportError, OSError, MemoryError, CycloptsError) as error:
-        from calibrant.commands.terminal import printable
+        from calibrant.commands import printable
 
         sys.stderr.write(f"calibrant: {printable(' '.join(str(error).split()))}\n")
         sys.exit(2)

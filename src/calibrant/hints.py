@@ -14,12 +14,12 @@ class InputWarning(UserWarning):
     """Input that is probably not what it was passed as, such as probabilities passed as logits."""
 
 
-def warn(text: str) -> None:
-    """Issue an ``InputWarning`` at the first line outside this package."""
+def warn(text: str, category: type[Warning] = InputWarning) -> None:
+    """Issue a warning at the first line outside this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("calibrant."):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, InputWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def of_logits(logits: object) -> str:
@@ -61,6 +61,14 @@ def warn_of_given(name: str, values: Array, independent: bool) -> None:
         warn("these logits all lie in [0, 1], as probabilities do: pass probabilities= if they are")
     elif is_distribution(some):
         warn("these logits look like probabilities (rows sum to 1): pass probabilities=")
+
+
+def like_probabilities(rows: Array) -> bool:
+    """Whether rows of logits look like probabilities: they sum to 1, or are a 0 and a number up to 1."""
+    if len(rows) < 8 or not rows[:, 1:].any():
+        return False
+    binary = rows.shape[1] == 2 and not rows[:, 0].any()
+    return bool(rows.min() >= 0 and rows.max() <= 1) if binary else is_distribution(rows)
 
 
 def is_distribution(rows: Array) -> bool:

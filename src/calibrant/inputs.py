@@ -46,7 +46,10 @@ def as_array(name: str, value: Values) -> Marks:
     frame = frames.opened(value)
     if name == "logits" and frame is None and not hasattr(value, "__array__") and (hint := hints.of_logits(value)):
         raise TypeError(f"logits must be an array, got {type(value).__name__}: {hint}")
-    array = frames.as_array(value)
+    try:
+        array = frames.as_array(value)
+    except ValueError:
+        raise ValueError(f"all rows of {name} must have the same length: fill or leave out the shorter ones") from None
     if array.dtype.kind not in "fiub":
         which = "" if frame is None else ": pass the columns with numbers only"
         raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}{which}")

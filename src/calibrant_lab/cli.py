@@ -20,7 +20,7 @@ Runs = Annotated[Path, Parameter(name="--runs", help="Folder of trials.")]
 
 def _require_packages() -> None:
     """Raise an error that names missing packages, before any work is done."""
-    needed = ("lightning", "tensorboard", "matplotlib", "jinja2", "pydantic", "filelock")
+    needed = ("torch", "lightning", "tensorboard", "matplotlib", "jinja2", "pydantic", "filelock")
     if missing := [name for name in needed if find_spec(name) is None]:
         raise ImportError(f"this command needs the extra lab, for {', '.join(missing)}: pip install 'calibrant[lab]'")
 

@@ -14,7 +14,8 @@ from rich.markup import escape
 import calibrant as cal
 from calibrant.commands.terminal import show_warning, timed_bar, warnings_shown
 from calibrant.files import FileError, read_predictions
-from calibrant.report import Audit, audit, verdict, write_report
+from calibrant.report import audit, verdict, write_report
+from calibrant.report.audit import Audit
 from calibrant.report.formats import counted
 from calibrant_lab import plugins
 from calibrant_lab.paper.figures import write_figure

@@ -250,7 +250,7 @@ def test_a_table_beyond_memory_goes_to_duckdb(
     pytest.importorskip("duckdb", reason="duckdb is not installed")
     path = tmp_path / "pairs.csv"
     path.write_text("confidence,correct\n" + "0.9,1\n0.8,0\n0.7,1\n" * 100)
-    monkeypatch.setattr("calibrant.files.reading.free_memory", lambda: 1000)
+    monkeypatch.setattr("calibrant.files.read.free_memory", lambda: 1000)
     assert run("evaluate", path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["models"][0]["engine"] == "duckdb"
 

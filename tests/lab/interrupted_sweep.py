@@ -1,4 +1,4 @@
-"""A small sweep to be interrupted: as a program, and what to know about its processes and what it leaves.
+"""A small sweep to be interrupted: the program, its processes, and what it leaves in the store.
 
 ``python interrupted_sweep.py STORE local [WORKERS]`` or ``python interrupted_sweep.py STORE ray [ADDRESS]``
 """
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant_lab.sweeps.protocol import Plan
 from calibrant_lab.sweeps.run import run
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
@@ -26,10 +25,6 @@ SWEEP = Sweep(
 )
 TRIALS = 6  # two networks for each of NLL, NLL on the reduced split, and ESD
 PATIENCE = 600.0  # seconds, on a busy machine
-
-
-def sweep(folder: Path, executor: Executor) -> Plan:
-    return run(SWEEP, Store(folder), executor, lambda *_: None)
 
 
 def collect(executor: Executor, number: int = 1) -> list[Ended]:
@@ -115,13 +110,18 @@ def holder(trial: Trial) -> int | None:
     return None
 
 
+def stat(process: int) -> list[str]:
+    """State, parent and more, from /proc."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
 def parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(stat(process)[1])
 
 
 def alive(process: int) -> bool:
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return stat(process)[0] != "Z"
     except OSError:
         return False
 
@@ -154,13 +154,14 @@ def left_by(folder: Path) -> dict[str, object]:
 
 
 def main(folder: str, kind: str, option: str | None = None) -> None:
-    store = Path(folder)
+    executor: Executor
     if kind == "local":
-        sweep(store, LocalExecutor(store, None, workers=int(option or 2), accelerator="cpu"))
+        executor = LocalExecutor(Path(folder), None, workers=int(option or 2), accelerator="cpu")
     else:
         from calibrant_lab.trials.ray_executor import RayExecutor
 
-        sweep(store, RayExecutor(store, None, address=option))
+        executor = RayExecutor(Path(folder), None, address=option)
+    run(SWEEP, Store(folder), executor, lambda *_: None)
 
 
 if __name__ == "__main__":

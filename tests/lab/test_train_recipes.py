@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from calibrant.cli import main
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store, Trial
@@ -27,11 +26,8 @@ def text_folder(folder: Path) -> dict[str, Any]:
     generator = np.random.default_rng(0)
     for part, count in (("train", 40), ("dev", 24), ("test", 24)):
         rows = [
-            {
-                "gold_label": LABELS[k % 3],
-                "sentence1": " ".join(generator.choice(WORDS[5:], 4)),
-                "sentence2": " ".join(generator.choice(WORDS[5:], 3)),
-            }
+            {"gold_label": LABELS[k % 3]}
+            | {f"sentence{n}": " ".join(generator.choice(WORDS[5:], 5 - n)) for n in (1, 2)}
             for k in range(count)
         ]
         (folder / f"snli_1.0_{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -103,28 +99,3 @@ def test_a_list_of_classes_is_used_and_its_content_is_part_of_the_identity(tmp_p
     trial = trained(configuration, tmp_path / "data", tmp_path / "runs")
     assert torch.load(trial.folder / "model.pt", weights_only=True)["fc.bias"].shape == (2,)
     assert identities[0] != identities[1]
-
-
-@pytest.mark.slow  # see data/test_imagefolder.py
-def test_a_damaged_picture_is_one_line_also_from_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture_folder(tmp_path / "data")
-    for path in (tmp_path / "data/train/bee").iterdir():
-        path.write_bytes(path.read_bytes()[:200])
-    options = ["--image-size", "32", "--batch-size", "10", "--epochs", "1", "--workers", "2", "--accelerator", "cpu"]
-    folders = ["--data-dir", str(tmp_path / "data"), "--runs", str(tmp_path / "runs")]
-    with pytest.raises(SystemExit) as exit_:
-        main(["train", "--recipe", "imagenet100", *folders, *options])
-    assert exit_.value.code == 2
-    screen = capsys.readouterr().err
-    assert screen.count("\n") == 1
-    assert ".png" in screen
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"max_length": 600}, "512"), ({"model": "/no/such/folder"}, "/no/such/folder")],
-)
-def test_a_text_model_that_does_not_fit_says_so(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    configuration = configure("snli", settings=text_folder(tmp_path / "data") | changes)
-    with pytest.raises((ValueError, OSError), match=message):
-        trained(configuration, tmp_path / "data", tmp_path / "runs")

@@ -84,7 +84,6 @@ MASKABLE: dict[str, Callable[..., Tensor]] = {
     "mmce": cal.functional.mmce,
     "mmce unbiased": lambda z, c, **k: cal.functional.mmce(z, c, unbiased=True, **k),
     "mmce weighted": cal.functional.mmce_weighted,
-    "mmce weighted legacy": lambda z, c, **k: cal.functional.mmce_weighted(z, c, normalisation="legacy", **k),
     "soft-binned ece": cal.functional.soft_binned_ece,
     "soft-binned ece, binned": lambda z, c, **k: cal.functional.soft_binned_ece(z, c, form="binned", **k),
     "soft-binned ece, norm 3": lambda z, c, **k: cal.functional.soft_binned_ece(z, c, norm=3, **k),
@@ -111,12 +110,6 @@ def test_prediction_follows_the_logits_where_probabilities_round_to_a_tie() -> N
     assert logits.softmax(1).unique().numel() == 1
     pairs = checks.top_label_pairs(checks.classification(logits, torch.ones(4, dtype=torch.long)))
     assert pairs.correct.all()
-
-
-def test_entropy_threshold_is_the_midpoint() -> None:
-    p = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
-    threshold = cal.functional.entropy_threshold(p, torch.tensor([True, False]))
-    assert threshold == pytest.approx((0.3250829734 + 0.6730116670) / 2)
 
 
 def test_other_labels_can_be_ignored() -> None:

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 import calibrant.functional as F
+from calibrant.losses import avuc
+from calibrant.losses.checks import Pairs
 from tests.cases import Function, value_and_gradient
 
 I = torch.arange(1, 1001, dtype=torch.float64)  # noqa: E741
@@ -62,12 +63,10 @@ def test_golden_gradient_of_esd() -> None:
     assert gradient.abs().max().item() == pytest.approx(4.048755235926e-05, rel=1e-10)
 
 
-def three_classes(z: Tensor) -> Tensor:
-    return torch.stack((z, 0.7 * (1 - z), 0.3 * (1 - z)), dim=-1)
-
-
 def test_golden_accuracy_versus_uncertainty() -> None:
-    p = three_classes(CONTINUOUS)
-    assert F.avuc(p, CORRECT, 0.5, confidence=CONTINUOUS).item() == pytest.approx(0.2804781311765, rel=1e-10)
-    assert F.soft_avuc(p, CORRECT, 0.5, 0.1).item() == pytest.approx(0.2814594820874, rel=1e-10)
-    assert F.soft_avuc(p, CORRECT, 0.3, 1.0).item() == pytest.approx(0.4886056256334, rel=1e-10)
+    pairs = Pairs(CONTINUOUS, CORRECT)
+    p = torch.stack((CONTINUOUS, 0.7 * (1 - CONTINUOUS), 0.3 * (1 - CONTINUOUS)), dim=-1)
+    entropy = -(p * p.log()).sum(1)
+    assert avuc.hard(pairs, entropy, 0.5).item() == pytest.approx(0.2804781311765, rel=1e-10)
+    assert avuc.soft(pairs, entropy, 3, 0.5, 0.1).item() == pytest.approx(0.2814594820874, rel=1e-10)
+    assert avuc.soft(pairs, entropy, 3, 0.3, 1.0).item() == pytest.approx(0.4886056256334, rel=1e-10)

@@ -165,12 +165,6 @@ def test_cals_says_when_the_classes_are_not_those_of_its_update() -> None:
         loss.update(random_logits(9, 4, seed=0)[0], mask=torch.zeros(9, dtype=torch.bool))
 
 
-def test_adafocal_says_when_strengths_and_edges_do_not_match() -> None:
-    logits, target = random_logits(9, 3, seed=0)
-    with pytest.raises(ValueError, match=r"gamma must have shape \(M,\) and edges \(M - 1,\), got \(2,\) and \(2,\)"):
-        cal.functional.adafocal(logits, target, torch.ones(2), torch.ones(2))
-
-
 @pytest.mark.parametrize("view", ["canonical", "top-label"])
 def test_the_bandwidth_is_the_most_likely_of_the_candidates(view: KernelView) -> None:
     logits, target = random_logits(40, 3, seed=0)
@@ -184,22 +178,26 @@ def test_the_bandwidth_is_the_most_likely_of_the_candidates(view: KernelView) ->
         others = ~torch.eye(40, dtype=torch.bool)
         return sum(float(densities[j][others[j]].logsumexp(0)) for j in range(40))
 
-    chosen = cal.functional.kde_bandwidth(logits, view)
-    assert chosen == pytest.approx(max(candidates, key=likelihood), rel=1e-5)
+    def chosen(*batch: Tensor | None) -> float:
+        return cal.ECEKDELoss(view=view).fit_bandwidth(*batch).bandwidth  # type: ignore[arg-type]
+
     loss = cal.ECEKDELoss(view=view).fit_bandwidth(logits, target)
-    assert loss.bandwidth == chosen
+    assert loss.bandwidth == pytest.approx(max(candidates, key=likelihood), rel=1e-5)
+    assert chosen(logits) == loss.bandwidth
     restored = cal.ECEKDELoss(view=view)
     restored.load_state_dict(loss.state_dict())
-    assert restored.bandwidth == chosen
+    assert restored.bandwidth == loss.bandwidth
     counts = torch.arange(40) < 30
     spoiled = torch.where(counts[:, None], logits, torch.nan)
-    assert cal.functional.kde_bandwidth(spoiled, view, mask=counts) == cal.functional.kde_bandwidth(logits[:30], view)
+    assert chosen(spoiled, None, counts) == chosen(logits[:30])
 
 
 def test_the_largest_multipliers_and_the_smallest_margin_keep_cals_finite() -> None:
     logits, target = random_logits(12, 10, seed=0)
     leaf = (logits.sign() * 1e30).float().requires_grad_()
-    value = cal.functional.cals(leaf, target, 1e6, 10.0, 0.1)
+    loss = cal.CALSLoss(margin=0.1, rho=10.0)
+    loss.multiplier = torch.tensor(1e6)
+    value = loss(leaf, target)
     value.backward()
     assert value.isfinite()
     assert leaf.grad is not None

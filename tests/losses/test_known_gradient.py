@@ -1,4 +1,4 @@
-"""The seam between the closed forms in NumPy and plain torch: both must say the same."""
+"""Losses whose gradient is computed beside the value: it is that of autograd, and differentiable again."""
 
 import gc
 import weakref
@@ -14,12 +14,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import calibrant as cal
 from tests.cases import MODULES, random_logits
 
-CLOSED_FORMS: dict[str, Callable[[], nn.Module]] = {
+KNOWN: dict[str, Callable[[], nn.Module]] = {
     "esd": lambda: cal.ESDLoss(root=False),
     "esd rooted": cal.ESDLoss,
     "mmce": lambda: cal.MMCELoss(root=False),
     "mmce rooted": cal.MMCELoss,
     "mmce unbiased": lambda: cal.MMCELoss(unbiased=True),
+    "mmce weighted": cal.WeightedMMCELoss,
 }
 
 
@@ -29,18 +30,18 @@ def over_confident(n: int = 10) -> tuple[Tensor, Tensor]:
     return logits.requires_grad_(), target
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_modules_have_exact_second_derivatives(name: str) -> None:
-    module = CLOSED_FORMS[name]()
+    module = KNOWN[name]()
     logits, target = over_confident()
     assert module(logits, target) > 0
     assert torch.autograd.gradgradcheck(lambda x: module(x, target), logits)
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_gradient_is_the_same_with_and_without_a_graph(name: str) -> None:
     logits, target = over_confident()
-    value = CLOSED_FORMS[name]()(logits, target)
+    value = KNOWN[name]()(logits, target)
     (closed,) = torch.autograd.grad(value, logits, retain_graph=True)
     (plain,) = torch.autograd.grad(value, logits, create_graph=True)
     torch.testing.assert_close(plain.detach(), closed)
@@ -48,7 +49,7 @@ def test_gradient_is_the_same_with_and_without_a_graph(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [2.0, 8.0, 17.0])
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_rows_that_are_permutations_of_each_other_stay_tied(name: str, scale: float, dtype: torch.dtype) -> None:
     # Every row holds the same logits in another order: one confidence, all wrong, so d = -z throughout.
     row = torch.randn(10, generator=torch.Generator().manual_seed(0), dtype=dtype)
@@ -56,8 +57,10 @@ def test_rows_that_are_permutations_of_each_other_stay_tied(name: str, scale: fl
     logits = torch.stack([row[torch.randperm(10, generator=torch.Generator().manual_seed(k))] for k in range(24)])
     target = (logits.argmax(1) + 1) % 10
     confidence = float(row.double().softmax(0).max())
+    if "weighted" in name:
+        pytest.skip("0 where no prediction is right")
     expected = confidence if "rooted" in name or "unbiased" in name else confidence**2
-    module = CLOSED_FORMS[name]()
+    module = KNOWN[name]()
     logits.requires_grad_()
     trained = module(logits, target)
     with torch.no_grad():
@@ -69,26 +72,13 @@ def test_rows_that_are_permutations_of_each_other_stay_tied(name: str, scale: fl
     torch.testing.assert_close(plain.detach(), closed)
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_a_target_changed_after_the_forward_pass_changes_nothing(name: str) -> None:
     logits, target = over_confident()
-    value = CLOSED_FORMS[name]()(logits, target)
+    value = KNOWN[name]()(logits, target)
     (before,) = torch.autograd.grad(value, logits, retain_graph=True)
     target.zero_()
     (after,) = torch.autograd.grad(value, logits, create_graph=True)
-    torch.testing.assert_close(after.detach(), before)
-
-
-@pytest.mark.parametrize("function", [cal.functional.esd, cal.functional.mmce])
-def test_correctness_changed_after_the_forward_pass_changes_nothing(
-    function: Callable[[Tensor, Tensor], Tensor],
-) -> None:
-    z = torch.rand(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
-    c = torch.ones(20)
-    value = function(z, c)
-    (before,) = torch.autograd.grad(value, z, retain_graph=True)
-    c.zero_()
-    (after,) = torch.autograd.grad(value, z, create_graph=True)
     torch.testing.assert_close(after.detach(), before)
 
 
@@ -113,18 +103,18 @@ def test_a_kept_loss_does_not_keep_the_logits() -> None:
     assert loss > 0
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_tracing_sees_the_operations(name: str) -> None:
-    module = CLOSED_FORMS[name]()
+    module = KNOWN[name]()
     logits, target = over_confident(20)
     other = random_logits(20, 4, seed=9)[0].requires_grad_()
     graph = make_fx(lambda x: module(x, target))(logits)
     torch.testing.assert_close(graph(other), module(other, target))
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_forward_mode_differentiation(name: str) -> None:
-    module = CLOSED_FORMS[name]()
+    module = KNOWN[name]()
     logits, target = over_confident()
     direction = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     (gradient,) = torch.autograd.grad(module(logits, target), logits)

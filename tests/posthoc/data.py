@@ -1,9 +1,16 @@
 """Data of known miscalibration, and what is measured on it."""
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from calibrant.posthoc.fit import Fitted
+from calibrant.posthoc.map import Part
+
+Kind = TypeVar("Kind", bound=Part)
 
 
 def overconfident(
@@ -29,3 +36,8 @@ def ece(probabilities: npt.NDArray[np.floating], target: npt.NDArray[np.integer]
         inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
         total += abs(float((right[inside] - confidence[inside]).sum()))
     return total / len(confidence)
+
+
+def part_of(calibrator: Fitted, kind: type[Kind]) -> Kind:
+    """The outermost part of a fitted map that is of a kind."""
+    return next(part for _, part in calibrator.map_.parts() if isinstance(part, kind))

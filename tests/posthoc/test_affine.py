@@ -1,36 +1,57 @@
 """The affine solver reaches the optimum of its convex problem, by Newton's method and by L-BFGS alike."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from torch import Tensor
 
-from calibrant.posthoc import StructuredMatrixScaling, StructuredVectorScaling, affine
-from calibrant.posthoc.affine import Affine, Penalty, fit_affine
-from tests.posthoc.data import overconfident
+from calibrant.posthoc import (
+    DirichletCalibration,
+    FitWarning,
+    MatrixScaling,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
+    TemperatureScaling,
+    VectorScaling,
+    solvers,
+)
+from calibrant.posthoc.map import Affine
+from calibrant.posthoc.samples import Samples
+from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
+from tests.posthoc.data import nll, overconfident, part_of
 
 
-def objective(features: Tensor, target: Tensor, weight: Tensor | None, penalty: Penalty, at: Affine) -> Tensor:
+def objective(
+    features: Tensor, target: Tensor, weight: Tensor | None, penalty: Penalty, at: Sequence[Tensor]
+) -> Tensor:
     """Transcription of the formula, sample by sample and entry by entry."""
     classes = features.shape[1]
-    matrix = at.matrix if at.matrix.dim() == 2 else torch.diag(at.matrix)
+    matrix, shift = at[0] if at[0].dim() == 2 else torch.diag(at[0]), at[1]
     weights = torch.ones(len(features), dtype=torch.float64) if weight is None else weight
     total = torch.zeros((), dtype=torch.float64)
     for row, label, each in zip(features, target, weights, strict=True):
-        logits = row + matrix @ row + at.shift
+        logits = row + matrix @ row + shift
         total = total + each * (torch.logsumexp(logits, 0) - logits[label])
-    total = total / weights.sum() + penalty.shift * (at.shift**2).sum()
+    total = total / weights.sum() + penalty.shift * (shift**2).sum()
     for i in range(classes):
         for j in range(classes):
             total = total + (penalty.diagonal if i == j else penalty.off_diagonal) * matrix[i, j] ** 2
     return total
 
 
-def start(classes: int, diagonal: bool) -> Affine:
-    shape = (classes,) if diagonal else (classes, classes)
-    return Affine(torch.zeros(shape, dtype=torch.float64), torch.zeros(classes, dtype=torch.float64))
+def solved(
+    features: Tensor, target: Tensor, weight: Tensor | None, penalty: Penalty, *, diagonal: bool, tolerance: float
+) -> list[Tensor]:
+    """The solver's matrix and shift."""
+    classes = features.shape[1]
+    start = Correction(np.zeros((classes,) if diagonal else (classes, classes)), np.zeros(classes))
+    data = Samples(features.numpy(), target.numpy(), None if weight is None else weight.numpy())
+    return [torch.from_numpy(part) for part in fit_affine(data, penalty, start, tolerance=tolerance)]
 
 
 @settings(max_examples=25, deadline=None)
@@ -46,14 +67,11 @@ def test_the_gradient_vanishes_at_the_solution(
     target = torch.randint(classes, (samples,), generator=generator)
     weight = torch.rand(samples, generator=generator, dtype=torch.float64) + 0.1 if weighted else None
     penalty = Penalty(0.3, 0.1, 0.05)
-    limit = affine.NEWTON_PRODUCTS
-    try:
-        affine.NEWTON_PRODUCTS = 1e12 if newton else 0.0
-        found = fit_affine(features, target, weight, penalty, start(classes, diagonal), tolerance=1e-12)
-    finally:
-        affine.NEWTON_PRODUCTS = limit
-    variables = [part.clone().requires_grad_() for part in found]
-    value = objective(features, target, weight, penalty, Affine(*variables))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solvers, "NEWTON_PRODUCTS", 1e12 if newton else 0.0)
+        found = solved(features, target, weight, penalty, diagonal=diagonal, tolerance=1e-12)
+    variables = [part.requires_grad_() for part in found]
+    value = objective(features, target, weight, penalty, variables)
     slopes = torch.autograd.grad(value, variables)
     # Strongly convex with modulus 0.1: the value is within |gradient|^2 / 0.2 of the minimum.
     assert sum(float((slope**2).sum()) for slope in slopes) / 0.2 < 1e-8
@@ -72,7 +90,10 @@ def test_structured_scaling_is_the_minimum_of_its_formula(
     features = ((1 - share) * (logits / fitted.temperature_).softmax(1) + share / classes).log()
     own = classes / samples
     eye = torch.eye(classes, dtype=torch.float64)
-    leaf = [torch.zeros_like(part).requires_grad_() for part in (fitted.matrix, fitted.shift)]
+    of_fit = part_of(fitted, Affine)
+    matrix = torch.from_numpy(of_fit.matrix - (np.eye(classes) if kind.full else 1))
+    shift = torch.from_numpy(of_fit.shift)
+    leaf = [torch.zeros_like(part).requires_grad_() for part in (matrix, shift)]
 
     def value(matrix: Tensor, shift: Tensor) -> Tensor:
         full = matrix if matrix.dim() == 2 else torch.diag(matrix)
@@ -90,10 +111,8 @@ def test_structured_scaling_is_the_minimum_of_its_formula(
         return loss
 
     optimizer.step(closure)
-    assert float(value(fitted.matrix, fitted.shift)) == pytest.approx(value(*leaf).item(), abs=1e-6)
-    expected = (
-        features + features @ (fitted.matrix if kind.full else torch.diag(fitted.matrix)).T + fitted.shift
-    ).softmax(1)
+    assert float(value(matrix, shift)) <= value(*leaf).item() + 1e-8
+    expected = (features + features @ (matrix if kind.full else torch.diag(matrix)).T + shift).softmax(1)
     torch.testing.assert_close(fitted.predict_proba(logits), expected, rtol=0, atol=1e-9)
 
 
@@ -104,8 +123,8 @@ def test_a_solver_that_stops_a_step_early_has_reached_the_minimum(strength: floa
     logits = logits + torch.linspace(0, 2, 30, dtype=torch.float64)
     weight = torch.linspace(0.5, 1.5, 1500, dtype=torch.float64) if weighted else None
     penalty = Penalty(strength, 0.1 * strength, 0.1 * strength)
-    found = fit_affine(logits, target, weight, penalty, start(30, False), tolerance=5e-7)
-    matrix, shift = (part.clone().requires_grad_() for part in found)
+    found = solved(logits, target, weight, penalty, diagonal=False, tolerance=5e-7)
+    matrix, shift = (part.requires_grad_() for part in found)
     losses = torch.nn.functional.cross_entropy(logits + logits @ matrix.T + shift, target, reduction="none")
     nll = losses.mean() if weight is None else losses @ weight / weight.sum()
     squares = matrix**2
@@ -120,25 +139,24 @@ def test_a_solver_that_stops_a_step_early_has_reached_the_minimum(strength: floa
 def test_large_problems_in_single_precision_reach_the_same_value(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, target = overconfident(2000, 40, 2.0, seed=1)
     penalty = Penalty(0.5, 0.02, 0.02)
-    double = fit_affine(logits, target, None, penalty, start(40, False))
-    monkeypatch.setattr(affine, "SINGLE_PRECISION", 0)
-    monkeypatch.setattr(affine, "NEWTON_PRODUCTS", 0)
-    single = fit_affine(logits, target, None, penalty, start(40, False), tolerance=1e-7)
+    double = solved(logits, target, None, penalty, diagonal=False, tolerance=1e-8)
+    monkeypatch.setattr(solvers, "SINGLE_PRECISION", 0)
+    monkeypatch.setattr(solvers, "NEWTON_PRODUCTS", 0)
+    single = solved(logits, target, None, penalty, diagonal=False, tolerance=1e-7)
     values = []
-    for found in (double, single):
-        nll = torch.nn.functional.cross_entropy(found.apply(logits), target)
-        squares = found.matrix**2
-        values.append(
-            float(nll + 0.5 * squares.sum() - 0.48 * squares.diagonal().sum() + 0.02 * (found.shift**2).sum())
-        )
-    assert values[1] == pytest.approx(values[0], abs=1e-6)
+    for matrix, shift in (double, single):
+        fit = torch.nn.functional.cross_entropy(logits + logits @ matrix.T + shift, target)
+        squares = matrix**2
+        values.append(float(fit + 0.5 * squares.sum() - 0.48 * squares.diagonal().sum() + 0.02 * (shift**2).sum()))
+    assert values[1] == pytest.approx(values[0], abs=1e-7)
     assert np.isfinite(values).all()
 
 
 def test_many_samples_leave_temperature_scaling_behind_and_few_stay_with_it() -> None:
     logits, target = overconfident(5000, 4, 2.0, seed=3)
     swapped = logits[:, [1, 0, 2, 3]]
-    shifts = [float(StructuredMatrixScaling().fit(swapped[:n], target[:n]).matrix.abs().max()) for n in (20, 200, 5000)]
+    fits = [StructuredMatrixScaling().fit(swapped[:n], target[:n]) for n in (20, 200, 5000)]
+    shifts = [float(np.abs(part_of(fit, Affine).matrix - np.eye(4)).max()) for fit in fits]
     assert shifts[0] < shifts[1] < shifts[2]
     assert shifts[0] < 0.2
     accuracy = (
@@ -158,3 +176,118 @@ def test_a_layer_with_structured_scaling_behind_it_gives_calibrated_logits() -> 
             folded = scaling.fold_into(layer)
             assert isinstance(folded[0], torch.nn.Linear)
             torch.testing.assert_close(folded(inputs), scaling(layer(inputs)), rtol=1e-5, atol=1e-5)
+
+
+def biased(samples: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Logits that are over-confident, and shifted and scaled class by class."""
+    logits, target = overconfident(samples, classes, 1.0, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    scale = 1 + 2 * torch.rand(classes, generator=generator, dtype=torch.float64)
+    return logits * scale + torch.randn(classes, generator=generator, dtype=torch.float64), target
+
+
+def minimum(loss_of: "torch.nn.Module | object", start: Tensor) -> tuple[float, Tensor]:
+    """Lowest value of a differentiable function by SciPy's BFGS family on autograd's gradients."""
+
+    def value_and_gradient(position: np.ndarray) -> tuple[float, np.ndarray]:
+        leaf = torch.from_numpy(position).requires_grad_()
+        loss = loss_of(leaf)  # type: ignore[operator]
+        return loss.item(), torch.autograd.grad(loss, leaf)[0].numpy()
+
+    options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30}
+    found = minimize(value_and_gradient, start.numpy(), jac=True, method="L-BFGS-B", options=options)
+    return float(found.fun), torch.from_numpy(found.x)
+
+
+@pytest.mark.parametrize(("samples", "classes"), [(500, 2), (2000, 10), (3000, 100)])
+def test_vector_scaling_reaches_the_lowest_likelihood(samples: int, classes: int) -> None:
+    logits, target = biased(samples, classes, seed=classes)
+
+    def loss(position: Tensor) -> Tensor:
+        scale, shift = position.chunk(2)
+        return torch.nn.functional.cross_entropy(logits * scale + shift, target)
+
+    start = torch.cat((torch.ones(classes), torch.zeros(classes))).double()
+    lowest = minimum(loss, start)[0]
+    for dtype in (torch.float64, torch.float32):
+        scaling = VectorScaling(strict=True).fit(logits.to(dtype), target)
+        assert nll(scaling.predict_proba(logits), target) <= lowest + 1e-6
+    assert lowest < nll(TemperatureScaling().fit(logits, target).predict_proba(logits), target) - 1e-3
+
+
+@pytest.mark.parametrize("kind", [MatrixScaling, DirichletCalibration])
+def test_affine_maps_reach_the_lowest_penalised_likelihood(kind: type[MatrixScaling]) -> None:
+    logits, target = biased(1500, 4, seed=3)
+    features = logits if kind is MatrixScaling else logits.log_softmax(1)
+    off = 1 - torch.eye(4, dtype=torch.float64)
+
+    def penalised(matrix: Tensor, shift: Tensor) -> Tensor:
+        fit = torch.nn.functional.cross_entropy(features @ matrix.T + shift, target)
+        return fit + 0.3 * ((off * matrix) ** 2).sum() / 12 + 0.05 * (shift**2).mean()
+
+    lowest, _ = minimum(lambda x: penalised(x[:16].view(4, 4), x[16:]), torch.zeros(20, dtype=torch.float64))
+    fitted = kind(0.3, 0.05).fit(logits, target)
+    found = part_of(fitted, Affine)
+    assert float(penalised(torch.from_numpy(found.matrix), torch.from_numpy(found.shift))) <= lowest + 1e-8
+
+
+@pytest.mark.parametrize("kind", [MatrixScaling, DirichletCalibration])
+def test_strong_penalties_leave_a_diagonal_and_weak_ones_do_not(kind: type[MatrixScaling]) -> None:
+    logits, target = biased(500, 3, seed=5)
+    off = ~np.eye(3, dtype=bool)
+    strong, weak = (part_of(kind(each, each).fit(logits, target), Affine) for each in (1e6, 1e-6))
+    assert np.abs(strong.matrix[off]).max() < 1e-4
+    assert np.abs(strong.shift).max() < 1e-4
+    assert np.abs(weak.matrix[off]).max() > 1e-3
+    assert np.abs(weak.shift).max() > 1e-2
+
+
+def test_cross_validation_corrects_what_a_diagonal_cannot() -> None:
+    logits, target = overconfident(1500, 4, 2.0, seed=7)
+    mixing = torch.eye(4, dtype=torch.float64) + 0.5 * torch.roll(torch.eye(4, dtype=torch.float64), 1, dims=1)
+    mixed = logits @ mixing.T
+    matrix = MatrixScaling().fit(mixed[:1000], target[:1000])
+    vector = VectorScaling().fit(mixed[:1000], target[:1000])
+    assert matrix.chosen_penalties_ is not None
+    assert matrix.chosen_penalties_[0] < 1
+    after = nll(matrix.predict_proba(mixed[1000:]), target[1000:])
+    assert after < nll(vector.predict_proba(mixed[1000:]), target[1000:]) - 0.02
+
+
+@pytest.mark.parametrize("kind", [VectorScaling, MatrixScaling, DirichletCalibration])
+def test_separable_data_stays_finite(kind: type[VectorScaling] | type[MatrixScaling]) -> None:
+    logits = torch.eye(3)[torch.arange(60) % 3] * 5
+    calibrator = (kind() if kind is VectorScaling else kind(0.01, 0.01)).fit(logits, torch.arange(60) % 3)  # type: ignore[call-arg, arg-type]
+    assert all(np.abs(array).max() < 100 for array in calibrator.map_.arrays().values())
+    assert calibrator.predict_proba(logits).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [VectorScaling, MatrixScaling, DirichletCalibration])
+def test_logits_that_overflow_are_refused(kind: type[VectorScaling] | type[MatrixScaling]) -> None:
+    logits, target = overconfident(50, 3, 1.0, seed=8)
+    with pytest.raises(ValueError, match="overflows: scale the logits to a sensible range"):
+        (kind() if kind is VectorScaling else kind(1.0, 1.0)).fit(logits * 1e300, target)  # type: ignore[call-arg, arg-type]
+
+
+def test_a_class_that_never_occurs_stays_finite() -> None:
+    logits, target = overconfident(500, 4, 2.0, seed=9)
+    target = target.clamp_max(2)
+    scaling = VectorScaling().fit(logits, target)
+    assert np.abs(part_of(scaling, Affine).matrix).max() < 100
+    assert scaling.predict_proba(logits)[:, 3].max() < 0.01
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"off_diagonal_penalty": -1.0}, "off_diagonal_penalty must be at least 0"),
+    ({"bias_penalty": "auto"}, 'bias_penalty must be a number or "cv", got \'auto\''),
+    ({"folds": 1}, "folds must be at least 2, got 1"),
+])  # fmt: skip
+def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MatrixScaling(**options)  # type: ignore[arg-type]
+
+
+def test_too_few_samples_to_cross_validate_get_a_fixed_prior() -> None:
+    with pytest.warns(FitWarning, match="2 samples are too few to cross-validate: penalties are those of a fixed"):
+        fitted = MatrixScaling().fit(torch.eye(2), torch.tensor([0, 0]))
+    assert fitted.chosen_penalties_ == (2.0, 2.0)

@@ -15,14 +15,12 @@ from calibrant.posthoc import (
     HistogramBinning,
     IsotonicCalibration,
     PlattScaling,
-    ScoreCalibrator,
     SplineCalibration,
 )
-from calibrant.posthoc.logistic import logistic_regression
-from calibrant.posthoc.lookup import SortedHits
-from calibrant.posthoc.scores import View, class_scores, top_scores
-from calibrant.posthoc.spline import natural_cubic_basis
-from tests.posthoc.data import ece, nll, overconfident
+from calibrant.posthoc.binning import SortedHits, natural_cubic_basis
+from calibrant.posthoc.map import LogOdds, NumpyOps, Steps, TorchOps, View, class_scores, top_scores
+from calibrant.posthoc.scores import ScoreCalibrator, logistic_regression
+from tests.posthoc.data import ece, nll, overconfident, part_of
 
 Array = npt.NDArray[np.float64]
 
@@ -35,7 +33,7 @@ def binary(samples: int, seed: int, *, tied: bool = False) -> tuple[Tensor, Tens
 
 def test_complements_are_exact_on_both_sides() -> None:
     logits = torch.tensor([[40.0, 0.0, -3.0], [0.0, 0.1, 0.2], [-60.0, 0.0, -70.0]], dtype=torch.float64)
-    scores = class_scores(logits)
+    scores = class_scores(NumpyOps(), logits.numpy())
     for row, values in enumerate(logits.tolist()):
         for k in range(3):
             others = sum(math.exp(value) for j, value in enumerate(values) if j != k)
@@ -48,8 +46,8 @@ def test_platt_agrees_with_scikit_learn() -> None:
     logits, target = binary(800, seed=0)
     slope, intercept = calibration._sigmoid_calibration(logits.numpy(), target.numpy())
     fitted = PlattScaling(strict=True).fit(logits, target)
-    assert fitted.slope.item() == pytest.approx(-slope, rel=1e-4)
-    assert fitted.intercept.item() == pytest.approx(-intercept, abs=1e-4)
+    found = part_of(fitted, LogOdds).coefficients[0]
+    assert found == pytest.approx([-slope, -slope, -intercept], rel=1e-4, abs=1e-4)
 
 
 def test_beta_is_the_logistic_regression_of_two_logarithms() -> None:
@@ -58,7 +56,7 @@ def test_beta_is_the_logistic_regression_of_two_logarithms() -> None:
     z = logits.sigmoid().numpy()
     features = np.column_stack((np.log(z), -np.log1p(-z)))
     exact = linear_model.LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(features, target.numpy())
-    found = BetaCalibration(strict=True).fit(logits, target).coefficients[0].numpy()
+    found = part_of(BetaCalibration(strict=True).fit(logits, target), LogOdds).coefficients[0]
     assert found == pytest.approx(np.append(exact.coef_[0], exact.intercept_), rel=1e-3, abs=1e-3)
 
 
@@ -69,7 +67,7 @@ def test_beta_never_falls(sign: int) -> None:
     target = (sign * logits > 1).long()
     target[(sign * logits < -3)] = 1
     fitted = BetaCalibration(strict=True).fit(logits, target)
-    coefficients = fitted.coefficients[0]
+    coefficients = part_of(fitted, LogOdds).coefficients[0]
     assert coefficients[:2].min() == 0
     assert fitted.predict_proba(logits)[:, 1].diff().min() >= -1e-12
 
@@ -79,7 +77,7 @@ def test_regressions_of_separable_scores_stay_finite(kind: type[PlattScaling | B
     calibrator = kind(strict=True)
     logits = torch.linspace(-4, 4, 200)
     calibrator.fit(logits, (logits > 0).long())
-    assert all(buffer.abs().max() < 1000 for buffer in calibrator.buffers())
+    assert np.abs(part_of(calibrator, LogOdds).coefficients).max() < 1000
     assert calibrator.predict_proba(torch.tensor([4.0]))[0, 1] > 0.9
     constant = type(calibrator)().fit(torch.ones(8), torch.tensor([0, 1] * 4))
     assert constant.predict_proba(torch.ones(1))[0, 1].item() == pytest.approx(0.5, abs=1e-3)
@@ -166,40 +164,41 @@ def test_bayesian_binning_averages_the_histograms(samples: int) -> None:
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("largest", [3, 40])
 def test_edges_of_weighted_samples_are_those_of_their_copies(largest: int, ties: bool) -> None:
-    generator = torch.Generator().manual_seed(largest)
-    position = torch.rand(4, 90, generator=generator, dtype=torch.float64)
+    generator = np.random.default_rng(largest)
+    position = generator.random((4, 90))
     position = (position * 20).round() / 20 if ties else position
-    hits = (torch.rand(4, 90, generator=generator) < 0.3).double()
-    weight = torch.randint(1, largest, (90,), generator=generator)  # with the larger ones, places are searched for
-    weighted = SortedHits(position, hits, weight.double())
-    copies = SortedHits(position.repeat_interleave(weight, 1), hits.repeat_interleave(weight, 1))
-    cut = torch.arange(1, 200) / 200
-    places, which = weighted.places(cut)
-    assert torch.equal(places[which], copies.places(cut)[0][copies.places(cut)[1]])
+    hits = 1.0 * (generator.random((4, 90)) < 0.3)
+    weight = generator.integers(1, largest, 90)
+    weighted = SortedHits(position, hits, weight.astype(np.float64))
+    copies = SortedHits(position.repeat(weight, 1), hits.repeat(weight, 1))
+    cut = np.arange(1, 200) / 200
+    (places, which), expected_places = weighted.places(cut), copies.places(cut)
+    assert np.array_equal(places[which], expected_places[0][expected_places[1]])
     places = places[places < weight.sum()]
     (edges, until), (expected, so_many) = weighted.edges_at(places), copies.edges_at(places)
-    torch.testing.assert_close(edges, expected, rtol=0, atol=0)
-    assert (edges.diff(dim=1) >= 0).all()
+    assert np.array_equal(edges, expected)
+    assert (np.diff(edges) >= 0).all()
     assert weighted.mass is not None
-    torch.testing.assert_close(weighted.mass.gather(1, until), so_many.double())
-    assert torch.equal(until, (position.unsqueeze(1) <= edges.unsqueeze(2)).sum(2))
+    assert np.array_equal(np.take_along_axis(weighted.mass, until, 1), so_many)
+    assert np.array_equal(until, (position[:, None] <= edges[:, :, None]).sum(2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_scores_of_vanishing_probabilities(dtype: torch.dtype) -> None:
     logits = (overconfident(200, 12, 1.0, seed=3)[0] * 100).to(dtype)
-    scores = class_scores(logits)
+    scores = class_scores(NumpyOps(), logits.numpy())
     expected = logits.double().softmax(1)
+    probability, log_not = torch.from_numpy(scores.probability(NumpyOps())), torch.from_numpy(scores.log_not)
     # A logarithm of -100 is rounded by up to 4e-6 in float32.
-    torch.testing.assert_close(scores.probability, expected.to(dtype), rtol=1e-5, atol=1e-45)
+    torch.testing.assert_close(probability, expected.to(dtype), rtol=1e-5, atol=1e-45)
     small = expected < 0.4
-    torch.testing.assert_close(scores.log_not[small], torch.log1p(-expected)[small].to(dtype), rtol=1e-6, atol=1e-45)
-    assert (scores.probability[small] == 0).any() == (dtype == torch.float32)
+    torch.testing.assert_close(log_not[small], torch.log1p(-expected)[small].to(dtype), rtol=1e-6, atol=1e-45)
+    assert (probability[small] == 0).any() == (dtype == torch.float32)
 
 
 def test_spline_basis_is_natural_and_its_slopes_are_slopes() -> None:
     t = torch.linspace(0, 1, 2001, dtype=torch.float64)
-    values, slopes = natural_cubic_basis(t, 6)
+    values, slopes = (torch.from_numpy(part) for part in natural_cubic_basis(t.numpy(), 6))
     assert torch.linalg.matrix_rank(values) == 6
     numeric = (values[2:] - values[:-2]) / (t[2:] - t[:-2]).unsqueeze(1)
     torch.testing.assert_close(numeric, slopes[1:-1], rtol=0, atol=1e-5)
@@ -240,7 +239,7 @@ def test_rows_in_which_all_is_zero_keep_their_probabilities() -> None:
     binning = HistogramBinning(bins=2, mode="equal-width", view="class-wise", strict=True).fit(
         logits, torch.arange(12) % 3
     )
-    assert binning.values[:, 0].max() == 0
+    assert part_of(binning, Steps).values[:, 0].max() == 0
     flat = torch.tensor([[0.2, 0.1, 0.0]])
     torch.testing.assert_close(binning.predict_proba(flat), flat.softmax(1))
 
@@ -278,8 +277,9 @@ def test_top_label_keeps_the_prediction_and_the_fitted_confidence(
     logits, target = overconfident(1000, classes, 4.0, seed=20, spread=0.7)
     logits = logits.to(dtype)
     calibrator = make().fit(logits, target)
-    scores, top = top_scores(logits)
-    mapped = calibrator.map_scores(scores).probability.squeeze(0)
+    scores, is_top = top_scores(TorchOps(), logits)
+    top = is_top.long().argmax(1, keepdim=True)
+    mapped = calibrator.map_.curve.of(TorchOps(), scores)[0].squeeze(0)
     after = calibrator.predict_proba(logits)
     kept = mapped >= 1 / classes
     assert kept.double().mean() > 0.6
@@ -331,29 +331,24 @@ def test_gradients_stay_finite_where_the_model_is_sure(kind: type[PlattScaling],
 def test_bayesian_binning_keeps_no_edge_without_a_step() -> None:
     logits, target = overconfident(1000, 40, 2.0, seed=22)
     table = BayesianBinning(strict=True).fit(logits, target)
-    used = table.edges.isfinite()
+    edges, values = (torch.from_numpy(part) for part in (part_of(table, Steps).edges, part_of(table, Steps).values))
+    used = edges.isfinite()
     assert used[:, :-1].logical_or(~used[:, 1:]).all()  # what is not used stands at the end
-    steps, gaps = table.values.diff(dim=1), table.edges.diff(dim=1)
+    steps, gaps = values.diff(dim=1), edges.diff(dim=1)
     assert (steps[used] != 0).all()
     assert (steps[~used] == 0).all()
     assert (gaps[used[:, 1:]] > 0).all()
 
 
-def test_scores_in_pieces_are_those_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = overconfident(500, 12, 0.1, seed=11)[0]
-    whole = class_scores(logits)
-    monkeypatch.setattr("calibrant.posthoc.scores.PIECE", 100)
-    assert all(torch.equal(part, other) for part, other in zip(class_scores(logits), whole, strict=True))
-
-
 @pytest.mark.parametrize("scale", [0.2, 1.0, 20.0])
 def test_regressions_of_many_scores_reach_the_optimum(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrant.posthoc.logistic.ROUGH", 0)  # as with many: first in float32, from a scaled start
+    monkeypatch.setattr("calibrant.posthoc.scores.ROUGH", 0)  # as with many: first in float32, from a scaled start
     generator = torch.Generator().manual_seed(0)
     odds = torch.randn(5, 2000, generator=generator, dtype=torch.float64) * 2
     target = (torch.rand(5, 2000, generator=generator, dtype=torch.float64) < (odds - 1).sigmoid()).double()
     features = torch.stack((odds * scale, odds.square() / 10, torch.ones_like(odds)), dim=1)
-    found = logistic_regression(features, target, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
+    fitted = logistic_regression(features.numpy(), target.numpy(), np.array([1.0, 0.0, 0.0]))
+    found = torch.from_numpy(fitted)
     residual = torch.einsum("rd,rdn->rn", found, features).sigmoid() - target
     gradient = torch.einsum("rdn,rn->rd", features, residual) / 2000
     assert (gradient / features.square().mean(2).sqrt()).abs().max() < 1e-6

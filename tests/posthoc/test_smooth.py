@@ -1,5 +1,6 @@
 """Smooth scaling against a general minimiser of the function in its docstring, and what it is for."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -12,13 +13,13 @@ from calibrant.numerics import log_softmax
 from calibrant.posthoc import (
     AutoCalibration,
     BetaCalibration,
-    QuadraticScaling,
     SmoothScaling,
     StructuredMatrixScaling,
     smooth,
 )
-from calibrant.posthoc.logistic import logistic_regression
-from tests.posthoc.data import nll, overconfident
+from calibrant.posthoc.map import Logits, OddsCurve, evaluated
+from calibrant.posthoc.scores import logistic_regression
+from tests.posthoc.data import nll, overconfident, part_of
 
 Array = npt.NDArray[np.float64]
 
@@ -94,10 +95,8 @@ def test_strengths_are_weighed_by_their_marginal_likelihood() -> None:
     axis = np.linspace(-3, 3, 61)
     grid = np.array(list(product(axis, repeat=3))) + centre
     exact = [np.log(np.exp(values - values.max()).sum()) + values.max() for values in (log_joint(row, grid) for row in features)]  # fmt: skip # noqa: E501
-    given = torch.from_numpy(features)
-    target = torch.from_numpy(hits)
-    found = logistic_regression(given, target.expand(2, -1), torch.from_numpy(centre), 4 / 60)
-    ours = smooth.log_evidence(given, target, torch.ones(60, dtype=torch.float64), found, torch.from_numpy(centre))
+    found = logistic_regression(features, np.tile(hits, (2, 1)), centre, 4 / 60)
+    ours = smooth.log_evidence(features, hits, np.ones(60), found, centre)
     assert float(ours[1] - ours[0]) == pytest.approx(exact[1] - exact[0], abs=0.1)
     assert abs(exact[1] - exact[0]) > 0.5
 
@@ -108,7 +107,7 @@ def test_it_follows_a_curve_that_others_cannot() -> None:
     best = nll(torch.stack((1 - truth, truth), dim=1), new_target)
     found = nll(SmoothScaling().fit(logits, target).predict_proba(new), new_target)
     others = [nll(kind().fit(logits, target).predict_proba(new), new_target)
-              for kind in (BetaCalibration, QuadraticScaling, StructuredMatrixScaling)]  # fmt: skip
+              for kind in (BetaCalibration, StructuredMatrixScaling)]  # fmt: skip
     assert best < found < best + 0.006
     assert found < min(others) - 0.01
 
@@ -137,19 +136,17 @@ def test_few_different_scores_have_a_finite_map(values: list[float]) -> None:
 def test_beyond_the_outer_knots_the_curve_is_straight() -> None:
     logits, target, _ = capped(2000, seed=6)
     scaling = SmoothScaling().fit(logits, target)
-    ends = [float(scaling.knots[0]) - torch.arange(3.0), float(scaling.knots[-1]) + torch.arange(3.0)]
+    knots = part_of(scaling, OddsCurve).knots
+    ends = [float(knots[0]) - torch.arange(3.0), float(knots[-1]) + torch.arange(3.0)]
+    # In the temperature-scaled and mixed log-odds, which the curve is a function of.
+    curve = replace(part_of(scaling, OddsCurve), of=Logits())
     for odds in ends:
-        assert scaling.curve(odds).diff().diff().abs().item() < 1e-5
-    inside = torch.linspace(float(scaling.knots[0]), float(scaling.knots[-1]), 400, dtype=torch.float64)
-    assert scaling.curve(inside).diff().abs().max() < 0.2  # it does not jump
-
-
-def test_weights_are_repeated_rows() -> None:
-    logits, target, _ = capped(300, seed=7)
-    times = torch.arange(300) % 3
-    ours = SmoothScaling().fit(logits, target, sample_weight=times.double())
-    theirs = SmoothScaling().fit(logits.repeat_interleave(times), target.repeat_interleave(times))
-    torch.testing.assert_close(ours.predict_proba(logits), theirs.predict_proba(logits), rtol=0, atol=1e-7)
+        rows = torch.stack((torch.zeros(3), odds), dim=1).double()
+        found = torch.from_numpy(evaluated(curve.logits, rows.numpy()))[:, 1]
+        assert found.diff().diff().abs().item() < 1e-5
+    inside = torch.linspace(float(knots[0]), float(knots[-1]), 400, dtype=torch.float64)
+    rows = torch.stack((torch.zeros_like(inside), inside), dim=1)
+    assert np.abs(np.diff(evaluated(curve.logits, rows.numpy())[:, 1])).max() < 0.3  # it does not jump
 
 
 def test_joined_neighbours_change_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

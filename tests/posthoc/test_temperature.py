@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc import EnsembleTemperatureScaling, TemperatureScaling
-from calibrant.posthoc import temperature_slope as solver
-from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.mixture import mixture_weights
+from calibrant.posthoc import temperature as solver
+from calibrant.posthoc.solvers import mixture_weights
 from tests.posthoc.data import ece, nll, overconfident
 from tests.real_data import real
 
@@ -80,22 +79,6 @@ def test_exponentials_that_underflow_add_nothing(zeros: float, dtype: torch.dtyp
     )
     exact = by_bisection(logits.double(), target)
     assert TemperatureScaling().fit(logits, target).temperature_ == pytest.approx(exact, rel=1e-6)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("kind", ["ordinary", "wrong in one row", "one row"])
-def test_the_fits_without_a_fold_are_those_of_fresh_calibrators(kind: str, weighted: bool, strict: bool) -> None:
-    logits, target = overconfident(60, 3, 2.0, seed=5)
-    if kind == "wrong in one row":  # without its fold there is no best temperature
-        target = logits.argmax(1)
-        target[7] = logits[7].argmin()
-    elif kind == "one row":
-        logits, target = logits[:1], target[:1]
-    weight = torch.linspace(0.5, 2, len(logits), dtype=torch.float64) if weighted else None
-    scaling = TemperatureScaling(strict=strict)
-    expected = Calibrator.cross_fitted(scaling, logits, target, weight)
-    torch.testing.assert_close(scaling.cross_fitted(logits, target, weight), expected, rtol=1e-12, atol=1e-15)
 
 
 def test_huge_and_ordinary_logits_together() -> None:

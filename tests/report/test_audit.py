@@ -2,6 +2,7 @@ from dataclasses import replace
 from html import escape
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ def test_the_fit_comes_from_all_samples_and_the_scores_from_halves_that_did_not_
     assert given.target is not None
     repair = report.audit("model", given, draws=10, seed=5).repair
     assert repair is not None
-    assert repair.how.method == "temperature"
-    assert repair.how.calibrator.temperature_ == pytest.approx(best_temperature(given.logits, given.target), rel=1e-4)
+    assert repair.method == "temperature"
+    assert repair.calibrator.temperature_ == pytest.approx(best_temperature(given.logits, given.target), rel=1e-4)
 
     order = np.random.default_rng(5).permutation(301)
     scaled = np.empty_like(given.logits)
@@ -40,7 +41,7 @@ def test_the_fit_comes_from_all_samples_and_the_scores_from_halves_that_did_not_
     expected = metrics.evaluate(logits=scaled, target=given.target)
     assert repair.scores.nll == pytest.approx(expected.nll, rel=1e-6)
     assert repair.scores.ece == pytest.approx(expected.ece, abs=1e-6)
-    assert repair.how.tried["temperature"] == pytest.approx(expected.nll, rel=1e-6)
+    assert repair.tried["temperature"] == pytest.approx(expected.nll, rel=1e-6)
 
 
 def test_the_method_with_the_lowest_log_loss_is_the_repair() -> None:
@@ -48,8 +49,8 @@ def test_the_method_with_the_lowest_log_loss_is_the_repair() -> None:
     risk = rng.uniform(0.02, 0.48, 2000)
     found = report.audit("model", metrics.predictions(probabilities=risk, target=rng.random(2000) < risk / 2), draws=10)
     assert found.repair is not None
-    tried = found.repair.how.tried
-    assert found.repair.how.method == "auto" == min(tried, key=lambda name: tried[name])
+    tried = found.repair.tried
+    assert found.repair.method == "auto" == min(tried, key=lambda name: tried[name])
     assert found.repair.scores.nll == pytest.approx(tried["auto"])
 
 
@@ -70,7 +71,7 @@ def test_probabilities_are_repaired_as_the_logits_they_came_from() -> None:
     of_probabilities = report.audit("model", same, draws=10)
     assert of_logits.repair is not None
     assert of_probabilities.repair is not None
-    temperatures = [found.repair.how.calibrator.temperature_ for found in (of_logits, of_probabilities) if found.repair]
+    temperatures = [found.repair.calibrator.temperature_ for found in (of_logits, of_probabilities) if found.repair]
     assert temperatures[0] == pytest.approx(temperatures[1], rel=1e-5)
 
 
@@ -94,7 +95,7 @@ def test_of_two_classes_the_scores_are_those_of_the_risk() -> None:
     assert found.scores.gap == pytest.approx(risk.mean() - event.mean())
     assert found.scores.accuracy == metrics.accuracy(given)
     assert found.scores.nll == metrics.nll(given)
-    assert found.findings[0].lean.gap.value == pytest.approx(found.scores.gap)
+    assert found.findings[0].average.gap.value == pytest.approx(found.scores.gap)
     assert {entry.convention for entry in found.scores if entry.key == "gap"} == {"mean P(y = 1) - its share"}
 
 
@@ -168,7 +169,7 @@ def test_where_there_is_no_repair_the_audit_says_why(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(TemperatureScaling, "fit", fail)
     found = report.audit("model", classifier(samples=100), draws=10)
-    assert found.problem == "the search went nowhere"
+    assert found.problem == "the search went nowhere: use more data"
 
 
 def test_too_few_samples_are_refused() -> None:
@@ -188,12 +189,13 @@ def test_an_audit_and_its_parts_show_as_tables_in_a_notebook() -> None:
     assert page.startswith(f"<table><caption>&lt;model&gt;: {escape(report.verdict(watched))}</caption>")
     assert page.endswith(groups._repr_html_())
     assert all(f">{score}</td>" in page for score in (*audit.scores, *audit.repair.scores))
-    assert "&lt;a&gt;" in audit.findings[1]._repr_html_()
-    assert escape(str(audit.findings[0].equivalence)) in audit.findings[0]._repr_html_()
-    assert audit.repair._repr_html_().startswith(f"<table><caption>Recalibration by {audit.repair.how.description}<")
-    for shown in (page, audit.repair._repr_html_(), *(found._repr_html_() for found in audit.findings)):
-        assert shown.count("<tr>") == shown.count("</tr>") > 0
-        assert "<a>" not in shown
+    shown: list[Any] = [*audit.findings, audit.repair]
+    assert "&lt;a&gt;" in shown[1]._repr_html_()
+    assert escape(str(audit.findings[0].equivalence)) in shown[0]._repr_html_()
+    assert audit.repair._repr_html_().startswith(f"<table><caption>Recalibration by {audit.repair.description}<")
+    for table in (page, *(each._repr_html_() for each in shown)):
+        assert table.count("<tr>") == table.count("</tr>") > 0
+        assert "<a>" not in table
 
 
 @pytest.mark.parametrize("module", [calibrant, metrics, report, training], ids=lambda module: module.__name__)
@@ -209,4 +211,4 @@ def test_the_interval_of_a_loss_of_labels_is_about_the_loss_of_the_table() -> No
     for key in ("nll", "brier"):
         assert found.intervals[key].value == pytest.approx(found.scores[key], rel=1e-9)
     assert found.repair is not None
-    assert found.repair.how.tried[found.repair.how.method] == pytest.approx(found.repair.scores.nll, rel=1e-6)
+    assert found.repair.tried[found.repair.method] == pytest.approx(found.repair.scores.nll, rel=1e-6)

@@ -11,8 +11,7 @@ from scipy.stats import binomtest
 
 from calibrant import metrics, report
 from calibrant.metrics.predictions import Predictions
-from calibrant.report.chance import wilson_interval
-from calibrant.report.classes import class_rows
+from calibrant.report.statistics import class_rows, wilson_interval
 from calibrant.report.style import same_axes
 from tests.report.data import EDGE_CASES, classifier, confidences
 
@@ -28,12 +27,12 @@ def drawn(figure: Figure) -> bytes:
 @pytest.mark.parametrize("name", EDGE_CASES)
 def test_a_titled_diagram_draws_without_a_warning(name: str) -> None:
     # The pages of the same cases, in test_html.py, draw all the other figures.
-    svg = drawn(report.reliability_diagram(EDGE_CASES[name], convention="torchmetrics", title="$x^2 & <b>"))
+    svg = drawn(report.figures.reliability_diagram(EDGE_CASES[name], convention="torchmetrics", title="$x^2 & <b>"))
     assert b"$x^2 &amp; &lt;b&gt;" in svg
 
 
 def test_a_title_loses_what_would_turn_or_break_the_text_around_it() -> None:
-    svg = drawn(report.cumulative_plot(EDGE_CASES["three samples"], title="a\u202e\x1bb\ufffe"))
+    svg = drawn(report.figures.cumulative_plot(EDGE_CASES["three samples"], title="a\u202e\x1bb\ufffe"))
     assert "a b\ufffd".encode() in svg
     ElementTree.fromstring(svg)  # noqa: S314 (we have just written it ourselves)
 
@@ -44,7 +43,7 @@ def dots(figure: Figure, line: int) -> np.ndarray:
 
 def test_dots_stand_at_mean_confidence_and_accuracy_and_empty_bins_are_left_out() -> None:
     given = confidences((0.62, 0.5, 10), (0.64, 1.0, 10), (0.97, 0.9, 20))
-    figure = report.reliability_diagram(given)
+    figure = report.figures.reliability_diagram(given)
     np.testing.assert_allclose(dots(figure, 1), [(0.63, 0.75), (0.97, 0.9)])
     gaps = next(part for part in figure.axes[0].collections if isinstance(part, LineCollection))
     np.testing.assert_allclose(gaps.get_segments(), [[(0.63, 0.75), (0.63, 0.63)], [(0.97, 0.9), (0.97, 0.97)]])
@@ -61,7 +60,7 @@ def test_the_box_is_the_wilson_interval(right: int, samples: int) -> None:
 
 def test_the_curves_are_those_of_the_papers_appendix() -> None:
     given = classifier(samples=150, sharpness=2.0)
-    figure = report.cumulative_plot(given)
+    figure = report.figures.cumulative_plot(given)
     order = np.sort(given.confidence)
     accuracy = [0.0, *(((given.confidence <= z) & given.correct).mean() for z in order)]
     confidence = [0.0, *((given.confidence * (given.confidence <= z)).mean() for z in order)]
@@ -73,7 +72,7 @@ def test_the_curves_are_those_of_the_papers_appendix() -> None:
 
 def test_a_long_curve_is_thinned_but_keeps_its_ends_and_its_largest_value() -> None:
     given = classifier(samples=20_000, sharpness=1.3)
-    x, y = np.array(report.cumulative_plot(given).axes[1].lines[1].get_xydata()).T
+    x, y = np.array(report.figures.cumulative_plot(given).axes[1].lines[1].get_xydata()).T
     assert len(x) < 500
     assert (x[0], x[-1]) == (0, 1)
     assert np.abs(y).max() == pytest.approx(100 * metrics.ks_error(given))
@@ -101,17 +100,17 @@ def test_of_many_classes_the_worst_twenty_are_shown_worst_first() -> None:
     probabilities, target = given.of_classes("this test")
     gaps = np.sort(np.abs(probabilities.mean(0) - np.bincount(target, minlength=1000) / len(target)))[::-1]
     np.testing.assert_allclose([abs(row.gap.value) for row in rows], gaps[:20])
-    labels = report.classwise_plot(given).axes[0].get_yticklabels()
+    labels = report.figures.classwise_plot(given).axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == [row.name for row in rows]
     assert len(class_rows(given, most=None)) == 1000
 
 
 def test_the_users_settings_neither_show_nor_change() -> None:
     given = confidences((0.9, 0.8, 50))
-    plain = report.reliability_diagram(given)
+    plain = report.figures.reliability_diagram(given)
     with mpl.rc_context({"axes.facecolor": "red", "font.size": 30}):
         before = dict(mpl.rcParams)
-        odd = report.reliability_diagram(given)
+        odd = report.figures.reliability_diagram(given)
         assert dict(mpl.rcParams) == before
     assert odd.axes[0].get_facecolor() == plain.axes[0].get_facecolor()
     assert odd.axes[0].xaxis.label.get_fontsize() == plain.axes[0].xaxis.label.get_fontsize()
@@ -119,7 +118,7 @@ def test_the_users_settings_neither_show_nor_change() -> None:
 
 def test_the_breakdown_needs_classes() -> None:
     with pytest.raises(ValueError, match="needs every class"):
-        report.classwise_plot(confidences((0.9, 0.8, 50)))
+        report.figures.classwise_plot(confidences((0.9, 0.8, 50)))
 
 
 def test_whole_weights_count_as_repeated_rows_in_the_breakdown_by_class() -> None:
@@ -137,7 +136,7 @@ def test_whole_weights_count_as_repeated_rows_in_the_breakdown_by_class() -> Non
 def test_weights_of_two_change_no_figure() -> None:
     given = confidences((0.62, 0.5, 10), (0.64, 1.0, 10), (0.97, 0.9, 20))
     twice = metrics.predictions(given.confidence, given.correct, sample_weight=np.full(40, 2.0))
-    for draw in (report.reliability_diagram, report.cumulative_plot):
+    for draw in (report.figures.reliability_diagram, report.figures.cumulative_plot):
         one, other = draw(given), draw(twice)
         for axes, same in zip(one.axes, other.axes, strict=True):
             for line, equal in zip(axes.lines, same.lines, strict=True):
@@ -161,12 +160,12 @@ def test_gaps_of_groups_and_windows_stand_where_the_result_says() -> None:
     risk, region = rng.uniform(0.1, 0.9, 600), rng.choice(["a$b", "south of a place with a long name"], 600)
     event = rng.random(600) < risk - 0.3 * (region == "a$b")
     by_group = metrics.calibration_by_group(risk, event, groups=region)
-    figure = report.groups_plot(by_group)
+    figure = report.figures.groups_plot(by_group)
     values = [float(np.array(line.get_xdata())[0]) for line in figure.axes[0].lines[1:]]
     assert values == pytest.approx([100 * group.gap.value for group in by_group.groups])
     assert b"a$b" in drawn(figure)
     over_time = metrics.calibration_over_time(risk, event, time=np.arange(600))
-    axes = report.time_plot(over_time).axes[0]
+    axes = report.figures.time_plot(over_time).axes[0]
     assert np.array(axes.lines[1].get_ydata()).tolist() == pytest.approx(
         [100 * window.gap.value for window in over_time.windows]
     )
@@ -175,7 +174,7 @@ def test_gaps_of_groups_and_windows_stand_where_the_result_says() -> None:
 def test_a_change_is_drawn_where_it_is() -> None:
     found = metrics.calibration_over_time(np.full(600, 0.7), np.arange(600) < 300, time=np.arange(600), windows=6)
     assert found.changed
-    line = report.time_plot(found).axes[0].lines[-1]
+    line = report.figures.time_plot(found).axes[0].lines[-1]
     assert np.array(line.get_xdata()).tolist() == pytest.approx([2.5, 2.5])  # between the third and the fourth window
 
 
@@ -183,14 +182,14 @@ def test_a_change_is_drawn_where_it_is() -> None:
 def test_figures_can_be_drawn_into_axes_of_ones_own(name: str) -> None:
     own = Figure()
     axes = own.subplots(1, 2)
-    assert getattr(report, name)(classifier(samples=100), ax=axes[1], title="a $ sign") is own
+    assert getattr(report.figures, name)(classifier(samples=100), ax=axes[1], title="a $ sign") is own
     assert len(axes[0].lines) == 0
     assert len(axes[1].lines) > 0
     assert axes[1].get_legend() is not None
 
 
 def test_axes_that_stand_side_by_side_agree() -> None:
-    figures = [report.cumulative_plot(classifier(samples=200, sharpness=sharpness)) for sharpness in (1.0, 3.0)]
+    figures = [report.figures.cumulative_plot(classifier(samples=200, sharpness=sharpness)) for sharpness in (1.0, 3.0)]
     same_axes(figures)
     for one, other in zip(*(figure.axes for figure in figures), strict=True):
         assert one.get_ylim() == other.get_ylim()

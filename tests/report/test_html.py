@@ -5,7 +5,6 @@ import sys
 import unicodedata
 from dataclasses import replace
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,41 +14,11 @@ import pytest
 from calibrant import metrics, report
 from calibrant.files import FileError
 from calibrant.metrics.comparison import compare
-from calibrant.report import content, formats
+from calibrant.report.page import not_compared, number, render
+from tests.pages import Checker
 from tests.report.data import EDGE_CASES, classifier, confidences
 
 HOSTILE = "<script>alert(1)</script>"
-VOID = {"meta", "link", "br"}
-
-
-class Checker(HTMLParser):
-    """Collects tags and texts, and fails on tags that do not nest."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, text: str) -> None:
-        self.texts.append(text.strip())
-
-    def values(self, attribute: str) -> list[str]:
-        return [value for _, attributes in self.tags if (value := attributes.get(attribute)) is not None]
 
 
 @cache
@@ -57,7 +26,7 @@ def page_of(*names: str) -> str:
     given = [classifier(samples=300, sharpness=1.0 + place) for place in range(len(names))]
     audits = [report.audit(name, one, draws=30) for name, one in zip(names, given, strict=True)]
     pairs = [(names[0], name, compare(given[0], one)) for name, one in zip(names[1:], given[1:], strict=True)]
-    return report.render(audits, pairs)
+    return render(audits, pairs)
 
 
 @pytest.mark.slow_after(1)
@@ -129,7 +98,7 @@ def test_names_stay_text() -> None:
         report.audit("b", classifier(samples=100), draws=10),
     ]
     pair = (HOSTILE, "b", compare(audits[0].predictions, audits[1].predictions))
-    page = report.render(audits, [pair], title=f"{HOSTILE} & \" onload='x'")
+    page = render(audits, [pair], title=f"{HOSTILE} & \" onload='x'")
     assert "<script" not in page
     found = Checker(page)
     assert found.texts.count(HOSTILE) >= 6
@@ -148,7 +117,7 @@ def test_the_same_audits_give_the_same_bytes() -> None:
 @pytest.mark.parametrize("name", EDGE_CASES)
 def test_edge_cases_have_their_page(name: str) -> None:
     given = EDGE_CASES[name]
-    page = report.render([report.audit(name, given, draws=20)])
+    page = render([report.audit(name, given, draws=20)])
     Checker(page)
     assert ("Which classes are the worst?" in page) == (given.task == "multi-class")
     assert "nan" not in re.sub(r"<style>.*</style>", "", page, flags=re.DOTALL).lower()
@@ -158,12 +127,12 @@ def test_edge_cases_have_their_page(name: str) -> None:
 
 def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -> None:
     found = report.audit("model", classifier(samples=500, sharpness=2.0), draws=30, seed=4)
-    texts = Checker(report.render([found])).texts
+    texts = Checker(render([found])).texts
     for entry in found.scores:
         assert entry.label.strip() in texts
         assert entry.convention in texts
     assert found.repair is not None
-    assert found.repair.how.description in texts
+    assert found.repair.description in texts
     assert f"{found.repair.scores.nll:.4f}" in texts
     assert any("30 data sets" in text and "seed 4" in text and "500 samples" in text for text in texts)
 
@@ -175,8 +144,8 @@ def test_models_of_different_kinds_share_a_page() -> None:
         report.audit("pairs", confidences((0.9, 0.8, 200)), draws=20),
     ]
     few = report.audit("few", metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), draws=20)
-    texts = Checker(report.render(audits)).texts
-    page = Checker(report.render([few])).texts
+    texts = Checker(render(audits)).texts
+    page = Checker(render([few])).texts
     assert "There is none to show: 3 samples are too few to check it on halves." in page
     assert any("200 to 300 samples" in text for text in texts)
 
@@ -185,17 +154,17 @@ def test_models_of_different_kinds_share_a_page() -> None:
 def test_a_comparison_says_which_model_is_better() -> None:
     sure, honest = classifier(1000, sharpness=3.0), classifier(1000)
     audits = [report.audit(name, one, draws=20) for name, one in (("sure", sure), ("honest", honest))]
-    texts = Checker(report.render(audits, [("sure", "honest", compare(sure, honest))])).texts
+    texts = Checker(render(audits, [("sure", "honest", compare(sure, honest))])).texts
     assert texts[texts.index("better calibrated") :].index("honest") < 30
     same = metrics.predictions(np.full(100, 0.8), np.arange(100) % 5 < 4)
     audits = [report.audit(name, same, draws=20) for name in ("a", "b")]
-    assert "the data cannot tell" in report.render(audits, [("a", "b", compare(same, same))])
+    assert "the data cannot tell" in render(audits, [("a", "b", compare(same, same))])
 
 
 def test_models_that_are_not_compared_are_named() -> None:
     given = {"a": classifier(90), "b": classifier(90, sharpness=2.0), "c": classifier(60), "d": classifier(90, seed=1)}
     audits = [report.audit(name, one, draws=10) for name, one in given.items()]
-    said = content.not_compared
+    said = not_compared
     others = "Not compared, as they do not have the same samples: a and c; a and d; b and c; b and d; c and d."
     assert said(audits, [("a", "b")]) == said(audits, [("b", "a")]) == others
     assert said(audits[:2], []) == ""  # nobody asked for a comparison of these two
@@ -205,14 +174,14 @@ def test_models_that_are_not_compared_are_named() -> None:
 @pytest.mark.slow
 def test_a_page_without_comparisons_says_so() -> None:
     audits = [report.audit(name, confidences((0.9, 0.8, size)), draws=10) for name, size in (("a", 20), ("b", 30))]
-    page = report.render(audits)
+    page = render(audits)
     assert "Not compared, as they do not have the same samples: a and b.</p>" in page
     assert "<h1>Calibration of 2 models</h1>" in page
 
 
 def test_names_lose_what_would_turn_or_break_the_text_around_them() -> None:
     found = [report.audit(name, EDGE_CASES["three samples"], draws=10) for name in ("a\u202eb", "c\x00\x1bd\u2066")]
-    page = report.render(found, title="t\u202e")
+    page = render(found, title="t\u202e")
     assert not {character for character in page if unicodedata.category(character) in ("Cc", "Cf", "Cs")} - {
         "\n",
         "\xad",
@@ -228,13 +197,13 @@ def test_a_number_has_the_same_digits_wherever_it_stands() -> None:
     found = report.audit("a", given, draws=50)
     same = report.audit("b", given, draws=50)
     compared = replace(compare(given, given), p_value=0.4351)
-    page = report.render([found, same], [("a", "b", compared)])
+    page = render([found, same], [("a", "b", compared)])
     text = " ".join(Checker(page).texts).replace("\xa0", " ")
     assert "Over-confident by 30.45 points" in text
     for value in ("69.55 %", "100.00 %", "+30.45 %"):
         assert text.count(value) >= 2, value
     assert not re.findall(r"\b\d+\.\d %", text)
-    esd = str(formats.number(metrics.verdicts.number("esd", found.scores.esd)))
+    esd = str(number(metrics.verdicts.number("esd", found.scores.esd)))
     assert page.count(f"<dd>{esd}<") == 2
     assert page.count(f"<td>{esd}<") >= 4
     assert "<td>0.435</td>" in page
@@ -242,10 +211,12 @@ def test_a_number_has_the_same_digits_wherever_it_stands() -> None:
 
 def test_every_score_is_explained_once() -> None:
     found = report.audit("model", classifier(samples=300), draws=10)
-    page = report.render([found])
+    page = render([found])
     labels = re.findall("<dt>(.*?)</dt>", page[page.index("What the scores mean") :])
     assert labels == [entry.label.strip() for entry in found.scores]
-    assert content.meanings([found, found]) == content.meanings([found])
+    again = render([found, replace(found, name="again")])
+    assert again.count("<dt>") > page.count("<dt>")
+    assert re.findall("<dt>(.*?)</dt>", again[again.index("What the scores mean") :]) == labels
 
 
 @pytest.mark.slow
@@ -254,14 +225,14 @@ def test_saturated_input_is_remarked_on_beside_its_repair() -> None:
     given = metrics.predictions(
         probabilities=np.eye(4)[said], target=np.where(np.arange(100) < 80, said, (said + 1) % 4)
     )
-    page = report.render([report.audit("model", given, draws=10)])
+    page = render([report.audit("model", given, draws=10)])
     assert '<p class="aside">Most confidences are exactly 1' in page
     assert "exactly 1" not in page_of("model")
 
 
 def test_a_report_needs_an_audit() -> None:
     with pytest.raises(ValueError, match="at least one audit"):
-        report.render([])
+        render([])
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +240,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     path = tmp_path / "out.html"
     report.write_report(path, audits)
     page = path.read_text(encoding="utf-8")
-    assert page == report.render(audits)
+    assert page == render(audits)
 
     def fail(*_: object) -> None:
         raise OSError("disk full")
@@ -294,12 +265,11 @@ def test_without_the_extra_a_verdict_works_and_the_rest_says_what_to_install() -
         "from calibrant import metrics, report\n"
         "found = report.audit('m', metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), draws=10)\n"
         "assert 'calibrated' in report.verdict(found)\n"
-        "for use in (report.require_report_packages, lambda: report.render([found]), lambda: report.cumulative_plot):\n"
+        "for use in (lambda: report.write_report, lambda: report.figures):\n"
         "    try:\n        use()\n    except ModuleNotFoundError as error:\n        print(error)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == [
-        "a report needs jinja2: pip install 'calibrant[report]'",
         "a report needs jinja2: pip install 'calibrant[report]'",
         "figures need matplotlib: pip install 'calibrant[report]'",
     ]

@@ -9,7 +9,9 @@ from calibrant import metrics, report
 from calibrant.metrics import Scores
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.verdicts import p_value
-from calibrant.report.chance import chance_gap
+from calibrant.report.audit import Audit
+from calibrant.report.page import render
+from calibrant.report.statistics import largest_gap_by_chance
 from tests.report.data import classifier, confidences, two_classes
 
 INTERVAL = r"\(95 % interval (-?[\d.]+) to (-?[\d.]+)\)"
@@ -154,7 +156,7 @@ def test_a_class_has_its_name() -> None:
 
 
 @pytest.fixture(scope="module")
-def rejected() -> report.Audit:
+def rejected() -> Audit:
     found = report.audit("model", confidences((0.9, 0.75, 250), (0.7, 0.5, 250)), draws=50)
     assert found.test.rejected()
     return found
@@ -171,13 +173,13 @@ def rejected() -> report.Audit:
     ],
 )
 def test_what_recalibration_does_is_judged_by_the_test_then_by_smooth_ece(
-    rejected: report.Audit, after: Predictions, p_after: float, words: str
+    rejected: Audit, after: Predictions, p_after: float, words: str
 ) -> None:
     assert rejected.repair is not None
     (view,) = metrics.views(after)
     judged = replace(rejected.repair.judgements[0], view=view, p_value=p_after)
     changed = replace(rejected, repair=replace(rejected.repair, judgements=(judged,)))
-    assert report.verdict(changed).endswith(f"Recalibration by {rejected.repair.how.description} {words}.")
+    assert report.verdict(changed).endswith(f"Recalibration by {rejected.repair.description} {words}.")
 
 
 @pytest.mark.slow_after(2)
@@ -238,7 +240,7 @@ def test_the_gap_of_chance_is_that_of_drawn_labels() -> None:
     confidence = rng.uniform(0.3, 1, 400)
     gaps = (confidence - (rng.random((20_000, 400)) < confidence)).mean(1)
     given = metrics.predictions(confidence, np.ones(400))
-    assert chance_gap(given) == pytest.approx(np.quantile(np.abs(gaps), 0.95), rel=0.03)
+    assert largest_gap_by_chance(given) == pytest.approx(np.quantile(np.abs(gaps), 0.95), rel=0.03)
 
 
 def test_labels_are_judged_one_by_one_from_the_file_to_the_page() -> None:
@@ -251,7 +253,7 @@ def test_labels_are_judged_one_by_one_from_the_file_to_the_page() -> None:
     assert audit.task == "multi-label"
     assert [found.view.name for found in audit.findings if found.rejected] == ["owl"]
     assert "1 of 3 labels are not calibrated" in report.verdict(audit)
-    assert "owl" in report.render([audit])
+    assert "owl" in render([audit])
 
 
 def test_a_repair_that_harms_what_was_right_says_so() -> None:
@@ -303,8 +305,7 @@ def test_what_few_samples_cannot_rule_out_is_no_less_than_the_interval_of_the_ga
 def test_a_recalibration_that_changes_nothing_is_not_said_to_help() -> None:
     found = report.audit("model", risks(lambda p: p + 0.08, 0.1, 0.9, samples=2000), draws=50)
     assert found.repair is not None
-    how = replace(found.repair.how, predictions=found.predictions)
-    same = replace(found.repair, how=how, judgements=metrics.judge(found.predictions, draws=50))
+    same = replace(found.repair, predictions=found.predictions, judgements=metrics.judge(found.predictions, draws=50))
     assert "cannot be shown to help: fitted on one half, it leaves the other as it is." in report.verdict(
         replace(found, repair=same)
     )

@@ -50,7 +50,7 @@ def on_a_rank(rank: int, folder: Path) -> None:
     torch.save(trained(rank), folder / f"{rank}.pt")
 
 
-@pytest.mark.slow  # test_distributed_weights.py is the quick one
+@pytest.mark.slow  # test_distributed.py has quick ones
 def test_two_ranks_agree_with_one_process(tmp_path: Path) -> None:
     on_two_ranks(on_a_rank, tmp_path)
     alone = trained(None)

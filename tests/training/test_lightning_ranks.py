@@ -20,7 +20,7 @@ from tests.training.lightning_runs import (
 )
 
 pytestmark = [
-    pytest.mark.slow,  # tests/test_distributed_weights.py is the quick one
+    pytest.mark.slow,  # tests/test_distributed.py has quick ones
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
 ]

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands.terminal import Advance, plain, print_json, print_scores, progress_bar, show_notices
+from calibrant.commands.terminal import (
+    Advance,
+    plain,
+    print_json,
+    print_scores,
+    progress_bar,
+    say,
+    say_path,
+    show_notices,
+)
 from calibrant.files import (
     WRITTEN,
     Array,
@@ -24,16 +33,8 @@ from calibrant.files import (
 )
 from calibrant.metrics import InputWarning, Scores, predictions
 from calibrant.metrics.columns import Columns
-from calibrant.posthoc import (
-    Calibrator,
-    ConformalClassifier,
-    DirichletCalibration,
-    FitWarning,
-    MatrixScaling,
-    VectorScaling,
-    load,
-    logits_from_probabilities,
-)
+from calibrant.posthoc import Calibrator, ConformalClassifier, FitWarning, load, logits_from_probabilities
+from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.saved import read_header
 from calibrant.report.audit import scores_of
 from calibrant.tables import suffix_of
@@ -51,12 +52,8 @@ class Calibrated:
     before: Scores | None = None
     after: Scores | None = None
 
-    def write(self, out: Path) -> None:
-        """Write the probabilities, and all other columns of the file."""
-        write_calibrated(out, self.source, self.probabilities)
-
-    def scores(self) -> dict[str, Any]:
-        """Scores as JSON, or null."""
+    def to_dict(self) -> dict[str, Any]:
+        """Scores as plain values; None if there are none."""
         return {
             "before": None if self.before is None else self.before.to_dict(),
             "after": None if self.after is None else self.after.to_dict(),
@@ -64,13 +61,14 @@ class Calibrated:
 
     def show(self, console: Console, out: Path) -> None:
         """Print the scores, and where the probabilities are."""
+        path = str(self.source.path)
         if self.before is not None and self.after is not None:
-            title = f"{plain(str(self.source.path))}: {self.before.title}"
+            title = f"{plain(path)}: {self.before.title}"
             print_scores(console, {"before": self.before, "after": self.after}, title=title)
         else:
             lacks = "has no target" if self.source.labels is None else f"has fewer than {FEWEST} rows"
-            console.print(f"{plain(str(self.source.path))} {lacks}, so there are no scores to show.", highlight=False)
-        console.print(f"Written: {plain(str(out))}", soft_wrap=True, highlight=False)
+            say(console, f"{path} {lacks}, so there are no scores to show.")
+        say_path(console, "Written", out)
 
 
 def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_json: bool) -> None:
@@ -79,24 +77,42 @@ def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_
     with progress_bar("reading") as begin:
         calibrator = _loaded(saved)
         source = read_source(path, names)
-        _check_positive(names.positive, calibrator, source)
-        source = replace(
-            source, notices=(*source.notices, *other_inputs(read_header(saved).get("inputs"), calibrator, source))
-        )
+        known, positive = calibrator.labels_, names.positive
+        if positive is not None and source.names is None and known is not None and str(known[-1]) != positive:
+            raise FileError(
+                path, f"--positive is {positive!r}, but the calibrator was fitted on the values of "
+                f"{known[-1]!r}: leave it out, or give 1 minus the probabilities"
+            )  # fmt: skip
+        source = source.noting(*other_inputs(read_header(saved).get("inputs"), calibrator, source))
         with naming(path):
             logits = logits_of(source)
         done = calibrated(calibrator, source, logits, begin)
         begin("writing")
-        done.write(out)
-    method = type(calibrator).__name__
+        write_calibrated(out, done.source, done.probabilities)
+    method, notices = type(calibrator).__name__, list(source.notices)
     if as_json:
-        notices = list(source.notices)
-        print_json({"method": method, "notices": notices, "calibrator": str(saved), "out": str(out), **done.scores()})
+        print_json({"method": method, "notices": notices, "calibrator": str(saved), "out": str(out), **done.to_dict()})
         return
     console = Console()
-    console.print(f"[bold]{method}[/] from {plain(str(saved))}.", highlight=False)
-    show_notices(console, source.notices)
+    say(console, f"[bold]{method}[/] from {plain(str(saved))}.", markup=True)
+    show_notices(console, notices)
     done.show(console, out)
+
+
+def _loaded(path: Path) -> Calibrator:
+    if not path.exists():
+        raise FileError(path, "no such file")
+    try:
+        with naming(path):
+            found = load(path)
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror or error}") from error
+    if not isinstance(found, Calibrator):
+        what = "sets of classes" if isinstance(found, ConformalClassifier) else "probabilities of several labels"
+        raise FileError(
+            path, f"holds a {type(found).__name__}, which gives {what}: use calibrant.posthoc.load in Python"
+        )
+    return found
 
 
 def output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
@@ -140,16 +156,6 @@ def order_of(calibrator: Calibrator, source: Source) -> list[int] | None:
     return [source.names.index(name) for name in known]
 
 
-def _check_positive(positive: str | None, calibrator: Calibrator, source: Source) -> None:
-    """Refuse another class than that of the fit for a column that no label explains."""
-    known = calibrator.labels_
-    if positive is not None and source.names is None and known is not None and str(known[-1]) != positive:
-        raise FileError(
-            source.path, f"--positive is {positive!r}, but the calibrator was fitted on the values of {known[-1]!r}: "
-            "leave it out, or give 1 minus the probabilities"
-        )  # fmt: skip
-
-
 def few(names: tuple[str, ...]) -> str:
     """The first names."""
     return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
@@ -157,17 +163,14 @@ def few(names: tuple[str, ...]) -> str:
 
 def other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> list[str]:
     """A notice if a method that sees more than the softmax gets logits of another kind than in the fit."""
-    # Dirichlet calibration takes log-probabilities, which have no such constant.
-    seen = [
-        type(one).__name__
-        for one in calibrator.modules()
-        if isinstance(one, VectorScaling | MatrixScaling) and not isinstance(one, DirichletCalibration)
-    ]
+    affine = [part for _, part in calibrator.map_.parts() if isinstance(part, Affine) and isinstance(part.of, Logits)]
+    # One scale for all classes, and log-probabilities, have no such constant.
+    seen = any(part.matrix.ndim > 0 and not part.of_log_probabilities for part in affine)
     if inputs in (None, source.kind) or not seen:
         return []
     return [
-        f"{seen[0]} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of probabilities "
-        "differ by a constant of each row, which changes its result; use the same kind"
+        f"{type(calibrator).__name__} was fitted on {inputs} and is applied to {source.kind}: logits and logarithms of "
+        "probabilities differ by a constant of each row, which changes its result; use the same kind"
     ]
 
 
@@ -195,21 +198,4 @@ def logits_of(source: Source, fewest: int = 1) -> Array:
     if source.kind == "logits":
         largest = np.finfo(np.float32).max
         return np.clip(source.values, -largest, largest).astype(np.float32, copy=False)
-    assert checked.probabilities is not None  # noqa: S101 (probabilities were given)
-    return np.asarray(logits_from_probabilities(checked.probabilities)).astype(np.float32, copy=False)
-
-
-def _loaded(path: Path) -> Calibrator:
-    if not path.exists():
-        raise FileError(path, "no such file")
-    try:
-        with naming(path):
-            found = load(path)
-    except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror or error}") from error
-    if not isinstance(found, Calibrator):
-        what = "sets of classes" if isinstance(found, ConformalClassifier) else "probabilities of several labels"
-        raise FileError(
-            path, f"holds a {type(found).__name__}, which gives {what}: use calibrant.posthoc.load in Python"
-        )
-    return found
+    return np.asarray(logits_from_probabilities(checked.of_classes("a calibrator")[0])).astype(np.float32, copy=False)

@@ -13,27 +13,28 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands import Engine
-from calibrant.commands.beyond import Beyond
-from calibrant.commands.monitor import NOTHING, Watch, append_history, check_columns, check_history, failures, watched
-from calibrant.commands.shown import as_data, print_audit, print_watched
+from calibrant.commands import Engine, printable
+from calibrant.commands.monitor import NOTHING, Watch, append_history, check_history, failures, watched
 from calibrant.commands.terminal import (
     Advance,
     plain,
+    print_audit,
     print_json,
     print_scores,
-    printable,
+    print_table_audit,
+    print_verdict,
+    print_watched,
     progress_bar,
+    say,
+    say_path,
     show_notices,
 )
-from calibrant.files import FileError, digest, doubts_of_start, fits_in_memory, naming, read_source, refuse_overwriting
-from calibrant.metrics import Comparison, Score, Scores, compare
-from calibrant.metrics.binned import CONVENTIONS, ConventionName
+from calibrant.files import FileError, digest, fits_in_memory, naming, read_source, refuse_overwriting
+from calibrant.metrics import Comparison, compare
+from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.columns import Columns
-from calibrant.metrics.table import metrics_table
-from calibrant.metrics.views import MOST
-from calibrant.report import Audit, Made, audit, verdict
-from calibrant.report.audit import OF_TOP_LABEL, score_of_risk
+from calibrant.report import audit, verdict
+from calibrant.report.audit import Audit
 from calibrant.tables import SUFFIXES as TABLES
 from calibrant.tables import is_table, missing
 
@@ -69,51 +70,48 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
     """Evaluate each file, compare them, print, and write the report if requested; return the conditions that hold."""
     _check_files(paths, report, options.watch)
     names = model_names(paths)
-    engines = _engines(paths, options.engine)
-    if any(engine != "memory" for engine in engines):
-        _evaluate_beyond_memory(paths, names, engines, options, report=report, as_json=as_json)
+    engine = _engine(paths, options.engine)
+    if engine != "memory":
+        _evaluate_tables(dict(zip(names, paths, strict=True)), engine, options, report=report, as_json=as_json)
         return []
     if report is not None:
-        from calibrant.report import require_report_packages
-
-        require_report_packages()
+        from calibrant.report import write_report  # noqa: F401 (a missing package is an error now, not at the end)
     with progress_bar("reading") as begin:
         audits = [_audit(path, name, options, begin) for path, name in zip(paths, names, strict=True)]
         begin("comparing")
         compared = _compare(audits, options)
     failed = failures(audits, options.watch.conditions)
-    written = _written(audits, compared, paths, report, options.watch.history)
+    error = _write(audits, compared, paths, report, options.watch.history)
     if as_json:
         print_json({
-            "models": [as_data(one) | {"notices": list(one.notices)} for one in audits],
+            "models": [one.to_dict() for one in audits],
             "comparisons": [{"names": [a, b], **asdict(found)} for a, b, found in compared.pairs],
             "not_compared": [{"names": names, "reason": reason} for names, reason in compared.left_out.items()],
             "failed": failed,
         })  # fmt: skip
     else:
         _show(audits, compared, Console())
-        for one in audits:
-            show_notices(Console(), one.notices, f"{one.name}: " if len(audits) > 1 else "")
         if report is not None:
-            Console().print(f"Report: {plain(str(report))}", soft_wrap=True, highlight=False)
-    if written is not None:
-        raise written
+            say_path(Console(), "Report", report)
+    if error is not None:
+        raise error
     return failed
 
 
-def _written(
+def _write(
     audits: list[Audit], compared: Compared, paths: Sequence[Path], report: Path | None, history: Path | None
 ) -> Exception | None:
     """Write the report and the history before anything is printed, which a closed pipe may end.
 
-    Returns:
-        The error if that failed, to be raised when the results are printed: a full disk does not lose them.
+    The error is returned if that failed, to be raised when the results are printed: a full disk does not lose them.
     """
     try:
         if report is not None:
-            from calibrant.report import write_report
+            from calibrant.report.page import Made, write_report
 
-            write_report(report, audits, compared.pairs, made=_made(paths))
+            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+            made = Made(now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths])
+            write_report(report, audits, compared.pairs, made=made)
         if history is not None:
             append_history(history, audits, paths)
     except (OSError, ValueError) as error:
@@ -145,12 +143,6 @@ def _check_place(path: Path) -> None:
         raise FileError(path, "cannot be written there: choose another folder")
 
 
-def _made(paths: Sequence[Path]) -> Made:
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    command = shlex.join(["calibrant", *sys.argv[1:]])
-    return Made(now, command, [(str(path), digest(path)) for path in paths])
-
-
 def model_names(paths: Sequence[Path]) -> list[str]:
     """Short unique names of the files: their stems, or as much of their paths as needed."""
     for named in (lambda path: path.stem, lambda path: path.name, str):
@@ -165,7 +157,7 @@ def _audit(path: Path, name: str, options: Options, begin: Callable[[str], Advan
     source = read_source(path, options.names, labelled=True)
     with naming(path):
         given = source.predictions()
-    check_columns(source, options.watch)
+    source.columns(options.watch.columns())  # a missing one is an error before the audit takes its time
     found = audit(
         name, given, bins=options.bins, convention=options.convention, draws=options.draws, seed=options.seed,
         margin=options.margin, progress=begin(f"{name}: testing"),
@@ -185,136 +177,96 @@ def _compare(audits: list[Audit], options: Options) -> Compared:
         weights = [np.ones(len(each)) if each.weight is None else each.weight for each in (a, b)]
         known = a.target is not None and b.target is not None
         if len(a) != len(b) or (known and not np.array_equal(np.asarray(a.target), np.asarray(b.target))):
-            found.left_out[one.name, other.name] = "they do not have the same samples"
+            reason = "they do not have the same samples"
         elif len(a) < FEWEST_COMPARED:
-            found.left_out[one.name, other.name] = f"they have fewer than {FEWEST_COMPARED} samples"
+            reason = f"they have fewer than {FEWEST_COMPARED} samples"
         elif "multi-label" in (a.task, b.task):
-            found.left_out[one.name, other.name] = "they have several labels for each sample"
+            reason = "they have several labels for each sample"
         elif not np.array_equal(weights[0], weights[1]):
-            found.left_out[one.name, other.name] = "they have different weights"
+            reason = "they have different weights"
         else:
             result = compare(a, b, metric="esd", draws=options.draws, seed=options.seed)
             found.pairs.append((one.name, other.name, result))
+            continue
+        found.left_out[one.name, other.name] = reason
     return found
 
 
 def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
     for one in audits:
-        console.print(f"[bold]{plain(one.name)}[/]: {plain(verdict(one))}", highlight=False)
-    if len(audits) > 1:
+        print_verdict(console, one.name, verdict(one))
+    if len(audits) == 1:
+        print_audit(console, audits[0])
+    else:
         print_scores(console, {one.name: one.scores for one in audits})
         for a, b, comparison in compared.pairs:
-            console.print(f"{plain(a)} (a) and {plain(b)} (b): {plain(str(comparison))}.", highlight=False)
+            say(console, f"{a} (a) and {b} (b): {comparison}.")
         for (a, b), reason in compared.left_out.items():
-            console.print(f"{plain(a)} and {plain(b)} are not compared: {plain(reason)}.", highlight=False)
+            say(console, f"{a} and {b} are not compared: {reason}.")
         if len(audits) > MOST_PAIRED:
-            console.print(f"Of {len(audits)} models, each is compared with the first.", highlight=False)
+            say(console, f"Of {len(audits)} models, each is compared with the first.")
         if compared.pairs and any(one.predictions.target is None for one in audits):
-            console.print("Without a target, rows are assumed to be the same samples.", highlight=False)
-        for one in audits:
-            print_watched(console, one, about=f"{one.name}: ")
-        return
-    print_audit(console, audits[0])
-    print_watched(console, audits[0])
+            say(console, "Without a target, rows are assumed to be the same samples.")
+    abouts = [f"{one.name}: " if len(audits) > 1 else "" for one in audits]
+    for one, about in zip(audits, abouts, strict=True):
+        print_watched(console, one, about)
+    for one, about in zip(audits, abouts, strict=True):
+        show_notices(console, one.notices, about)
 
 
-def _engines(paths: Sequence[Path], wished: Engine) -> list[Engine]:
-    """How to read each file: all in memory, or all with SQL."""
-    if wished == "memory":
-        return ["memory" for _ in paths]
-    tables = [is_table(path) for path in paths]
+def _engine(paths: Sequence[Path], wished: Engine) -> Engine:
+    """How to read the files: all in memory, or all with SQL."""
     if wished == "auto":
-        beyond = [
-            table and not missing(path) and not fits_in_memory(path) for path, table in zip(paths, tables, strict=True)
-        ]
-        if not any(beyond):
-            return ["memory" for _ in paths]
-        wished = "duckdb"
-    for path, table in zip(paths, tables, strict=True):
-        if not table:
+        large = [path for path in paths if is_table(path) and not missing(path) and not fits_in_memory(path)]
+        wished = "duckdb" if large else "memory"
+    for path in paths if wished != "memory" else ():
+        if not is_table(path):
             raise FileError(path, f"{wished} reads only tables ({', '.join(TABLES)}): evaluate it separately")
-    return [wished for _ in paths]
+    return wished
 
 
-def _evaluate_beyond_memory(
-    paths: Sequence[Path],
-    names: list[str],
-    engines: list[Engine],
-    options: Options,
-    *,
-    report: Path | None,
-    as_json: bool,
+def _evaluate_tables(
+    paths: dict[str, Path], engine: Engine, options: Options, *, report: Path | None, as_json: bool
 ) -> None:
     """Exact scores from SQL, and tests from cells; the report needs the samples."""
+    from calibrant.report.table_audit import audit_table
+
+    beyond = f"in memory, not in {engine}: leave"
     if report is not None:
-        raise ValueError(
-            f"--report needs the samples in memory, not in {engines[0]}: leave it out, or choose --engine memory"
-        )
+        raise ValueError(f"--report needs the samples {beyond} it out, or choose --engine memory")
     if options.watch != NOTHING or options.names.weight is not None:
         raise ValueError(
-            "--group, --time, --baseline, --fail-if, --history and --weight need the samples in memory, not in "
-            f"{engines[0]}: leave them out, or choose --engine memory"
+            f"--group, --time, --baseline, --fail-if, --history and --weight need the samples {beyond} them out, or "
+            "choose --engine memory"
         )
     with progress_bar("reading") as begin:
-        found = {
-            name: _beyond_memory(path, engine, options, begin(f"{name}: {engine}"))
-            for path, name, engine in zip(paths, names, engines, strict=True)
-        }
+        audits = {
+            name: audit_table(
+                path, options.names, engine="spark" if engine == "spark" else "duckdb", bins=options.bins,
+                convention=options.convention, draws=options.draws, seed=options.seed,
+                memory_limit=options.memory_limit, progress=begin(f"{name}: {engine}"),
+            )
+            for name, path in paths.items()
+        }  # fmt: skip
     if as_json:
-        models = [
-            {"name": name, "engine": engine, **one.as_data()}
-            for (name, one), engine in zip(found.items(), engines, strict=True)
-        ]
+        models = [{"name": name, "engine": engine, **one.to_dict()} for name, one in audits.items()]
         print_json({"models": models, "comparisons": []})
         return
     console = Console()
-    for name, one in found.items():
-        console.print(f"[bold]{plain(name)}[/]: {plain(one.verdict())}", highlight=False)
-    scores = {name: one.scores for name, one in found.items()}
+    for name, one in audits.items():
+        print_verdict(console, name, one.verdict())
+    scores = {name: one.scores for name, one in audits.items()}
     title = ", ".join(f"{plain(name)}: {each.title}" for name, each in scores.items())
     print_scores(console, {"value": next(iter(scores.values()))} if len(scores) == 1 else scores, title=title)
-    for one in found.values():
-        one.print_classes(console)
+    for one in audits.values():
+        print_table_audit(console, one)
     cells = "cells of confidence"
-    if any(one.classes for one in found.values()):
+    if any(one.classes for one in audits.values()):
         cells = "cells of confidence, and of 4,096 of the probability of each class"
-    console.print(
+    say(
+        console,
         f"Scores and intervals of gaps are exact; p-values are those of 65,536 {cells}. "
         "Recalibration, groups and figures need the samples in memory.",
-        highlight=False,
     )
-    for name, one in found.items():
-        show_notices(console, one.notices, f"{name}: " if len(found) > 1 else "")
-
-
-def _beyond_memory(path: Path, engine: Engine, options: Options, progress: Advance) -> Beyond:
-    from calibrant.metrics import scale, scale_inference
-
-    rule = CONVENTIONS[options.convention]
-    if (rule.closed, rule.last) != ("right", "closed"):
-        raise ValueError(
-            f"{engine} supports only right-closed bins: choose --convention paper or guo, or --engine memory"
-        )
-    bins = options.bins or rule.bins
-    columns = options.names
-    with naming(path):
-        if engine == "spark":
-            found = scale.statistics_spark(path, columns=columns, bins=bins, risk=True, most_classes=MOST)
-        else:
-            limit = options.memory_limit
-            found = scale.statistics_duckdb(
-                path, columns=columns, bins=bins, risk=True, most_classes=MOST, memory_limit=limit, progress=progress
-            )
-        test = scale_inference.calibration_test(found, draws=options.draws, seed=options.seed)
-        gap = scale_inference.gap_interval(found)
-        classes = scale_inference.judge_classes(found, draws=options.draws, seed=options.seed)
-        # Spark reads places that this machine may not.
-        doubtful = doubts_of_start(path, columns) if engine == "duckdb" else ()
-    table = metrics_table(bins, options.convention).items()
-    entries = [Score(key, getattr(found, key), metric.convention) for key, metric in table if hasattr(found, key)]
-    if found.risk:
-        # Accuracy and mean confidence are scores of the top label, here and in memory.
-        stated = f"P({found.names[1]})" if found.names else "P(y = 1)"
-        entries = [score_of_risk(one, stated) for one in entries if one.key not in OF_TOP_LABEL]
-    scores = Scores(found.samples, found.classes, tuple(entries))
-    return Beyond(scores, found, test, gap, classes, found.notices + doubtful)
+    for name, one in audits.items():
+        show_notices(console, one.notices, f"{name}: " if len(audits) > 1 else "")

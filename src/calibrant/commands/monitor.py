@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
-from calibrant.metrics import METRICS, calibration_by_group, calibration_change, calibration_over_time
+from calibrant.metrics import METRICS, calibration_by_group, calibration_change, calibration_over_time, views
 from calibrant.metrics.columns import Columns
 from calibrant.metrics.verdicts import number
-from calibrant.report import Audit, verdict
+from calibrant.report import verdict
+from calibrant.report.audit import Audit
 
 COMPARED: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -59,6 +60,10 @@ class Watch:
         if self.history is not None and self.history.suffix.lower() not in HISTORY:
             raise ValueError(f"{self.history}: a history is one of {', '.join(HISTORY)}")
 
+    def columns(self) -> tuple[str, ...]:
+        """Columns that are read."""
+        return self.groups if self.time is None else (*self.groups, self.time)
+
 
 NOTHING = Watch()
 
@@ -86,11 +91,6 @@ def parsed(text: str) -> Condition:
     return Condition(text, found[1], found[2], limit)
 
 
-def check_columns(source: Source, watch: Watch) -> None:
-    """Raise an error if a column of groups or of times is not there, before the audit takes its time."""
-    source.columns([*watch.groups, *([watch.time] if watch.time else [])])
-
-
 def watched(audit: Audit, source: Source, watch: Watch, names: Columns) -> Audit:
     """Add what was asked for to an audit: groups, time and the change since the baseline."""
     if not (watch.groups or watch.time or watch.baseline):
@@ -101,40 +101,34 @@ def watched(audit: Audit, source: Source, watch: Watch, names: Columns) -> Audit
             "has several labels per sample, and --group, --time and --baseline judge one probability per sample: name "
             "the columns of one label with --probabilities and --target",
         )
-    pairs, found = audit.judged, audit
+    pairs = audit.judged
     with naming(source.path):
+        columns = source.columns(watch.columns())
         if watch.groups:
-            columns = {name: _filled(column) for name, column in source.columns(watch.groups).items()}
-            only = columns[watch.groups[0]] if len(columns) == 1 else columns
-            found = replace(found, groups=calibration_by_group(pairs, groups=only, seed=audit.seed))
+            groups = {name: _filled(columns[name]) for name in watch.groups}
+            only = groups[watch.groups[0]] if len(groups) == 1 else groups
+            audit = replace(audit, groups=calibration_by_group(pairs, groups=only, seed=audit.seed))
         if watch.time:
-            times = source.columns([watch.time])[watch.time]
-            if np.ma.getmaskarray(times).any():
+            time = columns[watch.time]
+            if np.ma.getmaskarray(time).any():
                 raise ValueError(f"column {watch.time!r} has empty cells: leave those rows out")
-            found = replace(found, over_time=calibration_over_time(pairs, time=np.ma.getdata(times)))
+            audit = replace(audit, over_time=calibration_over_time(pairs, time=np.ma.getdata(time)))
     if watch.baseline is not None:
-        found = replace(found, change=calibration_change(_judged(watch.baseline, names, audit), pairs))
-    return found
+        with naming(watch.baseline):
+            before = read_source(watch.baseline, names, labelled=True).predictions()
+            if before.task != audit.task or before.classes != audit.predictions.classes:
+                raise ValueError("has other classes than the file it is the baseline of: compare the same model")
+        audit = replace(audit, change=calibration_change(views(before, most=1)[0].pairs, pairs))
+    return audit
 
 
 def _filled(column: Any) -> Any:
     """Group labels, with empty cells as a group of their own."""
-    if not np.ma.getmaskarray(column).any():
-        return np.ma.getdata(column)
-    values = np.ma.getdata(column).astype(object)
-    values[np.ma.getmaskarray(column)] = None
+    values, empty = np.ma.getdata(column), np.ma.getmaskarray(column)
+    if empty.any():
+        values = values.astype(object)
+        values[empty] = None
     return values
-
-
-def _judged(path: Path, names: Columns, audit: Audit) -> Any:
-    """The pairs of the baseline that correspond to those that are judged."""
-    from calibrant.metrics import views
-
-    with naming(path):
-        given = read_source(path, names, labelled=True).predictions()
-        if given.task != audit.task or given.classes != audit.predictions.classes:
-            raise ValueError("has other classes than the file it is the baseline of: compare the same model")
-        return views(given, most=1)[0].pairs
 
 
 def failures(audits: Sequence[Audit], conditions: Sequence[Condition]) -> list[str]:

@@ -1,12 +1,12 @@
-"""Output on the terminal: tables of scores side by side, and progress."""
+"""Output on the terminal: audits, tables, notices and progress."""
 
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -14,13 +14,169 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from calibrant.commands import printable
 from calibrant.files import json_text
-from calibrant.metrics import Score, Scores
+from calibrant.metrics import Interval, Score, Scores
+from calibrant.metrics.verdicts import number, p_value
+from calibrant.report.formats import bare_p
+from calibrant.report.statistics import floor_note
+
+if TYPE_CHECKING:
+    from calibrant.report.audit import Audit, Finding
+    from calibrant.report.table_audit import TableAudit
 
 Advance = Callable[[float], None]
 # Largest width of a heading, and smallest width of the column of conventions.
-MOST_HEADING = 17
-LEAST_CONVENTION = 28
+MOST_HEADING, LEAST_CONVENTION = 17, 28
+# Rows of a table of views, classes or groups; the rest is in JSON and in the report.
+MOST_ROWS = 12
+# Width at which no table is broken.
+WIDEST = 10_000
+LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
+NAMES = {"nll": "log loss", "brier": "Brier", "gap": "gap", "ece": "ECE"}
+
+
+def say(console: Console, text: str, *, markup: bool = False) -> None:
+    """Print a sentence; square brackets are text unless it has markup."""
+    console.print(text if markup else plain(text), highlight=False)
+
+
+def say_path(console: Console, what: str, path: object) -> None:
+    """Print the path of a file that was written, in one line."""
+    console.print(f"{what}: {plain(str(path))}", soft_wrap=True, highlight=False)
+
+
+def print_verdict(console: Console, name: str, verdict: str) -> None:
+    """Print the name of a model in bold, and its verdict."""
+    say(console, f"[bold]{plain(name)}[/]: {plain(verdict)}", markup=True)
+
+
+def print_audit(console: Console, audit: "Audit") -> None:
+    """Scores before and after recalibration, intervals, tests, and parts of the losses."""
+    columns = {"value": audit.scores}
+    if audit.repair is not None:
+        columns["recalibrated"] = audit.repair.scores
+    print_scores(console, columns, title=audit.scores.title)
+    intervals = (f"{NAMES[key]} {number(key, each.low)} to {number(key, each.high)}"
+                 for key, each in audit.intervals.items())  # fmt: skip
+    say(console, f"95 % intervals: {'; '.join(intervals)}.")
+    for key, parts in audit.parts.items():
+        floor = floor_note(audit.predictions) if key == "log_loss" else ""
+        say(
+            console,
+            f"{LOSSES[key]} {parts.loss:.4f} = {parts.calibration:.4f} calibration + {parts.refinement:.4f} "
+            f"refinement (recalibration: {parts.recalibration}{floor and f'; {floor}'}).",
+        )
+    if len(audit.findings) == 1:
+        _print_finding(console, audit.findings[0])
+    else:
+        _print_findings(console, audit)
+    if audit.repair is not None:
+        tried = ", ".join(f"{name} {loss:.4f}" for name, loss in audit.repair.tried.items())
+        say(
+            console,
+            f"Recalibration by {audit.repair.description}, fitted on all samples. In the column recalibrated, each "
+            f"half of the samples is recalibrated by a fit on the other half. Log loss there: {tried}.",
+        )
+
+
+def _print_finding(console: Console, found: "Finding") -> None:
+    esd = f"ESD {number('esd', found.test.statistic)}, {p_value(found.p_value)} ({found.test.draws:,} draws)"
+    say(console, f"Tests of the {found.view}: {esd}; {'; '.join(map(str, found.analytic))}.")
+    line = "none that is finite" if found.line is None else str(found.line)
+    say(console, f"Calibration line: {line}. ICI {100 * found.ici:.2f} %.")
+    say(console, f"Equivalence: {found.equivalence}.")
+
+
+def _print_findings(console: Console, audit: "Audit") -> None:
+    alone = [found for found in audit.findings if found.view.kind not in ("class", "label")]
+    family = sorted((found for found in audit.findings if found not in alone), key=lambda found: found.p_value)
+    rows = []
+    for found in [*alone, *family][:MOST_ROWS]:
+        equal, view = found.equivalence, found.view
+        within = f"± {100 * equal.margin:g}" if equal.on_average else "not shown"
+        name = "top label" if view.kind == "top label" else f"{view.kind} {view.name}"
+        rows.append((name, *_gap(found.average.gap), bare_p(found.p_value), within))
+    console.print(_table(("judged", "gap", "95 % interval", "p", "within"), rows))
+    rest = len(audit.findings) - len(rows)
+    draws = max(found.test.draws for found in audit.findings)
+    say(
+        console,
+        f"p: ESD of up to {draws:,} data sets drawn from calibrated probabilities, Kuiper's test where that is beyond "
+        "doubt (below 1e-9), and Holm's correction for classes or labels. Gaps in points."
+        f"{f' {rest:,} more are in --json.' if rest else ''}",
+    )
+
+
+def print_table_audit(console: Console, audit: "TableAudit") -> None:
+    """The classes of predictions that are not in memory, the surest error first."""
+    if not audit.classes:
+        return
+    rows = [
+        (f"class {each.name}", *_gap(each.gap), bare_p(each.p_value))
+        for each in sorted(audit.classes, key=lambda each: each.p_value)[:MOST_ROWS]
+    ]
+    console.print(_table(("judged", "gap", "95 % interval", "p"), rows))
+    if len(audit.classes) > MOST_ROWS:
+        say(console, f"{len(audit.classes) - MOST_ROWS:,} more classes are in --json.")
+
+
+def print_watched(console: Console, audit: "Audit", about: str = "") -> None:
+    """Calibration of groups and over time, and the change since the baseline, if they were asked for."""
+    means = ("samples", *(("P", "events") if audit.findings[0].view.of_event else ("confidence", "right")))
+    if audit.groups is not None:
+        found = audit.groups
+        rejected = f"{len(found.rejected)} of {len(found.groups)} groups are not calibrated, after Holm's correction"
+        say(console, f"{about}{rejected}. Multicalibration error {100 * found.multicalibration_error:.2f} %.")
+        rows = [(each.name, *_means(each), *_gap(each.gap), bare_p(each.p_value)) for each in found.groups[:MOST_ROWS]]
+        _print_narrow(console, ("group", *means, "gap", "95 % interval", "p"), rows)
+        if len(found.groups) > MOST_ROWS:
+            say(console, f"{len(found.groups) - MOST_ROWS:,} more groups are in --json.")
+        if found.too_small:
+            count = f"{len(found.too_small):,} group{'s'[: len(found.too_small) > 1]}"
+            say(console, f"Not judged, as they have fewer than {found.least} samples: {count}.")
+    if audit.over_time is not None:
+        say(console, f"{about}Over time: {audit.over_time}.")
+        windows = [(f"{each.start} to {each.end}", *_means(each), *_gap(each.gap)) for each in audit.over_time.windows]
+        _print_narrow(console, ("time", *means, "gap", "95 % interval"), windows)
+    if audit.change is not None:
+        say(console, f"{about}Against the baseline: {audit.change}.")
+
+
+def _gap(gap: Interval) -> tuple[str, str]:
+    return f"{100 * gap.value:+z.2f}", f"{100 * gap.low:z.2f} to {100 * gap.high:z.2f}"
+
+
+def _means(each: Any) -> tuple[str, str, str]:
+    return f"{each.samples:,}", f"{100 * each.mean_confidence:.1f} %", f"{100 * each.accuracy:.1f} %"
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table whose first column is text, and whose others are numbers that are never broken."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(headings[0], overflow="fold")
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, *cells in rows:
+        table.add_row(plain(name), *cells)
+    return table
+
+
+def _print_narrow(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table that breaks no name: if it is too wide, it has no means, then a line for each part of a name."""
+    table = _table(headings, rows)
+    if not _fits(console, table):
+        headings, rows = [*headings[:2], *headings[4:]], [[*row[:2], *row[4:]] for row in rows]
+        table = _table(headings, rows)
+    if not _fits(console, table):
+        table = _table(headings, [])
+        for name, *cells in rows:
+            table.add_row(",\n".join(map(plain, name.split(", "))), *cells)
+    console.print(table)
+
+
+def _fits(console: Console, table: Table) -> bool:
+    return console.measure(table, options=console.options.update_width(WIDEST)).maximum <= console.width
 
 
 def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "") -> None:
@@ -46,10 +202,9 @@ def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "
         fitting: dict[str, Scores] = {}
         room = console.width - labels
         for heading, scores in columns.items():
-            room -= widths[heading]
-            if fitting and room < 0:
-                room += widths[heading]
+            if fitting and room < widths[heading]:
                 break
+            room -= widths[heading]
             fitting[heading] = scores
         console.print(_score_table(rows, fitting, widths, title, with_convention=room >= LEAST_CONVENTION))
         columns = {heading: scores for heading, scores in columns.items() if heading not in fitting}
@@ -66,9 +221,10 @@ def _score_table(
     if with_convention:
         table.add_column("convention", style="dim")
     for key, first in rows.items():
-        found = [next((str(entry) for entry in scores if entry.key == key), "") for scores in columns.values()]
-        said = [entry.convention for scores in columns.values() for entry in scores if entry.key == key]
-        table.add_row(first.label, *found, *([plain(_shared(said))] if with_convention else []))
+        found = [next((entry for entry in scores if entry.key == key), None) for scores in columns.values()]
+        said = _shared([entry.convention for entry in found if entry is not None])
+        values = ["" if entry is None else str(entry) for entry in found]
+        table.add_row(first.label, *values, *([plain(said)] if with_convention else []))
     return table
 
 
@@ -86,7 +242,7 @@ def _shared(conventions: Sequence[str]) -> str:
 def show_notices(console: Console, notices: Sequence[str], about: str = "") -> None:
     """Print what was assumed or is doubtful, one line each."""
     for notice in notices:
-        console.print(f"[yellow]Note:[/] {plain(about)}{plain(notice)}", highlight=False)
+        say(console, f"[yellow]Note:[/] {plain(about)}{plain(notice)}", markup=True)
 
 
 @contextmanager
@@ -116,11 +272,6 @@ def show_warning(text: str) -> None:
 def plain(text: str) -> str:
     """Escape text, in which rich would interpret square brackets."""
     return escape(printable(text))
-
-
-def printable(text: str) -> str:
-    """Replace characters that are not printable, which names of files may contain."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 @contextmanager

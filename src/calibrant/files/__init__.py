@@ -1,12 +1,19 @@
 """Files of predictions: read with errors that name the file and the fix, written atomically."""
 
-from calibrant.files.arrays import Array
-from calibrant.files.error import FileError, naming
-from calibrant.files.json_files import json_text, read_json, write_json
-from calibrant.files.reading import digest, doubts_of_start, fits_in_memory, read_predictions, read_source
-from calibrant.files.results import WRITTEN, output_beside, write_calibrated, write_predictions
-from calibrant.files.source import SUFFIXES, Source
-from calibrant.files.writing import refuse_overwriting, whole_or_not_at_all, write_whole
+from calibrant.files.formats import SUFFIXES, Array, FileError, naming
+from calibrant.files.read import Source, digest, fits_in_memory, notices_of_start, read_predictions, read_source
+from calibrant.files.write import (
+    WRITTEN,
+    json_text,
+    output_beside,
+    read_json,
+    refuse_overwriting,
+    whole_or_not_at_all,
+    write_calibrated,
+    write_json,
+    write_predictions,
+    write_whole,
+)
 
 __all__ = [
     "SUFFIXES",
@@ -15,10 +22,10 @@ __all__ = [
     "FileError",
     "Source",
     "digest",
-    "doubts_of_start",
     "fits_in_memory",
     "json_text",
     "naming",
+    "notices_of_start",
     "output_beside",
     "read_json",
     "read_predictions",

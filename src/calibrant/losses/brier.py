@@ -1,20 +1,18 @@
-"""The Brier score as a loss."""
+"""The Brier score as a loss, and the cross entropy that it weights (BSCE-GRA)."""
 
+import torch
 from torch import Tensor
 
 from calibrant.losses import checks
-from calibrant.losses.base import Objective, mean_over_samples
+from calibrant.losses.base import MeanLoss, log_likelihood
 from calibrant.losses.checks import Classification
 from calibrant.numerics import accumulation_dtype
 
 
-def brier(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_index: int | None = -100) -> Tensor:
-    r"""Multi-class Brier score :math:`\sum_k (p_k - 1[y = k])^2`, averaged over samples: from 0 to 2.
+class BrierLoss(MeanLoss):
+    r"""Multi-class Brier score :math:`\sum_k (p_k - 1[y = k])^2`, from 0 to 2, a replacement for the NLL.
 
     Args:
-        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
-        target: Integer class indices, ``(N, ...)``.
-        mask: Boolean, same shape as ``target``: True where a sample counts.
         ignore_index: Label of samples to ignore.
 
     References:
@@ -24,34 +22,56 @@ def brier(logits: Tensor, target: Tensor, *, mask: Tensor | None = None, ignore_
         >>> import torch
         >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.functional.brier(logits, torch.tensor([0, 0])).item(), 4)
+        >>> round(cal.BrierLoss()(logits, torch.tensor([0, 0])).item(), 4)
         0.5487
     """
-    data = checks.classification(logits, target, mask, ignore_index)
-    return _brier(data).to(data.logits.dtype)
+
+    name = "the Brier score"
+
+    def losses(self, data: Classification) -> Tensor:
+        """Brier score of each sample."""
+        gap = data.logits.softmax(1) - checks.one_hot(data).to(data.logits.dtype)
+        return gap.square().sum(1, dtype=accumulation_dtype(gap))
 
 
-def _brier(data: Classification) -> Tensor:
-    gap = data.logits.softmax(1) - checks.one_hot(data).to(data.logits.dtype)
-    return mean_over_samples(gap.square().sum(1, dtype=accumulation_dtype(gap)), data, "the Brier score")
+class BSCEGRALoss(MeanLoss):
+    r"""Cross entropy weighted by the generalized Brier score (BSCE-GRA), a replacement for the NLL.
 
+    With the one-hot label :math:`y`, the loss of a sample is
 
-class BrierLoss(Objective):
-    """Multi-class Brier score, a replacement for the NLL.
+    .. math:: -u \ln p_y, \qquad u = \lVert p - y \rVert_\beta^\gamma \text{ held constant in the gradient.}
+
+    With the default :math:`\beta = \gamma = 2`, u is the Brier score :math:`\sum_k (p_k - y_k)^2`. Because u is
+    detached, each sample's gradient is u times its gradient of the NLL, and not the derivative of the returned
+    value.
 
     Args:
+        gamma: Power :math:`\gamma` of the norm, from 0 to 100; 0 is the NLL.
+        norm: Order :math:`\beta` of the norm, from 1 to 16.
         ignore_index: Label of samples to ignore.
 
-    See :func:`calibrant.functional.brier` for formula, shapes and paper.
+    References:
+        Lin, Tao, Dong, Xu, "Uncertainty Weighted Gradients for Model Calibration", CVPR 2025.
 
     Example:
         >>> import torch
         >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.BrierLoss()(logits, torch.tensor([0, 0])).item(), 4)
-        0.5487
+        >>> round(cal.BSCEGRALoss()(logits, torch.tensor([0, 0])).item(), 4)
+        0.7037
     """
 
-    def value(self, data: Classification) -> Tensor:
-        """Return the mean Brier score."""
-        return _brier(data)
+    name = "BSCE-GRA"
+
+    def __init__(self, gamma: float = 2.0, norm: float = 2.0, *, ignore_index: int | None = -100) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.gamma = checks.check_range("gamma", gamma, low=0, high=100)
+        self.norm = checks.check_range("norm", norm, low=1, high=16)
+
+    def losses(self, data: Classification) -> Tensor:
+        """Weighted cross entropy of each sample."""
+        log_p = log_likelihood(data)
+        wide = accumulation_dtype(log_p)
+        gap = data.logits.detach().to(wide).softmax(1) - checks.one_hot(data).to(wide)
+        weight = torch.linalg.vector_norm(gap, self.norm, dim=1).pow(self.gamma)
+        return -weight * log_p.to(wide)

@@ -1,8 +1,8 @@
-"""Validation of logits, targets and masks, conversion to what the objectives take, and every error message.
+"""Checks of the tensors given to losses and to the training side, and their conversion to what these compute with.
 
-Shapes and types are always checked. Values (NaN, labels out of range, too few samples) are checked
-at once on the CPU; on an accelerator, and inside ``torch.compile``, by a device-side assertion that
-never makes the host wait; inside a ``torch.func`` transform or a tracer, where there may be no values, not at all.
+Shapes and types are always checked. Values (NaN, labels out of range, too few samples) are checked at once on the CPU;
+on an accelerator, and inside ``torch.compile``, by a device-side assertion that never makes the host wait; inside a
+``torch.func`` transform or a tracer, where there may be no values, not at all.
 """
 
 import warnings
@@ -15,19 +15,19 @@ from torch import Tensor
 
 from calibrant import hints
 from calibrant.arrays import Array
-from calibrant.numerics import accumulation_dtype, at_least_float32, readable, relative_weight, softmax_parts, traced
+from calibrant.numerics import at_least_float32, readable, sum_in_any_order, traced
 from calibrant.options import check_choice as check_choice
 from calibrant.options import check_count as check_count
 from calibrant.options import check_ignore_index as check_ignore_index
 from calibrant.options import check_range as check_range
 from calibrant.torch_private import assert_without_waiting
 
-_warned_of_probabilities = False
 IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Pairs(NamedTuple):
-    """Input of the calibration objectives: samples are the last dimension of every field."""
+    """Confidences and whether they are right: samples are the last dimension of every field."""
 
     confidence: Tensor
     correct: Tensor
@@ -42,6 +42,14 @@ class Classification(NamedTuple):
     target: Tensor
     mask: Tensor | None = None
     weight: Tensor | None = None
+
+
+class TopLabel(NamedTuple):
+    """Numerators of the softmax, ``(N, C)``, the predicted class, ``(N, 1)``, and the confidence in it, ``(N,)``."""
+
+    powers: Tensor
+    confidence: Tensor
+    predicted: Tensor
 
 
 def require(condition: Tensor, message: Callable[[], str]) -> None:
@@ -69,36 +77,27 @@ def as_read(values: Tensor) -> Tensor | Array:
     return values.detach().numpy() if readable(values) else values.detach()
 
 
-def require_samples(pairs: Pairs, minimum: int, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
-    """Raise ``ValueError`` if the batch is too small; too many ignored samples are reported, not an error.
-
-    Returns:
-        For each row, whether at least ``minimum`` samples count; None if the mask cannot be read, or there is none.
-    """
-    samples = pairs.confidence.shape[-1]
+def require_samples(pairs: Pairs | Classification, minimum: int, name: str) -> None:
+    """Raise ``ValueError`` if the batch is too small; warn if no row has enough samples because others are ignored."""
+    samples = pairs[1].shape[-1]
     mask = pairs.mask.numpy() if pairs.mask is not None and readable(pairs.mask) else None
     if samples < minimum and (mask is None or mask.all()):
-        plural = "" if minimum == 1 else "s"
         raise ValueError(
-            f"{name} needs at least {minimum} sample{plural}, got {samples}: "
+            f"{name} needs at least {minimum} sample{'s' * (minimum > 1)}, got {samples}: "
             "raise the calibration batch size or set drop_last=True"
         )
-    return None if mask is None else np.asarray(mask.sum(-1) >= minimum)
-
-
-def require_or_warn(pairs: Pairs, minimum: int, name: str) -> None:
-    """Like :func:`require_samples`; warn if a row has too few samples because others were ignored."""
-    enough = require_samples(pairs, minimum, name)
-    if enough is not None and not enough.all():
-        warn_of_ignored(pairs, minimum, name)
-
-
-def warn_of_ignored(pairs: Pairs, minimum: int, name: str) -> None:
-    """Warn that too few samples count for the objective to have a value."""
-    reason = "every sample of this batch was ignored"
-    if pairs.mask is not None and pairs.mask.any():
+    if mask is not None and not (mask.sum(-1) >= minimum).any():
         reason = f"too many samples of this batch were ignored, {name} needs at least {minimum}"
-    warnings.warn(f"{reason}: the objective is 0 here", UserWarning, stacklevel=3)
+        if not mask.any():
+            reason = "every sample of this batch was ignored"
+        warnings.warn(f"{reason}: the objective is 0 here", UserWarning, stacklevel=3)
+    elif minimum > 1 and pairs.weight is not None and readable(pairs.weight):
+        largest = pairs.weight.numpy().sum(-1).max()
+        if largest < minimum:
+            raise ValueError(
+                f"sample_weight must sum to at least {minimum} for {name}, got {largest:g}: a weight of 2 is the "
+                "sample twice, so multiply weights that are not counts by w.sum() / (w**2).sum()"
+            )
 
 
 def pairs(
@@ -121,15 +120,14 @@ def pairs(
         check_mask(mask, confidence.shape, "confidence", confidence)
     if sample_weight is not None:
         weight, mask = checked_weight(sample_weight, mask, confidence, "confidence", confidence.shape)
-        weight = without_equal_weights(weight, mask)
     if mask is not None:
         confidence = torch.where(mask, confidence, 0.5)
         correct = torch.where(mask, correct, torch.zeros_like(correct))
     confidence, correct = at_least_float32(confidence), at_least_float32(correct.detach())
     check_unit_interval("confidence", confidence)
-    check_zero_one("correct", correct)
+    check_zero_one(correct, lambda: "correct must hold only 0 (wrong) and 1 (right)")
     checked = Pairs(confidence, correct, mask, weight)
-    require_or_warn(checked, minimum, name)
+    require_samples(checked, minimum, name)
     return checked
 
 
@@ -155,34 +153,24 @@ def checked_weight(
     return weight, None if all_count else weight > 0
 
 
-def without_equal_weights(weight: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """Return None for weights known to be equal, which change nothing: unweighted samples are faster."""
-    if weight is None or not readable(weight):
-        return weight
-    array = weight.numpy() if mask is None else weight.numpy()[mask.numpy()]
-    return None if array.size == 0 or array.min() == array.max() else weight
-
-
 def check_float(name: str, value: Tensor) -> None:
-    """Raise ``TypeError`` unless ``value`` is a floating-point tensor."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
-    if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
+    """Raise ``TypeError`` unless ``value`` is a dense floating-point tensor."""
     check_dense(name, value)
+    if value.dtype not in FLOATS:
+        raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
 
 
 def check_dense(name: str, value: Tensor) -> None:
-    """Raise ``TypeError`` for sparse and nested tensors."""
+    """Raise ``TypeError`` unless ``value`` is a tensor, neither sparse nor nested."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
     if value.layout != torch.strided or value.is_nested:
         kind = "a nested tensor" if value.is_nested else str(value.layout)
         raise TypeError(f"{name} must be a dense tensor, got {kind}: call {name}.to_dense() or pad it")
 
 
 def check_shape(name: str, value: Tensor, expected: torch.Size, like: str) -> None:
-    """Raise unless ``value`` is a tensor of the expected shape."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+    """Raise unless ``value`` is a dense tensor of the expected shape."""
     check_dense(name, value)
     if value.shape != expected:
         raise ValueError(f"{name} must have shape {tuple(expected)} to match {like}, got {tuple(value.shape)}")
@@ -239,17 +227,14 @@ def check_rows_of_probabilities(values: Tensor | Array, tolerance: float = 0.02)
     )  # fmt: skip
 
 
-def check_zero_one(name: str, value: Tensor) -> None:
+def check_zero_one(value: Tensor, message: Callable[[], str]) -> None:
     """Raise ``ValueError`` if an element is neither 0 nor 1."""
     if value.dtype == torch.bool:
         return
-    message = f"{name} must hold only 0 (wrong) and 1 (right)"
-    if readable(value):
-        array = value.detach().numpy()
-        if not ((array == 0) | (array == 1)).all():
-            raise ValueError(message)
-    else:
-        require((value == value.bool()).all(), lambda: message)
+    if not readable(value):
+        require(((value == 0) | (value == 1)).all(), message)
+    elif not ((value.detach().numpy() == 0) | (value.detach().numpy() == 1)).all():
+        raise ValueError(message())
 
 
 def check_objective(value: object, name: str = "objective") -> None:
@@ -258,17 +243,16 @@ def check_objective(value: object, name: str = "objective") -> None:
         raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
 
 
-def check_logits_and_target(logits: Tensor, target: Tensor, ignore_index: int | None) -> None:
-    """Raise ``TypeError`` unless both are dense tensors, the logits floating point."""
-    if hint := hints.of_logits(logits):
+def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
+    """Raise ``TypeError`` unless both are dense tensors on one device, the logits floating point."""
+    if not isinstance(logits, Tensor) and (hint := hints.of_logits(logits)):
         raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
     check_float("logits", logits)
-    if not isinstance(target, Tensor):
-        raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}: use torch.as_tensor(target)")
     check_dense("target", target)
-    check_ignore_index(ignore_index)
     if logits.dim() == 0:
         raise ValueError("logits must have shape (N, C), (N, C, d1, ...) or (N,), got a 0-d tensor")
+    if logits.dim() > 1 and logits.shape[1] == 0:
+        raise ValueError(f"logits must have at least one class or label, got shape {tuple(logits.shape)}")
 
 
 def classification(
@@ -289,7 +273,7 @@ def classification(
         sample_weight: Non-negative weights, same shape as ``target``.
         if_not_finite: What the error about NaN or infinite logits advises.
     """
-    check_logits_and_target(logits, target, ignore_index)
+    check_logits_and_target(logits, target)
     if target.is_floating_point() or target.is_complex():
         remedy = "call target.long(), or target.argmax(dim=1) if it is one-hot or holds probabilities"
         hint = _likely_target(target, logits, ignore_index) or remedy
@@ -309,8 +293,6 @@ def classification(
             f"target must have shape {tuple(expected)} for logits of shape {tuple(logits.shape)}, "
             f"got {tuple(target.shape)}" + (f": {hint}" if hint else "")
         )
-    if logits.shape[1] == 0:
-        raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}")
     check_device("target", target, logits, "logits")
 
     logits, target = at_least_float32(logits), target.long()
@@ -330,6 +312,13 @@ def classification(
     check_finite_logits(logits, if_not_finite)
     _check_labels(target, logits.shape[1], ignore_index)
     return Classification(logits, target, valid, weight)
+
+
+def unlabelled(logits: Tensor, mask: Tensor | None) -> Classification:
+    """Validate and flatten logits whose labels do not matter: every target is class 0."""
+    check_float("logits", logits)
+    shape = logits.shape[:1] + logits.shape[2:]
+    return classification(logits, torch.zeros(shape, dtype=torch.long, device=logits.device), mask, None)
 
 
 def _likely_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
@@ -382,20 +371,19 @@ def _check_labels(target: Tensor, classes: int, ignore_index: int | None) -> Non
     )  # fmt: skip
 
 
-def warn_of_probabilities(logits: Tensor, mask: Tensor | None) -> bool:
-    """Warn, once per process, about ``(N, C)`` logits that look like the output of a softmax.
+def warn_of_probabilities(data: Classification) -> bool:
+    """Warn about logits that look like the output of a softmax.
 
     Returns:
-        Whether the values could be read and at least 8 samples count, which the check needs.
+        Whether values could be read and at least 8 samples count, which the check needs.
     """
-    global _warned_of_probabilities
-    if not readable(logits):
+    if not readable(data.logits):
         return False
-    rows = logits.detach().numpy() if mask is None else logits.detach().numpy()[mask.numpy()]
+    rows = data.logits.detach().numpy() if data.mask is None else data.logits.detach().numpy()[data.mask.numpy()]
     if len(rows) < 8:
         return False
-    if not _warned_of_probabilities and hints.is_distribution(rows):
-        _warned_of_probabilities = True
+    inside = rows.max() <= 1 and rows.min() >= 0  # first, because the sum of large logits may overflow
+    if inside and (np.abs(rows.sum(1) - 1) <= 1e-3).all():
         warnings.warn(
             "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "
             "or pass probabilities.log()",
@@ -407,46 +395,19 @@ def warn_of_probabilities(logits: Tensor, mask: Tensor | None) -> bool:
 
 def top_label_pairs(data: Classification) -> Pairs:
     """The confidence in the predicted class, and whether that class is right: each ``(N,)``."""
-    predicted = data.logits.argmax(dim=1)
-    powers, total = softmax_parts(data.logits)
-    confidence = (powers.gather(1, predicted.unsqueeze(1)) / total).squeeze(1)
-    return Pairs(confidence.to(data.logits.dtype), predicted == data.target, data.mask, data.weight)
+    top = top_label(data.logits)
+    return Pairs(top.confidence, top.predicted.squeeze(1) == data.target, data.mask, data.weight)
 
 
-def class_wise_pairs(data: Classification) -> Pairs:
-    """Every class's probability, and whether that class is the right one: each ``(C, N)``."""
-    powers, total = softmax_parts(data.logits)
-    probabilities = (powers / total).to(data.logits.dtype).T.contiguous()
-    mask = None if data.mask is None else data.mask.expand_as(probabilities)
-    weight = None if data.weight is None else data.weight.expand_as(probabilities)
-    return Pairs(probabilities, one_hot(data).T, mask, weight)
+def top_label(logits: Tensor) -> TopLabel:
+    """The predicted class of each row and the confidence in it."""
+    largest, predicted = logits.max(1, keepdim=True)
+    powers = torch.exp(logits - largest)
+    # The largest of these numerators of the softmax is 1.
+    return TopLabel(powers, sum_in_any_order(powers).reciprocal().to(logits.dtype), predicted)
 
 
 def one_hot(data: Classification) -> Tensor:
     """Whether each class is the right one, ``(N, C)``; unlike torch's, it works under ``torch.vmap``."""
     classes = torch.arange(data.logits.shape[1], device=data.target.device)
     return data.target.unsqueeze(1) == classes
-
-
-class Residuals(NamedTuple):
-    """Pairs for accumulation: in float64, residuals times weights, weight 0 for samples that do not count."""
-
-    confidence: Tensor
-    correct: Tensor
-    residual: Tensor
-    weight: Tensor | None
-    samples: Tensor | float
-
-
-def residuals(pairs: Pairs) -> Residuals:
-    """Return the residuals ``correct - confidence`` times the weights in the accumulation dtype, zero where masked."""
-    dtype = accumulation_dtype(pairs.confidence)
-    confidence, correct = pairs.confidence.to(dtype), pairs.correct.to(dtype)
-    residual = correct - confidence
-    if pairs.weight is not None:
-        weight = relative_weight(pairs.weight.to(dtype))
-    elif pairs.mask is not None:
-        weight = pairs.mask.to(dtype)
-    else:
-        return Residuals(confidence, correct, residual, None, float(confidence.shape[-1]))
-    return Residuals(confidence, correct, residual * weight, weight, weight.sum(-1))

@@ -1,14 +1,19 @@
 """Expected squared difference: the tuning-free trainable calibration measure."""
 
-import numpy as np
+import torch
 from torch import Tensor
 
-from calibrant.arrays import Array, Marks, tie_bounds_of_array
 from calibrant.losses import checks
+from calibrant.losses.base import PairObjective, Sums, View, counts_of, value_of_pairs
 from calibrant.losses.checks import Pairs
-from calibrant.losses.known_gradient import ClosedForm, value_of_row
-from calibrant.losses.pairs import View, ViewedObjective
-from calibrant.numerics import exclusive_cumsum, safe_divide, sum_over_distinct, tie_bounds
+from calibrant.numerics import (
+    Values,
+    reversed_cumsum,
+    take,
+    tie_bounds,
+    unsorted,
+    widened,
+)
 
 # ESD is a U-statistic over triples.
 FEWEST = 3
@@ -29,16 +34,10 @@ def esd(
 
     which equals the estimator of the paper term by term, ties included. It can be negative.
 
-    It is the mean of :math:`1(z_j \le z_i)\,1(z_k \le z_i)\,d_j d_k` over triples of distinct samples. With weights
-    :math:`w_i` it is their weighted mean,
-
-    .. math:: \mathrm{ESD}_w = \frac{\sum_{i, j, k} w_i w_j w_k\, 1(z_j \le z_i)\,1(z_k \le z_i)\, d_j d_k}
-        {\sum_{i, j, k} w_i w_j w_k} \quad \text{over distinct } i, j, k,
-
-    an estimate for the population in which a sample is drawn in proportion to its weight: numerator and denominator
-    are both unbiased, and for a calibrated classifier, with weights that do not depend on correctness, the mean is
-    exactly 0. Equal weights change nothing. A weight of 2 is not the same as a sample that occurs twice, because a
-    triple never holds a sample twice.
+    With ``sample_weight`` a sample of weight 2 counts as two: the value is that of the repeated rows, and N is the sum
+    of the weights. So their scale matters. Weights that are not counts, such as inverse sampling probabilities, should
+    be multiplied by ``w.sum() / (w ** 2).sum()``; the mean of the value is then 0 for a calibrated classifier, if
+    weight and confidence are independent. :func:`calibrant.metrics.esd` gives the same number.
 
     **The value is unbiased; the gradient is not.** Over random batches the mean of this number is the
     quantity above. Autograd, however, differentiates it with fixed ranks: it does not see that a change of a
@@ -53,8 +52,8 @@ def esd(
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)`` with N at least 3.
         correct: 1 or True where the prediction is right, same shape; a constant, no gradient flows.
         mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape; constants, no gradient flows. Their scale does not matter,
-            and a weight of 0 is the same as ``mask=False``.
+        sample_weight: Non-negative weights, same shape; constants, no gradient flows. A weight of 0 is the same as
+            ``mask=False``.
 
     Returns:
         Shape ``(...)``: a scalar for 1-d input. Accumulated in float64, returned in the dtype given, float32 at
@@ -75,72 +74,45 @@ def esd(
         True
     """
     pairs = checks.pairs(confidence, correct, mask, name="ESD", minimum=FEWEST, sample_weight=sample_weight)
-    return _esd(pairs).to(pairs.confidence.dtype)
+    return value_of_pairs(_sums(pairs), pairs.confidence, pairs.confidence.dtype)
 
 
-def _esd(pairs: Pairs) -> Tensor:
-    return value_of_row(pairs, _esd_and_gradient, _differentiable_esd)
+def _sums(pairs: Pairs) -> Sums:
+    counts, n = counts_of(pairs), float(pairs.confidence.shape[-1])
+    scale: Tensor | float = 1 / (n * (n - 1) * (n - 2)) if n >= FEWEST else 0.0
+    if counts is not None:
+        some = counts.sum(-1)
+        scale = torch.where(some >= FEWEST, 1 / (some * (some - 1) * (some - 2)), 0.0)
+    return Sums(_sum_and_gradient, (pairs.correct, counts), scale)
 
 
-def _differentiable_esd(pairs: Pairs) -> Tensor:
-    confidence, _, residual, weight, samples = checks.residuals(pairs)
-    order = pairs.confidence.detach().argsort(dim=-1)
-    confidence, residual = confidence.gather(-1, order), residual.gather(-1, order)
-    first, last = tie_bounds(confidence)
-    if weight is not None and pairs.weight is not None:
-        return _weighted_esd(residual, weight.gather(-1, order), first)
-    others_below = residual.cumsum(-1).gather(-1, last) - residual
-    squares = others_below.square()
-    if weight is None:
-        others_above = (confidence.shape[-1] - 1 - first).to(residual.dtype)
-    else:
-        weight = weight.gather(-1, order)
-        others_above = weight.flip(-1).cumsum(-1).flip(-1).gather(-1, first) - 1
-        squares = squares * weight
-    # sum_i B_i counts d_j^2 once for every other sample at or above j.
-    total = squares.sum(-1) - (residual.square() * others_above).sum(-1)
-    return safe_divide(total, samples * (samples - 1) * (samples - 2))
+def _sum_and_gradient(confidence: Values, correct: Values, counts: Values) -> tuple[Values, Values]:
+    r"""The sum of :math:`w_i (A_i^2 - B_i)` with counts :math:`w_i`, and its gradient.
 
-
-def _weighted_esd(residual: Tensor, weight: Tensor, first: Tensor) -> Tensor:
-    """ESD of weighted samples in ascending order as sums over a < b < c; the residuals are already weighted.
-
-    The sample i at or above the two others is c, or also b if c is tied with it, or also a if all three are tied. No
-    product of a weight with itself is ever added and then subtracted, so rounding errors stay small relative to
-    the denominator, however uneven the weights are.
+    It loses :math:`w_j d_j^2` once for each of the :math:`n_j` other samples at or above j, and its derivative in
+    :math:`z_j` is :math:`2 w_j (d_j n_j + A_j - \sum_{i: z_i \ge z_j} w_i A_i)`.
     """
-
-    def before(terms: Tensor) -> Tensor:
-        return exclusive_cumsum(terms)[..., :-1]
-
-    def tied_before(terms: Tensor) -> Tensor:
-        sums = exclusive_cumsum(terms)
-        return sums[..., :-1] - sums.gather(-1, first)
-
-    residual_before = before(residual)
-    last = weight * before(residual * residual_before)
-    middle = residual * tied_before(weight * residual_before)
-    lowest = residual * tied_before(residual * tied_before(weight))
-    return safe_divide(2 * (last + middle + lowest).sum(-1), sum_over_distinct(weight, 3))
-
-
-def _esd_and_gradient(confidence: Array, correct: Marks) -> tuple[float, Array]:
-    """ESD of one row, and its gradient 2 (d_j n_j - sum of A_i over the others at or above j) / N(N-1)(N-2)."""
-    n = len(confidence)
-    order = confidence.argsort()
-    ascending = confidence[order].astype(np.float64)
-    residual = correct[order] - ascending
-    first, last = tie_bounds_of_array(ascending)
-    others_below = residual.cumsum()[last] - residual
-    weighted = residual * (n - 1 - first)
-    scale = 1 / (n * (n - 1) * (n - 2))
-    at_or_above = others_below[::-1].cumsum()[::-1][first]
-    gradient = np.empty(n)
-    gradient[order] = (weighted - at_or_above + others_below) * (2 * scale)
-    return float(others_below @ others_below - residual @ weighted) * scale, gradient
+    order = confidence.argsort(-1)
+    ascending = take(confidence, order)
+    first, last = tie_bounds(ascending)
+    residual = widened(take(correct, order)) - ascending
+    if counts is None:
+        others_above = ascending.shape[-1] - 1 - first
+        others_below = take(residual.cumsum(-1), last) - residual
+        lost = residual * others_above
+        slope = lost + others_below - take(reversed_cumsum(others_below), first)
+        total = others_below * others_below - residual * lost
+    else:
+        counts = take(counts, order)
+        others_above = take(reversed_cumsum(counts), first) - 1
+        others_below = take((counts * residual).cumsum(-1), last) - residual
+        lost = residual * others_above
+        slope = counts * (lost + others_below - take(reversed_cumsum(counts * others_below), first))
+        total = counts * (others_below * others_below - residual * lost)
+    return total.sum(-1), 2 * unsorted(slope, order)
 
 
-class ESDLoss(ViewedObjective):
+class ESDLoss(PairObjective):
     r"""Expected squared difference (ESD) of a batch of logits, to be added to the NLL.
 
     Args:
@@ -169,21 +141,17 @@ class ESDLoss(ViewedObjective):
     """
 
     name = "ESD"
+    has_sums = True
 
     def __init__(
         self, root: bool = True, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
-        super().__init__(view, ignore_index=ignore_index, sync=sync)
-        self.root = root
+        super().__init__(view, root, ignore_index=ignore_index, sync=sync)
 
     def minimum_samples(self) -> int:
         """Three: ESD is a U-statistic over triples."""
         return FEWEST
 
-    def value_of_rows(self, pairs: Pairs) -> Tensor:
-        """ESD of each class or label."""
-        return _esd(pairs)
-
-    def closed_form(self) -> ClosedForm:
-        """ESD and its gradient."""
-        return _esd_and_gradient
+    def sums(self, pairs: Pairs) -> Sums:
+        """ESD of each row."""
+        return _sums(pairs)

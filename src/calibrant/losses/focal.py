@@ -1,29 +1,25 @@
 """Focal losses: replacements for the NLL with less weight on samples that are already right."""
 
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
+from calibrant import distributed
 from calibrant.losses import checks
-from calibrant.losses.base import Objective, log_likelihood, mean_over_samples, of_target
-from calibrant.losses.checks import Classification
-from calibrant.numerics import bounded_power, log_softmax
+from calibrant.losses.base import HeldOutLoss, MeanLoss, log_likelihood, of_target
+from calibrant.losses.checks import Classification, Pairs
+from calibrant.numerics import accumulation_dtype, bounded_power, log_softmax
 
 Gamma = float | Literal["flsd-53"]
 
 
-def focal(
-    logits: Tensor, target: Tensor, gamma: Gamma = 3.0, *, mask: Tensor | None = None, ignore_index: int | None = -100
-) -> Tensor:
-    r"""Focal loss, :math:`-(1 - p_y)^\gamma \ln p_y`, averaged over samples.
+class FocalLoss(MeanLoss):
+    r"""Focal loss, :math:`-(1 - p_y)^\gamma \ln p_y`, or its schedule FLSD-53, a replacement for the NLL.
 
     Args:
-        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
-        target: Integer class indices, ``(N, ...)``.
         gamma: Focusing strength; 0 is the NLL. ``"flsd-53"`` is the sample-dependent schedule
             FLSD-53: 5 where :math:`p_y < 0.2`, else 3, held constant in the gradient.
-        mask: Boolean, same shape as ``target``: True where a sample counts.
         ignore_index: Label of samples to ignore.
 
     References:
@@ -34,27 +30,38 @@ def focal(
         >>> import torch
         >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.functional.focal(logits, torch.tensor([0, 0])).item(), 4)
+        >>> round(cal.FocalLoss("flsd-53")(logits, torch.tensor([0, 0])).item(), 4)
         0.2567
     """
-    gamma = _checked_gamma(gamma)
-    data = checks.classification(logits, target, mask, ignore_index)
-    return _focal(data, gamma).to(data.logits.dtype)
+
+    name = "the focal loss"
+
+    def __init__(self, gamma: Gamma = 3.0, *, ignore_index: int | None = -100) -> None:
+        super().__init__(ignore_index=ignore_index)
+        if isinstance(gamma, str):
+            checks.check_choice("gamma", gamma, ("flsd-53",))
+            self.gamma: Gamma = gamma
+        else:
+            self.gamma = checks.check_range("gamma", gamma, low=0, high=100)
+
+    def losses(self, data: Classification) -> Tensor:
+        """Focal loss of each sample."""
+        log_p = log_likelihood(data)
+        # Computing 1 - p from log p is precise as p nears 1.
+        miss = -torch.expm1(log_p)
+        if isinstance(self.gamma, str):
+            return -miss.pow(torch.where(log_p.detach().exp() < 0.2, 5.0, 3.0)) * log_p
+        return -bounded_power(miss, self.gamma) * log_p
 
 
-def dual_focal(
-    logits: Tensor, target: Tensor, gamma: float = 5.0, *, mask: Tensor | None = None, ignore_index: int | None = -100
-) -> Tensor:
-    r"""Dual focal loss, :math:`-(1 - p_y + p_j)^\gamma \ln p_y`, averaged over samples.
+class DualFocalLoss(MeanLoss):
+    r"""Dual focal loss, :math:`-(1 - p_y + p_j)^\gamma \ln p_y`, a replacement for the NLL.
 
     :math:`p_j` is the largest probability below :math:`p_y`, or 0 if there is none: the loss also
     widens the gap to the runner-up.
 
     Args:
-        logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
-        target: Integer class indices, ``(N, ...)``.
         gamma: Focusing strength; the authors tune it per network, 5 for ResNet50 on CIFAR.
-        mask: Boolean, same shape as ``target``: True where a sample counts.
         ignore_index: Label of samples to ignore.
 
     References:
@@ -64,88 +71,152 @@ def dual_focal(
         >>> import torch
         >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.functional.dual_focal(logits, torch.tensor([0, 0])).item(), 4)
-        0.1372
-    """
-    checks.check_range("gamma", gamma, low=0, high=100)
-    data = checks.classification(logits, target, mask, ignore_index)
-    return _dual_focal(data, gamma).to(data.logits.dtype)
-
-
-def _focal(data: Classification, gamma: Gamma) -> Tensor:
-    log_p = log_likelihood(data)
-    # Computing 1 - p from log p is precise as p nears 1.
-    miss = -torch.expm1(log_p)
-    if gamma == "flsd-53":
-        factor = miss.pow(torch.where(log_p.detach().exp() < 0.2, 5.0, 3.0))
-    else:
-        factor = bounded_power(miss, gamma)
-    return mean_over_samples(-factor * log_p, data, "the focal loss")
-
-
-def _dual_focal(data: Classification, gamma: float) -> Tensor:
-    log_probabilities = log_softmax(data.logits)
-    probabilities = log_probabilities.exp()
-    p, log_p = of_target(probabilities, data), of_target(log_probabilities, data)
-    runner_up = torch.where(probabilities < p.unsqueeze(1), probabilities, 0.0).amax(1)
-    miss = -torch.expm1(log_p) + runner_up
-    return mean_over_samples(-bounded_power(miss, gamma) * log_p, data, "the dual focal loss")
-
-
-def _checked_gamma(gamma: Gamma) -> Gamma:
-    if not isinstance(gamma, str):
-        return checks.check_range("gamma", gamma, low=0, high=100)
-    checks.check_choice("gamma", gamma, ("flsd-53",))
-    return gamma
-
-
-class FocalLoss(Objective):
-    """Focal loss, or its sample-dependent schedule FLSD-53, a replacement for the NLL.
-
-    Args:
-        gamma: Focusing strength, or ``"flsd-53"``.
-        ignore_index: Label of samples to ignore.
-
-    See :func:`calibrant.functional.focal` for formula, shapes and papers.
-
-    Example:
-        >>> import torch
-        >>> import calibrant as cal
-        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.FocalLoss("flsd-53")(logits, torch.tensor([0, 0])).item(), 4)
-        0.2567
-    """
-
-    def __init__(self, gamma: Gamma = 3.0, *, ignore_index: int | None = -100) -> None:
-        super().__init__(ignore_index=ignore_index)
-        self.gamma = _checked_gamma(gamma)
-
-    def value(self, data: Classification) -> Tensor:
-        """Return the mean focal loss."""
-        return _focal(data, self.gamma)
-
-
-class DualFocalLoss(Objective):
-    """Dual focal loss, a replacement for the NLL.
-
-    Args:
-        gamma: Focusing strength.
-        ignore_index: Label of samples to ignore.
-
-    See :func:`calibrant.functional.dual_focal` for formula, shapes and paper.
-
-    Example:
-        >>> import torch
-        >>> import calibrant as cal
-        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
         >>> round(cal.DualFocalLoss()(logits, torch.tensor([0, 0])).item(), 4)
         0.1372
     """
+
+    name = "the dual focal loss"
 
     def __init__(self, gamma: float = 5.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
         self.gamma = checks.check_range("gamma", gamma, low=0, high=100)
 
-    def value(self, data: Classification) -> Tensor:
-        """Return the mean dual focal loss."""
-        return _dual_focal(data, self.gamma)
+    def losses(self, data: Classification) -> Tensor:
+        """Dual focal loss of each sample."""
+        log_probabilities = log_softmax(data.logits)
+        probabilities = log_probabilities.exp()
+        p, log_p = of_target(probabilities, data), of_target(log_probabilities, data)
+        runner_up = torch.where(probabilities < p.unsqueeze(1), probabilities, 0.0).amax(1)
+        return -bounded_power(runner_up - torch.expm1(log_p), self.gamma) * log_p
+
+
+class AdaFocalLoss(HeldOutLoss):
+    r"""Focal loss whose strength follows the calibration of held-out data (AdaFocal), a replacement for the NLL.
+
+    With the :math:`\gamma` of the bin that contains :math:`p_y`, the loss of a sample is
+
+    .. math::
+        -(1 - p_y)^\gamma \ln p_y \text{ if } \gamma > 0, \qquad
+        -(1 + p_y)^{|\gamma|} \ln p_y \text{ if } \gamma \le 0.
+
+    The second is the inverse focal loss, which makes the network more confident. The gradient treats the bin of a
+    sample as fixed.
+
+    Call :meth:`update` with the logits of held-out data after every epoch. It divides the confidences into bins of
+    equal mass, measures the gap between mean confidence and accuracy in each bin, and sets
+
+    .. math::
+        \gamma \leftarrow \gamma\, e^{\lambda\,(\mathrm{confidence} - \mathrm{accuracy})} \text{ if } \gamma > 0,
+        \qquad
+        \gamma \leftarrow \gamma\, e^{-\lambda\,(\mathrm{confidence} - \mathrm{accuracy})} \text{ else.}
+
+    If :math:`|\gamma|` falls below ``switch``, it becomes ``switch`` with the other sign; then it is clipped.
+    Before the first update every bin has the strength ``gamma``: the loss is the focal loss. Strengths and edges
+    are part of the ``state_dict``.
+
+    Args:
+        bins: Number of bins, closed on the right.
+        rate: :math:`\lambda`, how fast the strength follows the gap.
+        gamma: Strength of every bin before the first update.
+        lowest: Lower bound of the strength; negative is inverse focal.
+        highest: Upper bound of the strength.
+        switch: Size below which the strength changes its sign.
+        ignore_index: Label of samples to ignore.
+        sync: Under ``torch.distributed``, update from the samples of all ranks.
+
+    References:
+        Ghosh, Schaaf, Gormley, "AdaFocal: Calibration-aware Adaptive Focal Loss", NeurIPS 2022.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> loss = cal.AdaFocalLoss(bins=2).update(logits, torch.tensor([1, 0, 0, 0]))
+        >>> [round(strength, 4) for strength in loss.strength.tolist()]
+        [1.0812, 2.5924]
+        >>> round(loss(logits, torch.tensor([0, 0, 0, 0])).item(), 4)
+        0.2785
+    """
+
+    name = "AdaFocal"
+    strength: Tensor
+    edges: Tensor
+
+    def __init__(
+        self,
+        bins: int = 15,
+        rate: float = 1.0,
+        gamma: float = 1.0,
+        lowest: float = -2.0,
+        highest: float = 20.0,
+        switch: float = 0.2,
+        *,
+        ignore_index: int | None = -100,
+        sync: bool = True,
+    ) -> None:
+        super().__init__(ignore_index=ignore_index, sync=sync)
+        self.bins = checks.check_count("bins", bins)
+        self.rate = checks.check_range("rate", rate, low=0, high=100)
+        self.lowest = checks.check_range("lowest", lowest, low=-100, high=0)
+        self.highest = checks.check_range("highest", highest, low=0, high=100)
+        self.switch = checks.check_range("switch", switch, low=0, high=100)
+        gamma = checks.check_range("gamma", gamma, low=lowest, high=highest)
+        self.register_buffer("strength", torch.full((self.bins,), gamma))
+        self.register_buffer("edges", torch.arange(1, self.bins) / self.bins)
+
+    @torch.no_grad()
+    def update(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
+        """Set the bins, and the strength of each, from all logits of held-out data.
+
+        Args:
+            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
+            target: Integer class indices, ``(N, ...)``; there must be at least as many samples as bins.
+            mask: Boolean, same shape as ``target``: True where a sample counts.
+        """
+        pairs = checks.top_label_pairs(self.held_out(logits, target, mask))
+        if self.updates_together():
+            (confidence, correct), counts = distributed.gather_samples((pairs.confidence, pairs.correct), pairs.mask)
+            pairs = Pairs(confidence, correct, counts)
+        if pairs.mask is not None:
+            pairs = Pairs(pairs.confidence[pairs.mask], pairs.correct[pairs.mask])
+        checks.require_samples(pairs, self.bins, "the update of AdaFocal")
+        wide = accumulation_dtype(pairs.confidence)
+        self.edges.copy_(_equal_mass_edges(pairs.confidence.to(wide), self.bins))
+        gap = _gap_of_bins(pairs, self.edges)
+        self.strength.copy_(self._next(self.strength.to(gap), gap))
+        return self
+
+    def _next(self, strength: Tensor, gap: Tensor) -> Tensor:
+        strength = strength * torch.exp(self.rate * torch.where(strength > 0, gap, -gap))
+        # Rounded to the dtype of the strengths, so that a strength equal to it is not below it.
+        switch = self.strength.new_tensor(self.switch).to(strength)
+        flipped = torch.where(strength > 0, -switch, switch)
+        return torch.where(strength.abs() < switch, flipped, strength).clamp(self.lowest, self.highest)
+
+    def losses(self, data: Classification) -> Tensor:
+        """Focal loss of each sample, with the strength of its bin."""
+        log_p = log_likelihood(data)
+        strength = self.strength.to(log_p)[torch.bucketize(log_p.detach().exp(), self.edges.to(log_p))]
+        # Computing 1 - p from log p is precise as p nears 1, where a small power has an infinite slope.
+        miss = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).eps)
+        base = torch.where(strength > 0, miss, 1 + log_p.exp())
+        return -base.pow(strength.abs()) * log_p
+
+
+def _equal_mass_edges(confidence: Tensor, bins: int) -> Tensor:
+    """Edges between bins of equal mass: the sorted confidences at positions k N / M, interpolated."""
+    ascending = confidence.sort().values
+    samples = len(ascending)
+    position = torch.arange(1, bins, device=confidence.device) * samples
+    below = torch.div(position, bins, rounding_mode="floor")
+    above = (below + 1).clamp_max(samples - 1)
+    return ascending[below].lerp(ascending[above], (position % bins).to(ascending) / bins)
+
+
+def _gap_of_bins(pairs: Pairs, edges: Tensor) -> Tensor:
+    """Mean confidence minus accuracy in each bin; 0 if a bin is empty."""
+    wide = accumulation_dtype(pairs.confidence)
+    slot = torch.bucketize(pairs.confidence, edges.to(pairs.confidence))
+    gap = pairs.confidence.to(wide) - pairs.correct.to(wide)
+    zeros = gap.new_zeros(len(edges) + 1)
+    return zeros.scatter_add(0, slot, gap) / zeros.scatter_add(0, slot, torch.ones_like(gap)).clamp_min(1)

@@ -1,25 +1,26 @@
 """Maximum mean calibration error, with the Laplace kernel of its authors."""
 
-from typing import Literal
+from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.arrays import Array, Marks, laplace_sums_of_array
 from calibrant.losses import checks
+from calibrant.losses.base import PairObjective, Sums, View, counts_of, residuals, value_of_pairs
 from calibrant.losses.checks import Pairs
-from calibrant.losses.known_gradient import ClosedForm, value_of_row
-from calibrant.losses.pairs import PairObjective, View, ViewedObjective
 from calibrant.numerics import (
-    exponential_is_safe,
-    laplace_quadratic_form,
-    laplace_sum_over_pairs,
+    Values,
+    exclusive_cumsum,
     safe_divide,
-    sum_over_distinct,
+    take,
+    tie_bounds,
+    unsorted,
+    widened,
 )
 
-Normalisation = Literal["paper", "legacy"]
+NARROWEST = 1e-12  # bandwidth
 
 
 def mmce(
@@ -40,12 +41,8 @@ def mmce(
     as published (a V-statistic: never negative, biased upward), or over pairs :math:`i \ne j` divided by
     :math:`N(N-1)` with ``unbiased=True`` (a U-statistic: may be negative, mean 0 when calibrated).
 
-    With weights :math:`w_i` it is the weighted mean over the same pairs,
-
-    .. math:: \mathrm{MMCE}_w^2 = \frac{\sum_{i,j} w_i w_j\, d_i d_j k(r_i, r_j)}{\sum_{i,j} w_i w_j},
-
-    over all pairs, where a weight of 2 equals a sample that occurs twice, or over :math:`i \ne j` with
-    ``unbiased=True``, where it does not: a pair never holds a sample twice.
+    With ``sample_weight`` a sample of weight 2 counts as two, and N is the sum of the weights: their scale matters for
+    the U-statistic, see :func:`calibrant.functional.esd`.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
@@ -53,8 +50,8 @@ def mmce(
         bandwidth: Kernel width :math:`\phi`. The authors' code writes it as 2 x 0.2.
         unbiased: Compute the U-statistic, which needs N at least 2, instead of the V-statistic.
         mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape; constants, no gradient flows. Their scale does not matter,
-            and a weight of 0 is the same as ``mask=False``.
+        sample_weight: Non-negative weights, same shape; constants, no gradient flows. A weight of 0 is the same as
+            ``mask=False``.
 
     Returns:
         Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
@@ -70,49 +67,11 @@ def mmce(
         >>> round(cal.functional.mmce(confidence, correct).item(), 4)
         0.1091
     """
-    bandwidth = _checked_bandwidth(bandwidth)
-    minimum = _fewest(unbiased)
-    pairs = checks.pairs(confidence, correct, mask, name="MMCE", minimum=minimum, sample_weight=sample_weight)
-    return _mmce(pairs, bandwidth, unbiased).to(pairs.confidence.dtype)
-
-
-def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
-    closed_form = _closed_form(bandwidth, unbiased)
-    return value_of_row(pairs, closed_form, lambda given: _differentiable_mmce(given, bandwidth, unbiased))
-
-
-def _differentiable_mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Tensor:
-    confidence, _, residual, weight, samples = checks.residuals(pairs)
-    if unbiased and weight is not None and pairs.weight is not None:
-        total = laplace_sum_over_pairs(confidence, residual, bandwidth)
-        return safe_divide(total, sum_over_distinct(weight, 2))
-    total = laplace_quadratic_form(confidence, residual, bandwidth)
-    if unbiased:
-        total = total - residual.square().sum(-1)
-    return safe_divide(total, samples * (samples - 1) if unbiased else samples * samples)
-
-
-def _closed_form(bandwidth: float, unbiased: bool) -> ClosedForm | None:
-    """None for narrow kernels, which need the doubling scan."""
-    if not exponential_is_safe(bandwidth, torch.float64):
-        return None
-    return lambda confidence, correct: _mmce_and_gradient(confidence, correct, bandwidth, unbiased)
-
-
-def _mmce_and_gradient(confidence: Array, correct: Marks, bandwidth: float, unbiased: bool) -> tuple[float, Array]:
-    """MMCE of one row, and its gradient -2 (K d)_i + 2 d_i (above_i - below_i) / phi, over N^2 or N(N-1)."""
-    n = len(confidence)
-    order = confidence.argsort()
-    ascending = confidence[order].astype(np.float64)
-    residual = correct[order] - ascending
-    below, tied, above = laplace_sums_of_array(ascending, residual, bandwidth)
-    if unbiased:
-        tied = tied - residual
-    everywhere = below + tied + above
-    scale = 1 / (n * (n - 1) if unbiased else n * n)
-    gradient = np.empty(n)
-    gradient[order] = (residual * (above - below) / bandwidth - everywhere) * (2 * scale)
-    return float(residual @ everywhere) * scale, gradient
+    checks.check_range("bandwidth", bandwidth, low=NARROWEST)
+    pairs = checks.pairs(
+        confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1, sample_weight=sample_weight
+    )
+    return value_of_pairs(_mmce(pairs, bandwidth, unbiased), pairs.confidence, pairs.confidence.dtype)
 
 
 def mmce_weighted(
@@ -120,8 +79,8 @@ def mmce_weighted(
     correct: Tensor,
     bandwidth: float = 0.4,
     *,
-    normalisation: Normalisation = "paper",
     mask: Tensor | None = None,
+    sample_weight: Tensor | None = None,
 ) -> Tensor:
     r"""Squared weighted MMCE, in which right and wrong predictions have the same total weight.
 
@@ -133,9 +92,8 @@ def mmce_weighted(
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
         correct: 1 or True where the prediction is right, same shape.
         bandwidth: Kernel width :math:`\phi`.
-        normalisation: ``"paper"`` as above; ``"legacy"`` divides by the counts twice
-            (:math:`n_1^2, n_0^2`) as widely copied code does, to reproduce results obtained with it.
         mask: Boolean, same shape: True where a sample counts.
+        sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
     Returns:
         Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
@@ -150,32 +108,110 @@ def mmce_weighted(
         >>> round(cal.functional.mmce_weighted(confidence, correct).item(), 4)
         0.4366
     """
-    bandwidth = _checked_bandwidth(bandwidth)
-    checks.check_choice("normalisation", normalisation, ("paper", "legacy"))
-    pairs = checks.pairs(confidence, correct, mask, name="weighted MMCE")
-    return _mmce_weighted(pairs, bandwidth, normalisation).to(pairs.confidence.dtype)
+    checks.check_range("bandwidth", bandwidth, low=NARROWEST)
+    pairs = checks.pairs(confidence, correct, mask, name="weighted MMCE", sample_weight=sample_weight)
+    return value_of_pairs(_mmce_weighted(pairs, bandwidth), pairs.confidence, pairs.confidence.dtype)
 
 
-def _mmce_weighted(pairs: Pairs, bandwidth: float, normalisation: Normalisation) -> Tensor:
-    confidence, correct, residual, weight, _ = checks.residuals(pairs)
-    right = correct if weight is None else correct * weight
-    wrong = 1 - correct if weight is None else (1 - correct) * weight
+def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Sums:
+    counts, n = counts_of(pairs), float(pairs.confidence.shape[-1])
+    scale: Tensor | float
+    if counts is None:
+        scale = 1 / (n * (n - 1) if unbiased else n * n)
+    else:
+        some = counts.sum(-1)
+        some = torch.where(some >= 2, some * (some - 1), 0.0) if unbiased else some.square()
+        scale = safe_divide(torch.ones_like(some), some)
+    return _quadratic_form(pairs, counts, bandwidth, unbiased, scale)
+
+
+def _mmce_weighted(pairs: Pairs, bandwidth: float) -> Sums:
+    _, correct, _, counts, _ = residuals(pairs)
+    right = correct if counts is None else correct * counts
+    wrong = 1 - correct if counts is None else (1 - correct) * counts
     right_count, wrong_count = right.sum(-1, keepdim=True), wrong.sum(-1, keepdim=True)
-    power = 1 if normalisation == "paper" else 2
-    share = safe_divide(right, right_count**power) + safe_divide(wrong, wrong_count**power)
-    both_present = (right_count > 0) & (wrong_count > 0)
-    return laplace_quadratic_form(confidence, torch.where(both_present, residual * share, 0.0), bandwidth)
+    share = safe_divide(right, right_count) + safe_divide(wrong, wrong_count)
+    share = torch.where((right_count > 0) & (wrong_count > 0), share, 0.0)
+    return _quadratic_form(pairs, share, bandwidth, unbiased=False, scale=1.0)
 
 
-def _fewest(unbiased: bool) -> int:
-    return 2 if unbiased else 1
+def _quadratic_form(
+    pairs: Pairs, weight: Tensor | None, bandwidth: float, unbiased: bool, scale: Tensor | float
+) -> Sums:
+    kernel = partial(_sum_and_gradient, bandwidth=bandwidth, unbiased=unbiased)
+    return Sums(kernel, (pairs.correct, weight), scale)
 
 
-def _checked_bandwidth(bandwidth: float) -> float:
-    return checks.check_range("bandwidth", bandwidth, low=1e-12)
+def _sum_and_gradient(
+    confidence: Values, correct: Values, weight: Values, *, bandwidth: float, unbiased: bool
+) -> tuple[Values, Values]:
+    r"""Exact :math:`e^\top K e` with :math:`e_i = w_i d_i`, and its gradient, in :math:`O(N \log N)`.
+
+    Pairs of tied confidences are summed separately, with a kernel of 1: the slope of :math:`|\cdot|` at 0 is 0. With
+    the sums over samples below and above, the derivative in :math:`r_i` is :math:`-2 w_i (K e)_i +
+    2 e_i (\text{above}_i - \text{below}_i) / \phi`. The terms of each sample alone are left out if ``unbiased``.
+    """
+    order = confidence.argsort(-1)
+    ascending = take(confidence, order)
+    first, last = tie_bounds(ascending)
+    position = widened(ascending)
+    residual = widened(take(correct, order)) - position
+    weighted = residual if weight is None else residual * take(weight, order)
+    below, above = _decayed_sums(position - 0.5, weighted, first, last, bandwidth)
+    tied = weighted
+    if first is not last:  # there are ties
+        prefix = exclusive_cumsum(weighted)
+        tied = take(prefix, last + 1) - take(prefix, first)
+    total = weighted * (2 * below + tied)
+    slope = residual * (above - below) / bandwidth - (below + tied + above)
+    if unbiased:
+        total, slope = total - weighted * residual, slope + residual
+    slope = unsorted(slope, order)
+    return total.sum(-1), 2 * (slope if weight is None else slope * weight)
 
 
-class MMCELoss(ViewedObjective):
+def _decayed_sums(
+    position: Values, weight: Values, first: Values, last: Values, bandwidth: float
+) -> tuple[Values, Values]:
+    """Sums of w_j exp(-|x_i - x_j| / bandwidth) over all x_j below x_i, and above; positions ascending, centred."""
+    # Positions span at most 1, so only the bandwidth matters, and the choice does not depend on the data.
+    if bandwidth * (1000.0 if str(position.dtype).endswith("float64") else 100.0) >= 1.0:
+        # The kernel factorises into exp(-x_i / bandwidth) exp(x_j / bandwidth): one prefix sum serves all pairs.
+        up = _exponential(position / bandwidth)
+        below = take(exclusive_cumsum(weight * up), first) / up
+        mirrored = take(exclusive_cumsum(_reverse(weight / up)), position.shape[-1] - 1 - last)
+        return below, mirrored * up
+    mirrored = _reverse(position.shape[-1] - 1 - last)
+    above = _scanned_below(-_reverse(position), _reverse(weight), mirrored, bandwidth)
+    return _scanned_below(position, weight, first, bandwidth), _reverse(above)
+
+
+def _scanned_below(position: Values, weight: Values, first: Values, bandwidth: float) -> Values:
+    """The sum over all below by a doubling scan: after step k each holds its 2^k predecessors, and nothing grows."""
+    total, step = weight, 1
+    while step < position.shape[-1]:
+        decay = _exponential((position[..., :-step] - position[..., step:]) / bandwidth)
+        total = total + _shifted(decay * total[..., :-step], step)
+        step *= 2
+    before = first - 1 * (first > 0)
+    decay = _exponential((take(position, before) - position) / bandwidth)
+    return (first > 0) * decay * take(total, before)
+
+
+def _exponential(values: Values) -> Values:
+    return values.exp() if isinstance(values, Tensor) else np.exp(values)
+
+
+def _reverse(values: Values) -> Values:
+    return values.flip(-1) if isinstance(values, Tensor) else values[::-1]
+
+
+def _shifted(values: Values, steps: int) -> Values:
+    """The values with zeros before them."""
+    return F.pad(values, (steps, 0)) if isinstance(values, Tensor) else np.concatenate((np.zeros(steps), values))
+
+
+class MMCELoss(PairObjective):
     r"""Maximum mean calibration error (MMCE) of a batch of logits, to be added to the NLL.
 
     Args:
@@ -200,6 +236,7 @@ class MMCELoss(ViewedObjective):
     """
 
     name = "MMCE"
+    has_sums = True
 
     def __init__(
         self,
@@ -211,22 +248,17 @@ class MMCELoss(ViewedObjective):
         ignore_index: int | None = -100,
         sync: bool = True,
     ) -> None:
-        super().__init__(view, ignore_index=ignore_index, sync=sync)
-        self.bandwidth = _checked_bandwidth(bandwidth)
+        super().__init__(view, root, ignore_index=ignore_index, sync=sync)
+        self.bandwidth = checks.check_range("bandwidth", bandwidth, low=NARROWEST)
         self.unbiased = unbiased
-        self.root = root
 
     def minimum_samples(self) -> int:
         """One for the V-statistic, two for the U-statistic."""
-        return _fewest(self.unbiased)
+        return 2 if self.unbiased else 1
 
-    def value_of_rows(self, pairs: Pairs) -> Tensor:
-        """MMCE squared of each class or label."""
+    def sums(self, pairs: Pairs) -> Sums:
+        """MMCE squared of each row."""
         return _mmce(pairs, self.bandwidth, self.unbiased)
-
-    def closed_form(self) -> ClosedForm | None:
-        """MMCE squared and its gradient."""
-        return _closed_form(self.bandwidth, self.unbiased)
 
 
 class WeightedMMCELoss(PairObjective):
@@ -234,7 +266,6 @@ class WeightedMMCELoss(PairObjective):
 
     Args:
         bandwidth: Width of the Laplace kernel.
-        normalisation: ``"paper"``, or ``"legacy"`` for the widely copied double division.
         root: True gives the root, with zero gradient where the square is not positive.
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
@@ -251,22 +282,19 @@ class WeightedMMCELoss(PairObjective):
     """
 
     name = "weighted MMCE"
+    has_sums = True
 
     def __init__(
         self,
         bandwidth: float = 0.4,
-        normalisation: Normalisation = "paper",
         root: bool = True,
         *,
         ignore_index: int | None = -100,
         sync: bool = True,
     ) -> None:
-        super().__init__(ignore_index=ignore_index, sync=sync)
-        self.bandwidth = _checked_bandwidth(bandwidth)
-        checks.check_choice("normalisation", normalisation, ("paper", "legacy"))
-        self.normalisation = normalisation
-        self.root = root
+        super().__init__(root=root, ignore_index=ignore_index, sync=sync)
+        self.bandwidth = checks.check_range("bandwidth", bandwidth, low=NARROWEST)
 
-    def value_of_pairs(self, pairs: Pairs) -> Tensor:
-        """Weighted MMCE squared."""
-        return _mmce_weighted(pairs, self.bandwidth, self.normalisation)
+    def sums(self, pairs: Pairs) -> Sums:
+        """Weighted MMCE squared of each row."""
+        return _mmce_weighted(pairs, self.bandwidth)

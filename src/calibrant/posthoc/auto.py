@@ -1,78 +1,74 @@
-"""The default: a mixture of several methods, with the weights that fit held-out data best."""
+"""The default: a mixture of several methods, with the weights that fit held-out data best; and methods by name."""
 
 import math
-from typing import Any, Literal, cast
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from calibrant.losses import checks
-from calibrant.numerics import log_softmax
-from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.beta import BetaCalibration
-from calibrant.posthoc.centred_isotonic import CentredIsotonicCalibration
-from calibrant.posthoc.fitted import saved_settings
-from calibrant.posthoc.folds import canonical_order, fold_numbers
-from calibrant.posthoc.isotonic import IsotonicCalibration
-from calibrant.posthoc.mixture import brier_weights, mixture_weights_with_prior
-from calibrant.posthoc.notices import counted
-from calibrant.posthoc.probabilities import FLOOR
-from calibrant.posthoc.quadratic import QuadraticScaling
+from calibrant import options
+from calibrant.arrays import Array, IndexArray
+from calibrant.posthoc.affine import (
+    DirichletCalibration,
+    MatrixScaling,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
+    VectorScaling,
+)
+from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
+from calibrant.posthoc.cross_validation import canonical_order, pieces
+from calibrant.posthoc.fit import Calibrator
+from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
+from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
+from calibrant.posthoc.samples import Samples, counted
+from calibrant.posthoc.scores import BetaCalibration, PlattScaling
 from calibrant.posthoc.smooth import SmoothScaling
-from calibrant.posthoc.spline import SplineCalibration
-from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.posthoc.venn_abers import VennAbers
+from calibrant.posthoc.solvers import brier_weights, mixture_weights_with_prior
+from calibrant.posthoc.temperature import EnsembleTemperatureScaling, TemperatureScaling
 
 Metric = Literal["log_loss", "brier"]
-# With fewer rows, nothing is fitted.
-FEWEST_ROWS = 10
-# With fewer rows, or fewer per class, only a temperature is fitted.
-LEAST_ROWS = 50
-LEAST_PER_CLASS = 5
-# With fewer rows, a gain within one standard error is not taken.
-LEAST_ROWS_OF_A_DOUBT = 100
-# A sample whose true class had a probability below this share of 1/n refutes the predictions as they are: if they were
-# right, n samples would have one in at most one of a hundred cases.
-REFUTED = 0.01
-# With more classes, maps of single classes have too few samples of each, and only scalings are fitted.
-MOST_CLASSES = 50
-# Products of a fit, samples times classes squared, beyond which a matrix with little prior takes too long.
-MOST_PRODUCTS = 1e9
-# Elements of the rows on which the weights are found; with more, only a share of the rows is used, and one fold.
-STACKED = 2**20
-# Members with less are dropped.
-LEAST_WEIGHT = 0.005
 
 
-# Samples of a class that the model expects, above which their absence is a mistake in the data rather than chance.
-EXPECTED = 5.0
-# Prior of the weights, in samples that a member alone predicts: no weight is 0 by chance. Beyond these rows it is worth
-# less in proportion: a member that is never the best would keep a weight that costs more than it insures.
-PRIOR, PRIOR_ROWS = 0.5, 200
-# Maps that follow the noise of two classes have to show that they help.
-BINARY_PRIOR = {"centred isotonic": 0.05, "class-wise spline": 0.05}
-# Smooth scaling is nearly always among the best for two classes: others have to beat it by more than chance, and the
-# noise of a log-likelihood grows with the root of the number of samples.
-SMOOTH_PRIOR = 0.15
+class Rule(NamedTuple):
+    """A constant of the method, and why it is there."""
+
+    value: float
+    reason: str
+
+
+RULES = {
+    "rows of a fit": Rule(10, "with fewer samples nothing is fitted: they cannot show a gain"),
+    "rows of all members": Rule(50, "with fewer samples only a temperature is tried"),
+    "rows per class": Rule(5, "with fewer samples per class on average only a temperature is tried"),
+    "rows of a half gain": Rule(100, "with fewer samples a gain within one standard error is not taken at all"),
+    "refuting": Rule(0.01, "a true class less likely than this over n refutes the predictions: one in 100 data sets"),
+    "classes": Rule(50, "with more classes, curves of single classes have too few samples: only scalings are tried"),
+    "products": Rule(1e9, "samples times classes squared above which the loose matrix takes too long"),
+    "elements": Rule(2**20, "of more logits only a share is cross-validated, in one fold: the weights are sure"),
+    "least weight": Rule(0.005, "members with less are dropped: they cost time and change nothing"),
+    "absent": Rule(5, "a class that the model expects more often than this has samples, or the data is defective"),
+    "prior": Rule(0.5, "samples that every member is taken to predict alone, so that no weight is 0 by chance"),
+    "rows of the prior": Rule(
+        200, "beyond these rows the prior is worth less in proportion: it costs more than it saves"
+    ),
+    "prior of curves": Rule(0.05, "isotonic and spline maps of two classes follow the noise, and must show a gain"),
+    "prior of smooth": Rule(
+        0.15, "times the root of n: smooth scaling is nearly always among the best for two classes"
+    ),
+    "kept": Rule(5e-7, "share of the uniform distribution in predictions that are kept, so that none is 0"),
+}
 # Members with few parameters, which need less mixing with the uniform distribution: the square of the usual share.
 SPARING = ("unchanged", "temperature", "beta")
-# Share of the uniform distribution where the predictions are kept: it costs at most this in log loss, and none is 0.
-KEPT = 5e-7
+# Maps that follow the noise of two classes.
+BINARY_CURVES = ("centred isotonic", "class-wise spline")
 
 
 class Unchanged(Calibrator):
     """The predictions as they are, as a member of a mixture."""
 
-    least_rows = 0
-
-    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def fit_map(self, data: Samples) -> Map:
         """Nothing to fit."""
-
-    def calibrated_logits(self, logits: Tensor) -> Tensor:
-        """Return the log-probabilities, floored."""
-        return log_softmax(logits).clamp_min(FLOOR)
+        return self.mixed(Logits(), data)
 
 
 class LooseMatrixScaling(StructuredMatrixScaling):
@@ -87,7 +83,6 @@ MEMBERS: dict[str, Any] = {
     "svs": StructuredVectorScaling,
     "sms": StructuredMatrixScaling,
     "loose sms": LooseMatrixScaling,
-    "quadratic": QuadraticScaling,  # in files that were saved before there was smooth scaling
     "smooth": SmoothScaling,
     "beta": BetaCalibration,
     "isotonic": IsotonicCalibration,
@@ -98,12 +93,13 @@ MEMBERS: dict[str, Any] = {
 }
 
 
-def _fitted(name: str, rows: Tensor, target: Tensor, weight: Tensor | None) -> Calibrator:
-    member: Calibrator = MEMBERS[name]()
-    member.solve(rows, target, weight)
-    if name in SPARING:
-        member.smoothing_ **= 2
-    return member
+def _member(name: str, data: Samples) -> Map:
+    found: Map = MEMBERS[name]().fit_map(data)
+    return replace(found, share=found.share**2) if name in SPARING and isinstance(found, Mixed) else found
+
+
+def _value(rule: str) -> float:
+    return RULES[rule].value
 
 
 class AutoCalibration(Calibrator):
@@ -151,207 +147,202 @@ class AutoCalibration(Calibrator):
         Wolpert, "Stacked Generalization", Neural Networks, 1992.
 
     Example:
-        >>> import torch
+        >>> import numpy as np
         >>> from calibrant.posthoc import AutoCalibration
-        >>> draw = torch.Generator().manual_seed(0)
-        >>> logits = torch.randn(1000, 3, generator=draw)
-        >>> target = logits.softmax(1).multinomial(1, generator=draw).squeeze(1)
+        >>> draw = np.random.default_rng(0)
+        >>> logits = draw.normal(size=(1000, 3))
+        >>> target = (logits + draw.gumbel(size=(1000, 3))).argmax(1)  # of a softmax of the logits
         >>> auto = AutoCalibration().fit(3 * logits, target)  # three times as confident as it should be
-        >>> auto.predict_proba(torch.tensor([[3.0, 0.0, 0.0]])).round(decimals=1)
-        tensor([[0.6000, 0.2000, 0.2000]])
+        >>> auto.predict_proba(np.array([[3.0, 0.0, 0.0]])).round(1)
+        array([[0.6, 0.2, 0.2]])
         >>> auto.gain_[0] > 0.1
         True
     """
 
-    least_rows = 0
-    found = ("members_", "gain_", "why_")
-    weights: Tensor
-    members: nn.ModuleDict
+    found = ("weights_", "gain_", "why_")
+    weights_: dict[str, float]
+    gain_: tuple[float, float, float]
+    why_: str
 
     def __init__(
         self, *, accuracy: Literal["free", "keep"] = "free", metric: Metric = "log_loss", folds: int = 5
     ) -> None:
         super().__init__()
-        checks.check_choice("accuracy", accuracy, ("free", "keep"))
-        checks.check_choice("metric", metric, ("log_loss", "brier"))
-        checks.check_count("folds", folds)
-        if folds < 2:
-            raise ValueError(f"folds must be at least 2, got {folds}")
+        options.check_choice("accuracy", accuracy, ("free", "keep"))
+        options.check_choice("metric", metric, ("log_loss", "brier"))
         self.accuracy = accuracy
         self.metric = metric
-        self.folds = int(folds)
-        self.members_: tuple[str, ...] = ()
-        self.gain_: tuple[float, float, float] = (0.0, 0.0, 0.0)
-        self.why_ = ""
-        self.members = nn.ModuleDict()
-        self.register_buffer("weights", None)
+        self.folds = options.check_count("folds", folds)
+        if folds < 2:
+            raise ValueError(f"folds must be at least 2, got {folds}")
 
-    @property
-    def weights_(self) -> dict[str, float]:
-        """Weight of each member."""
-        self.require_fitted()
-        return dict(zip(self.members_, self.weights.tolist(), strict=True))
-
-    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def fit_map(self, data: Samples) -> Map:
         """Find the weights by cross-validation, and fit the members that have one."""
-        order = canonical_order(logits, target, weight)
-        logits, target = logits[order], target[order]
-        weight = None if weight is None else weight[order]
-        names, self.why_ = self._candidates(*logits.shape)
-        missing = logits.double().softmax(1).sum(0)[target.bincount(minlength=logits.shape[1]) == 0]
-        if bool((missing > EXPECTED).any()):
-            names, self.why_ = names[:2], "a class that the model often expects has no samples"
-        found = self._stack(names, logits, target, weight)
-        kept = [index for index, value in enumerate(found) if value > LEAST_WEIGHT]
-        self.members_ = tuple(names[index] for index in kept)
-        self.members = nn.ModuleDict()
-        for name in self.members_:
-            self.members[name] = _fitted(name, logits, target, weight)
-        if self.members_ == ("unchanged",):
-            self.members["unchanged"].smoothing_ = KEPT  # type: ignore[assignment]
-        self.weights = logits.new_tensor(found[kept] / found[kept].sum())
+        self.gain_ = (0.0, 0.0, 0.0)
+        data = data.take(canonical_order(data))
+        names, self.why_ = self._candidates(data)
+        found = self._weights(names, data)
+        kept = found > _value("least weight")
+        found = found[kept] / found[kept].sum()
+        names = [name for name, keep in zip(names, kept, strict=True) if keep]
+        self.weights_ = dict(zip(names, found.tolist(), strict=True))
+        if names == ["unchanged"]:
+            return Mixed(_value("kept"), Logits())
+        maps = tuple(_member(name, data) for name in names)
+        return maps[0] if len(maps) == 1 else Mixture(found, maps)
 
-    def _candidates(self, samples: int, classes: int) -> tuple[list[str], str]:
+    def _candidates(self, data: Samples) -> tuple[list[str], str]:
+        """Members to try, and why these."""
+        (_, classes), count = data.logits.shape, data.count
         simple = ["unchanged", "temperature"]
-        if samples < FEWEST_ROWS:
-            return simple[:1], f"{counted(samples, 'sample')} cannot show what any method would gain"
+        if count < _value("rows of a fit"):
+            return simple[:1], f"{counted(round(count), 'sample')} cannot show what any method would gain"
+        expected = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
+        missing = np.bincount(data.target, minlength=classes) == 0
+        if (expected[:, missing].sum(0) > _value("absent")).any():
+            return simple, "a class that the model often expects has no samples"
         if self.accuracy == "keep":
             return simple, "only members that keep the ranking of the classes were asked for"
-        if samples < LEAST_ROWS or samples < LEAST_PER_CLASS * classes:
-            return simple, f"{samples} samples of {classes} classes are too few for more than a temperature"
-        if classes > MOST_CLASSES:
-            loose = ["loose sms"] if samples * classes**2 <= MOST_PRODUCTS else []
+        if count < max(_value("rows of all members"), _value("rows per class") * classes):
+            return simple, f"{count:g} samples of {classes} classes are too few for more than a temperature"
+        if classes > _value("classes"):
+            loose = ["loose sms"] if len(data.target) * classes**2 <= _value("products") else []
             return [*simple, "svs", "sms", *loose], f"{classes} classes are too many for maps of single classes"
         others = ["sms", "beta", "isotonic", "spline"]
         if classes == 2:
             others = ["smooth", "beta", "centred isotonic", "class-wise spline", "venn-abers"]
-        return [*simple, *others], f"{samples} samples are enough for all members"
+        return [*simple, *others], f"{count:g} samples are enough for all members"
 
-    def _stack(self, names: list[str], logits: Tensor, target: Tensor, weight: Tensor | None) -> Any:
+    def _weights(self, names: list[str], data: Samples) -> Array:
         """Weights of the members by their predictions of samples they were not fitted on."""
+        only_first = np.eye(len(names))[0]
         if len(names) == 1:
-            return np.ones(1)
-        stride = math.ceil(logits.numel() / STACKED)
-        rows, labels = logits[::stride], target[::stride]
-        shares = None if weight is None else weight[::stride]
-        number = fold_numbers(rows, labels, min(self.folds, len(rows)))
-        used = range(min(self.folds, len(rows)) if stride == 1 else 1)
-        if len(rows) < 2:
-            return np.eye(len(names))[0]
-        predicted = [self._out_of_fold(name, rows, labels, shares, number, used) for name in names]
-        out = number < len(used)
-        labels, folds = labels[out].cpu(), number[out].cpu().numpy()
-        each = np.stack([part.cpu().numpy() for part in predicted])
-        share = None if shares is None else shares[out].cpu().numpy()
-        weights = self._best(names, each, labels.numpy(), share)
+            return only_first
+        stride = math.ceil(data.logits.size / _value("elements"))
+        if stride > 1:
+            part = pieces(data, stride)
+            data = part.data.take(part.fold == 0)
+        data, fold = pieces(data, self.folds)
+        used = range(self.folds if stride == 1 else 1)
+        each = np.stack([self._out_of_fold(name, data, fold, used) for name in names])
+        order = np.argsort(fold, kind="stable")[: each.shape[1]]
+        data, fold = data.take(order), fold[order]
+        weights = self._best(names, each, data)
         # The gain is honest only with weights from other samples than those it is measured on.
-        gains = np.zeros(len(labels))
-        groups = folds if len(used) > 1 else np.arange(len(labels)) % 2
+        gains = np.zeros(len(fold))
+        groups = fold if len(used) > 1 else np.arange(len(fold)) % 2
         for group in np.unique(groups):
             here, there = groups == group, groups != group
-            others = weights
-            if there.any():
-                known = None if share is None else share[there]
-                others = self._best(names, each[:, there], labels.numpy()[there], known)
+            others = self._best(names, each[:, there], data.take(there)) if there.any() else weights
             mixed = np.tensordot(others, each[:, here], 1)
-            gains[here] = self._losses(each[0, here], labels.numpy()[here]) - self._losses(mixed, labels.numpy()[here])
-        part = np.full(len(gains), 1 / len(gains)) if share is None else share / share.sum()
-        mean = float(part @ gains)
-        error = math.sqrt(float((part**2) @ (gains - mean) ** 2))
+            gains[here] = self._losses(each[0, here], data.target[here]) - self._losses(mixed, data.target[here])
+        share = data.share
+        mean = float(share @ gains)
+        # Copies of a sample that is divided among folds count as so many samples.
+        error = math.sqrt(float(share @ (gains - mean) ** 2) / data.count)
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
-        # A gain within one standard error may well be chance, and a loss on new samples: half of it is then taken, and
-        # none of it from few samples.
-        true = rows[out].cpu().double().softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1).numpy()
-        refuted = self.metric == "log_loss" and mean > 0 and true[part > 0].min() < REFUTED / len(labels)
-        if mean - error <= 0 and refuted:
-            self.notice(
-                f"a sample of a class that the model gave a probability of {true[part > 0].min():.1g} refutes the "
-                f"predictions as they are: they are corrected, though cross-validation on {len(labels)} samples cannot "
-                "tell how much that gains; use more data"
-            )
-        elif mean - error <= 0:
-            score = self.metric.replace("_", " ")
-            half = mean > 0 and len(labels) >= LEAST_ROWS_OF_A_DOUBT
-            self.notice(
-                f"in cross-validation on {len(labels)} samples the {score} changes by {-mean:+.4f}, 95 % interval "
-                f"{-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is {'little' if half else 'no'} evidence of a "
-                f"gain: the predictions are {'corrected by half' if half else 'kept'}; use more data"
-            )
-            if not half:
-                return np.eye(len(names))[0]
-            weights = (weights + np.eye(len(names))[0]) / 2
-        mixed = np.tensordot(weights, each, 1)
-        before, after = (1.0 * (predicted.argmax(1) == labels.numpy()) for predicted in (each[0], mixed))
-        right = float(part @ before), float(part @ after)
-        fall = right[0] - right[1]
-        # Beyond one sample, and beyond two standard errors of the paired difference.
-        if fall > max(1 / len(labels), 2 * math.sqrt(float((part**2) @ (before - after - fall) ** 2))):
-            self.notice(
-                f"in cross-validation on {len(labels)} samples the accuracy falls from {right[0]:.1%} to "
-                f'{right[1]:.1%}: use accuracy="keep" if that matters'
-            )
+        if mean - error <= 0:
+            if not self._taken_in_doubt(data):
+                return only_first
+            if not self._refuted(data):
+                weights = (weights + only_first) / 2
+        self._examine_accuracy(each[0], np.tensordot(weights, each, 1), data)
         if self.accuracy == "keep":  # a little of the unchanged predictions, so that nothing ties
-            weights = np.maximum(weights, [0.01, *[0.0] * (len(weights) - 1)])
+            weights = np.maximum(weights, 0.01 * only_first)
             weights = weights / weights.sum()
         return weights
 
-    def _out_of_fold(
-        self, name: str, rows: Tensor, target: Tensor, weight: Tensor | None, number: Tensor, used: range
-    ) -> Tensor:
-        pieces, places = [], []
-        for fold in used:
-            kept, out = number != fold, number == fold
-            member = _fitted(name, rows[kept], target[kept], None if weight is None else weight[kept])
-            pieces.append(member.mixed(rows[out]).double())
-            places.append(out.nonzero().squeeze(1))
-        return torch.cat(pieces)[torch.cat(places).argsort()]
+    def _out_of_fold(self, name: str, data: Samples, fold: IndexArray, used: range) -> Array:
+        """Probabilities of the samples of the used folds, fold by fold, by fits without their fold."""
+        return np.concatenate([
+            evaluated(_member(name, data.take(fold != number)).probabilities, data.logits[fold == number]).astype(
+                np.float64
+            )
+            for number in used
+            if (fold == number).any()
+        ])  # fmt: skip
 
-    def _best(self, names: list[str], each: Any, target: Any, share: Any) -> Any:
+    def _refuted(self, data: Samples) -> float:
+        """The lowest probability of a true class, if it refutes the predictions as they are; else 0."""
+        if self.metric != "log_loss" or self.gain_[0] <= 0:
+            return 0.0
+        p = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
+        lowest = float(p[np.arange(len(p)), data.target].min())
+        return max(lowest, TINY) if lowest < _value("refuting") / data.count else 0.0
+
+    def _taken_in_doubt(self, data: Samples) -> bool:
+        """Whether a gain within one standard error, perhaps chance, is taken at least by half; with a notice."""
+        if lowest := self._refuted(data):
+            self.notice(
+                f"a true class with a probability of {lowest:.1g} refutes the predictions as they are: they are "
+                f"corrected, though {data.count:g} samples cannot tell how much that gains; use more data"
+            )
+            return True
+        mean, low, high = self.gain_
+        half = mean > 0 and data.count >= _value("rows of a half gain")
+        self.notice(
+            f"in cross-validation on {data.count:g} samples the {self.metric.replace('_', ' ')} changes by "
+            f"{-mean:+.4f}, 95 % interval {-high:+.4f} to {-low:+.4f}, which is {'little' if half else 'no'} "
+            f"evidence of a gain: the predictions are {'corrected by half' if half else 'kept'}; use more data"
+        )
+        return half
+
+    def _examine_accuracy(self, before: Array, after: Array, data: Samples) -> None:
+        """Add a notice if the accuracy falls by more than one sample, and two standard errors of the difference."""
+        was, became = (1.0 * (predicted.argmax(1) == data.target) for predicted in (before, after))
+        right = float(data.share @ was), float(data.share @ became)
+        fall = right[0] - right[1]
+        error = math.sqrt(float(data.share @ (was - became - fall) ** 2) / data.count)
+        if fall > max(1 / data.count, 2 * error):
+            self.notice(
+                f"in cross-validation on {data.count:g} samples the accuracy falls from {right[0]:.1%} to "
+                f'{right[1]:.1%}: use accuracy="keep" if that matters'
+            )
+
+    def _best(self, names: list[str], each: Array, data: Samples) -> Array:
+        """The weights with the best score."""
         if self.metric == "brier":
-            return brier_weights(each, target, share)
-        likelihood = np.maximum(each[:, np.arange(len(target)), target].T, math.exp(FLOOR))
-        samples = len(target) if share is None else share.sum()
-        prior = np.array([BINARY_PRIOR.get(name, PRIOR) for name in names]) * min(1.0, PRIOR_ROWS / samples)
+            return brier_weights(each, data.target, data.weight)
+        likelihood = np.maximum(each[:, np.arange(len(data.target)), data.target].T, TINY)
+        prior = np.array([_value("prior of curves" if name in BINARY_CURVES else "prior") for name in names])
+        prior *= min(1.0, _value("rows of the prior") / data.count)
         if "smooth" in names:
-            prior[names.index("smooth")] = SMOOTH_PRIOR * math.sqrt(samples)
-        return mixture_weights_with_prior(likelihood, prior, share)
+            prior[names.index("smooth")] = _value("prior of smooth") * math.sqrt(data.count)
+        return mixture_weights_with_prior(likelihood, prior, data.weight)
 
-    def _losses(self, predicted: Any, target: Any) -> Any:
+    def _losses(self, predicted: Array, target: IndexArray) -> Array:
         true = predicted[np.arange(len(target)), target]
         if self.metric == "brier":
-            return (predicted**2).sum(1) - 2 * true + 1
-        return -np.log(np.maximum(true, math.exp(FLOOR)))
+            return np.asarray((predicted**2).sum(1) - 2 * true + 1)
+        return np.asarray(-np.maximum(np.log(np.maximum(true, TINY)), FLOOR))
 
-    def mixed(self, rows: Tensor) -> Tensor:
-        """Return the mixture of the members' probabilities."""
-        parts = [cast(Calibrator, member).mixed(rows) for member in self.members.values()]
-        return torch.einsum("m,mnc->nc", self.weights.to(rows.dtype), torch.stack(parts))
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the mixture of the members' probabilities."""
-        return self.mixed(logits)
-
-    def calibrated_logits(self, logits: Tensor) -> Tensor:
-        """Return the logarithms of the mixture."""
-        return self.mixed(logits).clamp_min(math.exp(FLOOR)).log()
-
-    def mixed_logits(self, calibrated: Tensor) -> Tensor:
-        """Return the logits as they are: the members are mixed with the uniform distribution already."""
-        return calibrated
-
-    def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def examine(self, data: Samples) -> None:
         """Leave out the cross-check, which is part of the method."""
-        super(Calibrator, self).examine(rows, target, weight)
-        if rows.shape[0] < FEWEST_ROWS:
+        super(Calibrator, self).examine(data)
+        if data.count < _value("rows of a fit"):
             self.notice(f"{self.why_}, and the predictions are left as they are: use more data")
-        if self.members_ != ("unchanged",):
-            self.absent_classes(target)
-        self.check_order(rows, target)
+        if [*self.weights_] != ["unchanged"]:
+            self.examine_classes(data)
+        self.examine_order(data)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Make the members first, so that their states find them."""
-        state = state_dict.get(prefix + "_extra_state")
-        if state is not None and self._refusal(saved_settings(state)) is None:
-            names = saved_settings(state)["members_"]
-            self.members = nn.ModuleDict({name: MEMBERS[name]() for name in names})
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+# Methods that the command line offers, by name. All their options have defaults.
+METHODS: dict[str, type[Calibrator]] = {
+    "auto": AutoCalibration,
+    "temperature": TemperatureScaling,
+    "sms": StructuredMatrixScaling,
+    "svs": StructuredVectorScaling,
+    "smooth": SmoothScaling,
+    "vector": VectorScaling,
+    "matrix": MatrixScaling,
+    "dirichlet": DirichletCalibration,
+    "ensemble-temperature": EnsembleTemperatureScaling,
+    "platt": PlattScaling,
+    "beta": BetaCalibration,
+    "spline": SplineCalibration,
+    "histogram": HistogramBinning,
+    "isotonic": IsotonicCalibration,
+    "centred-isotonic": CentredIsotonicCalibration,
+    "venn-abers": VennAbers,
+    "bbq": BayesianBinning,
+}

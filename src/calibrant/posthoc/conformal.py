@@ -1,27 +1,36 @@
 """Split conformal prediction: sets of classes that contain the right one with a given probability."""
 
-import warnings
-from collections.abc import Sequence
-from typing import Any, Literal, Self, overload
+import math
+import numbers
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
-from calibrant.losses import checks
-from calibrant.posthoc.conformal_groups import Group, Groups, group_labels, known_groups, plain_label, positions
-from calibrant.posthoc.conformal_samples import doubts, unseen
-from calibrant.posthoc.conformal_scores import ScoreName, class_scores, conformal_quantiles
-from calibrant.posthoc.conformal_tuning import PENALTIES, TuningGoal, tuned_penalty, tuned_rank, tuning_split
-from calibrant.posthoc.containers import Array, like
-from calibrant.posthoc.fitted import Fitted, check_whole, saved_settings
-from calibrant.posthoc.notices import FitWarning, counted
-from calibrant.torch_private import is_exporting_to_onnx
+from calibrant import frames, hints, options
+from calibrant.arrays import IndexArray, is_tensor
+from calibrant.posthoc.conformal_sets import (
+    PENALTIES,
+    ScoreName,
+    Sets,
+    TuningGoal,
+    conformal_quantile,
+    doubts,
+    tuned_penalty,
+    tuned_rank,
+    tuning_split,
+    unseen,
+)
+from calibrant.posthoc.fit import Fitted
+from calibrant.posthoc.map import Part, evaluated
+from calibrant.posthoc.samples import FitWarning, Samples, counted
 
+Array = npt.NDArray[Any]
 CoverageName = Literal["marginal", "class-conditional", "group-conditional"]
-# Scores this far above a threshold count as equal to it: the same probabilities in another order, or in another runtime
-# such as ONNX's, are rounded differently.
-ROUNDING = 16 * torch.finfo(torch.float64).eps
+# A number, a string, or a tuple of them: what JSON can hold, so that groups travel with the file.
+Group = str | int | float | tuple[Any, ...]
 
 
 class ConformalClassifier(Fitted):
@@ -56,15 +65,14 @@ class ConformalClassifier(Fitted):
     With fewer than :math:`\lceil 1/\alpha \rceil - 1` samples, or samples of a class or group, the threshold is
     infinite: every set holds all classes, or that class. With n samples the coverage itself is random,
     :math:`\mathrm{Beta}(n + 1 - l, l)` with :math:`l = \lfloor (n+1)\alpha \rfloor`. ``fit`` gives a
-    :class:`~calibrant.posthoc.notices.FitWarning` if a threshold is infinite, or if the 90 % range of its coverage is
+    :class:`~calibrant.posthoc.FitWarning` if a threshold is infinite, or if the 90 % range of its coverage is
     wider than 10 points; and of marginal sets if a class has no samples, whose coverage is then unknown.
 
     You can calibrate the logits first, on other data than the sets: use :func:`logits_from_probabilities` for the
     output of any calibrator's ``predict_proba``.
 
-    For ``torch.onnx.export``, use ``randomized=False`` with APS and RAPS: ONNX cannot hash the bits of a logit. Before
-    torch 2.8 use :func:`to_onnx`. An exported program takes the position of a group in ``groups_``: see
-    :meth:`forward`.
+    For ONNX, use ``randomized=False`` with APS and RAPS: it cannot hash the bits of a logit. A module or an exported
+    program takes the position of a group in ``groups_``, as a second argument.
 
     Args:
         score: ``"lac"``, ``"aps"``, ``"raps"`` or ``"top-k"``.
@@ -90,24 +98,21 @@ class ConformalClassifier(Fitted):
         "Conditional validity of inductive conformal predictors", ACML 2012 (classes, groups, spread).
 
     Example:
-        >>> import torch
+        >>> import numpy as np
         >>> from calibrant.posthoc import ConformalClassifier
-        >>> logits = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> logits = np.random.default_rng(0).normal(size=(500, 4))
         >>> conformal = ConformalClassifier("lac", alpha=0.1).fit(logits, logits.argmax(1))
-        >>> conformal.predict_set(torch.tensor([[5.0, 0.0, 0.0, 0.0]]))
-        tensor([[ True, False, False, False]])
+        >>> conformal.predict_set(np.array([[5.0, 0.0, 0.0, 0.0]]))
+        array([[ True, False, False, False]])
         >>> round(conformal.quantile_, 3)
-        0.637
+        0.651
         >>> by_group = ConformalClassifier("top-k", coverage="group-conditional")
         >>> by_group = by_group.fit(logits, logits.argmax(1), groups=["north", "south"] * 250)
         >>> by_group.quantiles_
         {'north': 1.0, 'south': 1.0}
     """
 
-    decisive = ("score", "alpha", "randomized", "coverage")
-    found = ("groups_", "seed")
-    quantile: Tensor
-    penalties: Tensor
+    found = ("groups_",)
 
     def __init__(
         self,
@@ -122,18 +127,18 @@ class ConformalClassifier(Fitted):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        checks.check_choice("score", score, ("lac", "aps", "raps", "top-k"))
-        checks.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
-        checks.check_choice("coverage", coverage, ("marginal", "class-conditional", "group-conditional"))
+        options.check_choice("score", score, ("lac", "aps", "raps", "top-k"))
+        options.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
+        options.check_choice("coverage", coverage, ("marginal", "class-conditional", "group-conditional"))
         if isinstance(penalty, str):
-            checks.check_choice("penalty", penalty, ("tune",))
+            options.check_choice("penalty", penalty, ("tune",))
         else:
-            checks.check_range("penalty", penalty, low=0.0)
+            options.check_range("penalty", penalty, low=0.0)
         if isinstance(rank, str):
-            checks.check_choice("rank", rank, ("tune",))
+            options.check_choice("rank", rank, ("tune",))
         else:
             check_whole("rank", rank, low=0)
-        checks.check_choice("tune_for", tune_for, tuple(PENALTIES))
+        options.check_choice("tune_for", tune_for, tuple(PENALTIES))
         check_whole("seed", seed)
         self.score = score
         self.alpha = float(alpha)
@@ -147,8 +152,6 @@ class ConformalClassifier(Fitted):
         # Of the fit under way: the groups of its samples, and the number of samples of each threshold.
         self._given_groups: list[Group] = []
         self._counts: list[int] = []
-        self.register_buffer("quantile", None)
-        self.register_buffer("penalties", None)
 
     @property
     def quantile_(self) -> float:
@@ -156,7 +159,7 @@ class ConformalClassifier(Fitted):
         self.require_fitted()
         if self.coverage != "marginal":
             raise TypeError(f"{self.coverage} sets have one threshold for each: use quantiles_")
-        return float(self.quantile)
+        return float(self.map_.quantile)
 
     @property
     def quantiles_(self) -> dict[Group, float]:
@@ -164,7 +167,7 @@ class ConformalClassifier(Fitted):
         self.require_fitted()
         if self.coverage == "marginal":
             raise TypeError("marginal sets have one threshold: use quantile_")
-        values = self.quantile.tolist()
+        values = self.map_.quantile.tolist()
         names = self.groups_ if self.coverage == "group-conditional" else self.classes_.tolist()
         return dict(zip(names, values, strict=True))
 
@@ -172,25 +175,20 @@ class ConformalClassifier(Fitted):
     def penalty_(self) -> float:
         """Lambda of RAPS, as given or tuned."""
         self.require_fitted()
-        return float(self.penalties[0])
+        return float(self.map_.penalty)
 
     @property
     def rank_(self) -> int:
         """K of RAPS, as given or tuned."""
         self.require_fitted()
-        return int(self.penalties[1])
-
-    def narrowed(self, buffer: Tensor) -> Tensor:
-        """Round up: a threshold rounded down would leave out the samples at the threshold."""
-        near = buffer.float()
-        return torch.where(near < buffer, near.nextafter(near.new_tensor(torch.inf)), near)
+        return int(self.map_.rank)
 
     def fit(
         self,
         logits: Any,
         target: Any,
         *,
-        groups: Groups | None = None,
+        groups: Any = None,
         sample_weight: None = None,
         ignore_index: int | None = -100,
         classes: Sequence[Any] | None = None,
@@ -211,7 +209,7 @@ class ConformalClassifier(Fitted):
                 "conformal sets have no sample_weight: a threshold would depend on the new sample's weight"
             )
         self._check_groups(groups)
-        labels = np.asarray(target.cpu() if isinstance(target, Tensor) else target).reshape(-1)
+        labels = frames.as_array(target).reshape(-1)
         used = np.ones(len(labels), dtype=bool) if ignore_index is None else labels != ignore_index
         if groups is not None:
             given = group_labels(groups, len(labels))
@@ -221,18 +219,18 @@ class ConformalClassifier(Fitted):
         finally:
             self._given_groups = []
 
-    def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def examine(self, data: Samples) -> None:
         """Add notices about thresholds from few samples, and classes without samples."""
-        super().examine(rows, target, weight)
+        super().examine(data)
         names = None if self.coverage == "marginal" else tuple(self.quantiles_)
         kind = "group" if self.coverage == "group-conditional" else "class"
         found = doubts(self._counts, names, self.alpha, kind)
-        if self.coverage == "marginal" and bool(self.quantile.isfinite()):  # else every set holds all classes
-            found += unseen(target.bincount(minlength=rows.shape[1]).tolist(), self.classes_.tolist())
+        if self.coverage == "marginal" and math.isfinite(self.map_.quantile):  # else every set holds all classes
+            found += unseen(np.bincount(data.target, minlength=data.logits.shape[1]).tolist(), self.classes_.tolist())
         for text in found:
             self.notice(text)
 
-    def _check_groups(self, groups: Groups | None) -> None:
+    def _check_groups(self, groups: Any) -> None:
         if groups is None and self.coverage == "group-conditional":
             raise ValueError("group-conditional sets need the group of each sample: pass groups=")
         if groups is not None and self.coverage != "group-conditional":
@@ -240,43 +238,41 @@ class ConformalClassifier(Fitted):
                 f"{self.coverage} sets do not use groups: leave them out, or use coverage='group-conditional'"
             )
 
-    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002 (refused by fit)
+    def fit_map(self, data: Samples) -> Part:
         """Tune the penalties if requested, and compute the quantiles of the scores."""
+        logits, target = data.logits, data.target
         known = known_groups(self._given_groups)
-        part, parts = torch.zeros_like(target), 1
+        part, parts = np.zeros_like(target), 1
         if self.coverage == "class-conditional":
             part, parts = target, logits.shape[1]
         elif self.coverage == "group-conditional":
-            part, parts = positions(self._given_groups, known).to(target.device), len(known)
+            part, parts = positions(self._given_groups, known), len(known)
+        seed = self.seed if self.randomized and self.score in ("aps", "raps") else None
         penalty, rank = (0.0 if value == "tune" else float(value) for value in (self.penalty, self.rank))
         if self.score == "raps" and "tune" in (self.penalty, self.rank):
-            tuning, rest = tuning_split(len(logits), self.seed, logits.device)
-            penalty, rank = self._tuned(logits[tuning], target[tuning])
+            tuning, rest = tuning_split(len(logits), self.seed)
+            penalty, rank = self._tuned(logits[tuning], target[tuning], seed)
             logits, target, part = logits[rest], target[rest], part[rest]
-        self.penalties = torch.tensor([penalty, rank], dtype=logits.dtype, device=logits.device)
-        scores = self._scores(logits, self.penalties, self.seed).gather(1, target.unsqueeze(1)).squeeze(1)
-        quantiles = conformal_quantiles(scores, part, parts, self.alpha)
-        self.quantile = quantiles[0] if self.coverage == "marginal" else quantiles
+        sets = Sets(self.score, np.array(0.0), penalty, rank, seed, False)
+        scores = evaluated(sets.scores, logits)[np.arange(len(target)), target]
+        quantiles = np.array([conformal_quantile(scores[part == k], self.alpha) for k in range(parts)])
         self.groups_ = known
-        self._counts = part.bincount(minlength=parts).tolist()
+        self._counts = np.bincount(part, minlength=parts).tolist()
+        limit = quantiles.reshape(()) if self.coverage == "marginal" else quantiles
+        return Sets(self.score, limit, penalty, rank, seed, self.coverage == "group-conditional")
 
-    def _tuned(self, logits: Tensor, target: Tensor) -> tuple[float, float]:
+    def _tuned(self, logits: Array, target: Array, seed: int | None) -> tuple[float, float]:
         rank = tuned_rank(logits, target, self.alpha) if self.rank == "tune" else float(self.rank)
         if self.penalty != "tune":
             return float(self.penalty), rank
 
-        def scores(penalty: float) -> Tensor:
-            return self._scores(logits, logits.new_tensor([penalty, rank]), self.seed)
+        def scores(penalty: float) -> Array:
+            sets = Sets(self.score, np.array(0.0), penalty, rank, seed, False)
+            return np.asarray(evaluated(sets.scores, logits))
 
         return tuned_penalty(scores, target, self.alpha, self.tune_for), rank
 
-    @overload
-    def predict_set(self, logits: Tensor, *, groups: Groups | None = None, seed: int | None = None) -> Tensor: ...
-    @overload
-    def predict_set(self, logits: Array, *, groups: Groups | None = None, seed: int | None = None) -> Array: ...
-    def predict_set(
-        self, logits: Tensor | Array, *, groups: Groups | None = None, seed: int | None = None
-    ) -> Tensor | Array:
+    def predict_set(self, logits: Any, *, groups: Any = None, seed: int | None = None) -> Any:
         """Return which classes are in the set of each sample: boolean, ``(N, C)``; ``(N, 2)`` for binary logits.
 
         Args:
@@ -289,58 +285,76 @@ class ConformalClassifier(Fitted):
         if seed is not None:
             check_whole("seed", seed)
         self._check_groups(groups)
-        rows = self.rows(logits)
-        places = None
+        rows, sets = self.rows(logits), self.map_
+        if seed is not None and sets.seed is not None:
+            sets = replace(sets, seed=int(seed))
+        more = ()
         if groups is not None:
             labels = group_labels(groups, len(rows))
-            places = positions(labels, self.groups_).to(rows.device)
             if unknown := set(labels) - set(self.groups_):
-                warnings.warn(
+                hints.warn(
                     f"{counted(len(unknown), 'group')} had no samples in fit, so that the sets hold all classes: "
                     f"{', '.join(map(repr, known_groups(unknown)[:5]))}{', ...' if len(unknown) > 5 else ''}",
                     FitWarning,
-                    stacklevel=2,
                 )
-        sets = self._sets(rows, places, self.seed if seed is None else seed)
-        converted: Tensor | Array = like(logits, sets, self.classes_)
-        return converted
+            places = positions(labels, self.groups_)
+            more = (rows.new_tensor(places.tolist()).long() if is_tensor(rows) else places,)
+        return self.as_given(logits, evaluated(sets.sets, rows, *more))
 
-    def forward(self, logits: Tensor, places: Tensor | None = None) -> Tensor:
-        """Return the sets, as ``predict_set`` does, from tensors alone, as exported programs need.
+    def __call__(self, logits: Any) -> Any:
+        """Return the sets, as ``predict_set`` does."""
+        return self.predict_set(logits)
 
-        Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``.
-            places: Position in ``groups_`` of the group of each sample, ``(N,)``, for group-conditional sets. Any other
-                number, such as -1, stands for an unknown group, whose sets hold all classes.
-        """
-        if (places is None) == (self.coverage == "group-conditional"):
-            needed = "need" if places is None else "do not use"
-            raise ValueError(f"{self.coverage} sets {needed} positions in groups_, the second argument")
-        return self._sets(self.rows(logits), places, self.seed)
 
-    @torch.no_grad()
-    def _sets(self, rows: Tensor, places: Tensor | None, seed: int) -> Tensor:
-        limit = self.quantile
-        if places is not None:
-            checks.check_shape("places", places, rows.shape[:1], "the samples of logits")
-            known = (places >= 0) & (places < len(limit))
-            limit = limit[places.where(known, 0)].where(known, torch.inf).unsqueeze(1)
-        return self._scores(rows, self.penalties, seed) <= limit + ROUNDING
+def check_whole(name: str, value: int, low: int | None = None) -> None:
+    """Raise unless ``value`` is a whole number, and at least ``low`` if that is given."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if low is not None and value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
 
-    def _scores(self, logits: Tensor, penalties: Tensor, seed: int) -> Tensor:
-        randomized = self.randomized and self.score in ("aps", "raps")
-        if randomized and is_exporting_to_onnx():
-            raise ValueError(
-                f"ONNX cannot hash the bits of logits, which randomised {self.score} sets need: "
-                "fit with randomized=False to export"
-            )
-        return class_scores(logits, self.score, penalties, seed if randomized else None)
 
-    def set_extra_state(self, state: Tensor | dict[str, Any]) -> None:
-        """Load the part of a state_dict that is not a buffer."""
-        saved = saved_settings(state)
-        groups = tuple(plain_label(label) for label in saved.get("groups_", ()))
-        super().set_extra_state({**saved, "groups_": groups})
+def group_labels(groups: Any, samples: int) -> list[Group]:
+    """Check the labels and convert them to Python's own types."""
+    if isinstance(groups, str) or not isinstance(groups, Iterable):
+        raise TypeError(f"groups must be a list or an array of labels, got {type(groups).__name__}")
+    if frames.opened(groups) is not None or is_tensor(groups):
+        groups = frames.as_array(groups)
+    shape = groups.shape if isinstance(groups, np.ndarray) else (samples,)
+    if len(shape) != 1:
+        raise ValueError(f"groups must have shape (N,), got {shape}: pass one label for each sample")
+    values = groups.tolist() if isinstance(groups, np.ndarray) else list(groups)
+    if len(values) != samples:
+        raise ValueError(f"groups must have {counted(samples, 'label')}, one for each sample, got {len(values)}")
+    return [plain_label(value) for value in values]
 
-    def _refusal(self, saved: dict[str, Any]) -> str | None:
-        return super()._refusal({"coverage": "marginal", **saved})  # version 0.1 had no other
+
+def plain_label(value: Any) -> Group:
+    """Check one label and convert it to Python's own types, lists to tuples."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif is_tensor(value):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        return tuple(plain_label(part) for part in value)
+    if not isinstance(value, str | int | float) or value != value:
+        raise TypeError(
+            f"a group must be a string, a number or a tuple of them, got {value!r}: give samples without a group a "
+            "label of their own"
+        )
+    return value
+
+
+def known_groups(labels: Iterable[Group]) -> tuple[Group, ...]:
+    """The different groups, in an order that does not depend on the samples' order."""
+    different = set(labels)
+    try:
+        return tuple(sorted(different))
+    except TypeError:  # strings and numbers
+        return tuple(sorted(different, key=lambda label: (type(label).__name__, repr(label))))
+
+
+def positions(labels: list[Group], known: Iterable[Group]) -> IndexArray:
+    """Position of each label among the known ones, ``(N,)``; -1 for an unknown one."""
+    places = {label: place for place, label in enumerate(known)}
+    return np.array([places.get(label, -1) for label in labels], dtype=np.int64)

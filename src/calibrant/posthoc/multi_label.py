@@ -2,19 +2,29 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from calibrant import frames, hints, inputs, options
+from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.fit import Calibrator, Fitted
+from calibrant.posthoc.map import Map, Part, evaluated
+from calibrant.posthoc.samples import FitWarning, Samples, counted
 
-from calibrant import frames
-from calibrant.losses import checks
-from calibrant.numerics import at_least_float32
-from calibrant.posthoc import containers
-from calibrant.posthoc.fitted import Fitted, saved_settings
-from calibrant.posthoc.methods import METHODS
-from calibrant.posthoc.notices import FitWarning, counted
+
+@dataclass(frozen=True, eq=False)
+class Labels(Part):
+    """A binary map for each column of logits."""
+
+    maps: tuple[Map, ...]
+
+    def probabilities(self, xp: Any, rows: Any) -> Any:
+        """Probability of every label, ``(N, L)``."""
+        columns = []
+        for k, part in enumerate(self.maps):
+            one = rows[:, k : k + 1]
+            columns.append(part.probabilities(xp, xp.concat((one * 0, one), 1))[:, 1:])
+        return xp.concat(columns, 1)
 
 
 class MultiLabelCalibration(Fitted):
@@ -29,24 +39,24 @@ class MultiLabelCalibration(Fitted):
         calibrators: The fitted calibrators, one per label.
 
     Example:
-        >>> import torch
+        >>> import numpy as np
         >>> from calibrant.posthoc import MultiLabelCalibration
-        >>> draw = torch.Generator().manual_seed(0)
-        >>> logits = torch.randn(1000, 3, generator=draw)
-        >>> target = (torch.rand(1000, 3, generator=draw) < logits.sigmoid()).long()
+        >>> draw = np.random.default_rng(0)
+        >>> logits = draw.normal(size=(1000, 3))
+        >>> target = draw.random((1000, 3)) < 1 / (1 + np.exp(-logits))
         >>> calibrated = MultiLabelCalibration("platt").fit(4 * logits, target)  # four times too confident
-        >>> calibrated.predict_proba(torch.tensor([[4.0, 0.0, -4.0]])).round(decimals=1)
-        tensor([[0.7000, 0.5000, 0.3000]])
+        >>> calibrated.predict_proba(np.array([[4.0, 0.0, -4.0]])).round(1)
+        array([[0.7, 0.5, 0.3]])
     """
 
-    decisive = ("method",)
-    calibrators: nn.ModuleList
+    one_column_is_binary = False
+    calibrators: list[Calibrator]
 
     def __init__(self, method: str = "auto") -> None:
         super().__init__()
-        checks.check_choice("method", method, tuple(METHODS))
+        options.check_choice("method", method, tuple(METHODS))
         self.method = method
-        self.calibrators = nn.ModuleList()
+        self.calibrators = []
 
     def fit(
         self,
@@ -66,39 +76,43 @@ class MultiLabelCalibration(Fitted):
             ignore_index: Entry of the target to ignore; None to ignore none.
             classes: Names of the labels; by default the columns of a data frame.
         """
-        values, labels = containers.as_tensor(logits), containers.as_tensor(target, "target")
-        checks.check_float("logits", values)
-        if values.dim() < 2 or labels.shape != values.shape:
+        values, marks = inputs.numbers("logits", logits), inputs.as_array("target", target)
+        if values.ndim < 2 or marks.shape != values.shape:
             raise ValueError(
                 "multi-label logits and target must both have shape (N, L) or (N, L, d1, ...), got "
-                f"{tuple(values.shape)} and {tuple(labels.shape)}: for one class per sample, use the calibrator itself"
+                f"{values.shape} and {marks.shape}: for one class per sample, use the calibrator itself"
             )
-        weight = None if sample_weight is None else containers.as_tensor(sample_weight, "sample_weight").flatten()
-        names = (frames.columns(logits) or None) if classes is None else classes
-        fitted = [METHODS[self.method]() for _ in range(values.shape[1])]
-        called = range(len(fitted)) if names is None else np.asarray(names).tolist()
-        found: list[str] = []
-        for k, (name, calibrator) in enumerate(zip(called, fitted, strict=True)):
-            each, marks = values[:, k].flatten(), labels[:, k].flatten().long()
+        weight = None if sample_weight is None else inputs.as_array("sample_weight", sample_weight).ravel()
+        names = (frames.columns(logits) or None) if classes is None else frames.as_array(classes).tolist()
+        self.notices_, self.calibrators = [], []
+        for k, name in enumerate(range(values.shape[1]) if names is None else names):
+            one = METHODS[self.method]()
             try:
                 with warnings.catch_warnings():  # they are repeated below, with the name of the label
                     warnings.simplefilter("ignore", FitWarning)
-                    calibrator.fit(each, marks, sample_weight=weight, ignore_index=ignore_index)
+                    one.fit(values[:, k].ravel(), marks[:, k].ravel(), sample_weight=weight, ignore_index=ignore_index)
             except ValueError as error:
                 raise ValueError(f"label {name}: {error}") from error
-            found += [f"label {name}: {notice}" for notice in calibrator.notices_]
-        self.calibrators = nn.ModuleList(fitted)
-        self.class_count_, self.notices_ = len(fitted), found
-        self.labels_ = None if names is None else list(called)
-        for notice in found:
-            warnings.warn(f"MultiLabelCalibration: {notice}", FitWarning, stacklevel=2)
+            self.calibrators.append(one)
+            self.notices_ += [f"label {name}: {notice}" for notice in one.notices_]
+        self.map_ = Labels(tuple(one.map_ for one in self.calibrators))
+        self.class_count_, self.labels_, self.samples_ = values.shape[1], names, len(values)
+        for notice in self.notices_:
+            hints.warn(f"MultiLabelCalibration: {notice}", FitWarning)
         return self
 
-    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:  # noqa: ARG002
+    def fit_map(self, data: Samples) -> Part:  # noqa: ARG002
         """Not used: ``fit`` fits the calibrator of each label."""
         raise TypeError("labels are fitted one by one: call fit(logits, target)")
 
-    def forward(self, logits: Any) -> Any:
+    def _check_classes(self, shape: tuple[int, ...], classes: int, binary: bool) -> None:  # noqa: ARG002
+        if len(shape) < 2 or shape[1] != self.class_count_:
+            raise ValueError(
+                f"it was fitted on {counted(self.class_count_ or 0, 'label')}, got logits of shape {shape}: use the "
+                "model it was fitted for, or fit again"
+            )
+
+    def __call__(self, logits: Any) -> Any:
         """Return the calibrated probability of every label, as ``predict_proba`` does."""
         return self.predict_proba(logits)
 
@@ -108,29 +122,5 @@ class MultiLabelCalibration(Fitted):
         Args:
             logits: ``(N, L)`` or dense ``(N, L, d1, ...)``. Torch, NumPy or a data frame.
         """
-        self.require_fitted()
-        if not isinstance(logits, Tensor):
-            with torch.no_grad():
-                return containers.like(logits, self.predict_proba(self.as_given(logits)), self.classes_)
-        shape = tuple(logits.shape)
-        if len(shape) < 2 or shape[1] != self.class_count_:
-            raise ValueError(
-                f"it was fitted on {counted(self.class_count_ or 0, 'label')}, got logits of shape {shape}: use the "
-                "model it was fitted for, or fit again"
-            )
-        return self._columns(at_least_float32(logits))
-
-    def _columns(self, values: Tensor) -> Tensor:
-        columns = [
-            each.predict_proba(values[:, k].flatten())[:, 1].reshape(values[:, k].shape)  # type: ignore[operator]
-            for k, each in enumerate(self.calibrators)
-        ]
-        return torch.stack(columns, dim=1)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Make the calibrators first, so that their states find them."""
-        state = state_dict.get(prefix + "_extra_state")
-        if state is not None and self._refusal(saved_settings(state)) is None:
-            count = saved_settings(state)["classes"]
-            self.calibrators = nn.ModuleList([METHODS[self.method]() for _ in range(count)])
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        rows = self.rows(logits)
+        return self.as_given(logits, evaluated(self.map_.probabilities, rows))

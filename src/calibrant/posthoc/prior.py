@@ -1,23 +1,20 @@
 """Prior shift: calibrated probabilities where the classes have other frequencies than in the held-out data."""
 
-import math
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
-from calibrant.losses import checks
-from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.containers import Array
-from calibrant.posthoc.fitted import saved_settings
-from calibrant.posthoc.methods import METHODS
-from calibrant.posthoc.mixture import mixture_weights
-from calibrant.posthoc.notices import FitWarning, counted
-from calibrant.posthoc.probabilities import FLOOR
+from calibrant import hints, options
+from calibrant.arrays import is_tensor, of_tensor
+from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.fit import Calibrator
+from calibrant.posthoc.map import TINY, Affine, Map, evaluated
+from calibrant.posthoc.samples import FitWarning, Samples, counted
+from calibrant.posthoc.solvers import mixture_weights
 
+Array = npt.NDArray[Any]
 Estimate = Literal["em", "confusion"]
 # Distance of the sum of given frequencies from 1 that rounding explains.
 TOLERANCE = 0.005
@@ -64,63 +61,60 @@ class PriorShift(Calibrator):
     Example:
         A test for a disease, fitted where half of the patients have it, and used where 5 % do:
 
-        >>> import torch
+        >>> import numpy as np
         >>> from calibrant.posthoc import PriorShift
-        >>> draw = torch.Generator().manual_seed(0)
-        >>> ill = torch.arange(4000) % 2
-        >>> logits = torch.randn(4000, generator=draw) + 2 * ill - 1
+        >>> draw = np.random.default_rng(0)
+        >>> ill = np.arange(4000) % 2
+        >>> logits = draw.normal(size=4000) + 2 * ill - 1
         >>> shift = PriorShift([0.95, 0.05], "platt").fit(2 * logits, ill)
-        >>> round(shift.predict_proba(torch.zeros(1))[0, 1].item(), 2)
+        >>> float(shift.predict_proba(np.zeros(1))[0, 1].round(2))
         0.05
-        >>> rare = torch.rand(4000, generator=draw) < 0.2
-        >>> shift.adapt(2 * (torch.randn(4000, generator=draw) + 2 * rare - 1)).round(1)
+        >>> rare = draw.random(4000) < 0.2
+        >>> shift.adapt(2 * (draw.normal(size=4000) + 2 * rare - 1)).round(1)
         array([0.8, 0.2])
     """
 
-    least_rows = 0
-    decisive = ("method",)
-    found = ("prior",)
-    source: Tensor
-    confusion: Tensor
+    found = ("prior", "source_", "confusion_")
+    prior: tuple[float, ...] | None
+    source_: Array
+    confusion_: Array
     calibrator: Calibrator
 
     def __init__(self, prior: Sequence[float] | None = None, method: str = "auto") -> None:
         super().__init__()
-        checks.check_choice("method", method, tuple(METHODS))
-        self.prior: tuple[float, ...] | None = None if prior is None else checked_prior(prior)
+        options.check_choice("method", method, tuple(METHODS))
+        self.prior = None if prior is None else checked_prior(prior)
         self.method = method
         self.calibrator = METHODS[method]()
-        self.register_buffer("source", None)
-        self.register_buffer("confusion", None)
 
-    @property
-    def source_(self) -> Array:
-        """Frequencies of the classes in the held-out data."""
-        self.require_fitted()
-        return self.source.cpu().numpy()
-
-    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def fit_map(self, data: Samples) -> Map:
         """Fit the calibrator, and note frequencies and mean predictions of the classes."""
-        classes = logits.shape[1]
-        if self.prior is not None:
-            _check_length(self.prior, classes)
+        classes = data.logits.shape[1]
+        if self.prior is not None and len(self.prior) != classes:
+            raise ValueError(f"prior must have a frequency for each of the {classes} classes, got {len(self.prior)}")
         self.calibrator = METHODS[self.method]()
-        self.calibrator.solve(logits, target, weight)
-        share = torch.ones(len(target), dtype=torch.float64) if weight is None else weight
-        share = share.to(logits.device)
-        mixed = self.calibrator.mixed(logits).double()
-        counts = share.new_zeros(classes).index_add_(0, target, share)
-        sums = share.new_zeros(classes, classes).index_add_(0, target, mixed * share[:, None])
+        self.calibrator.solve(data)
+        mixed = evaluated(self.calibrator.map_.probabilities, data.logits).astype(np.float64)
+        weight = np.ones(len(data.target)) if data.weight is None else data.weight
+        hits = (data.target[:, None] == np.arange(classes)) * weight[:, None]
+        counts = hits.sum(0)
         # A class without samples is taken to be predicted perfectly, rather than not at all.
-        means = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1e-300)[:, None], torch.eye(classes).to(sums))
-        rest = 1 / (1 + float(share.sum()))
-        self.source = ((1 - rest) * counts / counts.sum() + rest / classes).to(logits.dtype)
-        self.confusion = means.to(logits.dtype)
+        means = hits.T @ mixed / np.maximum(counts, 1e-300)[:, None]
+        self.confusion_ = np.where(counts[:, None] > 0, means, np.eye(classes))
+        rest = 1 / (1 + data.count)
+        self.source_ = (1 - rest) * counts / data.count + rest / classes
+        return self.moved(self.calibrator.map_)
 
-    def examine(self, rows: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def moved(self, known: Map) -> Map:
+        """The calibrator's map, moved to the new frequencies."""
+        if self.prior is None:
+            return known
+        return Affine(np.array(1.0), np.log(np.maximum(self.prior, TINY) / self.source_), known, True)
+
+    def examine(self, data: Samples) -> None:
         """Collect the notices of the calibrator; a cross-check on data with the old frequencies says nothing here."""
         self.calibrator.labels_ = self.labels_
-        self.calibrator.examine(rows, target, weight)
+        self.calibrator.examine(data)
         self.notices_ += self.calibrator.notices_
 
     def adapt(self, logits: Any, *, method: Estimate = "em") -> Array:
@@ -133,25 +127,25 @@ class PriorShift(Calibrator):
         Raises:
             ValueError: If there are no samples.
         """
-        checks.check_choice("method", method, ("em", "confusion"))
-        with torch.no_grad():
-            rows = self.rows(logits)
-            if len(rows) == 0:
-                raise ValueError("adapt needs at least 1 sample, got none: pass logits of new samples")
-            predicted = self.calibrator.mixed(rows).double().cpu().numpy()
+        options.check_choice("method", method, ("em", "confusion"))
+        rows = self.rows(logits)
+        if len(rows) == 0:
+            raise ValueError("adapt needs at least 1 sample, got none: pass logits of new samples")
+        known = self.map_ if self.prior is None else self.map_.of
+        predicted = evaluated(known.probabilities, of_tensor(rows) if is_tensor(rows) else rows).astype(np.float64)
         if len(predicted) < LEAST_NEW_ROWS:
             few = f"{counted(len(predicted), 'sample')} {'is' if len(predicted) == 1 else 'are'} few"
             _warn(f"{few} to estimate frequencies from: give a prior, or more samples")
-        old = np.asarray(self.source.double().cpu())
-        found = mixture_weights(predicted / old) if method == "em" else self._by_confusion(predicted.mean(0))
-        self.prior = tuple(float(share) for share in found)
+        found = mixture_weights(predicted / self.source_) if method == "em" else self._by_confusion(predicted.mean(0))
+        self.prior = tuple(found.tolist())
+        self.map_ = self.moved(known)
         return found
 
     def _by_confusion(self, mean: Array) -> Array:
         """Frequencies that explain a mean prediction: least squares among those that are not negative."""
         from scipy.optimize import nnls
 
-        confusion = self.confusion.double().cpu().numpy().T
+        confusion = self.confusion_.T
         condition = float(np.linalg.cond(confusion))
         if condition > ILL_CONDITIONED:
             _warn(
@@ -161,30 +155,6 @@ class PriorShift(Calibrator):
         system = np.vstack((confusion, np.full(len(mean), SUM_TO_ONE)))
         found, _ = nnls(system, np.append(mean, SUM_TO_ONE))
         return np.asarray(found / found.sum())
-
-    def calibrated_logits(self, logits: Tensor) -> Tensor:
-        """Return calibrated log-probabilities, moved by the change of the frequencies."""
-        known = self.calibrator.mixed(logits).clamp_min(math.exp(FLOOR)).log()
-        if self.prior is None:
-            return known
-        prior = known.new_tensor(self.prior).clamp_min(math.exp(FLOOR))
-        return known + prior.log() - self.source.to(known.dtype).log()
-
-    # The calibrator's answer is mixed with the uniform distribution already.
-    def mixed(self, rows: Tensor) -> Tensor:
-        """Return the probabilities under the new frequencies."""
-        return self.probabilities(rows)
-
-    def mixed_logits(self, calibrated: Tensor) -> Tensor:
-        """Return the logits as they are."""
-        return calibrated
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Make the calibrator first, so that its state finds it."""
-        state = state_dict.get(prefix + "_extra_state")
-        if state is not None and self._refusal(saved_settings(state)) is None:
-            self.calibrator = METHODS[self.method]()
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def checked_prior(prior: Sequence[float]) -> tuple[float, ...]:
@@ -199,10 +169,5 @@ def checked_prior(prior: Sequence[float]) -> tuple[float, ...]:
     return tuple((values / values.sum()).tolist())
 
 
-def _check_length(prior: tuple[float, ...], classes: int) -> None:
-    if len(prior) != classes:
-        raise ValueError(f"prior must have a frequency for each of the {classes} classes, got {len(prior)}")
-
-
 def _warn(text: str) -> None:
-    warnings.warn(f"PriorShift: {text}", FitWarning, stacklevel=3)
+    hints.warn(f"PriorShift: {text}", FitWarning)

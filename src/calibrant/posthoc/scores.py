@@ -1,101 +1,35 @@
-"""From maps of one score to calibrated rows: one-vs-rest for every class, or only the top label."""
+"""Maps of one score: one-vs-rest for every class, or for the top label; logistic ones are here (Platt, beta)."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from calibrant.losses import checks
-from calibrant.numerics import accumulation_dtype, traced
-from calibrant.posthoc.base import Calibrator
+from calibrant import options
+from calibrant.arrays import Array
+from calibrant.posthoc.fit import Calibrator
+from calibrant.posthoc.map import (
+    Curve,
+    Curves,
+    LogOdds,
+    Map,
+    NumpyOps,
+    Scores,
+    View,
+    class_scores,
+    evaluated,
+    top_scores,
+)
+from calibrant.posthoc.samples import Samples
 
-View = Literal["class-wise", "top-label"]
+XP = NumpyOps()
 # Number of scores that are fitted at a time: few enough for the cache, enough to keep the overhead small.
 BLOCK = 2**18
-# Number of logits whose scores are computed at a time: 256 kB in float64.
-PIECE = 2**15
-# Log-odds beyond these would give a probability below float32's smallest normal number.
-FARTHEST_ODDS = 87.0
-
-
-class Mapped(NamedTuple):
-    """Calibrated probabilities and their complements, ``(rows, N)``: near 1 only the complement is exact."""
-
-    probability: Tensor
-    complement: Tensor
-
-
-class Scores(NamedTuple):
-    """Logarithms of probabilities and of their complements, ``(rows, N)``: both exact where the other is near 1."""
-
-    log_p: Tensor
-    log_not: Tensor
-
-    @property
-    def probability(self) -> Tensor:
-        """The probabilities themselves."""
-        return _exp(self.log_p.to(accumulation_dtype(self.log_p)), self.log_p.dtype).to(self.log_p.dtype)
-
-    @property
-    def log_odds(self) -> Tensor:
-        """Log-odds, of floored logarithms."""
-        floored = self.floored()
-        return floored.log_p - floored.log_not
-
-    def floored(self) -> "Scores":
-        """The same with logarithms not below that of float32's smallest normal number."""
-        floor = math.log(torch.finfo(torch.float32).tiny)
-        return Scores(self.log_p.clamp_min(floor), self.log_not.clamp_min(floor))
-
-
-def _exp(log_p: Tensor, dtype: torch.dtype) -> Tensor:
-    """Probabilities that are to be rounded to a dtype: in float32 those below exp(-104) are 0.
-
-    They are not below the smallest normal number of float64, since operations on smaller ones take 50 times as long.
-    """
-    return log_p.clamp_min(-104.0 if dtype == torch.float32 else -708.0).exp()
-
-
-def class_scores(logits: Tensor) -> Scores:
-    """Score of every class, ``(N, C)``.
-
-    They are computed in float64 and rounded once: other libraries then find the same bits, and so the same step of a
-    step function. Rows come in pieces that a core's cache holds, which takes a quarter of the time.
-    """
-    # Asked first: an exported graph must not depend on the number of rows.
-    if traced() or logits.device.type != "cpu" or logits.numel() <= PIECE:
-        return _class_scores(logits)
-    pieces = [_class_scores(part) for part in logits.split(max(1, PIECE // logits.shape[1]))]
-    return Scores(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))
-
-
-def _class_scores(logits: Tensor) -> Scores:
-    wide = logits.to(accumulation_dtype(logits))
-    log_p = wide.log_softmax(1)
-    if logits.shape[1] == 2:
-        return Scores(log_p.to(logits.dtype), log_p.flip(1).to(logits.dtype))
-    top = logits.argmax(1, keepdim=True)
-    # All but the top are at most a half; at the top, which is replaced, an unbounded slope would be NaN times 0.
-    log_not = torch.log1p(-_exp(log_p, logits.dtype).clamp_max(0.5)).scatter(1, top, _log_not_top(log_p, top))
-    return Scores(log_p.to(logits.dtype), log_not.to(logits.dtype))
-
-
-def top_scores(logits: Tensor) -> tuple[Scores, Tensor]:
-    """Score of the predicted class, ``(1, N)``, and that class, ``(N, 1)``."""
-    top = logits.argmax(1, keepdim=True)
-    log_p = logits.to(accumulation_dtype(logits)).log_softmax(1)
-    log_not = _log_not_top(log_p, top)
-    return Scores(log_p.gather(1, top).T.to(logits.dtype), log_not.T.to(logits.dtype)), top
-
-
-def _log_not_top(log_p: Tensor, top: Tensor) -> Tensor:
-    """Logarithm of one minus the top probability, from the other classes if the subtraction would cancel."""
-    log_top = log_p.gather(1, top)
-    rest = log_p.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
-    return torch.where(log_top < math.log(0.5), torch.log1p(-log_top.exp().clamp_max(0.5)), rest)
+# Scores above which the first steps are in single precision, which takes half as long.
+ROUGH = 2**16
+# Multiples of the centre to start from, compared on one of so many samples.
+SCALES = tuple(2.0**-k for k in range(-1, 7))
+STRIDE = 8
 
 
 class ScoreCalibrator(Calibrator):
@@ -115,23 +49,18 @@ class ScoreCalibrator(Calibrator):
         strict: No mixing with the uniform distribution; see :class:`Calibrator`.
     """
 
-    decisive = ("view",)
-    state: tuple[str, ...]
-
     def __init__(self, view: View, *, strict: bool = False) -> None:
         super().__init__(strict=strict)
-        checks.check_choice("view", view, ("class-wise", "top-label"))
-        self.view = view
-        for name in self.state:
-            self.register_buffer(name, None)
+        options.check_choice("view", view, ("class-wise", "top-label"))
+        self.view: View = view
 
     def rows_needed(self, classes: int) -> int:
         """Twenty rows for the map of each class."""
         return self.least_rows if self.view == "top-label" or classes == 2 else max(self.least_rows, 20 * classes)
 
     @abstractmethod
-    def fit_scores(self, scores: Scores, hits: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
-        """Fit one map per row, and return the tensors named in ``state``, each ``(rows, ...)``.
+    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+        """Fit one curve per row.
 
         Args:
             scores: ``(rows, N)``.
@@ -139,108 +68,267 @@ class ScoreCalibrator(Calibrator):
             weight: ``(N,)`` in float64, or None.
         """
 
-    @abstractmethod
-    def map_scores(self, scores: Scores) -> Mapped:
-        """Return the calibrated probabilities of ``(rows, N)`` scores, and their complements."""
+    def fit_map(self, data: Samples) -> Map:
+        """Fit the curves, one block of classes at a time."""
+        single = data.logits.dtype == np.float32
+        fitted = [self.fit_scores(scores, hits, data.weight) for scores, hits in self._blocks(data)]
+        curve = joined(fitted).rebuilt(lambda _, part: np.ascontiguousarray(part, data.logits.dtype))
+        return self.mixed(Curves(curve, self.view, single), data)
 
-    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
-        """Fit the maps, one block of classes at a time."""
-        fitted = [self.fit_scores(scores, hits, weight) for scores, hits in self._blocks(logits, target)]
-        for name, pieces in zip(self.state, zip(*fitted, strict=True), strict=True):
-            setattr(self, name, _stack(list(pieces)).to(logits.dtype))
-
-    def _blocks(self, logits: Tensor, target: Tensor) -> Iterator[tuple[Scores, Tensor]]:
+    def _blocks(self, data: Samples) -> Iterator[tuple[Scores, Array]]:
         if self.view == "top-label":
-            scores, top = top_scores(logits)
-            yield scores, (target == top.T).double()
+            top = data.logits.argmax(1)
+            log_p, log_not = evaluated(_top_columns, data.logits)
+            yield Scores(log_p.T, log_not.T), (data.target == top)[None].astype(np.float64)
             return
-        everything = class_scores(logits)
-        classes = torch.arange(logits.shape[1], device=logits.device)
-        first, step = int(len(classes) == 2), max(1, BLOCK // len(logits))
-        for start in range(first, len(classes), step):
-            block = slice(start, start + step)
-            scores = Scores(*(part[:, block].T.contiguous() for part in everything))
-            yield scores, (target == classes[block].unsqueeze(1)).double()
-
-    def as_fitted(self, logits: Tensor) -> Tensor:
-        """Round float64 logits to float32 if the maps were fitted in it.
-
-        A table has its steps at the scores of the fit. The same score in another precision may lie on the other side.
-        """
-        if logits.dtype != torch.float64:
-            return logits
-        largest = torch.finfo(torch.float32).max
-        single = _are_single([getattr(self, name) for name in self.state])
-        return logits.clamp(-largest, largest).float() if single else logits
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Map the scores and combine them into rows."""
-        return self._mapped(self.as_fitted(logits)).to(logits.dtype)
-
-    def _mapped(self, logits: Tensor) -> Tensor:
-        if self.view == "top-label":
-            scores, top = top_scores(logits)
-            confidence, left = (part.T for part in self.map_scores(scores))
-            shares = logits.scatter(1, top, -torch.inf).softmax(1)
-            return _divided(shares, left, confidence).scatter(1, top, confidence)
-        everything = class_scores(logits)
-        if logits.shape[1] == 2:
-            one = self.map_scores(Scores(everything.log_p[:, 1:].T, everything.log_not[:, 1:].T))
-            return torch.cat((one.complement.T, one.probability.T), dim=1)
-        mapped = self.map_scores(Scores(everything.log_p.T, everything.log_not.T)).probability.T
-        total = mapped.sum(1, keepdim=True)
-        some = total > torch.finfo(total.dtype).tiny
-        return torch.where(some, mapped / torch.where(some, total, 1.0), everything.probability)
+        everything = evaluated(class_scores, data.logits)
+        count = data.logits.shape[1]
+        step = max(1, BLOCK // len(data.target))
+        for start in range(int(count == 2), count, step):
+            block = np.arange(start, min(start + step, count))
+            scores = Scores(*(np.ascontiguousarray(part[:, block].T) for part in everything))
+            yield scores, (data.target == block[:, None]).astype(np.float64)
 
 
-def _are_single(tables: list[Tensor]) -> bool:
-    """Whether tables were fitted in float32; they may have been widened since, by ``.double()``."""
-    if any(table.dtype != torch.float64 for table in tables):
-        return True
-    # Round numbers, such as whole ones, tell nothing: those of a fit in float64 have no more digits.
-    return not traced() and _in(torch.float32, tables) and not _in(torch.float16, tables)
+def _top_columns(xp: NumpyOps, rows: Array) -> tuple[Array, Array]:
+    scores, _ = top_scores(xp, rows)
+    return scores.log_p.T, scores.log_not.T
 
 
-def _in(dtype: torch.dtype, tables: list[Tensor]) -> bool:
-    return all(torch.equal(table, table.to(dtype).to(table.dtype)) for table in tables)
+def joined(pieces: list[Curve]) -> Curve:
+    """One curve of the rows of several; shorter tables are padded with their last entry."""
+    if len(pieces) == 1:
+        return pieces[0]
+
+    def stack(name: str, _: Array) -> Array:
+        tables = [piece.arrays()[name] for piece in pieces]
+        width = max(table.shape[1] for table in tables)
+        return np.concatenate([
+            np.pad(table, ((0, 0), (0, width - table.shape[1])), mode="edge") for table in tables
+        ])  # fmt: skip
+
+    return pieces[0].rebuilt(stack)  # type: ignore[no-any-return]
 
 
-def with_complement(probability: Tensor) -> Mapped:
-    """Probabilities from a table, with complements by subtraction from 1."""
-    return Mapped(probability, 1 - probability)
+class PlattScaling(ScoreCalibrator):
+    r"""Logistic regression on the log-odds of a probability.
 
+    .. math:: \hat z = \sigma\!\left(a \ln\frac{z}{1-z} + b\right)
 
-def from_log_odds(odds: Tensor) -> Mapped:
-    """Probabilities and complements of log-odds, neither of them 0 in float32."""
-    odds = odds.clamp(-FARTHEST_ODDS, FARTHEST_ODDS)
-    return Mapped(odds.sigmoid(), (-odds).sigmoid())
-
-
-def _divided(shares: Tensor, left: Tensor, confidence: Tensor) -> Tensor:
-    """Divide the rest among the other classes, so that none overtakes the top class if that is possible.
+    Two parameters per map: suitable for a few hundred samples. As in Platt's paper, the labels are replaced by
+    :math:`(n_1 + 1)/(n_1 + 2)` for hits and :math:`1/(n_0 + 2)` for misses, with their counts :math:`n_1, n_0`;
+    this also keeps the numbers finite on separable data. For multi-class models prefer temperature or vector
+    scaling, which treat all classes together.
 
     Args:
-        shares: Proportions of the others, ``(N, C)`` with rows that sum to one.
-        left: Probability to divide, ``(N, 1)``.
-        confidence: Probability of the top class, ``(N, 1)``.
+        view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
+
+    References:
+        Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
+        Methods", Advances in Large Margin Classifiers, 1999.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant.posthoc import PlattScaling
+        >>> logits = np.array([3.0, -3.0] * 500)  # binary: the logit of class 1
+        >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
+        >>> PlattScaling(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
+        array([[0.251, 0.749]])
     """
-    classes = shares.shape[1]
-    # Slightly below, so that a tie goes to the top class whatever its index.
-    ceiling = confidence * (1 - 2 * torch.finfo(confidence.dtype).eps)
-    kept = confidence >= 1 / classes
-    largest = shares.amax(1, keepdim=True)
-    excess, room = left * largest - ceiling, left * (largest - 1 / (classes - 1))
-    mixed = kept & (excess > 0) & (room > 0)
-    level = torch.where(mixed, excess / torch.where(mixed, room, 1.0), 0.0).clamp(0, 1)
-    others = left * torch.lerp(shares, torch.full_like(shares, 1 / (classes - 1)), level.expand_as(shares))
-    return torch.where(kept, torch.minimum(others, ceiling), others)
+
+    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
+        super().__init__(view, strict=strict)
+
+    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+        """Fit the regressions."""
+        odds = scores.log_odds(XP).astype(np.float64)
+        features = np.stack((odds, np.ones_like(odds)), axis=1)
+        each = np.ones_like(hits[:1]) if weight is None else weight[None]
+        right = (hits * each).sum(1, keepdims=True)
+        wrong = each.sum() - right
+        soft = np.where(hits > 0, (right + 1) / (right + 2), 1 / (wrong + 2))
+        found = logistic_regression(features, soft, np.array([1.0, 0.0]), weight=weight)
+        return LogOdds(found[:, [0, 0, 1]])
 
 
-def _stack(pieces: list[Tensor]) -> Tensor:
-    """Concatenate the rows of all pieces; shorter tables are padded with their last entry."""
-    if pieces[0].dim() == 1:
-        return torch.cat(pieces)
-    width = max(piece.shape[1] for piece in pieces)
-    return torch.cat([
-        torch.cat((piece, piece[:, -1:].expand(-1, width - piece.shape[1])), dim=1) for piece in pieces
-    ])  # fmt: skip
+class BetaCalibration(ScoreCalibrator):
+    r"""Logistic regression on the logarithms of a probability and of its complement.
+
+    .. math:: \hat z = \sigma\left(a \ln z - b \ln(1 - z) + c\right), \qquad a, b \ge 0
+
+    This is the correct map if scores of hits and misses are Beta distributed. It contains the identity, and unlike
+    Platt scaling it can bend low and high scores differently. A negative coefficient would make the map decrease: it
+    is set to 0 and the rest is fitted again. On separable data a pull of :math:`10^{-8}` towards the identity keeps
+    the numbers finite.
+
+    Args:
+        view: ``"class-wise"``, one-vs-rest; or ``"top-label"``. See :class:`ScoreCalibrator`.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
+
+    References:
+        Kull, Silva Filho, Flach, "Beta calibration: a well-founded and easily implemented improvement on
+        logistic calibration for binary classifiers", AISTATS 2017.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant.posthoc import BetaCalibration
+        >>> logits = np.array([3.0, -3.0] * 500)
+        >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
+        >>> BetaCalibration(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
+        array([[0.25, 0.75]])
+    """
+
+    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
+        super().__init__(view, strict=strict)
+
+    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+        """Fit the regressions, and again without negative coefficients."""
+        log_p, log_not = (part.astype(np.float64) for part in scores.floored(XP))
+        features = np.stack((log_p, -log_not, np.ones_like(log_p)), axis=1)
+        centre = np.array([1.0, 1.0, 0.0])
+        found = logistic_regression(features, hits, centre, weight=weight)
+        dropped = np.zeros_like(found, dtype=bool)
+        for _ in range(2):
+            negative = (found < 0) & ~dropped
+            negative[:, 2] = False
+            negative[:, 1] &= ~negative[:, 0]  # one at a time: without one, the other may be positive
+            again = negative.any(1)
+            if not again.any():
+                break
+            dropped |= negative
+            kept = features[again] * ~dropped[again][:, :, None]
+            found[again] = logistic_regression(kept, hits[again], centre, weight=weight)
+            found[dropped] = 0.0
+        return LogOdds(found)
+
+
+def logistic_regression(
+    features: Array, target: Array, centre: Array, pull: float = 1e-8, *, weight: Array | None = None
+) -> Array:
+    r"""Minimise mean NLL plus :math:`\frac{pull}{2}|\theta - centre|^2` by Newton's method with step halving.
+
+    Args:
+        features: ``(rows, d, N)``, float64; a constant for the intercept is one of them.
+        target: Probability of a hit, ``(rows, N)``, float64.
+        centre: ``(d,)``: point that the coefficients start from and are pulled towards.
+        pull: Strength of the pull; it bounds the coefficients if data is separable or a feature is constant.
+        weight: ``(N,)`` weights of the samples, or None.
+
+    Returns:
+        Coefficients, ``(rows, d)``.
+    """
+    rows, _, samples = features.shape
+    share = np.full(samples, 1 / samples) if weight is None else weight / weight.sum()
+    start = np.tile(centre, (rows, 1))
+    # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
+    moments = (features @ (target * share)[:, :, None])[:, :, 0]
+    with np.errstate(all="ignore"):
+        if rows * samples > ROUGH:
+            single = _Regressions(*(part.astype(np.float32) for part in (features, moments, centre, share)), pull)
+            start = _newton(single, single.scaled_start(), tolerance=1e-5).astype(np.float64)
+        return _newton(_Regressions(features, moments, centre, share, pull), start, tolerance=1e-12)
+
+
+def softplus(odds: Array) -> Array:
+    """The logarithm of 1 + exp(odds)."""
+    # Not log1p, which takes several times as long: the error is that of rounding a number near 1.
+    return np.maximum(odds, 0) + np.log(1 + np.exp(-np.abs(odds)))
+
+
+def _newton(problem: "_Regressions", coefficients: Array, tolerance: float) -> Array:
+    """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
+    active = np.arange(len(coefficients))
+    largest = np.maximum(problem.features.max(2), -problem.features.min(2))
+    odds = problem.log_odds(coefficients)
+    value = problem.value(coefficients, odds)
+    for _ in range(100):
+        gradient, curvature = problem.derivatives(coefficients[active], odds)
+        direction = -solved(curvature, gradient)
+        left = -(direction * gradient).sum(1)  # twice the gain that is left
+        direction = direction.astype(coefficients.dtype)
+        # A step that changes no log-odds by more than s leaves about s squared of the gain: it is the last, unsearched.
+        change = (np.abs(direction) * largest[active]).sum(1)
+        last = (left >= tolerance) & (left * change**2 < tolerance / 10) & (change < 0.1)
+        coefficients[active[last]] += direction[last]
+        going = (left >= tolerance) & ~last
+        if not going.all():
+            active, direction, odds, value = active[going], direction[going], odds[going], value[going]
+            problem = problem.of(going)
+        if len(active) == 0:
+            break
+        better, moved, odds, value = _search(problem, coefficients[active], direction, odds, value)
+        coefficients[active] = moved
+        if not better.all():  # only rounding is left
+            active, odds, value = active[better], odds[better], value[better]
+            problem = problem.of(better)
+    return coefficients
+
+
+def solved(curvature: Array, gradient: Array) -> Array:
+    """Newton steps of all rows; NaN for a row that overflowed."""
+    try:
+        return np.asarray(np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0])
+    except np.linalg.LinAlgError:
+        return np.full_like(gradient, np.nan)
+
+
+class _Regressions:
+    """Values and derivatives of the regressions of some rows."""
+
+    def __init__(self, features: Array, moments: Array, centre: Array, share: Array, pull: float) -> None:
+        self.features, self.moments = features, moments
+        self.centre, self.share, self.pull = centre, share, pull
+
+    def of(self, rows: Array) -> "_Regressions":
+        """The problem of some of the rows."""
+        return _Regressions(self.features[rows], self.moments[rows], self.centre, self.share, self.pull)
+
+    def scaled_start(self) -> Array:
+        """The centre times the best of some powers of 2 for each row, on a part of the samples.
+
+        Far from the optimum, as with logits many times too large, the first Newton steps would be halved many times.
+        """
+        odds = self.log_odds(np.broadcast_to(self.centre, self.moments.shape))[:, ::STRIDE]
+        share = self.share[::STRIDE] / self.share[::STRIDE].sum()
+        at_centre = self.moments @ self.centre
+        values = [softplus(odds * np.float32(scale)) @ share - at_centre * scale for scale in SCALES]
+        best = np.nan_to_num(np.stack(values), nan=np.inf).argmin(0)
+        return np.asarray(np.array(SCALES, self.centre.dtype)[best][:, None] * self.centre)
+
+    def log_odds(self, coefficients: Array) -> Array:
+        return np.asarray((coefficients[:, None] @ self.features)[:, 0])
+
+    def value(self, coefficients: Array, odds: Array, rows: Array | slice = slice(None)) -> Array:
+        nll = softplus(odds) @ self.share - (self.moments[rows] * coefficients).sum(1)
+        return np.asarray(nll + self.pull / 2 * np.square(coefficients - self.centre).sum(1))
+
+    def derivatives(self, coefficients: Array, odds: Array) -> tuple[Array, Array]:
+        probability = 1 / (1 + np.exp(-odds))
+        weighted = probability * self.share
+        gradient = (self.features @ weighted[:, :, None])[:, :, 0] - self.moments
+        gradient = gradient.astype(np.float64) + self.pull * (coefficients - self.centre)
+        spread = weighted * (1 - probability)
+        curvature = ((self.features * spread[:, None]) @ self.features.transpose(0, 2, 1)).astype(np.float64)
+        each = np.arange(curvature.shape[1])
+        curvature[:, each, each] += self.pull
+        return gradient, curvature
+
+
+def _search(
+    problem: _Regressions, position: Array, direction: Array, odds: Array, value: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Halve the steps of the rows that become worse; return which improved, and where all are then."""
+    moved = position + direction
+    there = problem.log_odds(moved)
+    reached = problem.value(moved, there)
+    worse = np.flatnonzero(~(reached <= value))
+    for _ in range(40):
+        if len(worse) == 0:
+            break
+        # Log-odds are linear in the coefficients: half the way there is half the way here.
+        moved[worse], there[worse] = (moved[worse] + position[worse]) / 2, (there[worse] + odds[worse]) / 2
+        reached[worse] = problem.value(moved[worse], there[worse], worse)
+        worse = worse[~(reached[worse] <= value[worse])]
+    moved[worse], there[worse], reached[worse] = position[worse], odds[worse], value[worse]
+    return reached < value, moved, there, reached

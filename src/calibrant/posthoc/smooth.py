@@ -2,14 +2,15 @@
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
 
-from calibrant.posthoc.binary_curve import PRECISION, BinaryCurve
-from calibrant.posthoc.logistic import logistic_regression
+from calibrant.posthoc.affine import StructuredMatrixScaling
+from calibrant.posthoc.map import Map, OddsCurve
+from calibrant.posthoc.samples import Samples
+from calibrant.posthoc.scores import logistic_regression, softplus
 
 Array = npt.NDArray[np.float64]
-
+# Inverse variance of the prior of slope and shift: that of structured matrix scaling for two classes.
+PRECISION = 4.0
 KNOTS = 12
 # With fewer different scores there is no curve.
 FEWEST_KNOTS = 4
@@ -24,10 +25,11 @@ SCALES = tuple(4.0**k for k in range(-3, 3))
 JOINED = 2**14
 
 
-class SmoothScaling(BinaryCurve):
+class SmoothScaling(StructuredMatrixScaling):
     r"""Map the temperature-scaled log-odds of a binary model by a curve that is as smooth as the data ask for.
 
-    With the log-odds z of :class:`QuadraticScaling`,
+    With T the best temperature, :math:`q = \sigma(l / T)` the scaled probability of class 1,
+    :math:`\epsilon = 1/(n+1)` and the log-odds z of :math:`(1 - \epsilon) q + \epsilon / 2`,
 
     .. math:: \hat p = \sigma(b z + c + g(v)), \qquad
         \min_{b, c, g}\ n\, \mathrm{NLL} + 2 \left((b - 1)^2 + c^2\right) + \frac{\lambda}{2} \int g''(v)^2\, dv
@@ -54,74 +56,61 @@ class SmoothScaling(BinaryCurve):
         generalized linear models", JRSS B, 2011.
 
     Example:
-        >>> import torch
+        >>> import numpy as np
         >>> from calibrant.posthoc import SmoothScaling
-        >>> draw = torch.Generator().manual_seed(0)
-        >>> logits = 4 * torch.randn(20000, generator=draw)
-        >>> truth = (2 * logits.tanh()).sigmoid()  # never surer than 88 %
-        >>> scaling = SmoothScaling().fit(logits, torch.bernoulli(truth, generator=draw).long())
-        >>> scaling.predict_proba(torch.tensor([-3.0, 0.0, 3.0, 9.0]))[:, 1].round(decimals=1)
-        tensor([0.1000, 0.5000, 0.9000, 0.9000])
+        >>> draw = np.random.default_rng(0)
+        >>> logits = 4 * draw.normal(size=20000)
+        >>> truth = 1 / (1 + np.exp(-2 * np.tanh(logits)))  # never surer than 88 %
+        >>> scaling = SmoothScaling().fit(logits, draw.random(20000) < truth)
+        >>> scaling.predict_proba(np.array([-3.0, 0.0, 3.0, 9.0]))[:, 1].round(1)
+        array([0.1, 0.5, 0.9, 0.9])
     """
 
-    knots: Tensor
-    pieces: Tensor
-    ends: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("knots", "pieces", "ends"):
-            self.register_buffer(name, None)
-
-    def fit_rows(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    def fit_map(self, data: Samples) -> Map:
         """Solve for the temperature, then for line and curve of every strength."""
-        self._keep(np.arange(2.0), np.zeros(2), logits)
-        super().fit_rows(logits, target, weight)
-
-    def fit_curve(self, odds: Tensor, hits: Tensor, weight: Tensor | None, dtype: torch.dtype) -> tuple[float, float]:
-        """Fit line and curve with every strength of the prior, and average them by their marginal likelihood."""
-        z, y = odds.cpu().numpy(), hits.cpu().numpy()
-        counts = np.ones_like(z) if weight is None else weight.double().cpu().numpy()
-        z, y, counts = z[counts > 0], y[counts > 0], counts[counts > 0]
-        knots = knots_of(z)
-        z, y, counts = joined(z, y, counts)
-        line, bends = np.stack((z, np.ones_like(z))), roughness_basis(knots, z).T
-        # Strengths as factors of the curve: then all coefficients have the same prior.
-        factors = np.ones((len(SCALES), len(line) + len(bends)))
-        factors[:, 2:] = np.array(SCALES)[:, None]
-        features = torch.from_numpy(np.concatenate((line, bends)) * factors[:, :, None])
-        hit, weights = torch.from_numpy(y), torch.from_numpy(counts)
-        centre = torch.eye(features.shape[1], dtype=features.dtype)[0]
-        pull = PRECISION / float(counts.sum())
-        found = logistic_regression(features, hit.expand(len(SCALES), -1), centre, pull, weight=weights)
-        shares = log_evidence(features, hit, weights, found, centre).softmax(0)
-        mean = shares.numpy() @ (found.numpy() * factors)
-        if len(bends):
-            self._keep(knots, roughness_basis(knots, knots) @ mean[2:], odds.to(dtype))
-        return float(mean[0]), float(mean[1])
-
-    def _keep(self, knots: Array, values: Array, like: Tensor) -> None:
-        """Keep the natural cubic spline through values at knots, as polynomials between them and slopes beyond."""
-        from scipy.interpolate import CubicSpline  # a fit needs it, and a saved calibrator does not
-
-        spline = CubicSpline(knots, values, bc_type="natural")
-        width = np.diff(knots)
-        powers = np.stack([spline.c[3 - k] * width**k for k in (1, 2, 3)], axis=1)
-        slopes = spline(knots[[0, -1]], 1)
-        self.knots, self.pieces = like.new_tensor(knots), like.new_tensor(powers)
-        self.ends = like.new_tensor([values[0], *slopes])
-
-    def curve(self, odds: Tensor) -> Tensor:
-        """Evaluate the spline."""
-        knots, pieces, ends = (part.to(odds.dtype) for part in (self.knots, self.pieces, self.ends))
-        # How far each piece has been crossed, from 0 to 1: the rises of all pieces add up.
-        t = ((odds.unsqueeze(-1) - knots[:-1]) / (knots[1:] - knots[:-1])).clamp(0, 1)
-        rises = t * (pieces[:, 0] + t * (pieces[:, 1] + t * pieces[:, 2]))
-        below, above = (odds - knots[0]).clamp_max(0), (odds - knots[-1]).clamp_min(0)
-        return ends[0] + rises.sum(-1) + ends[1] * below + ends[2] * above
+        if data.logits.shape[1] > 2:
+            return super().fit_map(data)
+        scaled, features = self.features(data._replace(logits=data.logits.astype(np.float64)))
+        counts = np.ones(len(features)) if data.weight is None else data.weight
+        line, knots, values = fit_curve(features[:, 1] - features[:, 0], 1.0 * data.target, counts)
+        return self.mixed(OddsCurve(line, *spline_pieces(knots, values), scaled), data)
 
 
-def log_evidence(features: Tensor, hits: Tensor, counts: Tensor, found: Tensor, centre: Tensor) -> Tensor:
+def fit_curve(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array]:
+    """Slope and shift of the line, and the curve's knots and values there.
+
+    Line and curve are fitted with every strength of the prior, and averaged by their marginal likelihood.
+    """
+    knots = knots_of(odds)
+    z, y, counts = joined(odds, hits, counts)
+    line, bends = np.stack((z, np.ones_like(z))), roughness_basis(knots, z).T
+    # Strengths as factors of the curve: then all coefficients have the same prior.
+    factors = np.ones((len(SCALES), len(line) + len(bends)))
+    factors[:, 2:] = np.array(SCALES)[:, None]
+    features = np.concatenate((line, bends)) * factors[:, :, None]
+    centre = np.eye(features.shape[1])[0]
+    found = logistic_regression(
+        features, np.broadcast_to(y, (len(SCALES), len(y))), centre, PRECISION / float(counts.sum()), weight=counts
+    )
+    evidence = log_evidence(features, y, counts, found, centre)
+    shares = np.exp(evidence - evidence.max())
+    mean = shares / shares.sum() @ (found * factors)
+    if not len(bends):
+        return mean[:2], np.arange(2.0), np.zeros(2)
+    return mean[:2], knots, roughness_basis(knots, knots) @ mean[2:]
+
+
+def spline_pieces(knots: Array, values: Array) -> tuple[Array, Array, Array]:
+    """The natural cubic spline through values at knots: knots, polynomials between them, value and slopes at ends."""
+    from scipy.interpolate import CubicSpline  # a fit needs it, and a saved calibrator does not
+
+    spline = CubicSpline(knots, values, bc_type="natural")
+    width = np.diff(knots)
+    powers = np.stack([spline.c[3 - k] * width**k for k in (1, 2, 3)], axis=1)
+    return knots, powers, np.array([values[0], *spline(knots[[0, -1]], 1)])
+
+
+def log_evidence(features: Array, hits: Array, counts: Array, found: Array, centre: Array) -> Array:
     """Laplace's approximation of the log marginal likelihood of some regressions, up to a constant.
 
     Args:
@@ -131,13 +120,13 @@ def log_evidence(features: Tensor, hits: Tensor, counts: Tensor, found: Tensor, 
         found: ``(rows, d)`` most likely coefficients.
         centre: ``(d,)`` mean of their prior.
     """
-    odds = torch.einsum("rd,rdn->rn", found, features)
-    likelihood = ((hits * odds - nn.functional.softplus(odds)) * counts).sum(1)
-    p = odds.sigmoid()
-    curvature = (features * (p * (1 - p) * counts).unsqueeze(1)) @ features.mT
-    curvature = curvature + PRECISION * torch.eye(features.shape[1], dtype=features.dtype)
-    prior = PRECISION / 2 * (found - centre).square().sum(1)
-    return likelihood - prior - torch.logdet(curvature) / 2
+    odds = (found[:, None] @ features)[:, 0]
+    likelihood = ((hits * odds - softplus(odds)) * counts).sum(1)
+    p = 1 / (1 + np.exp(-odds))
+    curvature = (features * (p * (1 - p) * counts)[:, None]) @ features.transpose(0, 2, 1)
+    curvature = curvature + PRECISION * np.eye(features.shape[1])
+    prior = PRECISION / 2 * np.square(found - centre).sum(1)
+    return np.asarray(likelihood - prior - np.linalg.slogdet(curvature)[1] / 2)
 
 
 def joined(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array]:

@@ -1,13 +1,14 @@
 """Audit of one model: its scores, tests of everything it states, and the effect of recalibration."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from calibrant import metrics
 from calibrant.metrics import (
     AnalyticTest,
     CalibrationLine,
+    CalibrationTest,
     Change,
     Decomposition,
     Equivalence,
@@ -19,13 +20,17 @@ from calibrant.metrics import (
     notebook,
 )
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.inference import CalibrationTest
 from calibrant.metrics.predictions import Predictions, Task
-from calibrant.metrics.verdicts import p_value
 from calibrant.metrics.views import View
-from calibrant.report.lean import Lean, lean_of
-from calibrant.report.losses import brier_losses, log_losses, loss_weight, mean_interval
-from calibrant.report.repair import Recalibrated, recalibrated
+from calibrant.report.repair import FEWEST, Recalibrated, recalibrated
+from calibrant.report.statistics import (
+    AverageError,
+    average_error,
+    brier_losses,
+    log_losses,
+    loss_share,
+    mean_interval,
+)
 from calibrant.report.verdict import verdict
 
 Progress = Callable[[float], None]
@@ -35,68 +40,75 @@ OF_TOP_LABEL = ("accuracy", "mean_confidence", "aurc")
 MOST_DRAWN, FEWEST_DRAWS = 2 * 10**7, 200
 
 
+@notebook.shown
 @dataclass(frozen=True, eq=False)
-class Finding:
+class Finding(Judgement):
     """Everything about one view: the top label, a class, a label, or the risk of class 1.
 
     Attributes:
         view: What is judged.
         test: Test of calibration with ESD, by consistency resampling.
         p_value: Its p-value, corrected by Holm's method for the number of classes or labels.
-        lean: Average error, in points or as a factor.
+        average: Average error, in points or as a factor.
         equivalence: Whether the error is shown to be within the margin.
         analytic: Spiegelhalter's, Kolmogorov-Smirnov's and Kuiper's test.
         line: Calibration slope and intercept; None if there is no finite line.
         ici: Integrated calibration index.
     """
 
-    view: View
-    test: CalibrationTest
-    p_value: float
-    lean: Lean
+    average: AverageError
     equivalence: Equivalence
     analytic: tuple[AnalyticTest, ...]
     line: CalibrationLine | None
     ici: float
 
-    @property
-    def rejected(self) -> bool:
-        """Whether the hypothesis of calibration is rejected at 5 %, after the correction."""
-        return self.p_value <= 0.05
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ("average error", str(self.lean.gap)),
-            ("test", f"{p_value(self.p_value)}, {'rejected' if self.rejected else 'not rejected'} at 5 %"),
-            *((test.name, f"{test.statistic:z.2f}, {p_value(test.p_value)}") for test in self.analytic),
-            ("equivalence", str(self.equivalence)),
-            ("calibration line", "none that is finite" if self.line is None else str(self.line)),
-            ("ICI", f"{100 * self.ici:.2f} %"),
-        ]
-        return notebook.table(str(self.view), (), rows, right=())
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, ready for JSON."""
+        equal, factor = self.equivalence, self.average.factor
+        return _judged(self) | {
+            "test": asdict(self.test),
+            "gap": asdict(self.average.gap),
+            "factor": None if factor is None else factor._asdict(),
+            "equivalence": asdict(equal) | {"on_average": equal.on_average, "everywhere": equal.everywhere},
+            "analytic": [asdict(test) for test in self.analytic],
+            "calibration_line": None if self.line is None else self.line._asdict(),
+            "integrated_calibration_index": self.ici,
+        }
 
 
 @dataclass(frozen=True, eq=False)
-class Repair:
+class Repair(Recalibrated):
     """Effect of recalibration, measured on samples it was not fitted on.
 
     Attributes:
-        how: The method, its parameters and its log loss against those of the other methods that were tried.
+        method: Name of the method in ``posthoc.METHODS``.
+        description: The method with its parameters, fitted on all samples.
+        calibrator: The calibrator fitted on all samples, the one to use.
+        predictions: Every sample recalibrated by a fit on the other half of the samples.
+        tried: Log loss of each method that was tried, on the halves it was not fitted on.
         scores: Scores of the recalibrated predictions.
         judgements: Test of each view of them.
     """
 
-    how: Recalibrated
     scores: metrics.Scores
     judgements: tuple[Judgement, ...]
 
-    @property
-    def predictions(self) -> Predictions:
-        """Every sample recalibrated by a fit on the other half of the samples."""
-        return self.how.predictions
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, ready for JSON."""
+        return {
+            "method": self.method,
+            "description": self.description,
+            "temperature": getattr(self.calibrator, "temperature_", None) if self.method == "temperature" else None,
+            "weights": getattr(self.calibrator, "weights_", None) if self.method == "auto" else None,
+            "notices": list(self.calibrator.notices_),
+            "cross_fitted_log_loss": self.tried,
+            **self.scores.to_dict(),
+            "views": [_judged(found) for found in self.judgements],
+        }
 
     def _repr_html_(self) -> str:
-        return self.how._repr_html_() + self.scores._repr_html_()
+        rows = [(f"log loss of {name}, cross-fitted", f"{loss:.4f}") for name, loss in self.tried.items()]
+        return notebook.table(f"Recalibration by {self.description}", (), rows) + self.scores._repr_html_()
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +163,26 @@ class Audit:
         """Pairs of the first view: what gap, ECE and the reliability diagram are about; of labels all pairs."""
         return self.predictions if self.task == "multi-label" else self.findings[0].view.pairs
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, ready for JSON."""
+        groups, over_time, change = self.groups, self.over_time, self.change
+        return {
+            "name": self.name,
+            "verdict": verdict(self),
+            "task": self.task,
+            **self.scores.to_dict(),
+            "intervals": {key: asdict(found) for key, found in self.intervals.items()},
+            "test": asdict(self.test) | {"rejected_at_5_percent": self.test.rejected()},
+            "views": [found.to_dict() for found in self.findings],
+            "parts": {score: parts._asdict() for score, parts in self.parts.items()},
+            "repair": None if self.repair is None else self.repair.to_dict(),
+            "no_repair": self.problem,
+            "groups": groups and asdict(groups) | {"rejected": [group.name for group in groups.rejected]},
+            "over_time": over_time and asdict(over_time) | {"changed": over_time.changed},
+            "baseline": change and asdict(change) | {"changed": change.changed, "worse": change.worse},
+            "notices": list(self.notices),
+        }
+
     def _repr_html_(self) -> str:
         after = [""] * len(self.scores.entries) if self.repair is None else list(map(str, self.repair.scores))
         rows = [(e.label, str(e), new, e.convention) for e, new in zip(self.scores, after, strict=True)]
@@ -158,6 +190,15 @@ class Audit:
         page = notebook.table(f"{self.name}: {verdict(self)}", header, rows, right=(1, 2))
         watched: list[Any] = [self.groups, self.over_time, self.change]
         return page + "".join(found._repr_html_() for found in watched if found is not None)
+
+
+def _judged(found: Judgement) -> dict[str, Any]:
+    return {
+        "kind": found.view.kind,
+        "name": found.view.name,
+        "rejected_at_5_percent": found.rejected,
+        "p_value": found.p_value,
+    }
 
 
 def audit(
@@ -195,7 +236,7 @@ def audit(
         >>> logits = rng.normal(size=(2000, 4))
         >>> target = [rng.choice(4, p=row) for row in np.exp(logits) / np.exp(logits).sum(1, keepdims=True)]
         >>> found = report.audit("twice too sure", metrics.predictions(logits=2 * logits, target=target), draws=100)
-        >>> found.repair.how.description, bool(found.repair.scores.ece < found.scores.ece)
+        >>> found.repair.description, bool(found.repair.scores.ece < found.scores.ece)
         ('temperature 1.91', True)
     """
     judgements = metrics.judge(predictions, draws=draws, seed=seed, progress=_part(progress, 0.0, 0.4))
@@ -205,13 +246,17 @@ def audit(
     if progress is not None:
         progress(0.5)
     repaired, problem = None, ""
-    try:
-        how = recalibrated(predictions, seed) if repair else None
-    except ValueError as error:
-        how, problem = None, str(error).split(":")[0]  # what follows a colon is advice to direct callers of the fit
-    if how is not None:
-        judged = metrics.judge(how.predictions, draws=draws, seed=seed, progress=_part(progress, 0.6, 0.4), early=True)
-        repaired = Repair(how, scores_of(how.predictions, bins, convention), judged)
+    if repair and predictions.samples < FEWEST:
+        problem = f"{predictions.samples} samples are too few to check it on halves"
+    elif repair:
+        try:
+            found = recalibrated(predictions, seed)
+        except ValueError as error:
+            problem = str(error)
+        else:
+            after, share = found.predictions, _part(progress, 0.6, 0.4)
+            judged = metrics.judge(after, draws=draws, seed=seed, progress=share, early=True)
+            repaired = Repair(**vars(found), scores=scores_of(after, bins, convention), judgements=judged)
     parts = {score: metrics.decomposition(predictions, score=score) for score in ("log_loss", "brier")}
     if progress is not None:
         progress(1.0)
@@ -228,14 +273,12 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
     except ValueError:
         line = None
     return Finding(
-        judgement.view,
-        judgement.test,
-        judgement.p_value,
-        lean_of(judgement.view),
-        metrics.equivalence(pairs, margin=margin),
-        (metrics.spiegelhalter_test(pairs), metrics.ks_test(pairs), metrics.kuiper_test(pairs)),
-        line,
-        metrics.integrated_calibration_index(pairs),
+        **vars(judgement),
+        average=average_error(judgement.view),
+        equivalence=metrics.equivalence(pairs, margin=margin),
+        analytic=(metrics.spiegelhalter_test(pairs), metrics.ks_test(pairs), metrics.kuiper_test(pairs)),
+        line=line,
+        ici=metrics.integrated_calibration_index(pairs),
     )
 
 
@@ -247,17 +290,17 @@ def scores_of(given: Predictions, bins: int | None = None, convention: Conventio
     (view,) = metrics.views(given)
     risk = replace(given, confidence=view.pairs.confidence, correct=view.pairs.correct)
     of_risk = metrics.evaluate(risk, bins=bins, convention=convention)
-    stated = f"P({view.name})" if given.names else "P(y = 1)"
 
     def entry(one: Score, other: Score) -> Score:
         of_top_label = one.key in OF_TOP_LABEL or metrics.METRICS[one.key].of_classes
-        return one if of_top_label else score_of_risk(other, stated)
+        return one if of_top_label else score_of_risk(other, given.names)
 
     return metrics.Scores(scores.samples, scores.classes, tuple(map(entry, scores, of_risk)))
 
 
-def score_of_risk(score: Score, stated: str = "P(y = 1)") -> Score:
-    """A score of pairs, named as one of the probability of an event."""
+def score_of_risk(score: Score, names: tuple[str, ...] | None) -> Score:
+    """A score of pairs, named as one of the probability of the second of two classes."""
+    stated = f"P({names[1]})" if names else "P(y = 1)"
     convention = score.convention.replace("accuracy", "share")
     convention = f"mean {stated} - its share" if score.key == "gap" else f"{stated}; {convention}"
     return replace(score, convention=convention, name=f"Brier, {stated}" if score.key == "brier_top" else "")
@@ -274,8 +317,9 @@ def _intervals(
                 view.pairs, metric=metric, draws=count, seed=seed, bins=bins, convention=convention
             )
     if given.probabilities is not None:
-        found["nll"] = mean_interval("nll", log_losses(given), loss_weight(given))
-        found["brier"] = mean_interval("brier", brier_losses(given), loss_weight(given))
+        share = loss_share(given)
+        found["nll"] = mean_interval("nll", log_losses(given), share)
+        found["brier"] = mean_interval("brier", brier_losses(given), share)
     return found
 
 

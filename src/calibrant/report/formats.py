@@ -1,34 +1,17 @@
-"""Numbers and names as the page shows them."""
+"""Numbers, names and sentences as the page and the figures show them."""
 
 import math
 import re
+import unicodedata
 
-from markupsafe import Markup
-
-from calibrant.metrics import Interval
 from calibrant.metrics.verdicts import p_value
-from calibrant.posthoc.notices import counted as counted
+from calibrant.posthoc.samples import counted as counted
 
-SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
-POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
 MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")
 NO_BREAK = "\N{NO-BREAK SPACE}"
-
-
-def number(text: str) -> Markup:
-    """Format a number: with a true minus, powers of ten, and no sign if it rounds to 0.
-
-    Example:
-        >>> print(number("-2.34e-03"), number("0.1274"), number("-0.00"))
-        −2.34 × 10<sup>−3</sup> 0.1274 0.00
-    """
-    if SIGNED_ZERO.fullmatch(text):
-        text = text[1:]
-    parts = POWER.fullmatch(text)
-    if parts is not None:
-        return Markup("{} × 10<sup>{}</sup>").format(_minus(parts[1]), _minus(str(int(parts[2]))))  # noqa: RUF001
-    return Markup("{}").format(_minus(text).replace(" %", f"{NO_BREAK}%"))
+# They join letters in Persian and Hindi, and people in emoji.
+JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
 def percent(share: float) -> str:
@@ -39,26 +22,6 @@ def percent(share: float) -> str:
         '12.34\xa0%' –
     """
     return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.2f}{NO_BREAK}%"
-
-
-def points(share: float) -> str:
-    """A difference of shares in points, with its sign.
-
-    Example:
-        >>> print(points(0.0123), points(-0.004), points(0.0))
-        +1.23 −0.40 0.00
-    """
-    return str(number(f"{100 * share:+z.2f}"))
-
-
-def ends(gap: Interval) -> str:
-    """The interval of a gap in points.
-
-    Example:
-        >>> print(ends(Interval("gap", 0.01, -0.001, 0.021, 0.95, "jackknife")))
-        −0.10 to 2.10
-    """
-    return f"{number(f'{100 * gap.low:z.2f}')} to {number(f'{100 * gap.high:z.2f}')}"
 
 
 def sentence(text: str) -> str:
@@ -83,15 +46,34 @@ def bare_p(value: float) -> str:
     return p_value(value).removeprefix("p ").removeprefix("= ")
 
 
-def isolated(name: str) -> Markup:
-    """A name whose writing direction does not affect the text around it.
+def clean(name: str) -> str:
+    r"""A name without characters that are invisible or change how others are shown.
+
+    Control characters and line ends become spaces, characters that change the direction of writing are removed, and
+    those that UTF-8 or XML cannot encode become a replacement character.
 
     Example:
-        >>> print(isolated("a & b"))
-        <bdi>a &amp; b</bdi>
+        >>> clean("resnet\u202e\x1b[31m\n50"), clean("\u202e")
+        ('resnet [31m 50', 'unnamed')
     """
-    return Markup("<bdi>{}</bdi>").format(name)
+    return " ".join("".join(map(_visible, name)).split()) or "unnamed"
 
 
-def _minus(text: str) -> str:
-    return f"\N{MINUS SIGN}{text[1:]}" if text.startswith("-") else text
+def as_sentence(text: object) -> str:
+    """What a result prints as, with a capital letter and a full stop.
+
+    Example:
+        >>> as_sentence("no change is detected")
+        'No change is detected.'
+    """
+    words = str(text)
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _visible(character: str) -> str:
+    category = unicodedata.category(character)
+    if category in ("Cc", "Zl", "Zp"):
+        return " "
+    if category == "Cs" or ord(character) & 0xFFFE == 0xFFFE:
+        return "\N{REPLACEMENT CHARACTER}"
+    return "" if category == "Cf" and character not in JOINERS else character

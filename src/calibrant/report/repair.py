@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant.arrays import Array
 from calibrant.inputs import IGNORED
-from calibrant.metrics import InputWarning, notebook
+from calibrant.metrics import InputWarning
 from calibrant.metrics.predictions import Predictions, Task
 from calibrant.metrics.views import sample_weight
 from calibrant.posthoc import (
@@ -18,13 +18,14 @@ from calibrant.posthoc import (
     TemperatureScaling,
     logits_from_probabilities,
 )
-from calibrant.report.losses import log_losses, loss_weight
+from calibrant.report.statistics import log_losses, loss_share
 
+# Fewest samples that are fitted on halves.
 FEWEST = 10
 # Beyond so many numbers, or labels, the mixture of methods takes minutes, and a quicker method is tried in its place.
 MOST_NUMBERS, MOST_LABELS = 2**23, 20
 # Confidence above that of guessing that still says something.
-NOTHING = 0.01
+LEAST_CONFIDENCE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,43 +46,33 @@ class Recalibrated:
     predictions: Predictions
     tried: dict[str, float]
 
-    def _repr_html_(self) -> str:
-        rows = [(f"log loss of {name}, cross-fitted", f"{loss:.4f}") for name, loss in self.tried.items()]
-        return notebook.table(f"Recalibration by {self.description}", (), rows)
-
 
 def recalibrated(given: Predictions, seed: int) -> Recalibrated:
     """Recalibrate with the method that has the lowest log loss on halves it was not fitted on.
 
     A temperature is tried, and a mixture of methods (``auto``). The temperature is preferred unless the mixture is
-    better by more than one standard error. Raises ``ValueError`` with the reason if nothing can be fitted.
+    better by more than one standard error. Raises ``ValueError`` if nothing can be fitted.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", InputWarning)  # the notices of the predictions say it
-        logits, target = _fitted_on(given)
-    if len(target) < FEWEST:
-        raise ValueError(f"{len(target)} samples are too few to check it on halves")
-    weight = sample_weight(given)
-    task = given.task
-    order = np.random.default_rng(seed).permutation(len(target))
+    weight, share = sample_weight(given), loss_share(given)
+    order = np.random.default_rng(seed).permutation(given.samples)
     halves = order[: len(order) // 2], order[len(order) // 2 :]
     found: dict[str, Predictions] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
+        warnings.simplefilter("ignore", InputWarning)  # the notices of the predictions say it
+        logits, target = _fitted_on(given)
         for name in _candidates(given):
             crossed: list[Array] = []
             for fit, apply in (halves, halves[::-1]):
-                fitted = _fit(name, task, logits[fit], target[fit], None if weight is None else weight[fit])
+                fitted = _fit(name, given.task, logits[fit], target[fit], None if weight is None else weight[fit])
                 crossed.append(np.asarray(fitted.predict_proba(logits[apply])))
             both = np.empty((len(target), *crossed[0].shape[1:]), crossed[0].dtype)
             both[halves[1]], both[halves[0]] = crossed
             found[name] = _with(given, both)
         losses = {name: log_losses(one) for name, one in found.items()}
-        chosen = _best(losses, loss_weight(given))
-        calibrator = _fit(chosen, task, logits, target, weight)
-    counted = loss_weight(given)
-    share = np.ones(len(target)) if counted is None else counted
-    tried = {name: float(share @ loss / share.sum()) for name, loss in losses.items()}
+        chosen = _best(losses, share)
+        calibrator = _fit(chosen, given.task, logits, target, weight)
+    tried = {name: float(share @ loss) for name, loss in losses.items()}
     return Recalibrated(chosen, _described(chosen, calibrator, found[chosen]), calibrator, found[chosen], tried)
 
 
@@ -122,9 +113,7 @@ def _with(given: Predictions, probabilities: Array) -> Predictions:
     return replace(given, confidence=probabilities.max(1), correct=correct, probabilities=probabilities, logits=None)
 
 
-def _best(losses: dict[str, Array], weight: Array | None) -> str:
-    share = np.ones(len(losses["temperature"])) if weight is None else weight
-    share = share / share.sum()
+def _best(losses: dict[str, Array], share: Array) -> str:
     best = "temperature"
     for name, loss in losses.items():
         gain = losses[best] - loss
@@ -149,6 +138,6 @@ def _described(name: str, calibrator: Any, predictions: Predictions) -> str:
 
 def _emptied(predictions: Predictions) -> str:
     """A remark if recalibrated predictions say nothing."""
-    if predictions.classes is None or float(predictions.confidence.max()) > 1 / predictions.classes + NOTHING:
+    if predictions.classes is None or float(predictions.confidence.max()) > 1 / predictions.classes + LEAST_CONFIDENCE:
         return ""
     return ", which makes all classes nearly equally likely,"

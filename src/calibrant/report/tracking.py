@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from calibrant import frames, inputs
 from calibrant.metrics import Scores, evaluate, predictions
 from calibrant.posthoc import Calibrator, save
-from calibrant.posthoc.containers import as_tensor, class_indices, has_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,9 +130,9 @@ def log_wandb(
 def _tracked(logits: Any, target: Any, calibrator: Calibrator | None) -> Tracked:
     from calibrant.report.figures import reliability_diagram
 
-    values = np.asarray(as_tensor(logits).detach().cpu())
-    names = None if calibrator is None or not has_names(target) else calibrator.classes_.tolist()
-    labels = target if names is None else class_indices(target, names)
+    values = inputs.numbers("logits", logits)
+    names = None if calibrator is None or not frames.has_names(target) else calibrator.classes_.tolist()
+    labels = target if names is None else frames.class_indices(target, names)
     stages = {"model": predictions(logits=values, target=labels)}
     if calibrator is not None:
         after = np.asarray(calibrator.predict_proba(values))

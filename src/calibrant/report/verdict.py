@@ -1,15 +1,17 @@
 """The verdict: an audit in a few sentences, each of them about what was tested."""
 
+from collections.abc import Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from calibrant.metrics import smooth_ece
+from calibrant import metrics
+from calibrant.metrics import Interval
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.verdicts import p_value
-from calibrant.report.chance import ERRORS, chance_gap
-from calibrant.report.names import as_sentence
+from calibrant.report.formats import as_sentence
+from calibrant.report.statistics import ERRORS, amount_of, largest_gap_by_chance
 
 if TYPE_CHECKING:  # an audit shows its verdict, so it imports this file
     from calibrant.report.audit import Audit, Finding, Repair
@@ -51,9 +53,11 @@ def verdict(audit: "Audit") -> str:
     said = [few_samples(samples)] if samples < FEW else []
     said += [_alone(found, samples) for found in findings if found not in family]
     if family:
-        said.append(_together(audit, family, after=findings[0] if findings[0] not in family else None))
+        start = "But the" if findings[0] not in family and not findings[0].rejected else "The"
+        classes = [JudgedClass(found.view.name, found.p_value, found.average.gap, _of_class(found)) for found in family]
+        said.append(of_classes(family[0].view.kind, classes, audit.predictions.classes or len(family), start))
     if any(found.rejected for found in findings) and (audit.repair is not None or audit.problem):
-        said.append(_hope(audit))
+        said.append(_recalibration(audit))
     return " ".join([*said, *_watched(audit)])
 
 
@@ -118,32 +122,31 @@ def _alone(found: "Finding", samples: int) -> str:
     if view.kind == "top label":
         stated = "the confidences in the top label"
     rejected = "is rejected" if found.rejected else "is not rejected"
-    if found.lean.shown:
+    if found.average.significant:
         these = _risks(view.name).split()[0] if view.of_event else "confidences"
-        return f"{_lean(found)}. The hypothesis that these {these} are calibrated {rejected} ({p}).{_within(found)}"
+        return f"{_average(found)}. The hypothesis that these {these} are calibrated {rejected} ({p}).{_within(found)}"
     if found.rejected:
-        gap, shape = found.lean.gap, _shape(found)
+        gap, shape = found.average.gap, _shape(found)
         return (
             f"The average error of {stated} is within chance (95 % interval {100 * gap.low:z.2f} to "
             f"{100 * gap.high:z.2f} points), but the hypothesis that they are calibrated is rejected ({p})"
             f"{shape and f': they are {shape}'}.{_within(found)}"
         )
-    return (
-        f"The hypothesis that {stated} are calibrated is not rejected ({p}).{_unseen(found, samples)}{_within(found)}"
-    )
+    rest = _not_ruled_out(found, samples) + _within(found)
+    return f"The hypothesis that {stated} are calibrated is not rejected ({p}).{rest}"
 
 
 def _risks(name: str) -> str:
     return risks_of(_short(name))
 
 
-def _lean(found: "Finding") -> str:
-    over, view = found.lean.gap.value > 0, found.view
+def _average(found: "Finding") -> str:
+    over, view = found.average.gap.value > 0, found.view
     if view.of_event:
         stated = _risks(view.name)
-        return f"{stated[0].upper()}{stated[1:]} are {'over' if over else 'under'}stated {found.lean.amount()}"
+        return f"{stated[0].upper()}{stated[1:]} are {'over' if over else 'under'}stated {found.average}"
     where = " in the top label" if view.kind == "top label" else ""
-    return f"{'Over' if over else 'Under'}-confident{where} {found.lean.amount()}"
+    return f"{'Over' if over else 'Under'}-confident{where} {found.average}"
 
 
 def _shape(found: "Finding") -> str:
@@ -157,7 +160,7 @@ def _shape(found: "Finding") -> str:
     return f"{how} (calibration slope {line.slope:.2f})"
 
 
-def _unseen(found: "Finding", samples: int) -> str:
+def _not_ruled_out(found: "Finding", samples: int) -> str:
     """Size of the errors that these samples cannot rule out."""
     equal = found.equivalence
     average = 100 * max(abs(equal.low), abs(equal.high), equal.largest * (equal.groups == 1))
@@ -179,48 +182,61 @@ def _within(found: "Finding") -> str:
     )
 
 
-def _together(audit: "Audit", family: "list[Finding]", after: "Finding | None") -> str:
-    """The sentence about all classes or labels."""
-    kind, total = family[0].view.kind, audit.predictions.classes or len(family)
+class JudgedClass(NamedTuple):
+    """A class or label, the corrected p-value of its test, its average gap, and what is wrong with it, in words."""
+
+    name: str
+    p_value: float
+    gap: Interval
+    error: str
+
+
+def of_classes(kind: str, classes: Sequence[JudgedClass], total: int, start: str = "The") -> str:
+    """The sentence about the classes or labels that were tested, of ``total`` that there are."""
     words = f"{kind}es" if kind == "class" else f"{kind}s"
-    of = f"{len(family):,} {words}"
-    if total > len(family):
-        of = f"the {len(family):,} {words} of {total:,} that the model expects most often"
-    wrong = sorted((found for found in family if found.rejected), key=lambda found: -abs(found.lean.gap.value))
-    smallest = min(found.p_value for found in family)
-    holm = "Holm's correction" if len(family) > 1 else "one test"
+    of = f"{len(classes):,} {words}"
+    if total > len(classes):
+        of = f"the {len(classes):,} {words} of {total:,} that the model expects most often"
+    wrong = sorted((each for each in classes if each.p_value <= 0.05), key=lambda each: -abs(each.gap.value))
+    smallest = p_value(min(each.p_value for each in classes))
+    holm = "Holm's correction" if len(classes) > 1 else "one test"
     if not wrong:
         # Of all of them together: intervals at a level that makes all hold.
-        wider = NormalDist().inv_cdf(1 - 0.025 / len(family)) / ERRORS
-        gaps = [found.lean.gap for found in family]
-        widest = max(abs(gap.value) + wider * (gap.high - gap.low) / 2 for gap in gaps)
-        none = f"None of {of} is rejected as uncalibrated (smallest {p_value(smallest)}, {holm})"
+        wider = NormalDist().inv_cdf(1 - 0.025 / len(classes)) / ERRORS
+        widest = max(abs(gap.value) + wider * (gap.high - gap.low) / 2 for _, _, gap, _ in classes)
+        none = f"None of {of} is rejected as uncalibrated (smallest {smallest}, {holm})"
         return f"{none}; average errors of up to {100 * widest:.2f} points cannot be ruled out."
-    named = "; ".join(f"{kind} {_short(found.view.name)} {_of_class(found)}" for found in wrong[:MOST_NAMED])
+    named = "; ".join(f"{kind} {_short(each.name)} {each.error}" for each in wrong[:MOST_NAMED])
     more = f"; and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
-    start = "But the" if after is not None and not after.rejected else "The"
     return (
-        f"{start} probabilities of {len(wrong):,} of {of} are not calibrated ({p_value(smallest)} at the smallest, "
-        f"{holm}): {named}{more}."
+        f"{start} probabilities of {len(wrong):,} of {of} are not calibrated ({smallest} at the smallest, {holm}): "
+        f"{named}{more}."
     )
 
 
+def error_of_gap(gap: Interval) -> str:
+    """What is wrong with a class that is rejected, by its average gap alone."""
+    if gap.low <= 0 <= gap.high:
+        return "is within chance on average, but not at every probability"
+    return f"is {'over' if gap.value > 0 else 'under'}stated {amount_of(gap)}"
+
+
 def _of_class(found: "Finding") -> str:
-    if not found.lean.shown:
+    if not found.average.significant:
         return f"is within chance on average, but {_shape(found) or 'not at every probability'}"
     shape = _shape(found)
-    over = "over" if found.lean.gap.value > 0 else "under"
-    return f"is {over}stated {found.lean.amount()}{shape and f', and {shape}'}"
+    over = "over" if found.average.gap.value > 0 else "under"
+    return f"is {over}stated {found.average}{shape and f', and {shape}'}"
 
 
-def _hope(audit: "Audit") -> str:
+def _recalibration(audit: "Audit") -> str:
     first = audit.findings[0]
     if audit.task == "binary" and first.line is not None and first.line.slope_high < 0:
         return "The higher the probability, the rarer the class: check which class it is for before you recalibrate."
     if audit.repair is None:
         return f"Recalibration was not tried: {audit.problem}."
     but = caveat(audit) or _harm(audit, audit.repair)
-    how = audit.repair.how.description
+    how = audit.repair.description
     return f"Recalibration by {how} {_effect(audit, audit.repair)}{but and f', but {but}'}."
 
 
@@ -234,7 +250,7 @@ def _harm(audit: "Audit", repair: "Repair") -> str:
 
 def _effect(audit: "Audit", repair: "Repair") -> str:
     alone = [found for found in repair.judgements if found.view.kind not in ("class", "label")]
-    chance = all(abs(_gap(found.view.pairs)) <= chance_gap(found.view.pairs) for found in alone)
+    chance = all(abs(metrics.gap(found.view.pairs)) <= largest_gap_by_chance(found.view.pairs) for found in alone)
     if chance and not any(found.rejected for found in repair.judgements):
         together = audit.groups is not None or audit.over_time is not None
         return (
@@ -244,16 +260,11 @@ def _effect(audit: "Audit", repair: "Repair") -> str:
     if np.allclose(repair.predictions.confidence, audit.predictions.confidence, rtol=0, atol=1e-6):
         return "cannot be shown to help: fitted on one half, it leaves the other as it is"
     wrong = [place for place, found in enumerate(audit.findings) if found.rejected]
-    before = float(np.mean([smooth_ece(audit.findings[place].view.pairs) for place in wrong]))
-    after = float(np.mean([smooth_ece(repair.judgements[place].view.pairs) for place in wrong]))
+    before = float(np.mean([metrics.smooth_ece(audit.findings[place].view.pairs) for place in wrong]))
+    after = float(np.mean([metrics.smooth_ece(repair.judgements[place].view.pairs) for place in wrong]))
     removed = 1 - after / before if before > 0 else 0.0
     if removed >= 0.5:
         return "repairs most of it"
     if removed >= 0.2:
         return "repairs part of it"
     return "hardly helps" if removed > -0.1 else "makes it worse"
-
-
-def _gap(pairs: Predictions) -> float:
-    share = np.ones(len(pairs)) if pairs.weight is None else pairs.weight
-    return float(share @ (pairs.confidence.astype(np.float64) - pairs.correct) / share.sum())

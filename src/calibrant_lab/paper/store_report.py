@@ -9,9 +9,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from calibrant.report.formats import counted, percent
-from calibrant.report.names import clean
-from calibrant.report.svg import inline_svg
+from calibrant.report.formats import clean, counted, percent
+from calibrant.report.style import inline_svg
 from calibrant_lab import plugins
 from calibrant_lab.paper.figures import DRAWN, caption
 from calibrant_lab.paper.figures.cost import figure3

@@ -1,8 +1,6 @@
 """CIFAR files in the published layout, byte for byte, and pickles that must not be run."""
 
-import os
 import pickle
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from calibrant.files import FileError
 from calibrant_lab.data import cifar
 from calibrant_lab.data.cifar import load_cifar10, load_cifar100
 from calibrant_lab.data.sources import md5
+from tests.lab.pickles import Intruder
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -87,31 +86,10 @@ def test_cifar100_takes_the_fine_labels(tmp_path: Path, monkeypatch: pytest.Monk
     assert (train.labels.tolist(), test.labels.tolist(), classes) == (batch(0, 100)[0], batch(1, 100)[0], 100)
 
 
-def test_pickle_itself_reads_the_same_from_the_published_layout() -> None:
-    labels, pixels = batch(0, 10)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy says, once, that the name in the file is an old one
-        found = pickle.loads(published("labels", labels, pixels), encoding="bytes")  # noqa: S301
-    assert found[b"labels"] == labels
-    assert np.array_equal(found[b"data"], pixels)
-
-
-class Harm:
-    """Creates a file when a trusting unpickler meets it."""
-
-    def __init__(self, call: Any, *arguments: Any) -> None:
-        self.call = call, arguments
-
-    def __reduce__(self) -> Any:
-        return self.call
-
-
 HARM: dict[str, Callable[[Path], object]] = {
-    "shell": lambda target: Harm(os.system, f"touch {target}"),
-    "eval": lambda target: Harm(eval, f"open({str(target)!r}, 'w')"),
-    "attribute": lambda target: Harm(getattr, Harm(__import__, "os"), "getcwd"),
-    "numpy": lambda target: Harm(np.save, str(target), 0),
-    "objects": lambda target: np.array([Harm(os.system, f"touch {target}")], dtype=object),
+    "call": Intruder,
+    "objects": lambda target: np.array([Intruder(target)], dtype=object),
+    "import": lambda target: np.random.default_rng(0),
 }
 
 
@@ -120,10 +98,10 @@ HARM: dict[str, Callable[[Path], object]] = {
 def test_a_pickle_that_does_harm_is_refused_and_does_none(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
 ) -> None:
-    target = tmp_path / "harm.npy"
+    target = tmp_path / "harm"
     content = pickle.dumps({b"labels": [0], b"data": HARM[name](target)}, protocol=protocol)
     replace(cifar10 / "data_batch_3", content, monkeypatch)
-    with pytest.raises(FileError, match=r"data_batch_3: cannot be unpickled safely .*asks for"):
+    with pytest.raises(FileError, match="data_batch_3"):
         load_cifar10(cifar10)
     assert not target.exists()
 
@@ -132,7 +110,6 @@ LABELS, PIXELS = batch(0, 10)
 DAMAGED = {
     "cut": published("labels", LABELS, PIXELS)[:-200],
     "text": b"hello",
-    "empty": b"",
     "objects": published("labels", LABELS, PIXELS).replace(b"u1", b"O8"),
     "a list": pickle.dumps([1, 2]),
     "other labels": published("names", LABELS, PIXELS),
@@ -146,22 +123,20 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_file_is_named(cifar10: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     replace(cifar10 / "test_batch", DAMAGED[name], monkeypatch)
-    with pytest.raises(FileError, match=r"test_batch: (cannot be unpickled|is not a file of).*cs\.toronto\.edu"):
+    with pytest.raises(FileError, match=r"test_batch.*toronto"):
         load_cifar10(cifar10)
 
 
 def test_a_changed_file_is_refused_before_it_is_unpickled(cifar10: Path, tmp_path: Path) -> None:
     path = cifar10 / "data_batch_1"
     expected = md5(path.read_bytes())
-    path.write_bytes(pickle.dumps(Harm(os.system, f"touch {tmp_path / 'harm'}")))
-    with pytest.raises(FileError, match=f"has md5 {md5(path.read_bytes())}, but the published file has {expected}"):
+    path.write_bytes(pickle.dumps(Intruder(tmp_path / "harm")))
+    with pytest.raises(FileError, match=f"{md5(path.read_bytes())}.*{expected}"):
         load_cifar10(cifar10)
     assert not (tmp_path / "harm").exists()
 
 
 def test_missing_batches_are_named(cifar10: Path) -> None:
     (cifar10 / "data_batch_2").unlink()
-    with pytest.raises(
-        FileError, match=f"has no data_batch_2, looked in {cifar10.parent}, {cifar10}: .*uoft-cs/cifar10"
-    ):
+    with pytest.raises(FileError, match=f"data_batch_2.*{cifar10.parent}.*uoft-cs/cifar10"):
         load_cifar10(cifar10.parent)

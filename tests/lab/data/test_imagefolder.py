@@ -1,19 +1,16 @@
 """Folders of pictures: what is cut from each, and which classes there are."""
 
-import re
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data import DataLoader, Subset
 
 from calibrant.files import FileError
 from calibrant_lab.data.decoding import PictureError, Pictures, centre, random_box, random_part
 from calibrant_lab.data.imagefolder import load_image_folder
-from tests.real_data import real
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -118,101 +115,54 @@ def test_parts_are_mirrored_only_if_wanted_and_the_centre_never(folder: Path, fl
         assert not all(mirrored)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataloader_repeats_itself_with_its_seed(folder: Path, workers: int) -> None:
-    data = load_image_folder(folder, size=16)
-    loader = DataLoader(data.train.augmented, batch_size=5, num_workers=workers)
-
-    def passed(seed: int) -> torch.Tensor:
-        torch.manual_seed(seed)
-        return torch.cat([x for x, _ in loader])
-
-    first = passed(1)
-    assert first.shape == (12, 3, 16, 16)
-    assert torch.equal(first, passed(1))
-    assert not torch.equal(first, passed(2))
-
-
 def test_a_list_chooses_classes(folder: Path, tmp_path: Path) -> None:
-    chosen = tmp_path / "chosen.txt"
-    chosen.write_text("cat\tFelis catus\n\nant\n")
-    data = load_image_folder(folder, classes=chosen)
+    (tmp_path / "chosen.txt").write_text("cat\tFelis catus\n\nant\n")
+    data = load_image_folder(folder, classes=tmp_path / "chosen.txt")
     assert data.classes == 2
     assert data.train.labels.tolist() == [0] * 3 + [1] * 5
-    for text, message in (
-        ("cat\ndog\n", f"chosen.txt: names dog, which is not in both {folder}/train and {folder}/val"),
-        ("cat\ncat\n", "without duplicates"),
-        ("\n", "at least one"),
-    ):
-        chosen.write_text(text)
-        with pytest.raises(FileError, match=message):
-            load_image_folder(folder, classes=chosen)
-    chosen.write_bytes(b"\xff\xfe")
-    with pytest.raises(FileError, match=r"chosen.txt: is not UTF-8 text"):
-        load_image_folder(folder, classes=chosen)
-    with pytest.raises(ValueError, match="needs a folder of images"):
-        load_image_folder(None, classes=chosen)
 
 
-def test_train_and_val_must_agree(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "token"), [(b"cat\ndog\n", "dog"), (b"cat\ncat\n", "duplicates"), (b"\n", "one"), (b"\xff", "UTF-8")]
+)
+def test_a_wrong_list_is_named(folder: Path, tmp_path: Path, content: bytes, token: str) -> None:
+    (tmp_path / "chosen.txt").write_bytes(content)
+    with pytest.raises(FileError, match=rf"chosen\.txt.*{token}"):
+        load_image_folder(folder, classes=tmp_path / "chosen.txt")
+
+
+def test_errors_name_the_folder_or_the_picture(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="folder"):
+        load_image_folder(None, classes=folder / "chosen.txt")
     (folder / "val/dog").mkdir()
-    with pytest.raises(FileError, match="must have the same class folders, but dog is only in one"):
+    with pytest.raises(FileError, match="dog"):
         load_image_folder(folder)
     (folder / "train/dog").mkdir()
-    with pytest.raises(FileError, match=r"train/dog: has no images \(.jpeg, .jpg, .png\)"):
+    with pytest.raises(FileError, match=r"train/dog.*\.png"):
         load_image_folder(folder)
-
-
-def test_a_folder_without_pictures_says_where_to_get_them(tmp_path: Path) -> None:
-    (tmp_path / "train/ant").mkdir(parents=True)
-    (tmp_path / "val").mkdir()
-    with pytest.raises(FileError, match=f"has no class folders in {tmp_path}/val: download train/.*image-net.*clane9"):
-        load_image_folder(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"not a picture", None])
-def test_a_damaged_picture_is_named(folder: Path, content: bytes | None) -> None:
-    path = folder / "train/ant/0.JPEG"
-    path.write_bytes(path.read_bytes()[:300] if content is None else content)
-    with pytest.raises(ValueError, match=f"{path}: cannot be decoded as an image"):
-        load_image_folder(folder).train.dataset[0]
+    (tmp_path / "none/train/ant").mkdir(parents=True)
+    (tmp_path / "none/val").mkdir()
+    with pytest.raises(FileError, match=r"none/val.*image-net.*clane9"):
+        load_image_folder(tmp_path / "none")
 
 
 # The two workers of a loader that failed are waited for, five seconds each, when it is collected.
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_damaged_picture_is_one_sentence_even_from_within_a_worker(folder: Path, workers: int) -> None:
+@pytest.mark.parametrize("cut", [0, 300])
+def test_a_damaged_picture_is_one_line_even_from_within_a_worker(folder: Path, cut: int, workers: int) -> None:
     path = folder / "train/ant/a  name\nof two lines.jpg"
-    path.write_bytes(b"")
+    path.write_bytes((folder / "train/ant/0.JPEG").read_bytes()[:cut])
     loader = DataLoader(Subset(load_image_folder(folder, size=16).train.augmented, [0, 3]), num_workers=workers)
     with pytest.raises(PictureError) as caught:
         list(loader)
-    name = str(path).replace("\n", " ")
-    assert re.fullmatch(
-        rf"{name}: cannot be decoded as an image \(cannot identify image file .*\): replace or delete it",
-        str(caught.value),
-    )
+    assert str(caught.value).startswith(str(path).replace("\n", " "))
+    assert "\n" not in str(caught.value)
 
 
 def test_bad_settings_are_refused() -> None:
     for changes in ({"size": 0}, {"std": [1.0, 0.0, 1.0]}, {"mean": [0.5]}):
         settings = {"size": 8, "mean": [0.5] * 3, "std": [0.5] * 3} | changes
-        with pytest.raises(ValueError, match="size must be at least 1, mean and std must have 3 values"):
+        with pytest.raises(ValueError, match="mean and std"):
             Pictures([noise(9, 9)], torch.tensor([0]), augment=False, **settings)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="got 1 images and 2 labels"):
+    with pytest.raises(ValueError, match="2 labels"):
         Pictures([noise(9, 9)], torch.tensor([0, 1]), size=8, mean=[0.5] * 3, std=[0.5] * 3, augment=False)
-
-
-@pytest.mark.slow
-def test_the_real_tiny_imagenet(tmp_path: Path) -> None:
-    wanted = ("n01443537", "n01629819")
-    with zipfile.ZipFile(real("tiny-imagenet-100/tiny-imagenet-100.zip")) as archive:
-        members = [name for name in archive.namelist() if name.split("/")[1:2] and name.split("/")[1] in wanted]
-        archive.extractall(tmp_path, members)
-        archive.extract("classes.txt", tmp_path)
-    data = load_image_folder(tmp_path, size=64)
-    assert data.train.labels.bincount().tolist() == [100, 100]
-    assert data.test.labels.bincount().tolist() == [50, 50]
-    x, y = default_collate([data.train.augmented[k] for k in range(0, 200, 20)])
-    assert (x.shape, y.tolist()) == ((10, 3, 64, 64), [0] * 5 + [1] * 5)
-    with pytest.raises(FileError, match=r"classes.txt: names .* and 93 more, which is not in both"):
-        load_image_folder(tmp_path, classes=tmp_path / "classes.txt")

@@ -84,29 +84,25 @@ def test_a_damaged_line_is_named_by_its_number(tmp_path: Path, name: str) -> Non
     snli(tmp_path, packed=False)
     path = tmp_path / "snli_1.0_dev.jsonl"
     path.write_bytes(GOOD + b"\n" + DAMAGED[name] + b"\n" + GOOD)
-    with pytest.raises(FileError, match=f"{path}: line 3 is damaged: expected JSON with sentence1") as caught:
+    with pytest.raises(FileError, match=f"{path}.*line 3.*nlp.stanford"):
         load_snli(tmp_path)
-    assert "https://nlp.stanford.edu/projects/snli/" in str(caught.value)
 
 
-def test_an_empty_or_broken_file_is_named(tmp_path: Path) -> None:
+def test_an_empty_broken_or_missing_file_is_named(tmp_path: Path) -> None:
     snli(tmp_path, packed=True)
     path = tmp_path / "snli_1.0_test.jsonl.gz"
     path.write_bytes(gzip.compress(b""))
-    with pytest.raises(FileError, match=f"{path}: contains no labelled pair"):
+    with pytest.raises(FileError, match=f"{path}.*pair"):
         load_snli(tmp_path)
     path.write_bytes(gzip.compress(GOOD)[:20])
-    with pytest.raises(FileError, match=f"{path}: is damaged or truncated"):
+    with pytest.raises(FileError, match=f"{path}.*truncated"):
         load_snli(tmp_path)
-
-
-def test_missing_files_are_named(tmp_path: Path) -> None:
     anli(tmp_path, packed=True)
     (tmp_path / "R2/dev.jsonl.gz").unlink()
-    with pytest.raises(FileError, match=r"has no R2/dev\.jsonl \(or \.gz\), .*anli_v1\.0.*facebook/anli"):
+    with pytest.raises(FileError, match=r"R2/dev\.jsonl.*facebook/anli"):
         load_anli(tmp_path)
-    with pytest.raises(FileError, match=r"has no snli_1.0_train.jsonl, snli_1.0_dev.jsonl, snli_1.0_test.jsonl"):
-        load_snli(tmp_path)
+    with pytest.raises(FileError, match=r"snli_1.0_train.*snli_1.0_test"):
+        load_snli(tmp_path / "R1")
 
 
 def test_the_real_snli_and_anli(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a recipe's data may not be: one line that names the part."""
+"""The parts of a recipe's data: what they may be, and one line that names the part if they may not."""
 
 from typing import Any
 
@@ -12,42 +12,49 @@ from calibrant_lab import Data
 X, Y = np.arange(12.0).reshape(6, 2), np.arange(6) % 3
 
 
-def with_value(value: float) -> np.ndarray:
-    x = X.copy()
-    x[4:, 1] = value
-    return x
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
-def test_inputs_that_are_not_finite_name_the_part_and_the_first_row(value: float) -> None:
-    with pytest.raises(ValueError, match=r"\Atest: row 4 has a NaN or infinite input: "):
-        Data((X, Y), (with_value(value), Y))
-
-
 @pytest.mark.parametrize("x", [X, X[:, 0], X.astype(int), np.zeros((6, 0)), torch.ones(6, 1, 2, 2)])
 def test_inputs_of_any_shape_and_type_are_taken(x: Any) -> None:
-    assert Data((x, Y), (x, Y)).classes == 3
+    data = Data((x, pd.Series(Y)), (x, Y))
+    assert data.classes == 3
+    assert data.train.labels.tolist() == Y.tolist()
 
 
-def test_one_class_is_refused_unless_the_number_is_given() -> None:
-    for label in (0, 1):
-        y = np.full(6, label)
-        with pytest.raises(
-            ValueError, match=rf"\Aall labels are {label}: give data of at least 2 classes, or classes="
-        ):
-            Data((X, y), (X, y))
-        assert Data((X, y), (X, y), classes=2).classes == 2
+def test_one_class_needs_the_number_of_classes() -> None:
+    y = np.full(6, 1)
+    assert Data((X, y), (X, y), classes=2).classes == 2
 
 
-@pytest.mark.parametrize("y", [list("abcabc"), np.array(list("abcabc")), pd.Series(list("abcabc"))])
-def test_labels_that_are_strings_are_refused(y: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"\Atrain: labels must be class indices, got strings or other objects: number"
-    ):
-        Data((X, y), (X, Y))
-    with pytest.raises(ValueError, match="labels must be class indices, got strings"):
-        Data(list(zip(X, y, strict=True)), (X, Y))
+def with_value(value: float) -> np.ndarray:
+    return np.where(np.arange(12).reshape(6, 2) == 9, value, X)
 
 
-def test_labels_of_a_data_frame_are_taken() -> None:
-    assert Data((X, pd.Series(Y)), (X, Y)).train.labels.tolist() == Y.tolist()
+LETTERS = list("abcabc")
+ERRORS: list[tuple[Any, str]] = [
+    *(((X, Y, with_value(value), Y), r"\Atest.*row 4") for value in (np.nan, np.inf, 1e300)),
+    *(((X, np.full(6, label), X, np.full(6, label)), "classes=") for label in (0, 1)),
+    *(((X, y, X, Y), r"\Atrain.*strings") for y in (LETTERS, np.array(LETTERS), pd.Series(LETTERS))),
+    ((X, Y[:5], X, Y), "5 labels"),
+    ((X, Y / 2, X, Y), "whole numbers"),
+    ((X, Y - 1, X, Y), "-1.*from 0"),
+]
+
+
+@pytest.mark.parametrize(("parts", "token"), ERRORS)
+def test_errors(parts: Any, token: str) -> None:
+    x, y, test_x, test_y = parts
+    with pytest.raises(ValueError, match=token):
+        Data((x, y), (test_x, test_y))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "token"),
+    [
+        (lambda: Data(list(zip(X, LETTERS, strict=True)), (X, Y)), ValueError, "strings"),
+        (lambda: Data((X, Y), (X, Y), classes=2), ValueError, "2 classes"),
+        (lambda: Data(*[(X, Y)] * 3), TypeError, "positional"),
+        (lambda: Data(3, (X, Y)), TypeError, "train"),
+    ],
+)
+def test_errors_of_the_whole(make: Any, error: type[Exception], token: str) -> None:
+    with pytest.raises(error, match=token):
+        make()

@@ -12,11 +12,6 @@ WORDS = ["a", "man", "cat", "dog", "sits", "runs", "sleeps", "outside", "in", "t
 UNKNOWN = "[UNK]"
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return make_tokenizer()
-
-
 def make_tokenizer(**settings: Any) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -74,8 +69,8 @@ def test_batches_equal_the_tokenizers_own(name: str, at_once: int, monkeypatch: 
     assert max(widths) == 14
 
 
-def test_batches_keep_the_promise_about_randomness(tokenizer: Any) -> None:
-    tokenised = TokenisedPairs(pairs(30), tokenizer, max_length=20)
+def test_batches_keep_the_promise_about_randomness() -> None:
+    tokenised = TokenisedPairs(pairs(30), make_tokenizer(), max_length=20)
     train = tokenised.batches(4, torch.arange(20), training=True)
     held_out = tokenised.batches(4, torch.arange(20, 30))
     assert (len(train), len(held_out)) == (5, 3)
@@ -96,8 +91,8 @@ def test_batches_keep_the_promise_about_randomness(tokenizer: Any) -> None:
     assert ids(train) == first
 
 
-def test_bad_pairs_and_tokenizers_are_refused(tokenizer: Any) -> None:
-    with pytest.raises(ValueError, match="equal numbers of premises, hypotheses and labels, got 2, 3 and 3"):
-        TokenisedPairs(Pairs(["a"] * 2, ["a"] * 3, torch.zeros(3)), tokenizer, max_length=8)
-    with pytest.raises(ValueError, match="no padding token"):
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="2, 3 and 3"):
+        TokenisedPairs(Pairs(["a"] * 2, ["a"] * 3, torch.zeros(3)), make_tokenizer(), max_length=8)
+    with pytest.raises(ValueError, match="padding"):
         TokenisedPairs(pairs(3), make_tokenizer(pad_token=None), max_length=8)

@@ -1,7 +1,6 @@
 """Text classifiers, with a small random BERT saved to a folder."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from calibrant_lab.models.text import TextClassifier, check_fits, tokenizer_for  # noqa: E402
+from tests.lab.pickles import Intruder  # noqa: E402
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "##ly", "made", "film"]
 
@@ -62,7 +62,7 @@ def test_a_trained_classifier_comes_back_as_it_was_saved(encoder: Path, tmp_path
     model.network.save_pretrained(tmp_path / "trained")  # type: ignore[operator]
     again = TextClassifier.from_pretrained(tmp_path / "trained", classes=3)
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
-    with pytest.raises(ValueError, match=r"\(3,.*instead of \(2,.*not a classifier of 2 classes"):
+    with pytest.raises(ValueError, match="2 classes"):
         TextClassifier.from_pretrained(tmp_path / "trained", classes=2)
 
 
@@ -82,24 +82,6 @@ def test_transformers_is_imported_late_loads_silently_and_keeps_its_settings(enc
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"need transformers: pip install 'calibrant\[hf\]'"):
-        TextClassifier.from_pretrained("bert-base-uncased", classes=2)
-    with pytest.raises(ImportError, match=r"need transformers: pip install 'calibrant\[hf\]'"):
-        tokenizer_for("bert-base-uncased")
-
-
-@pytest.mark.parametrize("name", ["no-such-model-anywhere", "./no/such/folder"])
-def test_an_unknown_name_is_told_in_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    message = f"^'{name}' is not a local folder, .* Hugging Face hub .* or give a folder written by save_pretrained$"
-    with pytest.raises(OSError, match=message):
-        TextClassifier.from_pretrained(name, classes=2)
-    with pytest.raises(OSError, match=message):
-        tokenizer_for(name)
-
-
 def test_pickled_weights_are_read_but_nothing_in_them_is_run(encoder: Path, tmp_path: Path) -> None:
     weights, pickled = encoder / "model.safetensors", encoder / "pytorch_model.bin"
     state = transformers.BertModel.from_pretrained(encoder).state_dict()
@@ -107,13 +89,8 @@ def test_pickled_weights_are_read_but_nothing_in_them_is_run(encoder: Path, tmp_
     torch.save(state, pickled)
     loaded = TextClassifier.from_pretrained(encoder, classes=2).state_dict()
     assert all(torch.equal(loaded[f"network.bert.{name}"], tensor) for name, tensor in state.items())
-
-    class Intruder:
-        def __reduce__(self) -> tuple[Any, tuple[str]]:
-            return os.mkdir, (str(tmp_path / "intruded"),)
-
-    torch.save(state | {"intruder": Intruder()}, pickled)
-    with pytest.raises(ValueError, match="pickled with more than tensors, save them as safetensors"):
+    torch.save(state | {"intruder": Intruder(tmp_path / "intruded")}, pickled)
+    with pytest.raises(ValueError, match="safetensors"):
         TextClassifier.from_pretrained(encoder, classes=2)
     assert not (tmp_path / "intruded").exists()
 
@@ -122,45 +99,44 @@ def test_code_that_comes_with_weights_is_not_run(encoder: Path) -> None:
     own = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoTokenizer": ["mine.T", None]}}
     (encoder / "config.json").write_text(json.dumps(own))
     (encoder / "mine.py").write_text("import pathlib; pathlib.Path(__file__).with_name('ran').touch()")
-    with pytest.raises(ValueError, match=r"transformers cannot load this: .*custom code"):
+    with pytest.raises(ValueError, match="custom code"):
         TextClassifier.from_pretrained(encoder, classes=2)
     assert not list(encoder.glob("**/ran"))
 
 
-def test_weights_that_do_not_fill_the_encoder_are_refused(encoder: Path) -> None:
-    deeper = json.loads((encoder / "config.json").read_text()) | {"num_hidden_layers": 3}
-    (encoder / "config.json").write_text(json.dumps(deeper))
-    with pytest.raises(ValueError, match=r"weights lack 16 tensors .* such as bert.encoder.layer.2"):
-        TextClassifier.from_pretrained(encoder, classes=2)
+@pytest.mark.parametrize("load", [lambda name: TextClassifier.from_pretrained(name, classes=2), tokenizer_for])
+def test_errors_of_names(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for name in ("no-such-model-anywhere", "./no/such/folder"):
+        with pytest.raises(OSError, match=f"^'{name}'.*save_pretrained$"):
+            load(name)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"calibrant\[hf\]"):
+        load("bert-base-uncased")
 
 
-def test_damaged_weights_are_told(encoder: Path) -> None:
-    path = encoder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="transformers cannot load this: "):
-        TextClassifier.from_pretrained(encoder, classes=2)
-
-
-def test_a_folder_without_a_vocabulary_has_no_tokenizer(encoder: Path) -> None:
+def test_errors_of_folders(encoder: Path) -> None:
+    config, weights = (encoder / name for name in ("config.json", "model.safetensors"))
     (encoder / "vocab.txt").unlink()
-    with pytest.raises(ValueError, match="the tokenizer has no vocabulary"):
+    with pytest.raises(ValueError, match="vocabulary"):
         tokenizer_for(encoder)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
+    with pytest.raises(ValueError, match=r"16 tensors.*bert.encoder.layer.2"):
+        TextClassifier.from_pretrained(encoder, classes=2)
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="transformers"):
+        TextClassifier.from_pretrained(encoder, classes=2)
 
 
-@pytest.mark.parametrize("rows", [len(WORDS), len(WORDS) + 5])
-def test_a_tokenizer_fits_a_model_that_embeds_all_its_tokens(encoder: Path, rows: int) -> None:
-    check_fits(from_config(bert(vocab_size=rows)), tokenizer_for(encoder), 128)
-
-
-def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(encoder: Path) -> None:
-    model, tokenizer = from_config(bert(vocab_size=10)), tokenizer_for(encoder)
-    with pytest.raises(ValueError, match=r"^the tokenizer has token ids 0\.\.10, but the model embeds only 0\.\.9"):
-        check_fits(model, tokenizer, 128)
-    model = from_config(bert())
-    check_fits(model, tokenizer, 128)
+def test_a_tokenizer_fits_a_model_that_embeds_all_its_tokens(encoder: Path) -> None:
+    tokenizer = tokenizer_for(encoder)
+    for rows in (len(WORDS), len(WORDS) + 5):
+        check_fits(from_config(bert(vocab_size=rows)), tokenizer, 128)
+    with pytest.raises(ValueError, match=r"0\.\.10.* 0\.\.9"):
+        check_fits(from_config(bert(vocab_size=10)), tokenizer, 128)
     tokenizer.add_tokens(["zebra"])
-    with pytest.raises(ValueError, match=r"0\.\.11, but the model embeds only 0\.\.10: use the tokenizer of"):
-        check_fits(model, tokenizer, 128)
+    with pytest.raises(ValueError, match=r"0\.\.11.* 0\.\.10"):
+        check_fits(from_config(bert()), tokenizer, 128)
 
 
 # A configuration that transformers knows, and how many tokens a text may have: RoBERTa leaves out positions up to that
@@ -189,9 +165,7 @@ def test_the_longest_text_is_the_longest_the_network_takes(encoder: Path, name: 
     text[:, -1] = 2
     check_fits(model, tokenizer, limit)
     assert model(input_ids=text[:, 1:]).shape == (1, 2)
-    with pytest.raises(
-        ValueError, match=f"^max_length is {limit + 1}, but the model has {limit} positions: set max_le"
-    ):
+    with pytest.raises(ValueError, match=f"max_length.*{limit + 1}.*{limit}"):
         check_fits(model, tokenizer, limit + 1)
     with pytest.raises((IndexError, RuntimeError)):
         model(input_ids=text)

@@ -47,10 +47,6 @@ def test_the_permutation_test_reaches_its_least_p_and_many_seeds_take_no_time(pa
     assert paired_test([1.0 + seed / 100 for seed in range(pairs)]).p_permutation == least_p(pairs)
 
 
-def test_five_seeds_cannot_reach_five_percent_by_permutation() -> None:
-    assert least_p(5) == 2 / 32 > 0.05 > least_p(6)
-
-
 @pytest.mark.parametrize(
     ("differences", "p"), [([0.0, 0.0, 0.0], 1.0), ([0.2, 0.2, 0.2], 0.25), ([0.1 + 0.2, 0.3, 0.3, 0.3, 0.3], 0.0625)]
 )
@@ -62,21 +58,8 @@ def test_equal_differences_have_the_p_of_the_permutation_test(differences: list[
 
 @pytest.mark.parametrize("differences", [[], [1.0], [1.0, math.nan]])
 def test_too_few_differences_are_refused(differences: list[float]) -> None:
-    with pytest.raises(ValueError, match="at least 2 finite differences"):
+    with pytest.raises(ValueError, match="differences"):
         paired_test(differences)
-
-
-@pytest.mark.parametrize(
-    ("given", "corrected"),
-    [
-        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),  # the worked example of Wikipedia's article
-        ([0.6, 0.5], [1.0, 1.0]),
-        ([0.04, 0.04], [0.08, 0.08]),
-        ([], []),
-    ],
-)
-def test_holm(given: list[float], corrected: list[float]) -> None:
-    assert holm(given) == pytest.approx(corrected)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +81,8 @@ def test_seeds_are_paired_by_number_and_what_is_missing_is_left_out() -> None:
     assert found.paired.pairs == 2
     assert found.paired.difference == pytest.approx(0.375)
     assert compare(results, [("b", "a")], {}) == ()
-    del results["b"]["m"][1]
-    assert compare(results, [("b", "a")], {"m": 1}) == ()
-
-
-def test_a_row_with_a_value_that_is_not_a_number_has_no_mean_and_no_comparison() -> None:
-    results = {"a": {"m": {0: 1.0, 1: 2.0, 2: 4.0}}, "b": {"m": {0: math.nan, 1: 2.25, 2: 4.5}}}
-    assert compare(results, [("b", "a")], {"m": 1}) == ()
+    without = {0: math.nan, 1: 2.25, 2: 4.5}, {2: 4.5, 7: 0.0}
+    assert all(compare(results | {"b": {"m": one}}, [("b", "a")], {"m": 1}) == () for one in without)
 
 
 def test_all_comparisons_are_corrected_together() -> None:

@@ -1,3 +1,5 @@
+"""The page about a store: tables, figures, trials and failures, as stored."""
+
 import json
 import re
 import shutil
@@ -7,35 +9,43 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.cli import app
 from calibrant.files import FileError
 from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.paper.store_report import render_store
 from calibrant_lab.sweeps.run import record, recorded
 from calibrant_lab.trials.store import Store, write_result
-from tests.lab.filled_stores import filled_store, plan_maker, write_failure, write_trial
-from tests.report.test_html import Checker
+from tests.lab.stores import failed, filled_store, plan_maker, plausible
+from tests.pages import Checker
+from tests.shell import run
 
 HOSTILE = "</pre></details><script>alert(1)</script><img src=https://example.org/x>"
 SWEEP = paper_sweep("table1", "digits", "quick")
 QUICK = SWEEP.base
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of a store with two recipes, one of them complete, small batches, a failure and hostile texts all over."""
-    folder = tmp_path_factory.mktemp("runs")
-    store = filled_store(folder)
-    record(paper_sweep("table2", "digits", "quick"), store)
-    write_trial(store, plan_maker("digits", "quick")(store).rows[-1].trials[0].replaced({"batch_size": 64}))
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A complete Table 1."""
+    return filled_store(tmp_path_factory.mktemp("complete"))
+
+
+@pytest.fixture(scope="module")
+def page(store: Store, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of a store with two recipes, one of them complete, small batches, failures and hostile texts everywhere."""
+    found = Store(shutil.copytree(store.folder, tmp_path_factory.mktemp("hostile") / "runs"))
+    record(paper_sweep("table2", "digits", "quick"), found)
+    plausible(found, plan_maker("digits", "quick")(found).rows[-1].trials[0].replaced({"batch_size": 64}))
     other = paper_sweep("table1", "snli", "paper", {"settings": {"model": HOSTILE}})
-    record(other, store)
-    result = write_trial(store, other.base)
-    write_result(store.trial(other.base).folder, replace(result, environment={HOSTILE: HOSTILE}))
+    record(other, found)
+    result = plausible(found, other.base)
+    write_result(found.trial(other.base).folder, replace(result, environment={HOSTILE: HOSTILE}))
     for seed in (7, 8):
-        write_failure(store, other.base.replaced({"seed": seed}), f'Traceback:\n  File "x"\nValueError: {HOSTILE}')
-    return render_store(store)
+        failed(found, other.base.replaced({"seed": seed}), f'Traceback:\n  File "x"\nValueError: {HOSTILE}')
+    return render_store(found)
+
+
+def texts_of(store: Store) -> list[str]:
+    return Checker(render_store(store)).texts
 
 
 def test_hostile_texts_stay_texts_and_nothing_is_loaded(page: str) -> None:
@@ -52,73 +62,47 @@ def test_hostile_texts_stay_texts_and_nothing_is_loaded(page: str) -> None:
 
 
 def test_ids_are_unique_and_links_have_their_ends(page: str) -> None:
-    found = Checker(page)
-    ids = found.values("id")
+    ids, links = Checker(page).values("id"), Checker(page).values("href")
     assert len(ids) == len(set(ids))
-    assert {link[1:] for link in found.values("href") if link.startswith("#")} <= set(ids)
+    assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
 
 
 def test_the_page_has_tables_figures_trials_and_failures(page: str) -> None:
-    found = Checker(page)
-    assert "Experiments on digits and snli" in found.texts
-    assert {
-        "digits (lenet5), 12 epochs",
-        "Cost",
-        "Failures",
-        "Environments",
-        "Cost of all recipes",
-    } <= set(found.texts)
-    headings = [text for text in found.texts if text.startswith("Figure ")]
+    texts = Checker(page).texts
+    assert {"digits (lenet5), 12 epochs", "Cost", "Failures", "Environments", "Cost of all recipes"} <= set(texts)
     # All five of digits; of the one text network its curves, cost and cumulative figure.
-    assert [heading[7] for heading in headings] == ["1", "2", "3", "4", "5", "1", "3", "4"]
-    assert sum("Figure 2 needs" in text or "Figure 5 needs" in text for text in found.texts) == 2
-    tables = [text for text in found.texts if re.match(r"The paper's Table \d on ", text)]
-    assert [table[12:29] for table in tables] == ["Table 1 on digits", "Table 2 on digits", "Table 1 on snli ("]
-    assert sum("(2 trials)" in text for text in found.texts) == 1  # one traceback for both failures
+    assert [text[7] for text in texts if text.startswith("Figure ")] == ["1", "2", "3", "4", "5", "1", "3", "4"]
+    assert sum("Figure 2 needs" in text or "Figure 5 needs" in text for text in texts) == 2
+    tables = re.findall(r"Table \d on \w+", " ".join(text for text in texts if text.startswith("The paper's Table")))
+    assert tables == ["Table 1 on digits", "Table 2 on digits", "Table 1 on snli"]
+    assert sum("(2 trials)" in text for text in texts) == 1  # one traceback for both failures
 
 
-def test_the_table_has_the_means_of_the_stored_results(tmp_path: Path) -> None:
-    store = filled_store(tmp_path)
+def test_the_table_has_the_means_of_the_stored_results(store: Store) -> None:
     eces = [
         100 * json.loads((path.parent / "result.json").read_text())["test"]["ece"]
-        for path in tmp_path.glob("digits-nll-*/config.json")
+        for path in store.folder.glob("digits-nll-*/config.json")
         if not json.loads(path.read_text())["settings"]["reduced_split"]
     ]
-    assert f"{statistics.fmean(eces):.2f}±{statistics.stdev(eces):.2f}" in render_store(store)
+    page = render_store(store)
+    assert f"{statistics.fmean(eces):.2f}±{statistics.stdev(eces):.2f}" in page
+    assert page == render_store(Store(store.folder))
 
 
-def test_the_same_trials_give_the_same_page(tmp_path: Path) -> None:
-    write_trial(Store(tmp_path), QUICK)
-    assert render_store(Store(tmp_path)) == render_store(Store(tmp_path))
+def test_the_command_prints_the_page_that_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plausible(Store(tmp_path / "runs"), QUICK)
+    assert run("report", tmp_path / "runs", "--out", tmp_path / "page.html") == 0
+    assert str(tmp_path / "page.html") in capsys.readouterr().out
+    assert (tmp_path / "page.html").exists()
 
 
-def test_the_command_prints_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_trial(Store(tmp_path / "runs"), QUICK)
-    app(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")], result_action="return_value")
-    assert capsys.readouterr().out == f"Report: {tmp_path / 'page.html'}\n"
-
-
-@pytest.mark.slow
-def test_a_page_of_one_trial_reads_well(tmp_path: Path) -> None:
-    record(SWEEP, Store(tmp_path))
-    write_trial(Store(tmp_path), QUICK)
-    found = Checker(render_store(Store(tmp_path)))
-    assert f"{tmp_path.name}: 1 trial" in found.texts
-    assert any(text.startswith("Not shown: Figure 2 needs the search over φ") for text in found.texts)
-    assert "Cost of all recipes" not in found.texts
-    assert "Failures" not in found.texts
-
-
-def test_a_page_of_failures_and_damaged_trials_says_so(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    write_failure(store, QUICK, "ValueError: no such data")
-    damaged = store.trial(QUICK.replaced({"seed": 1})).folder
+def test_a_page_of_failures_and_damaged_trials_lists_them(tmp_path: Path) -> None:
+    failed(Store(tmp_path), QUICK, "ValueError: no such data")
+    damaged = Store(tmp_path).trial(QUICK.replaced({"seed": 1})).folder
     damaged.mkdir()
     (damaged / "config.json").write_text("{")
-    found = Checker(render_store(store))
-    assert "ValueError: no such data (1 trial)" in found.texts
-    assert "1 failed, 1 damaged" in found.texts
-    assert {"failed", "damaged"} <= set(found.texts)
+    texts = {"ValueError: no such data (1 trial)", "1 failed, 1 damaged", "failed", "damaged"}
+    assert texts <= set(texts_of(Store(tmp_path)))
 
 
 @pytest.mark.slow
@@ -126,23 +110,19 @@ def test_a_store_without_predictions_has_its_tables_all_the_same(tmp_path: Path)
     store = filled_store(tmp_path)
     for path in tmp_path.glob("*/*.npz"):
         path.unlink()
-    texts = Checker(render_store(store)).texts
+    texts = texts_of(store)
     assert any((text.startswith("Not shown:") and "test.npz" in text) or "validation.npz" in text for text in texts)
     assert any(text.startswith("The paper's Table 1 on digits") for text in texts)
 
 
-def test_no_page_is_made_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="contains no trials: give the --runs"):
+def test_errors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no trials"):
         render_store(Store(tmp_path))
-    with pytest.raises(FileError, match="is not a folder"):
+    with pytest.raises(FileError, match="folder"):
         render_store(Store(tmp_path / "none"))
 
 
-def texts_of(store: Store) -> list[str]:
-    return Checker(render_store(store)).texts
-
-
-def test_tables_are_those_of_the_recorded_sweeps_and_nothing_is_guessed_back(tmp_path: Path) -> None:
+def test_tables_are_those_of_the_recorded_sweeps(tmp_path: Path) -> None:
     store = filled_store(tmp_path, search_seeds=2, methods=["esd"])
     [sweep] = recorded(store)
     assert sweep == paper_sweep("table1", "digits", "quick", {"search_seeds": 2, "methods": ["esd"]})
@@ -150,75 +130,34 @@ def test_tables_are_those_of_the_recorded_sweeps_and_nothing_is_guessed_back(tmp
     wider = {"name": "wider", "methods": ["esd"], "settings": sweep.settings}
     record(paper_sweep("table1", "digits", "paper", wider), store)
     texts = texts_of(store)
-    assert "The paper's Table 1 on digits (lenet5), profile quick, 2 seeds per candidate" in texts
-    assert "wider on digits (lenet5), profile paper" in texts
-    assert f"sweeps/{sweep.record_name}" in texts
-    assert "search not ended" in texts
+    assert any("Table 1 on digits" in text and "2 seeds per candidate" in text for text in texts)
+    assert {"wider on digits (lenet5), profile paper", f"sweeps/{sweep.record_name}", "search not ended"} <= set(texts)
     shutil.rmtree(tmp_path / "sweeps")
     texts = texts_of(store)
     assert not any(" on digits (lenet5)" in text for text in texts)
     assert f"{len(store.trials())} trials without a sweep" in texts
 
 
-@pytest.mark.slow
-def test_an_interrupted_search_is_shown_as_what_it_was_to_be(tmp_path: Path) -> None:
-    # Both profiles have λ 0.6 and 2 in their grids, and train digits for 40 epochs here.
-    store = Store(tmp_path)
-    record(paper_sweep("table1", "digits", "cpu", {"methods": ["mmce", "esd"]}), store)
-    for trial in plan_maker("digits", "cpu", methods=["mmce", "esd"])(store).needed[:5]:
-        write_trial(store, trial)
-    page = render_store(store)
-    assert "Table 1 on digits (lenet5), profile cpu" in page
-    assert page.count(">search not ended</td>") == page.count(">not run here</td>") - 1 == 1
-
-
-def test_a_sweep_of_a_recipe_that_is_not_known_here_does_not_hide_the_others(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    record(SWEEP, store)
-    (tmp_path / "sweeps" / "other.toml").write_text('recipe = "a.package.not.installed:here"\n')
-    assert recorded(store) == [SWEEP]
-
-
-def test_trials_of_a_recipe_that_is_not_known_here_are_no_failures(tmp_path: Path) -> None:
+def test_sweeps_and_trials_of_an_unknown_recipe_are_no_failures(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for seed in (0, 1, 2):
-        write_trial(store, QUICK.replaced({"seed": seed}))
+        plausible(store, QUICK.replaced({"seed": seed}))
     for path in tmp_path.glob("*/config.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"recipe": "/gone/mine.py:mine"}))
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "mine.toml").write_text('recipe = "/gone/mine.py:mine"\n')
     texts = texts_of(Store(tmp_path))
-    assert "3 trials of 1 sweep that cannot be loaded here" in texts
+    assert any(text.startswith("3 trials of 1 sweep") for text in texts)
     assert "Unknown to this installation" in texts
     assert "Failures" not in texts
     [reason] = [text for text in texts if text.endswith("(3 trials)")]
-    assert reason.startswith("recipe '/gone/mine.py:mine' cannot be loaded")
+    assert "/gone/mine.py:mine" in reason
+    record(SWEEP, store)
+    assert recorded(store) == [SWEEP]
 
 
-@pytest.mark.slow
-def test_a_phone_shows_scores_before_anything_is_scrolled(tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    (tmp_path / "page.html").write_text(render_store(filled_store(tmp_path / "runs")), encoding="utf-8")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.goto((tmp_path / "page.html").as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        seen = page.evaluate("""[...document.querySelectorAll('table.results')[0].querySelectorAll('tbody td')]
-            .filter(cell => { const box = cell.getBoundingClientRect();
-                return box.left >= 0 && box.right <= innerWidth && box.top >= 0 && box.bottom <= innerHeight; })
-            .map(cell => cell.textContent.trim())""")
-        browser.close()
-    # Accuracy and ECE of all five rows.
-    assert sum("±" in text for text in seen) >= 10
-
-
-def test_a_metric_that_raises_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
+def test_a_metric_that_raises_leaves_the_rest_of_the_page(store: Store, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def bad(predictions):\n    raise KeyError('absent')\n")
-    store = filled_store(tmp_path / "runs")
-    record(SWEEP.model_copy(update={"columns": ("accuracy", f"{tmp_path / 'own.py'}:bad")}), store)
-    page = render_store(store)
-    assert "the metric own.py:bad failed (KeyError" in page
-    assert "own.py, line 2): correct it" in page
+    other = Store(shutil.copytree(store.folder, tmp_path / "runs"))
+    record(SWEEP.model_copy(update={"columns": ("accuracy", f"{tmp_path / 'own.py'}:bad")}), other)
+    assert "own.py, line 2" in render_store(other)

@@ -3,6 +3,7 @@
 import io
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -14,7 +15,7 @@ from calibrant_lab.sweeps.protocol import Plan, Validated, plan
 from calibrant_lab.sweeps.run import validated
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.store import Store
-from tests.lab.made_trials import failed, finished, halfway, held_by_another_process, of
+from tests.lab.stores import failed, finished, halfway, held_by_another_process, of
 
 BASE, ESD = of("nll"), of("esd", weight=0.6)
 LOST = of("esd", weight=2.0)
@@ -27,13 +28,8 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "my runs")
 
 
-def terminal() -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=110, color_system=None)
-
-
-def printed(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def terminal(is_terminal: bool = True) -> Any:
+    return Console(file=io.StringIO(), force_terminal=is_terminal, width=110, color_system=None)
 
 
 def state(store: Store) -> tuple[Plan, dict[Configuration, Validated]]:
@@ -83,16 +79,6 @@ def test_the_first_trials_tell_the_time_by_how_far_they_are(store: Store) -> Non
         assert rendered(store)[0].endswith("about 29 min 30 s left")
 
 
-def test_a_trial_that_has_just_begun_says_so(store: Store) -> None:
-    trial = store.trial(BASE)
-    trial.folder.mkdir(parents=True)
-    with held_by_another_process(trial):
-        lines = rendered(store)
-    assert lines[0].startswith("0 done, 1 running, 14 to do")
-    assert "NLL" in lines[-1]
-    assert lines[-1].endswith("starting")
-
-
 def test_the_best_is_the_lowest_ece_that_is_accurate_enough(store: Store) -> None:
     finished(store, BASE, accuracy=0.95, ece=0.10)
     finished(store, ESD, accuracy=0.945, ece=0.05)
@@ -107,22 +93,6 @@ def test_the_best_is_the_lowest_ece_that_is_accurate_enough(store: Store) -> Non
     ]
 
 
-def test_methods_that_share_a_search_are_shown_once(store: Store) -> None:
-    finished(store, BASE)
-    finished(store, ESD)
-    results = validated(store, TABLE2)
-    lines = text_of(LiveView(store, terminal()).render(plan(TABLE2, results), results, frozenset()))
-    assert sum(line.startswith("ESD λ 0.6") for line in lines) == 1
-
-
-def test_in_the_end_nothing_is_left_to_do(store: Store) -> None:
-    finished(store, BASE)
-    ended = Plan(TABLE1, BASE, plan(TABLE1, {}).rows[:1])
-    results = dict.fromkeys(ended.needed, Validated(0.9, 0.1))
-    (line, *_) = text_of(LiveView(store, terminal(), total=TOTAL).render(ended, results, frozenset()))
-    assert line.startswith("2 done, 0 running, 0 to do")
-
-
 @pytest.mark.parametrize(("seconds", "times"), [(0.0, 3), (1000.0, 1)])
 def test_it_is_drawn_on_a_terminal_now_and_then(
     seconds: float, times: int, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -133,28 +103,28 @@ def test_it_is_drawn_on_a_terminal_now_and_then(
     with LiveView(store, console, total=TOTAL) as view:
         for _ in range(3):
             view.show(*state(store), frozenset())
-    drawn, _, erased = printed(console).rpartition("\r")
+    drawn, _, erased = console.file.getvalue().rpartition("\r")
     assert drawn.count("1 done, 0 running, 14 to do") == times + 1  # rich draws the last state again when it stops
     assert erased.count("\x1b[2K") >= 5  # and nothing stays on the screen
 
 
 def test_elsewhere_it_is_quiet(store: Store) -> None:
-    console = Console(file=io.StringIO())
+    console = terminal(False)
     finished(store, BASE)
     with LiveView(store, console) as view:
         view.show(*state(store), frozenset())
-    assert printed(console) == ""
+    assert console.file.getvalue() == ""
 
 
 def test_failures_are_listed_in_the_end_whatever_ended_it(store: Store) -> None:
     trial = failed(store, LOST, "Traceback (most recent call last):\n  ...\nRuntimeError: [out] of memory\n")
     unknown = of("mmce", seed=1)
-    console = Console(file=io.StringIO())
+    console = terminal(False)
     with suppress(KeyboardInterrupt), LiveView(store, console) as view:
         view.show(*state(store), {LOST, unknown})
         raise KeyboardInterrupt
     folder = store.folder
-    assert printed(console).splitlines() == [
+    assert console.file.getvalue().splitlines() == [
         "2 trials failed:",
         "  ESD λ 2, seed 0: RuntimeError: [out] of memory",
         f"    calibrant runs show {trial.identity[:8]} --runs '{folder}'",

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.cli import app
 from calibrant.files import FileError, read_json, write_json, write_predictions
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.export import export
 from calibrant_lab.trials.store import Store
-from tests.lab.made_trials import failed, finished, halfway, of
+from tests.lab.stores import failed, finished, halfway, of
+from tests.shell import run
 
 RESULTS = Path(__file__).parents[3] / "results"
 ESD, NLL = of("esd", weight=2.0), of("nll")
@@ -68,23 +68,20 @@ def test_trials_of_something_unknown_are_left_out_and_counted(
     path = store.trial(ESD).folder / kept.CONFIGURATION
     write_json(path, read_json(path) | {"method": "/somewhere/else.py:mine"})
     assert export(store, tmp_path / "runs.json", predictions=True) == 1
-    assert capsys.readouterr().err == "calibrant: 1 trial unknown to this installation was skipped\n"
+    assert "1 trial " in capsys.readouterr().err
     assert [one["configuration"]["method"] for one in read_json(tmp_path / "runs.json")["trials"]] == ["nll"]
     assert list(Store(store.folder).to_frame()["method"]) == ["nll"]
     path = store.trial(NLL).folder / kept.CONFIGURATION
     write_json(path, read_json(path) | {"method": "/somewhere/else.py:mine"})
     assert export(Store(store.folder), tmp_path / "runs.json") == 0
-    assert "2 trials unknown to this installation were skipped" in capsys.readouterr().err
+    assert "2 trials " in capsys.readouterr().err
 
 
 def test_the_command_exports_predictions_from_which_the_scores_can_be_computed(store: Store, tmp_path: Path) -> None:
     drawn = np.random.default_rng(0)
     logits, target = drawn.normal(0, 3, (50, 4)).astype(np.float32), drawn.integers(0, 4, 50)
     write_predictions(store.trial(ESD).folder / "test.npz", logits, target, kind="logits")
-    app(
-        ["runs", "export", str(tmp_path / "runs.json"), "--runs", str(store.folder), "--predictions"],
-        result_action="return_value",
-    )  # fmt: skip
+    assert run("runs", "export", tmp_path / "runs.json", "--runs", store.folder, "--predictions") == 0
     found = np.load(tmp_path / "runs.npz")
     identity = store.trial(ESD).identity
     assert set(found.files) == {
@@ -97,7 +94,7 @@ def test_the_command_exports_predictions_from_which_the_scores_can_be_computed(s
 
 def test_logits_beyond_float16_are_refused(store: Store, tmp_path: Path) -> None:
     write_predictions(store.trial(ESD).folder / "test.npz", 1e5 * np.eye(3), np.arange(3), kind="logits")
-    with pytest.raises(FileError, match=r"has logits up to 1e\+05, beyond float16"):
+    with pytest.raises(FileError, match="float16"):
         export(store, tmp_path / "runs.json", predictions=True)
     assert not (tmp_path / "runs.npz").exists()
 

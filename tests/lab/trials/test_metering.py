@@ -70,10 +70,16 @@ def test_the_time_to_score_the_test_set_is_not_counted(tmp_path: Path, monkeypat
     assert meter.cost().seconds < time.monotonic() - began - 1.5
 
 
-def test_a_running_trial_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signs: list[Progress] = []
-    monkeypatch.setattr(metering, "write_json", lambda path, content: signs.append(Progress(**content)))
+@pytest.fixture
+def signs(monkeypatch: pytest.MonkeyPatch) -> list[Progress]:
+    """Progress as it is written, after every step."""
+    written: list[Progress] = []
+    monkeypatch.setattr(metering, "write_json", lambda path, content: written.append(Progress(**content)))
     monkeypatch.setattr(metering, "SECONDS_BETWEEN_SIGNS", 0.0)
+    return written
+
+
+def test_a_running_trial_records_its_progress(tmp_path: Path, signs: list[Progress]) -> None:
     trained, _ = run(True, tmp_path / "progress.json")
     assert [round(3 * sign.epochs) for sign in signs] == [1, 2, 3, 3, 4, 5, 6]  # and once more, when an epoch is scored
     assert [sign.seconds for sign in signs] == sorted(sign.seconds for sign in signs)
@@ -83,10 +89,7 @@ def test_a_running_trial_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.
     assert (signs[3].accuracy, signs[3].ece) == pytest.approx((first["validation_accuracy"], first["validation_ece"]))
 
 
-def test_a_limit_of_steps_is_what_a_trial_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signs: list[Progress] = []
-    monkeypatch.setattr(metering, "write_json", lambda path, content: signs.append(Progress(**content)))
-    monkeypatch.setattr(metering, "SECONDS_BETWEEN_SIGNS", 0.0)
+def test_progress_counts_towards_a_limit_of_steps(tmp_path: Path, signs: list[Progress]) -> None:
     run(True, tmp_path / "progress.json", TINY.replaced({"epochs": 9, "max_steps": 3}))
     assert [(round(3 * sign.epochs), sign.of) for sign in signs] == [(1, 1), (2, 1), (3, 1)]
     assert signs[-1].share == 1
@@ -104,7 +107,7 @@ def test_a_full_disk_does_not_end_a_run_for_want_of_a_sign(tmp_path: Path, monke
 def test_its_state_is_plain_and_goes_on(tmp_path: Path) -> None:
     prepared = prepare(TINY)
     meter, later = (Meter(prepared, tmp_path / "progress.json") for _ in range(2))
-    scores = {0: {"test/ece": 0.5}}  # as earlier versions named them
+    scores = {0: {"test_ece": 0.5}}
     meter.load_state_dict({"elapsed": (100.0, 90.0), "images": 7, "scores": scores, "peak_memory": 10**15})
     meter.on_train_start()
     state = meter.state_dict()

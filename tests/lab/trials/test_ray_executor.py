@@ -19,22 +19,9 @@ from calibrant_lab.trials.local_executor import ATTEMPTS, Ended
 from calibrant_lab.trials.ray_executor import RayExecutor
 from calibrant_lab.trials.store import Store
 from calibrant_lab.trials.worker import Job
-from tests.lab.interrupted_sweep import (
-    SWEEP,
-    TRIALS,
-    begun,
-    collect,
-    descendants,
-    end,
-    finished,
-    holder,
-    leave,
-    left_by,
-    parent,
-    someone_at_work,
-    until,
-)
-from tests.lab.sweeps.test_run import finish
+from tests.lab import interrupted_sweep as sweeps
+from tests.lab.interrupted_sweep import SWEEP, TRIALS, collect, descendants, end, finished, holder, leave, until
+from tests.lab.stores import finished as made
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "calibrant[ray]"')
 pytestmark = [
@@ -103,16 +90,16 @@ def test_a_sweep_loses_a_node_a_worker_and_its_command_and_ends_as_if_it_had_not
 
     # The node on which a trial is being trained, with all its processes.
     process = begin(folder, "ray", cluster.address)
-    until(lambda: any(parent(pid) == raylet for one in begun(folder, 1) if (pid := holder(one))), process)
+    until(lambda: any(sweeps.parent(pid) == raylet for one in sweeps.begun(folder, 1) if (pid := holder(one))), process)
     workers = descendants(raylet)
     cluster.remove_node(second, allow_graceful=False)
     leave(workers)
     cluster.add_node(num_cpus=1)
 
     # A worker, whose trial another takes up; then the command itself.
-    os.kill(someone_at_work(folder, 2, process), signal.SIGKILL)
+    os.kill(sweeps.someone_at_work(folder, 2, process), signal.SIGKILL)
     until(lambda: finished(folder), process)
-    victim = someone_at_work(folder, 1, process)
+    victim = sweeps.someone_at_work(folder, 1, process)
     _, said = end(process, signal.SIGKILL)
     assert said == ""  # what Ray has to say about it is in its logs, not in someone's table
     leave([victim])
@@ -121,7 +108,7 @@ def test_a_sweep_loses_a_node_a_worker_and_its_command_and_ends_as_if_it_had_not
 
     assert end(begin(folder, "ray", cluster.address)) == (0, "")
     assert {name: when for name, when in finished(folder).items() if name in done} == done
-    assert left_by(folder) == left_by(undisturbed)
+    assert sweeps.left_by(folder) == sweeps.left_by(undisturbed)
 
 
 def test_a_ray_started_for_a_sweep_ends_with_it_even_if_killed(
@@ -142,7 +129,7 @@ def test_a_trial_that_fits_no_node_is_refused_and_the_cluster_left(tmp_path: Pat
     import ray
 
     executor = RayExecutor(tmp_path, None, address=cluster.address, gpus_per_trial=1)
-    with pytest.raises(ValueError, match=r"no node .* has the 1 CPUs and 1 GPUs of a trial .* request less"):
+    with pytest.raises(ValueError, match="1 GPUs"):
         executor.submit(BASE)
     executor.stop()
     assert not ray.is_initialized()
@@ -162,11 +149,11 @@ def test_a_trial_lost_every_time_is_given_up(joined: Make, tmp_path: Path) -> No
 
 
 def test_a_trial_that_was_finished_when_its_worker_was_lost_is_not_repeated(joined: Make, tmp_path: Path) -> None:
-    finish(Store(tmp_path / "store"), BASE)
+    made(Store(tmp_path / "store"), BASE)
     assert run(joined(lambda *_: os._exit(1))) == Ended(BASE, "done")
 
 
-def test_what_is_wrong_on_a_node_is_recorded_with_its_traceback(joined: Make, tmp_path: Path) -> None:
+def test_an_error_on_a_node_is_recorded_with_its_traceback(joined: Make, tmp_path: Path) -> None:
     def lacks_a_package(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'calibrant'")
 
@@ -174,16 +161,14 @@ def test_what_is_wrong_on_a_node_is_recorded_with_its_traceback(joined: Make, tm
     assert "No module named 'calibrant'" in (Store(tmp_path / "store").trial(BASE).failure() or "")
 
 
-def test_a_node_that_does_not_share_the_store_says_so(joined: Make, tmp_path: Path) -> None:
+def test_a_node_without_the_store_or_with_one_that_it_cannot_write_is_named(
+    joined: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     executor = joined()
     executor._job = dataclasses.replace(executor._job, store=tmp_path / "elsewhere")
     assert run(executor) == Ended(BASE, "failed")
-    failure = Store(tmp_path / "store").trial(BASE).failure() or ""
-    assert "elsewhere is not the same on node" in failure
-    assert "all nodes share" in failure
+    assert "elsewhere is not the same on node" in (Store(tmp_path / "store").trial(BASE).failure() or "")
 
-
-def test_a_store_that_cannot_be_written_on_a_node_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(**_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -191,7 +176,6 @@ def test_a_store_that_cannot_be_written_on_a_node_is_named(tmp_path: Path, monke
     monkeypatch.setattr(tempfile, "TemporaryFile", refuses)
     ending, text = ray_executor._run(Job(tmp_path, None, "cpu"), BASE, 1)
     assert ending == "failed"
-    assert f"{tmp_path} cannot be written on node" in (text or "")
     assert "Read-only file system" in (text or "")
 
 
@@ -204,7 +188,7 @@ def test_a_result_may_arrive_late_but_not_never(
     executor.submit(BASE)
     if seconds:
         until(lambda: executor.wait(0.1) or not executor._running)
-        finish(Store(tmp_path / "store"), BASE)
+        made(Store(tmp_path / "store"), BASE)
     assert [tuple(one) for one in collect(executor)] == [(BASE, ending)]
     failure = Store(tmp_path / "store").trial(BASE).failure() or ""
     assert ("is not visible in" in failure) == (ending == "failed")
@@ -229,22 +213,16 @@ def test_stopping_ends_the_tasks_and_leaves_the_cluster_and_a_connection_of_othe
     assert sum(node["Alive"] for node in connected.nodes()) == 2
 
 
-@pytest.mark.parametrize(
-    ("gpus", "accelerator", "expected"), [(0.0, "auto", "cpu"), (0.5, "auto", "auto"), (0.0, "mps", "mps")]
-)
-def test_a_trial_without_a_gpu_of_its_own_takes_none(
-    gpus: float, accelerator: str, expected: str, tmp_path: Path
-) -> None:
-    assert RayExecutor(tmp_path, None, gpus_per_trial=gpus, accelerator=accelerator)._job.accelerator == expected
+def test_a_trial_without_a_gpu_of_its_own_takes_none(tmp_path: Path) -> None:
+    for gpus, accelerator, expected in ((0.0, "auto", "cpu"), (0.5, "auto", "auto"), (0.0, "mps", "mps")):
+        made = RayExecutor(tmp_path, None, gpus_per_trial=gpus, accelerator=accelerator)
+        assert made._job.accelerator == expected
 
 
-@pytest.mark.parametrize(("gpus", "cpus"), [(-1.0, 1.0), (0.0, 0.0), (float("nan"), 1.0)])
-def test_impossible_requests_are_refused(gpus: float, cpus: float, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a trial needs 0 or more GPUs and more than 0 CPUs, got"):
-        RayExecutor(tmp_path, None, gpus_per_trial=gpus, cpus_per_trial=cpus)
-
-
-def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpus, cpus in ((-1.0, 1.0), (0.0, 0.0), (float("nan"), 1.0)):
+        with pytest.raises(ValueError, match="GPUs"):
+            RayExecutor(tmp_path, None, gpus_per_trial=gpus, cpus_per_trial=cpus)
     monkeypatch.setattr(ray_executor, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r'pip install "calibrant\[ray\]"'):
+    with pytest.raises(ImportError, match=r"calibrant\[ray\]"):
         RayExecutor(tmp_path, None)

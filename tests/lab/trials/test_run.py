@@ -16,6 +16,7 @@ from torch import nn
 import calibrant as cal
 from calibrant.files import FileError, read_json, write_json
 from calibrant_lab.data.samples import Data
+from calibrant_lab.scores import KEPT
 from calibrant_lab.trials import fit as fitting
 from calibrant_lab.trials import run as running
 from calibrant_lab.trials import store as kept
@@ -25,7 +26,8 @@ from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Result, Store, Trial
 from calibrant_lab.trials.watching import KeepLast
 from calibrant_lab.trials.worker import Job, attempt
-from tests.lab.made_trials import files_of, held_by_another_process
+from tests.lab.pickles import Intruder
+from tests.lab.stores import files_of, held_by_another_process
 
 TINY = configure("digits", "esd", settings={"epochs": 2, "batch_size": 512})
 STEPS = 6
@@ -54,7 +56,7 @@ def reproducible(result: Result) -> Result:
 
 
 def assert_same(one: Trial, other: Trial) -> None:
-    assert files_of(one.folder) == files_of(other.folder) == FILES
+    assert files_of(one) == files_of(other) == FILES
     assert reproducible(one.result()) == reproducible(other.result())
     assert (one.folder / kept.HISTORY).read_bytes() == (other.folder / kept.HISTORY).read_bytes()
     for part in ("validation", "test"):
@@ -63,7 +65,7 @@ def assert_same(one: Trial, other: Trial) -> None:
     assert (one.folder / kept.WEIGHTS).read_bytes() == (other.folder / kept.WEIGHTS).read_bytes()
 
 
-def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch, configuration: Configuration = TINY) -> None:
     """Run to a checkpoint right after a step, and no further."""
 
     def stop(self: KeepLast, trainer: Any, *_: object) -> None:
@@ -74,33 +76,28 @@ def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(KeepLast, "on_train_batch_end", stop)
         with pytest.raises(KilledError):
-            run_trial(store, TINY, None, "cpu")
-    assert store.trial(TINY).status == "unfinished"
+            run_trial(store, configuration, None, "cpu")
+    assert store.trial(configuration).status == "unfinished"
 
 
 def test_a_trial_leaves_all_it_should(whole: Trial) -> None:
     result, history = whole.result(), whole.history()
-    assert files_of(whole.folder) == FILES
-    assert whole.status == "done"
+    assert (files_of(whole), whole.status) == (FILES, "done")
     assert whole.configuration == result.configuration == TINY
     # All training images an epoch, and beside each step the whole calibration part, which is smaller than a batch.
     data = read_json(whole.folder / kept.DATA)
     assert result.cost.images == 2 * data["train"] + STEPS * data["calibration"]
-    assert 0 < result.cost.seconds < 60
+    assert result.cost.seconds > 0
     assert result.cost.processor_seconds > 0
     assert 1e8 < result.cost.peak_memory < 1e11
     last = history[-1]
     assert [entry["epoch"] for entry in history] == [0, 1]
-    assert all(
-        {"train_ece", "validation_ece", "test_ece", "test_accuracy", "test_nll"} <= row.keys() for row in history
-    )
+    assert {"train_ece", "validation_ece", "test_ece", "test_accuracy", "test_nll"} <= last.keys()
     assert (last["validation_accuracy"], last["test_accuracy"]) == pytest.approx(
         (result.validation["accuracy"], result.test["accuracy"])
     )
     assert last["test_ece"] == result.test["ece"]
-    assert result.test.keys() == {
-        "accuracy", "ece", "nll", "ece+temperature", "accuracy+vector", "ece+vector"
-    }  # fmt: skip
+    assert tuple(result.test) == KEPT
     assert result.validation.keys() == {"accuracy", "ece", "nll", "temperature"}
     assert len(whole.predicted("test").target) == 360
     assert not whole.has_dropout()
@@ -122,6 +119,23 @@ def test_a_trial_killed_at_any_step_goes_on_to_the_identical_result(
         killed_at(step, store, monkeypatch)
     assert run_trial(store, TINY, None, "cpu") == "done"
     assert_same(whole, store.trial(TINY))
+
+
+# Epochs of one step, and a loss that is updated from validation data after each of its epochs of six steps.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "batch", "step"),
+    [("esd", 2000, 2), ("nll", 2000, 2), ("adafocal", 2000, 2), ("cals", 256, 4), ("cals", 256, 6), ("cals", 256, 8)],
+)
+def test_other_methods_are_resumed_too(
+    method: str, batch: int, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = configure("digits", method, settings={"epochs": 3, "batch_size": batch})
+    straight, resumed = Store(tmp_path / "straight"), Store(tmp_path / "resumed")
+    killed_at(step, resumed, monkeypatch, configuration)
+    for store in (straight, resumed):
+        assert run_trial(store, configuration, None, "cpu") == "done"
+    assert_same(straight.trial(configuration), resumed.trial(configuration))
 
 
 @pytest.mark.slow
@@ -154,28 +168,28 @@ def test_what_a_killed_trial_left_half_written_is_cleared(
     assert_same(whole, store.trial(TINY))
 
 
-def test_a_trial_that_another_process_is_at_is_left_to_it(store: Store) -> None:
+def test_a_trial_of_another_process_is_left_to_it(store: Store) -> None:
     trial = store.trial(TINY)
     trial.folder.mkdir(parents=True)
     with held_by_another_process(trial):
         assert run_trial(store, TINY, None, "cpu") == "busy"
         assert trial.is_locked()
-        assert files_of(trial.folder) == set()
+        assert files_of(trial) == set()
     assert trial.status == "unfinished"
 
 
-def test_a_glance_at_a_trial_does_not_keep_it_from_being_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_at_a_trial_does_not_keep_it_from_being_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = store.trial(TINY)
     trial.folder.mkdir(parents=True)
     monkeypatch.setattr(running, "_run", lambda *_: None)
     held = threading.Event()
 
-    def glance() -> None:
+    def look() -> None:
         with trial.claimed():  # released by its own thread, as older versions of filelock require
             held.set()
             time.sleep(0.2)
 
-    threading.Thread(target=glance).start()
+    threading.Thread(target=look).start()
     assert held.wait(5)
     assert run_trial(store, TINY, None, "cpu") == "done"
 
@@ -188,12 +202,8 @@ def test_a_failure_is_kept_with_the_trial_and_cleared_by_success(store: Store, m
     with monkeypatch.context() as patched:
         patched.setattr(running, "prepare", fail)
         assert run_trial(store, TINY, None, "cpu") == "failed"
-    failure = trial.failure()
-    assert trial.status == "failed"
-    assert failure is not None
-    assert failure.startswith("Traceback")
-    assert failure.endswith("RuntimeError: out of luck\n")
-    assert store.results() == {}
+    assert (trial.status, store.results()) == ("failed", {})
+    assert re.fullmatch(r"(?s)Traceback.*RuntimeError: out of luck\n", trial.failure() or "")
     monkeypatch.setattr(running, "_run", lambda *_: None)
     assert run_trial(store, TINY, None, "cpu") == "done"
     assert trial.failure() is None
@@ -206,7 +216,7 @@ def test_a_damaged_result_is_a_failure_and_is_not_overwritten(whole: Trial, stor
         (trial.folder / name).write_bytes((whole.folder / name).read_bytes())
     (trial.folder / kept.RESULT).write_text("{")
     assert run_trial(store, TINY, None, "cpu") == "failed"
-    assert "delete its folder, then run the same command again" in str(trial.failure())
+    assert kept.RESULT in str(trial.failure())
     assert (trial.folder / kept.RESULT).read_text() == "{"
     assert store.result(TINY) is None
 
@@ -217,29 +227,21 @@ def test_a_trial_is_not_continued_with_other_data(store: Store, monkeypatch: pyt
     found = read_json(trial.folder / kept.DATA)
     write_json(trial.folder / kept.DATA, found | {"fingerprint": "other"})
     assert run_trial(store, TINY, None, "cpu") == "failed"
-    assert "was started with different data" in str(trial.failure())
     assert '"fingerprint": "other"' in str(trial.failure())
 
 
 def test_a_checkpoint_is_not_unpickled(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Mischief:
-        def __reduce__(self) -> Any:
-            return Path.touch, (tmp_path / "mischief",)
-
     killed_at(1, store, monkeypatch)
     trial = store.trial(TINY)
     content = torch.load(trial.folder / kept.CHECKPOINT, weights_only=True)
-    torch.save(content | {"more": Mischief()}, trial.folder / kept.CHECKPOINT)
+    torch.save(content | {"more": Intruder(tmp_path / "intruded")}, trial.folder / kept.CHECKPOINT)
     assert run_trial(store, TINY, None, "cpu") == "failed"
     assert "weights_only" in str(trial.failure())
-    assert not (tmp_path / "mischief").exists()
+    assert not (tmp_path / "intruded").exists()
 
 
-FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-
-
-@FULL
-def test_a_disk_that_is_full_is_no_failure_of_the_trial(store: Store) -> None:
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_under_a_checkpoint_is_no_failure_of_the_trial(store: Store) -> None:
     folder = store.trial(TINY).folder
     folder.mkdir(parents=True)
     (folder / f"{kept.CHECKPOINT}.partial").symlink_to("/dev/full")
@@ -248,7 +250,7 @@ def test_a_disk_that_is_full_is_no_failure_of_the_trial(store: Store) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_result_that_finds_no_room_is_no_failure_of_the_trial(
+def test_a_full_disk_under_a_result_is_no_failure_of_the_trial(
     number: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Path, *_: object, **__: object) -> None:
@@ -258,13 +260,9 @@ def test_a_result_that_finds_no_room_is_no_failure_of_the_trial(
     assert attempt(Job(store.folder, None, "cpu"), TINY) == ("disk full", None)
     monkeypatch.undo()
     assert store.trial(TINY).failure() is None
-
-
-def test_what_cannot_even_be_begun_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.folder.joinpath(store.trial(TINY).folder.name).write_text("a file")
-    ending, text = attempt(Job(store.folder, None, "cpu"), TINY)
-    assert ending == "failed"
-    assert "FileExistsError" in str(text)
+    store.trial(TINY.replaced({"seed": 1})).folder.write_text("a file")
+    ending, text = attempt(Job(store.folder, None, "cpu"), TINY.replaced({"seed": 1}))
+    assert (ending, "FileExistsError" in str(text)) == ("failed", True)
 
 
 LONGER = TINY.replaced({"epochs": 4})
@@ -280,7 +278,7 @@ def test_a_finished_trial_is_prolonged_to_the_result_of_a_longer_one(method: str
     for epochs in (1, 3):
         shorter = longer.replaced({"epochs": epochs})
         assert run_trial(prolonged, shorter, None, "cpu", keeps_checkpoint=True) == "done"
-        assert kept.FINAL in files_of(prolonged.trial(shorter).folder)
+        assert kept.FINAL in files_of(prolonged.trial(shorter))
     steps: list[int] = []
 
     class Count(Callback):
@@ -302,27 +300,13 @@ def test_only_a_trial_that_is_the_same_but_for_its_length_is_prolonged(
         begun.append((folder / kept.CHECKPOINT).exists())
 
     monkeypatch.setattr(running, "_run", look)
-    others: list[dict[str, Any]] = [
-        {"epochs": 1},
-        {"epochs": 4, "seed": 1},
-        {"epochs": 4, "weight": 2.0},
-        {"epochs": 4, "max_steps": 9},
-    ]
-    for changes in (*others, {"epochs": 4}):
+    more: list[dict[str, Any]] = [{"seed": 1}, {"weight": 2.0}, {"max_steps": 9}, {}]
+    for changes in ({"epochs": 1}, *({"epochs": 4} | one for one in more)):
         run_trial(store, TINY.replaced(changes), None, "cpu")
     assert begun == [False, False, False, False, True]
     monkeypatch.setattr(cal, "__version__", "9.9.9")
     run_trial(store, TINY.replaced({"epochs": 5}), None, "cpu")
     assert begun[-1] is False
-
-
-def test_a_trial_stops_after_so_many_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    limited = TINY.replaced({"max_steps": 4})
-    assert run_trial(store, limited, None, "cpu") == "done"
-    data, cost = read_json(store.trial(limited).folder / kept.DATA), store.trial(limited).result().cost
-    assert cost.images == data["train"] + 512 + 4 * data["calibration"]
-    assert files_of(store.trial(limited).folder) == FILES
-    assert limited.identity != TINY.identity
 
 
 def test_less_precision_gives_another_result_and_is_kept_in_full(mine: Path, store: Store) -> None:
@@ -337,14 +321,11 @@ def test_less_precision_gives_another_result_and_is_kept_in_full(mine: Path, sto
 
 
 @pytest.mark.slow
-def test_a_compiled_network_learns_the_same_and_leaves_the_same_names(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(RECIPE)
-    plain = configure(f"{tmp_path / 'mine.py'}:mine")
+def test_a_compiled_network_learns_the_same_and_leaves_the_same_names(mine: Path, store: Store) -> None:
+    plain = configure(f"{mine}:mine")
     compiled = plain.replaced({"compile": True})
     assert compiled.identity != plain.identity
-    store = Store(tmp_path / "runs")
-    network = fitting.prepare(compiled).classifier.model
-    assert network._compiled_call_impl is not None
+    assert fitting.prepare(compiled).classifier.model._compiled_call_impl is not None
     for one in (plain, compiled):
         assert run_trial(store, one, None, "cpu") == "done", store.trial(one).failure()
     weights = [torch.load(store.trial(one).folder / kept.WEIGHTS, weights_only=True) for one in (plain, compiled)]
@@ -384,15 +365,7 @@ def test_the_source_and_the_version_belong_to_a_trial_and_a_change_is_told(
     assert change_lines([result, result]) == [f"2 trials: {version}", "2 trials: mine.py has changed since"]
 
 
-def test_a_file_with_recipe_and_method_is_told_once(mine: Path, store: Store) -> None:
-    mine.write_text(f"{RECIPE}from calibrant import ESDLoss as own\n")
-    configuration = configure(f"{mine}:mine", f"{mine}:own")
-    assert run_trial(store, configuration, None, "cpu") == "done"
-    mine.write_text(RECIPE)
-    assert changes_since(store.trial(configuration).result()) == ["mine.py has changed since"]
-
-
-def test_another_folder_of_data_is_told(mine: Path, store: Store, tmp_path: Path) -> None:
+def test_another_folder_of_data_is_named(mine: Path, store: Store, tmp_path: Path) -> None:
     configuration = configure(f"{mine}:mine")
     trial = store.trial(configuration)
     assert run_trial(store, configuration, tmp_path / "one", "cpu") == "done"
@@ -418,8 +391,7 @@ def test_an_error_in_load_names_the_recipe_and_where_its_traceback_is(mine: Path
     mine.write_text(RECIPE + "def load():\n    raise ValueError('my own problem')\nmine = Recipe(load, nn.Linear)\n")
     configuration = configure(f"{mine}:mine")
     shown = f"calibrant runs show {configuration.identity[:8]} --runs {store.folder}"
-    message = f"mine.py:mine: my own problem; for the traceback: {shown}"
-    with pytest.raises(ValueError, match=rf"\A{re.escape(message)}\Z"):
+    with pytest.raises(ValueError, match=rf"\Amine\.py:mine: my own problem.*{re.escape(shown)}\Z"):
         run_trial(store, configuration, None, "cpu", raises=True)
     assert "line 9, in load" in (store.trial(configuration).failure() or "")
 
@@ -431,21 +403,19 @@ def test_a_trial_is_not_continued_with_other_source(mine: Path, store: Store, mo
         assert run_trial(store, configuration, None, "cpu") == "failed"
     mine.write_text(RECIPE + "# changed")
     assert run_trial(store, configuration, None, "cpu") == "failed"
-    failure = str(store.trial(configuration).failure())
-    assert "was started with a different version" in failure
-    assert "delete last.ckpt to start again" in failure
+    assert "last.ckpt" in str(store.trial(configuration).failure())
     (store.trial(configuration).folder / kept.CHECKPOINT).unlink()
     assert run_trial(store, configuration, None, "cpu") == "done"
 
 
-def test_weights_that_change_between_the_command_and_the_trial_are_told(
+def test_weights_that_change_between_the_command_and_the_trial_are_refused(
     whole: Trial, store: Store, tmp_path: Path
 ) -> None:
     weights = tmp_path / "weights.pt"
     weights.write_bytes((whole.folder / kept.WEIGHTS).read_bytes())
     configuration = TINY.replaced({"initial_weights": str(weights)})
     weights.write_bytes(b"other")
-    with pytest.raises(FileError, match=r"weights\.pt: has changed since: give initial-weights again"):
+    with pytest.raises(FileError, match=r"weights\.pt.*initial-weights"):
         run_trial(store, configuration, None, "cpu", raises=True)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,11 @@ from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import configure, from_dict
 from calibrant_lab.trials.provenance import made_with
 from calibrant_lab.trials.store import Progress, Store, Trial, UnknownTrialError, write_result
-from tests.lab.made_trials import failed, finished, halfway, held_by_another_process, of
+from tests.lab.pickles import Intruder
+from tests.lab.stores import failed, finished, halfway, held_by_another_process, of
 
 # Taken once: trials that are stored must be found again by later versions.
-GOLDEN = {
-    "8157fbfe6a7c45a4": configure("mnist"),
-    "8f1eb8ba7e57947c": configure("mnist", "esd"),
-}
+GOLDEN = {"8157fbfe6a7c45a4": configure("mnist"), "8f1eb8ba7e57947c": configure("mnist", "esd")}
 OTHER_VALUES: dict[str, Any] = {
     "model": "resnet20", "batchnorm": "freeze", "mean": (0.5,), "std": (0.5,), "precision": "bf16-mixed",
     "max_steps": 7, "calibration_batch_size": 64, "calibration_fraction": 0.2, "validation_fraction": 0.2,
@@ -60,7 +59,7 @@ def test_a_trial_with_earlier_held_out_batches_is_another_one(store: Store, monk
         trial = finished(store, configure("digits", "esd"))
         assert trial.identity != now
     assert store.result(esd) is None
-    with pytest.raises(FileError, match=r"as in earlier trials with held-out data, .*: delete its folder, then run"):
+    with pytest.raises(FileError, match="delete its folder"):
         Trial(trial.folder).result()
 
 
@@ -77,10 +76,6 @@ def test_equal_configurations_are_one_trial(number: int, name: str) -> None:
     one, other = (of("mmce").replaced({name: value}) for value in (number, float(number) * -1 * -1))
     assert one == other
     assert one.identity == other.identity
-
-
-def test_zero_has_no_sign() -> None:
-    assert of("esd", weight=-0.0).identity == of("esd", weight=0.0).identity
     assert of("esd", mean=[-0.0]).identity == of("esd", mean=[0]).identity
 
 
@@ -92,6 +87,11 @@ def test_a_setting_that_all_recipes_have_counts_only_where_it_is_not_at_its_defa
     for name in added:
         del content["settings"][name]
     assert from_dict(content).identity == configure("mnist").identity
+
+
+def change(trial: Trial, **changes: Any) -> None:
+    path = trial.folder / kept.CONFIGURATION
+    write_json(path, read_json(path) | changes)
 
 
 UNKNOWN: dict[str, Any] = {
@@ -107,23 +107,12 @@ UNKNOWN: dict[str, Any] = {
 @pytest.mark.parametrize("changes", UNKNOWN.values(), ids=UNKNOWN)
 def test_a_trial_of_something_unknown_is_intact(changes: dict[str, Any], store: Store) -> None:
     trial, known = finished(store, of("esd")), finished(store, of("nll"))
-    content = read_json(trial.folder / kept.CONFIGURATION)
-    write_json(trial.folder / kept.CONFIGURATION, content | changes)
+    change(trial, **changes)
     with pytest.raises(UnknownTrialError) as raised:
         _ = Trial(trial.folder).configuration
     assert "delete" not in str(raised.value)
     assert trial.status == "done"
     assert list(Store(store.folder).results()) == [known.configuration]
-
-
-@pytest.mark.parametrize("source", ["import no_such_package", "def broken(:", "raise RuntimeError('no')", "other = 1"])
-def test_a_recipe_that_cannot_be_loaded_makes_its_trials_unknown(source: str, store: Store, tmp_path: Path) -> None:
-    trial = finished(store, of("esd"))
-    (tmp_path / "mine.py").write_text(source)
-    content = read_json(trial.folder / kept.CONFIGURATION)
-    write_json(trial.folder / kept.CONFIGURATION, content | {"recipe": f"{tmp_path / 'mine.py'}:mine"})
-    with pytest.raises(UnknownTrialError, match=r"mine\.py"):
-        _ = Trial(trial.folder).configuration
 
 
 def test_a_trial_is_found_again_where_the_file_of_its_recipe_has_moved(store: Store, tmp_path: Path) -> None:
@@ -133,8 +122,7 @@ def test_a_trial_is_found_again_where_the_file_of_its_recipe_has_moved(store: St
         (tmp_path / folder / "mine.py").write_text(source)
     before, after = (configure(f"{tmp_path / folder / 'mine.py'}:mine") for folder in ("before", "after"))
     trial = finished(store, before)
-    content = read_json(trial.folder / kept.CONFIGURATION)
-    write_json(trial.folder / kept.CONFIGURATION, content | {"recipe": "/gone/mine.py:mine"})
+    change(trial, recipe="/gone/mine.py:mine")
     same = Store(store.folder).trial(after)
     with pytest.raises(UnknownTrialError):
         same.result()
@@ -152,7 +140,7 @@ def test_a_different_file_of_the_same_name_is_refused(store: Store, tmp_path: Pa
     result = trial.result()
     write_result(trial.folder, dataclasses.replace(result, environment=result.environment | made_with(a)))
     store.trial(copy).found_again(copy)
-    with pytest.raises(FileError, match=r"was run with .*/a/mine.py:mine, and .*/b/mine.py:mine is different: rename"):
+    with pytest.raises(FileError, match=r"/a/mine\.py:mine.*/b/mine\.py:mine"):
         store.trial(b).found_again(b)
 
 
@@ -164,54 +152,35 @@ def test_a_setting_added_to_a_users_recipe_makes_its_old_trials_unknown(store: S
     for more in (", width=3, depth=2", ", width='wide'"):
         path.write_text(source + made.format(more))
         plugins._from_file.cache_clear()
-        with pytest.raises(UnknownTrialError, match=r"mine\.py:mine has other settings now") as raised:
+        with pytest.raises(UnknownTrialError, match=r"mine\.py:mine") as raised:
             _ = Trial(trial.folder).configuration
         assert "delete" not in str(raised.value)
-
-
-def test_a_store_is_named_by_a_text_too(store: Store) -> None:
-    finished(store, of("esd"))
-    assert Store(str(store.folder)).results() == store.results()
 
 
 def test_a_store_is_a_frame_of_its_finished_trials(store: Store) -> None:
     finished(store, of("esd", weight=2.0), accuracy=0.9, ece=0.05, seconds=3.5)
     finished(store, of("nll", seed=3))
-    failed(store, of("focal"), "ValueError: no")
-    frame = store.to_frame()
+    failed(store, of("focal"))
+    frame = Store(str(store.folder)).to_frame()
     assert list(frame["method"]) == ["esd", "nll"]
     esd = frame.set_index("method").loc["esd"]
     assert (esd["recipe"], esd["seed"], esd["epochs"], esd["weight"], esd["seconds"]) == ("digits", 0, 12, 2.0, 3.5)
     assert (esd["validation_accuracy"], esd["test_accuracy"], esd["test_ece+temperature"]) == (0.9, 0.89, 0.02)
     assert (esd["trial"], esd["samples"]) == (of("esd", weight=2.0).identity, 12000)
     assert math.isnan(frame["weight"][1])
-
-
-def test_a_frame_is_not_made_of_half_of_the_results(store: Store) -> None:
-    trial = finished(store, of("esd"))
-    (trial.folder / kept.RESULT).write_text("{")
+    (store.trial(of("nll", seed=3)).folder / kept.RESULT).write_text("{")
     with pytest.raises(FileError, match=r"result\.json"):
         store.to_frame()
-
-
-class Mischief:
-    """Would leave a file behind where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
 
 
 def test_predictions_are_not_unpickled(store: Store, tmp_path: Path) -> None:
     trial = finished(store, of("esd"))
     array = np.empty(1, dtype=object)
-    array[0] = Mischief(tmp_path / "mischief")
+    array[0] = Intruder(tmp_path / "intruded")
     np.savez(trial.folder / "test.npz", logits=array, target=array)
     with pytest.raises((FileError, ValueError)):
         trial.predicted("test")
-    assert not (tmp_path / "mischief").exists()
+    assert not (tmp_path / "intruded").exists()
 
 
 def test_a_score_that_was_not_kept_is_computed_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,31 +192,18 @@ def test_a_score_that_was_not_kept_is_computed_once(store: Store, monkeypatch: p
     assert 0 < found[0] < 1
 
 
-def test_histories_with_the_earlier_names_of_scores_are_read(store: Store) -> None:
-    trial = finished(store, of("esd"))
-    write_json(trial.folder / kept.HISTORY, [{"epoch": 0, "train/accuracy": 0.5, "validation/ece": 0.1}])
-    assert trial.history() == [{"epoch": 0, "train_accuracy": 0.5, "validation_ece": 0.1}]
-
-
 def test_what_is_written_is_read(store: Store) -> None:
-    trial = finished(store, of("esd", weight=2.0), accuracy=0.9, ece=0.05, seconds=3.5)
+    trial = finished(store, of("esd", weight=2.0), temperature=math.nan, seconds=3.5)
     result = trial.result()
+    assert math.isnan(result.validation["temperature"])
     assert trial.folder.name == f"digits-esd-{trial.identity}"
     assert result.configuration == of("esd", weight=2.0)
     assert (result.validation["accuracy"], result.test["accuracy"], result.cost.seconds) == (0.9, 0.89, 3.5)
     assert math.isnan(trial.history()[0]["test_ece"])
     assert trial.predicted("test").logits.shape == (3, 3)
     assert trial.size() == sum(path.stat().st_size for path in trial.folder.iterdir())
-    assert Store(store.folder).results() == {result.configuration: result}
+    assert list(Store(store.folder).results()) == [result.configuration]
     assert store.result(of("esd", weight=3.0)) is None
-
-
-def test_a_temperature_that_could_not_be_fitted_comes_back_as_such(store: Store) -> None:
-    trial = finished(store, of("esd"))
-    result = trial.result()
-    validation = result.validation | {"temperature": math.nan}
-    kept.write_result(trial.folder, dataclasses.replace(result, validation=validation))
-    assert math.isnan(trial.result().validation["temperature"])
 
 
 def test_a_folder_without_a_result_is_no_result(store: Store) -> None:
@@ -258,9 +214,8 @@ def test_a_folder_without_a_result_is_no_result(store: Store) -> None:
     assert store.trials() == [trial]
 
 
-def test_the_status_is_told_by_the_files_and_the_lock(store: Store) -> None:
-    assert finished(store, of("esd")).status == "done"
-    assert failed(store, of("nll"), "Traceback\nValueError: no").status == "failed"
+def test_the_status_follows_from_the_files_and_the_lock(store: Store) -> None:
+    assert (finished(store, of("esd")).status, failed(store, of("nll")).status) == ("done", "failed")
     trial = halfway(store, of("mmce"), 3.0, 0.5, 0.1)
     found = [trial.status]
     with held_by_another_process(trial):
@@ -270,7 +225,7 @@ def test_the_status_is_told_by_the_files_and_the_lock(store: Store) -> None:
     assert trial.progress() == Progress(3.0, 12, 30.0, 0.5, 0.1)
 
 
-def test_progress_tells_the_time_left() -> None:
+def test_progress_has_the_time_left() -> None:
     assert Progress(3.0, 12, 30.0, 0.5, 0.1).seconds_left == pytest.approx(90)
     assert Progress(12.0, 12, 30.0, 0.5, 0.1).seconds_left == 0
     assert math.isnan(Progress(0.0, 12, 0.0, math.nan, math.nan).seconds_left)
@@ -284,69 +239,52 @@ def test_other_folders_are_left_alone(store: Store) -> None:
 
 
 def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="nowhere: is not a folder: give the --runs of an earlier command"):
+    with pytest.raises(FileError, match=r"nowhere.*--runs"):
         Store(tmp_path / "nowhere").trials()
 
 
 def rewritten(**changes: Any) -> Any:
-    def change(text: str) -> str:
-        return json.dumps(json.loads(text) | changes)
-
-    return change
+    return lambda text: json.dumps(json.loads(text) | changes)
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "reason"),
+    ("name", "damage", "token"),
     [
-        (kept.RESULT, lambda text: text[:40], "is not valid JSON"),
-        (kept.RESULT, lambda text: "", "is not valid JSON"),
-        (kept.RESULT, lambda text: "[]", "list indices"),
-        (kept.RESULT, lambda text: '{"validation": {}}', "missing 'test'"),
-        (kept.RESULT, rewritten(validation={"accuracy": "high", "ece": 0}), "accuracy must be a number, got 'high'"),
-        (kept.RESULT, rewritten(validation={"accuracy": True, "ece": 0}), "accuracy must be a number, got True"),
-        (kept.CONFIGURATION, lambda text: "{", "is not valid JSON"),
-        (kept.CONFIGURATION, lambda text: "{}", "missing 'recipe'"),
-        (kept.CONFIGURATION, rewritten(options={"weight": "much"}), "weight should be a valid number"),
-        (kept.CONFIGURATION, rewritten(settings={"epochs": "many"}), "epochs should be a valid integer"),
-        (kept.CONFIGURATION, rewritten(options={"weight": 7.0}), "do not match the name of its folder"),
-        (kept.CONFIGURATION, rewritten(objective="esd"), "is from Calibrant 0.1: convert its folder"),
+        (kept.RESULT, lambda text: text[:40], "JSON"),
+        (kept.RESULT, lambda text: "", "JSON"),
+        (kept.RESULT, lambda text: "[]", "list"),
+        (kept.RESULT, lambda text: '{"validation": {}}', "'test'"),
+        (kept.RESULT, rewritten(validation={"accuracy": "high", "ece": 0}), "'high'"),
+        (kept.RESULT, rewritten(validation={"accuracy": True, "ece": 0}), "True"),
+        (kept.CONFIGURATION, lambda text: "{", "JSON"),
+        (kept.CONFIGURATION, lambda text: "{}", "'recipe'"),
+        (kept.CONFIGURATION, rewritten(options={"weight": "much"}), "weight"),
+        (kept.CONFIGURATION, rewritten(settings={"epochs": "many"}), "epochs"),
+        (kept.CONFIGURATION, rewritten(options={"weight": 7.0}), "name"),
+        (kept.CONFIGURATION, rewritten(objective="esd"), "0.1"),
     ],
 )
-def test_a_damaged_trial_is_named_and_the_others_are_read(
-    name: str, damage: Any, reason: str, store: Store, tmp_path: Path
-) -> None:
+def test_a_damaged_trial_is_named_and_the_others_are_read(name: str, damage: Any, token: str, store: Store) -> None:
     good, bad = finished(store, of("nll")), finished(store, of("esd"))
     path = bad.folder / name
     path.write_text(damage(path.read_text()))
-    with pytest.raises(FileError) as raised:
+    with pytest.raises(FileError, match=rf"\A{re.escape(str(path))}: .*{token}.*delete its folder"):
         Trial(bad.folder).result()
-    message = str(raised.value)
-    assert message.startswith(f"{path}: ")
-    assert reason in message
-    assert message.endswith("delete its folder, then run the same command again")
     assert list(Store(store.folder).results()) == [good.configuration]
     assert Store(store.folder).result(of("esd")) is None
 
 
-def test_a_damaged_history_is_named(store: Store) -> None:
-    trial = finished(store, of("esd"))
-    (trial.folder / kept.HISTORY).write_text("7")
-    with pytest.raises(FileError, match=rf"{kept.HISTORY}: is not a valid file of a trial"):
-        trial.history()
-
-
-def test_a_failure_that_cannot_be_read_is_a_failure_all_the_same(store: Store) -> None:
-    trial = failed(store, of("esd"), "ValueError: no")
-    assert trial.failure() == "ValueError: no"
-    (trial.folder / kept.FAILURE).write_text("")
-    assert trial.status == "failed"
-    assert trial.failure() == "failed, and failure.json cannot be read"
-
-
-def test_an_unreadable_sign_of_life_is_none(store: Store) -> None:
-    trial = halfway(store, of("esd"), 3.0, 0.5, 0.1)
-    (trial.folder / kept.PROGRESS).write_text("{")
-    assert trial.progress() is None
+def test_other_files_that_cannot_be_read_are_named_or_left_out(store: Store) -> None:
+    done, lost, running = finished(store, of("esd")), failed(store, of("nll")), halfway(store, of("mmce"), 3, 0.5, 0.1)
+    (done.folder / kept.HISTORY).write_text("7")
+    with pytest.raises(FileError, match=kept.HISTORY):
+        done.history()
+    assert lost.failure() == "ValueError: no"
+    (lost.folder / kept.FAILURE).write_text("")
+    assert lost.status == "failed"
+    assert kept.FAILURE in (lost.failure() or "")
+    (running.folder / kept.PROGRESS).write_text("{")
+    assert running.progress() is None
 
 
 def test_a_trial_is_removed_result_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,8 +295,3 @@ def test_a_trial_is_removed_result_first(store: Store, monkeypatch: pytest.Monke
     monkeypatch.undo()
     trial.remove()
     assert not trial.folder.exists()
-
-
-def test_json_is_written_without_numbers_it_does_not_know(tmp_path: Path) -> None:
-    write_json(tmp_path / "x.json", {"a": [math.nan, math.inf, 1.5], "b": (True, None, "ü")})
-    assert read_json(tmp_path / "x.json") == {"a": [None, None, 1.5], "b": [True, None, "ü"]}

@@ -1,0 +1,404 @@
+"""Reading predictions: which columns of a file hold them, what they mean, and whether they fit into memory."""
+
+import hashlib
+import re
+import warnings
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.files import language_models, values
+from calibrant.files.formats import SUFFIXES, Array, FileError, Npy, Npz, Table, cells_of_parquet, naming, open_file
+from calibrant.files.values import LEFT_OUT, filled, is_text, numbers_of
+from calibrant.hints import is_distribution
+from calibrant.metrics import InputWarning, Predictions, predictions
+from calibrant.metrics.columns import Columns, Kind
+from calibrant.metrics.layouts import Layout, find_layout, name_of_target, name_of_values
+from calibrant.metrics.two_classes import NOT_TWO
+from calibrant.tables import files_of, is_table, suffix_of
+
+# Names of weights, which are never assumed, and of the classes, as scikit-learn has them.
+WEIGHTS = ("sample_weight", "sample_weights", "weight", "weights")
+CLASSES = ("classes_", "classes")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Values of one kind, their labels if there are any, and what was assumed.
+
+    Attributes:
+        path: The file, folder or pattern.
+        kind: Kind of the values.
+        values: Logits or probabilities, ``(N, C)`` or ``(N,)``; or confidences, ``(N,)``.
+        labels: Class indices, or correctness of confidences; ``(N, L)`` of several labels; None if there are none.
+        names: Names of the classes, if known.
+        weight: Weights of the samples, if named.
+        used: Columns of the values.
+        label: Column of the labels.
+        rows: Indices of the rows that were kept, if some were left out.
+        notices: What was assumed or left out, in sentences.
+    """
+
+    path: Path
+    kind: Kind
+    values: Array
+    labels: Array | None = None
+    names: tuple[str, ...] | None = None
+    weight: Array | None = None
+    used: tuple[str, ...] = ()
+    label: str | None = None
+    rows: Array | None = None
+    notices: tuple[str, ...] = ()
+
+    def predictions(self) -> Predictions:
+        """Return checked predictions; what is doubtful is said in the notices, and not as a warning."""
+        given: dict[str, Any] = {"sample_weight": self.weight, self.kind: self.values}
+        if self.kind == "confidence":
+            given |= {"correct": self.labels}
+        else:
+            given |= {"target": self.labels, "classes": self.names}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputWarning)
+            return predictions(minimum=3, name="an evaluation", **given)
+
+    def noting(self, *notices: str) -> "Source":
+        """The same source with more notices."""
+        return replace(self, notices=(*self.notices, *notices))
+
+    def keep(self, rows: Array, *notices: str) -> "Source":
+        """Only some rows, by their indices."""
+        return replace(
+            self.noting(*notices),
+            values=self.values[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            weight=None if self.weight is None else self.weight[rows],
+            rows=rows if self.rows is None else self.rows[rows],
+        )
+
+    def others(self) -> tuple[str, ...]:
+        """Names of the columns that hold no values: labels, ids, groups, times."""
+        with naming(self.path), closing(open_file(self.path)) as opened:
+            if isinstance(opened, Npy):  # the other arrays of its folder do not belong to it
+                return () if self.label is None else (self.label,)
+            return tuple(name for name in opened.names() if name not in self.used)
+
+    def columns(self, names: Sequence[str]) -> dict[str, Array]:
+        """Other columns by name, of the rows that were kept; empty cells are masked."""
+        with naming(self.path), closing(_opened(self.path, names)) as opened:
+            for name in names:
+                _check_column(opened, name)
+            found = opened.read(names)
+        rows = self.rows
+        if rows is None:
+            return found
+        # An array of another length, such as the names of classes, is not one of rows.
+        return {name: each[rows] if each.ndim == 1 and len(each) > rows.max() else each for name, each in found.items()}
+
+
+def read_predictions(path: Path, names: Columns | None = None) -> Predictions:
+    """Read a file of predictions.
+
+    Args:
+        path: ``.npz``, ``.npy``, ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``, or a folder or pattern of tables, with
+            ``logits`` or ``probabilities`` and ``target``, or with ``confidence`` and ``correct``. In a table,
+            ``(N, C)`` values are columns ``logits_0``, ``logits_1``, ..., or one column of lists.
+        names: Names of the arrays or columns, if they are different.
+    """
+    source = read_source(path, names, labelled=True)
+    with naming(path):
+        return source.predictions()
+
+
+def read_source(path: Path, names: Columns | None = None, *, labelled: bool = False) -> Source:
+    """Read logits, probabilities or confidences, and the target or correctness if there is one.
+
+    Args:
+        path: File, folder or pattern.
+        names: Names of the arrays or columns, and what they mean.
+        labelled: Whether labels must be there.
+
+    Raises:
+        FileError: If it cannot be read; one line that names the file and the remedy.
+    """
+    names = names or Columns()
+    _check_is_there(path)
+    with naming(path), closing(_opened(path, [names.target or ""])) as opened:
+        if isinstance(opened, Table):
+            if not opened.fetch("1", "LIMIT 1"):
+                raise ValueError("has no rows below its header, or none at all")
+            if names.names_none() and language_models.is_harness(opened.names()):
+                return _of_options(Source(path, "logits", np.empty(0)), language_models.read_harness(opened))
+        layout = _layout(opened, names)
+        source = _read(path, opened, layout, names)
+        if labelled and not layout.labels:
+            raise ValueError(_without_labels(layout, names, opened.names()))
+        source = _without_ignored(source, names.ignore_index)
+        of_columns = source.names
+        if of_columns is None and not isinstance(opened, Table):
+            saved = next((each for each in CLASSES if each in opened.names()), None)
+            if saved is not None:
+                of_columns = tuple(map(str, opened.read([saved])[saved].tolist()))
+        return _checked(source, layout, names, of_columns)
+
+
+def _opened(path: Path, more: Sequence[str]) -> Npz | Npy | Table:
+    """An open file; more arrays of an .npy may be named by the paths of their files."""
+    opened = open_file(path)
+    if isinstance(opened, Npy):
+        opened.files |= {name: Path(name) for name in more if name not in opened.files and Path(name).is_file()}
+    return opened
+
+
+def _check_is_there(path: Path) -> None:
+    if not is_table(path) and suffix_of(path) not in SUFFIXES:
+        raise FileError(
+            path, f"expected one of {', '.join(SUFFIXES)}, a folder or a pattern of them: save it as CSV or Parquet"
+        )
+    if path.is_dir() and suffix_of(path) in (".npz", ".npy"):
+        raise FileError(path, "is a folder: name a file in it")
+    if path.is_dir() or (not path.exists() and re.search(r"[*?\[]", str(path))):
+        return
+    if not path.is_file():
+        raise FileError(path, "is not a regular file" if path.exists() else "no such file")
+    if path.stat().st_size == 0:
+        raise FileError(path, "is empty: was it written to the end?")
+
+
+def _layout(opened: Npz | Npy | Table, names: Columns) -> Layout:
+    there = opened.names()
+    try:
+        return find_layout(there, names)
+    except ValueError as error:
+        target = name_of_target(there, names)
+        if not isinstance(opened, Table) or not names.names_none() or not target or not opened.columns[target].is_text:
+            raise
+        labels = {str(cell).strip() for cell in np.ma.compressed(opened.read([target])[target])}
+        called = ",".join(name for name in there if name in labels)
+        if len(labels) < 2 or not labels <= set(there):
+            raise
+        raise ValueError(
+            f"its columns {called} are called by the values of the target: give --probabilities {called}, or --logits"
+        ) from error
+
+
+def _without_labels(layout: Layout, names: Columns, there: list[str]) -> str:
+    called = names.of(layout.kind)[1]
+    others = [name for name in there if name not in layout.values]
+    shown = f"; it also has {', '.join(others[:20])}{', ...' * (len(others) > 20)}" if others else ""
+    options = "--correct, or --prediction and --target" if layout.kind == "confidence" else "--target"
+    return f"has {layout.kind} but no {called!r}{shown}: add it, or name yours with {options}"
+
+
+def _check_column(opened: Npz | Npy | Table, name: str) -> None:
+    there = opened.names()
+    if name not in there:
+        raise ValueError(f"has no {name!r}; it has {', '.join(there[:20])}")
+    twins = [other for other in there if re.fullmatch(rf"{re.escape(name)} \(column \d+\)", other)]
+    if twins:
+        raise ValueError(f"has {1 + len(twins)} columns {name!r}: rename all but one")
+
+
+def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns) -> Source:
+    """The columns as they are: values as one array, labels and weights."""
+    first = layout.values[0]
+    by_options = isinstance(opened, Table) and language_models.holds_options(opened.columns[first])
+    wanted = [*layout.labels, *(name for name in (layout.prediction, names.weight) if name)]
+    for name in (*layout.values, *wanted):
+        _check_column(opened, name)
+    columns = opened.read(wanted if by_options else [*layout.values, *wanted])
+    for name, column in columns.items():
+        if column.ndim == 0:
+            raise ValueError(f"{name!r} is a single number: it must have a row for each sample")
+    labels = None
+    if len(layout.labels) == 1:
+        labels = columns[layout.labels[0]]
+    elif layout.labels:
+        labels = np.stack([numbers_of(name, columns[name]) for name in layout.labels], 1)
+    weight = None if names.weight is None else numbers_of(names.weight, columns[names.weight])
+    notices = (*_notices_of_columns(opened, layout), *(_unused_weights(opened.names()) if weight is None else ()))
+    source = Source(
+        path, layout.kind, np.empty(0), labels, layout.classes, weight, layout.values,
+        layout.labels[0] if layout.labels else None, None, notices,
+    )  # fmt: skip
+    if isinstance(opened, Table) and by_options:
+        return _of_options(source, language_models.read_column(opened, first, source))
+    source = replace(source, values=_stacked(layout, columns))
+    if labels is not None and labels.ndim > 1 and source.values.shape[:-1] == labels.shape:  # of tokens or pixels
+        source = _as_rows(source, source.values.reshape(-1, source.values.shape[-1]))
+    for called, other in ((source.label, source.labels), (names.weight, source.weight)):
+        if other is not None and len(other) != len(source.values):
+            raise ValueError(f"{first!r} has {len(source.values)} rows but {called!r} has {len(other)}")
+    if layout.prediction is not None and source.labels is not None:
+        predicted = filled(layout.prediction, columns[layout.prediction])
+        correct, notices = values.correctness_of_prediction(predicted, filled(layout.labels[0], source.labels))
+        notices += values.looks_like_a_class(first, source.values, layout.prediction, predicted, percent=names.percent)
+        source = replace(source.noting(*notices), labels=correct)
+    return source
+
+
+def _notices_of_columns(opened: Npz | Npy | Table, layout: Layout) -> tuple[str, ...]:
+    if not isinstance(opened, Npy):
+        return layout.notices + opened.notices
+    if opened.files[layout.values[0]] != opened.path:
+        stem = opened.path.stem
+        raise ValueError(f"its name does not say what it holds: give --logits {stem} or --probabilities {stem}")
+    return tuple(f"the labels are read from {opened.files[name].name}" for name in layout.labels)
+
+
+def _unused_weights(there: Sequence[str]) -> tuple[str, ...]:
+    return tuple(
+        f"column {name!r} is not used: give --weight {name} if samples are to be weighted"
+        for name in there
+        if name.lower() in WEIGHTS
+    )
+
+
+def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
+    arrays = [columns[name] for name in layout.values]
+    if len(arrays) == 1:
+        return arrays[0] if arrays[0].dtype.kind == "U" else numbers_of(layout.values[0], arrays[0])
+    if any(array.ndim > 1 for array in arrays):
+        raise ValueError(f"columns {layout.values[0]!r} and so on must hold plain numbers")
+    return np.stack(list(map(numbers_of, layout.values, arrays)), 1)
+
+
+def _of_options(source: Source, found: language_models.Options) -> Source:
+    """A source with what a language model says of the options of each row."""
+    kept = np.array(found.rows, np.int64)
+    return replace(
+        source.noting(*found.notices),
+        kind=found.kind,
+        values=found.values,
+        labels=found.labels,
+        names=found.names or (None if found.kind == "confidence" else source.names),
+        weight=None if source.weight is None else source.weight[kept],
+        rows=None if found.all_kept else kept,
+    )
+
+
+def _as_rows(source: Source, rows: Array) -> Source:
+    """The same source with a row for each token or pixel."""
+    labels, weight = np.asanyarray(source.labels), source.weight
+    if weight is not None and weight.shape != labels.shape:
+        raise ValueError(f"weights must have the shape of {source.label!r}, {labels.shape}, got {weight.shape}")
+    return replace(source, values=rows, labels=labels.ravel(), weight=None if weight is None else weight.ravel())
+
+
+def _without_ignored(source: Source, ignored: int | None) -> Source:
+    """A source without the rows, pixels or labels that are ignored, with a notice of their number."""
+    if source.labels is None or is_text(source.labels) or source.kind == "confidence":
+        return source
+    labels = filled(str(source.label), source.labels)
+    several = labels.ndim > 1 and labels.shape == source.values.shape
+    if ignored is None and labels.ndim < 2:
+        return source
+    mark = LEFT_OUT if ignored is None else ignored
+    left_out = labels == mark
+    count = f"{left_out.sum():,} of {left_out.size:,}"
+    if not left_out.any():
+        return source
+    if ignored is None:  # predictions leave these out by themselves
+        notice = f"{count} {'labels' if several else 'places'} are {mark}, and left out"
+        if several and (rows := int(left_out.all(1).sum())):
+            notice += f"; {rows:,} of {len(labels):,} samples have no other"
+        return source if left_out.all() else source.noting(notice)
+    if left_out.all():
+        raise ValueError(f"has the label {mark} in every row: --ignore-index {mark} leaves none")
+    if several:
+        return replace(
+            source.noting(f"{count} labels are {mark}, and left out"), labels=np.where(left_out, LEFT_OUT, labels)
+        )
+    if labels.ndim > 1 and source.values.shape[:1] + source.values.shape[2:] == labels.shape:
+        source = _as_rows(source, np.moveaxis(source.values, 1, -1).reshape(-1, source.values.shape[1]))
+    return source.keep(np.flatnonzero(~left_out), f"{count} rows with the label {mark} are left out")
+
+
+def _checked(source: Source, layout: Layout, names: Columns, of_columns: tuple[str, ...] | None) -> Source:
+    """Number the classes, check the values, and note what is doubtful."""
+    shape, labels, label = source.values.shape, source.labels, str(source.label)
+    count = shape[1] if len(shape) > 1 and shape[1] > 1 else 2
+    several = labels is not None and labels.ndim > 1
+    of_classes: tuple[str, ...] | None = None
+    notices: tuple[str, ...] = ()
+    if names.positive is not None and (source.kind == "confidence" or several):
+        raise ValueError(NOT_TWO)
+    if source.kind == "confidence":
+        labels = None if labels is None else values.correctness_of(label, labels)
+    else:
+        of_classes = values.names_of_classes(of_columns, names.class_names(), count)
+    known = of_classes is not None
+    if labels is not None and source.kind != "confidence":
+        if not several:
+            column = layout.values[0] if len(shape) == 1 or shape[1:] == (1,) else None
+            labels, of_classes, notices = values.class_indices(
+                label, labels, of_classes, count, column=column, positive=names.positive
+            )
+        if names.ignore_index is None or not several:
+            values.refuse_stray(label, labels, 2 if several and labels.shape == shape else count)
+        if labels.ndim == 2 and labels.shape == shape:
+            values.refuse_one_hot(label, labels, None if source.kind == "logits" else source.values)
+    if "label_ids" in layout.labels and source.kind == "logits" and len(shape) == 2 and is_distribution(source.values):
+        raise ValueError("rows of 'predictions' sum to 1, as probabilities do: give --probabilities predictions, "
+                         "or --logits predictions")  # fmt: skip
+    option = name_of_values(layout, names)
+    numbers, changed = values.checked_values(source.kind, source.values, option, percent=names.percent, several=several)
+    notices += changed + values.looks_like_another_kind(source.kind, numbers, labels, option)
+    if labels is not None and source.kind != "confidence":
+        flat = labels if labels.shape == shape else labels.ravel()
+        notices += values.constant_labels(source.label, flat, of_classes)
+        if not several and not known and count == 2:
+            notices += values.looks_like_the_other_class(source.kind, numbers, labels, of_classes, option)
+    return replace(source.noting(*notices), values=numbers, labels=labels, names=of_classes)
+
+
+def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str, ...]:
+    """What is doubtful in the first rows of a table that is not read into memory.
+
+    Args:
+        path: File, folder or pattern.
+        names: Names of the columns, and what they mean.
+        rows: Number of rows to look at.
+    """
+    with naming(path), closing(Table(path)) as table:
+        table.limit(rows)
+        layout = find_layout(table.names(), names)
+        columns = table.read([*layout.values, *(name for name in (layout.prediction,) if name)])
+        numbers = _stacked(layout, columns)
+        found = _unused_weights(table.names()) if names.weight is None else ()
+        if layout.prediction is not None:
+            predicted = filled(layout.prediction, columns[layout.prediction])
+            found += values.looks_like_a_class(
+                layout.values[0], numbers, layout.prediction, predicted, percent=names.percent
+            )
+        return found + values.looks_like_another_kind(layout.kind, numbers, None, name_of_values(layout, names))
+
+
+def fits_in_memory(path: Path) -> bool:
+    """Whether a table can be processed in memory, by its size and the free memory."""
+    with naming(path):
+        files = [Path(name) for name in files_of(str(path))]
+        if suffix_of(files[0]) == ".parquet":
+            size = 8 * cells_of_parquet(path, [str(file) for file in files])
+        else:  # compressed numbers take a fifth of their text at most
+            size = sum(file.stat().st_size * (5 if file.suffix.lower() == ".gz" else 1) for file in files)
+    # Copies: as read, as float64, sorted, and one work array.
+    return 4 * size < free_memory()
+
+
+def free_memory() -> int:
+    """Bytes available without swapping."""
+    meminfo = Path("/proc/meminfo")
+    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
+    return 1024 * int(found[1]) if found else 4 << 30  # not Linux: assume a small machine
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's content; of a folder or a pattern, nothing."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

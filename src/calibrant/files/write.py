@@ -1,0 +1,238 @@
+"""Writing files, whole or not at all: predictions as arrays or tables, and JSON."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from calibrant.files.formats import Array, FileError
+from calibrant.files.read import Source
+from calibrant.tables import CSV, SETTINGS, SUFFIXES, files_of, is_table, open_table, quote, suffix_of, text
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+WRITTEN = (".npz", *SUFFIXES)
+# Column that joins new columns to the rows they belong to.
+ROW = "row of the source"
+
+
+def refuse_overwriting(path: Path, option: str, used: Iterable[Path | None]) -> None:
+    """Refuse to write to a file that is read, or is another output; links and files of a folder are the same file.
+
+    Args:
+        path: File to write.
+        option: Option that names it.
+        used: Files, folders and patterns that are not to be overwritten; None is passed over.
+
+    Raises:
+        FileError: If it is one of them.
+    """
+    if any(_is_same(path, file) for each in used if each is not None for file in _files(each)):
+        raise FileError(path, f"would be overwritten: choose another {option}")
+
+
+def _files(path: Path) -> list[Path]:
+    try:
+        return [path, *map(Path, files_of(str(path)))] if is_table(path) else [path]
+    except (OSError, ValueError):  # reading it says what is wrong
+        return [path]
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one is yet to be written
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+@contextmanager
+def whole_or_not_at_all(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path``, and rename it to ``path`` only if the block succeeds.
+
+    A link is followed: its target is replaced, not the link. A device or a pipe is an error.
+    """
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():
+        raise FileError(path, "is a folder" if real.is_dir() else "is not a regular file")
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{real.stem[:50]}-", suffix=real.suffix, dir=real.parent)
+    except FileExistsError as error:
+        raise FileError(path, "cannot be written: its folder is a file") from error
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror}") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # temporary files are private; results are like any other file
+        temporary.replace(real)
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write text or bytes to a file, whole or not at all."""
+    with whole_or_not_at_all(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain values; NaN and infinity become null."""
+    write_whole(path, json_text(content) + "\n")
+
+
+def json_text(content: Any, *, ensure_ascii: bool = True) -> str:
+    """Plain values as JSON; NaN and infinity, which JSON does not have, become null."""
+    return json.dumps(_finite(content), indent=2, allow_nan=False, ensure_ascii=ensure_ascii)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def read_json(path: Path) -> Any:
+    """Read a file written by :func:`write_json`; errors name the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise FileError(path, f"is not valid JSON: {error}") from error
+
+
+def output_beside(path: Path) -> Path:
+    """File to write for a file of predictions, beside it.
+
+    Example:
+        >>> output_beside(Path("test.csv.gz")).name, output_beside(Path("test.npy")).name
+        ('test-calibrated.csv.gz', 'test-calibrated.npz')
+    """
+    if path.is_dir():
+        return path.with_name(f"{path.name}-calibrated{suffix_of(files_of(str(path))[0])}")
+    zipped = path.suffix if path.suffix.lower() == ".gz" else ""
+    bare = path.with_suffix("") if zipped else path
+    suffix = ".npz" if bare.suffix.lower() == ".npy" else bare.suffix
+    return bare.with_name(f"{bare.stem}-calibrated{suffix}{zipped}")
+
+
+def write_predictions(
+    path: Path, values: Array, target: Array | None, *, kind: Literal["logits", "probabilities"] = "probabilities"
+) -> None:
+    """Write ``(N, C)`` logits or probabilities, and the target if known, in the format of the file's name."""
+    labels = {} if target is None else {"target": target}
+    if suffix_of(path) == ".npz":
+        _write_npz(path, {kind: values, **labels})
+    else:
+        _write_table(path, _by_class(kind, values) | labels)
+
+
+def write_calibrated(path: Path, source: Source, probabilities: Array) -> None:
+    """Write the calibrated probabilities of a source in place of its values; all other columns stay as they are.
+
+    Rows that were left out when the source was read are left out.
+
+    Args:
+        path: File to write; its name says the format.
+        source: What was calibrated.
+        probabilities: Calibrated probabilities, ``(N, C)``.
+    """
+    new = _by_class("probabilities", probabilities, source.names)
+    if suffix_of(path) != ".npz" and is_table(source.path):
+        _write_table(path, new, source)
+        return
+    others = source.columns(source.others())
+    if source.label in others and source.labels is not None and others[source.label].shape != source.labels.shape:
+        others[source.label] = source.labels  # they were flattened
+    if suffix_of(path) == ".npz":
+        named = {} if source.names is None else {"classes_": np.array(source.names)}
+        _write_npz(path, {name: _saveable(each) for name, each in others.items()}
+                   | {"probabilities": probabilities} | named)  # fmt: skip
+    else:
+        _write_table(path, {name: each for name, each in others.items() if each.shape == probabilities.shape[:1]} | new)
+
+
+def _by_class(kind: str, values: Array, names: tuple[str, ...] | None = None) -> dict[str, Array]:
+    """One column for each class."""
+    suffixes = names or range(values.shape[1])
+    return {f"{kind}_{suffix}": values[:, k] for k, suffix in enumerate(suffixes)}
+
+
+def _saveable(column: Array) -> Array:
+    """An array that NumPy saves without pickle: text of one width; empty cells are empty text or NaN."""
+    empty = np.ma.getmaskarray(column)
+    if column.dtype.kind == "O":
+        cells = zip(np.ma.getdata(column).tolist(), empty.tolist(), strict=True)
+        return np.array(["" if hidden or cell is None else str(cell) for cell, hidden in cells])
+    return np.ma.filled(column.astype(np.float64), np.nan) if empty.any() else np.ma.getdata(column)
+
+
+def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    with whole_or_not_at_all(path) as temporary, temporary.open("wb") as file:
+        named: dict[str, Any] = dict(arrays)
+        np.savez(file, **named)
+
+
+def _write_table(path: Path, columns: Mapping[str, Array], source: Source | None = None) -> None:
+    """Write columns as a table, joined to the other columns of a source if there is one."""
+    import duckdb
+
+    new = {
+        name: column.astype(object) if column.dtype.kind == "U" else np.ascontiguousarray(column)
+        for name, column in columns.items()
+    }
+    with duckdb.connect(config=SETTINGS) as connection, whole_or_not_at_all(path) as temporary:
+        if source is None:
+            connection.register("new", new)
+            _copy(connection, "FROM new", path, temporary)
+            return
+        connection.register("new", {ROW: np.arange(len(source.values)) if source.rows is None else source.rows, **new})
+        # Cells of a CSV stay as they are written: an id 007 is not 7.
+        opened = open_table(connection, str(source.path), as_text=True, written=temporary)
+        taken = {name.lower() for name in (*source.used, *new)}
+        kept = [quote(column.name) for column in opened.columns if column.name.lower() not in taken]
+        written = [f"new.{quote(name)}" for name in new]  # the source may have columns of the same names
+        _copy(
+            connection,
+            f"SELECT {', '.join([*kept, *written])} FROM new "  # noqa: S608 (quoted)
+            f"JOIN (SELECT *, row_number() OVER () - 1 AS {quote(ROW)} FROM source) USING ({quote(ROW)}) "
+            f"ORDER BY {quote(ROW)}",
+            path, temporary,
+        )  # fmt: skip
+
+
+def _copy(connection: "DuckDBPyConnection", select: str, path: Path, temporary: Path) -> None:
+    import duckdb
+
+    suffix = suffix_of(path)
+    match suffix:
+        case ".parquet":
+            options = "FORMAT parquet"
+        case ".csv" | ".tsv":
+            options = f"FORMAT csv, HEADER, DELIMITER {text(',' if suffix == CSV[0] else chr(9))}"
+        case ".json" | ".jsonl" | ".ndjson":
+            options = f"FORMAT json, ARRAY {suffix == '.json'}"
+        case _:
+            raise FileError(path, f"expected one of {', '.join(WRITTEN)}")
+    if path.suffix.lower() == ".gz":
+        options += ", COMPRESSION gzip"
+    try:
+        # The file is temporary already; DuckDB may write no other.
+        connection.execute(f"COPY ({select}) TO {text(str(temporary))} ({options}, USE_TMP_FILE false)")
+    except duckdb.Error as error:
+        raise FileError(path, f"cannot be written: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,102 @@
+"""Folds that depend on the samples and not on their order, and predictions of samples that were not fitted on."""
+
+import sys
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.arrays import Array, IndexArray
+from calibrant.posthoc.samples import Samples
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
+CHUNK = 2**18  # elements
+
+
+class Pieces(NamedTuple):
+    """Samples divided into folds; one of a larger weight than 1 is divided into pieces, as its copies would be.
+
+    Attributes:
+        data: The pieces.
+        fold: Fold of each piece.
+    """
+
+    data: Samples
+    fold: IndexArray
+
+
+def random_words(seed: int, count: int) -> IndexArray:
+    """Random 64-bit numbers by SplitMix64: the same with every version of every library."""
+    state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(seed % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
+    return (state ^ (state >> np.uint64(31))).view(np.int64)
+
+
+def canonical_order(data: Samples) -> IndexArray:
+    """A permutation of the samples, the same sequence in whatever order they came.
+
+    They are sorted by class, and then by a fixed random projection of their logits: the last bits of the logits, which
+    depend on the processor, can only exchange neighbours that are nearly equal.
+    """
+    factors = random_words(0, data.logits.shape[1]) / 2.0**63
+    step = max(1, CHUNK // data.logits.shape[1])
+    position = np.empty(len(data.target))
+    for start in range(0, len(position), step):
+        part = data.logits[start : start + step].astype(np.float64)
+        below = np.maximum(part - part.max(1, keepdims=True), -1e30)
+        position[start : start + step] = (below * factors).sum(1)  # unlike a product, the same for equal rows
+    weight = () if data.weight is None else (data.weight,)
+    return np.lexsort((*weight, position, data.target))
+
+
+def pieces(data: Samples, folds: int) -> Pieces:
+    """Divide samples into folds: every class is spread evenly, and the order of the samples does not matter.
+
+    In canonical order, the weights divide a line, whose units belong to one fold after the other. So a sample of weight
+    2 is in two folds, as its two copies would be. Weights whose mean is below 1 are scaled to 1 here.
+    """
+    order = canonical_order(data)
+    fold = np.empty(len(order), dtype=np.int64)
+    if data.weight is None:
+        fold[order] = np.arange(len(order)) % folds
+        return Pieces(data, fold)
+    mass = data.weight[order] * max(1.0, len(order) / data.count)
+    end = np.cumsum(mass)[:, None]
+    each = np.arange(folds)
+
+    def before(place: Array) -> Array:
+        rounds = np.floor(place / folds)
+        return rounds + np.clip(place - rounds * folds - each, 0, 1)
+
+    part = np.maximum(before(end) - before(end - mass[:, None]), 0)
+    part[part.sum(1) == 0, 0] = 1  # lost among large weights
+    part /= part.sum(1, keepdims=True)
+    row, fold = np.nonzero(part > 1e-9)
+    weight = data.weight[order][row] * part[row, fold]
+    return Pieces(Samples(*data.take(order[row])[:2], None if (weight == 1).all() else weight), fold)
+
+
+def row_hash(rows: Array, seed: int) -> Array:
+    """A whole number below 2^32 for each row of an array or a tensor, which depends only on its bits and the seed.
+
+    Multilinear hashing: the words of a row, each times a random number, are summed modulo 2^64, and the upper half of
+    the sum is used. Over the seeds it is uniform, and independent for any two rows that differ (Lemire and
+    Kaser, "Strongly Universal String Hashing is Fast", The Computer Journal, 2014). For one seed, rows at equal
+    distances would still have numbers at equal distances: shifts and products that permute the 32 bits prevent that.
+
+    Args:
+        rows: ``(N, C)``, float32 or float64.
+        seed: Seed of the random numbers.
+    """
+    rows = rows + 0.0  # since the two zeros have different bits
+    if isinstance(rows, np.ndarray):
+        words = np.ascontiguousarray(rows).view(np.int32).astype(np.int64)
+        factors = random_words(seed, words.shape[1] + 1)
+    else:
+        words = rows.contiguous().view(sys.modules["torch"].int32).long()
+        factors = words.new_tensor(random_words(seed, words.shape[1] + 1).tolist())
+    low = 2**32 - 1
+    half = ((words * factors[1:]).sum(1) + factors[0]) >> 32 & low
+    for _ in range(3):
+        half = ((half ^ (half >> 15)) * 2654435769) & low  # an odd number near 2^32 over the golden ratio
+    return half ^ (half >> 15)

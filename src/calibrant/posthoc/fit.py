@@ -1,0 +1,396 @@
+"""What all calibrators share: checked input, a fit that makes a map, notices, and a check against doing nothing."""
+
+import copy
+import inspect
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrant import frames, hints, inputs
+from calibrant.arrays import is_tensor, of_tensor
+from calibrant.posthoc.cross_validation import pieces
+from calibrant.posthoc.map import FLOOR, Map, Part, evaluated, mixed, operations
+from calibrant.posthoc.samples import FitWarning, Samples, checked_samples, counted
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Array = npt.NDArray[Any]
+# Fits of few rows are cross-checked against doing nothing: up to this many, or four times those that a method needs, if
+# the logits have no more than so many elements.
+CROSS_CHECKED, CROSS_CHECKED_ELEMENTS = 200, 2**16
+
+
+class Fitted(ABC):
+    """Base class of anything fitted to held-out logits.
+
+    Options are attributes of the names of the arguments of ``__init__``. ``fit`` makes a map of them and the samples,
+    from which alone predictions are made.
+
+    Attributes:
+        map_: The fitted map.
+        labels_: Label of each class, or None for 0, 1, ...
+        class_count_: Number of classes.
+        samples_: Number of samples of the fit.
+        notices_: What is doubtful about the fit.
+    """
+
+    # Results of the fit, besides the map, that a file keeps.
+    found: tuple[str, ...] = ()
+    one_column_is_binary = True
+    in_numpy = True  # unless the map has tensors
+
+    def __init__(self) -> None:
+        self.map_: Any = None
+        self.class_count_: int | None = None
+        self.labels_: list[Any] | None = None
+        self.samples_: int | None = None
+        self.notices_: list[str] = []
+        self._warned = False
+
+    @property
+    def classes_(self) -> Array:
+        """Label of each class, in the order of the columns; 0, 1, ... unless the target had names."""
+        self.require_fitted()
+        return np.arange(self.class_count_ or 0) if self.labels_ is None else np.asarray(self.labels_)
+
+    def fit(
+        self,
+        logits: Any,
+        target: Any,
+        *,
+        sample_weight: Any = None,
+        ignore_index: int | None = -100,
+        classes: Sequence[Any] | None = None,
+    ) -> Self:
+        """Fit on predictions the model was not trained on, and return self.
+
+        Args:
+            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
+                Torch, NumPy or a data frame.
+            target: Class indices, or names of classes, ``(N, ...)``: the shape of the logits without the classes.
+            sample_weight: Non-negative weights, the shape of ``target``. A sample of weight 2 counts as two.
+            ignore_index: Label of samples to ignore; None to ignore none.
+            classes: Label of each column of the logits. By default the target holds the indices 0 to C - 1; if it holds
+                names, the columns of a data frame with these names, else the sorted names. A single column with the
+                name of a class is that class.
+        """
+        data, labels = checked_samples(logits, target, sample_weight, ignore_index, classes)
+        self.labels_, self.notices_ = labels, []
+        self.solve(data)
+        self.examine(data)
+        for notice in self.notices_:
+            hints.warn(f"{type(self).__name__}: {notice}", FitWarning)
+        return self
+
+    def solve(self, data: Samples) -> None:
+        """Fit on checked data, without a check of the result."""
+        self.map_ = self.fit_map(data)
+        self.class_count_, self.samples_ = data.logits.shape[1], len(data.target)
+
+    @abstractmethod
+    def fit_map(self, data: Samples) -> Part:
+        """Return the fitted map."""
+
+    def notice(self, text: str) -> None:
+        """Record something doubtful about the fit; ``fit`` warns about it when it is done."""
+        self.notices_.append(text)
+
+    def examine(self, data: Samples) -> None:
+        """Add notices about the data and what was fitted."""
+        stride = max(1, len(data.logits) // 1000)
+        if hints.like_probabilities(data.logits[::stride]):
+            self.notice("these logits look like probabilities: pass logits_from_probabilities(probabilities)")
+        if data.weight is not None and data.count < 0.1 * len(data.target):
+            self.notice(
+                f"the weights of {counted(len(data.target), 'sample')} sum to {data.count:.3g}, and count as that "
+                "many samples: divide them by their mean"
+            )
+
+    def rows(self, given: Any) -> Any:
+        """Check logits to be calibrated and convert them to ``(N, C)``, at least float32: an array or a tensor.
+
+        An empty list has no row that shows the number of classes, so ``(0,)`` becomes ``(0, C)``.
+        """
+        self.require_fitted()
+        if is_tensor(given):
+            from calibrant.numerics import at_least_float32, readable, traced
+
+            logits, known = at_least_float32(given) if given.is_floating_point() else given.double(), not traced()
+            if self.in_numpy and readable(logits) and not logits.requires_grad:
+                logits = of_tensor(logits, "logits")  # to the bit what an array gives
+        else:
+            logits, known = inputs.numbers("logits", frames.in_order(given, self.labels_)), True
+        if known and tuple(logits.shape) == (0,):
+            logits = logits.reshape(0, self.class_count_ or 0)
+        if logits.ndim == 0 or (logits.ndim > 1 and logits.shape[1] == 0):
+            raise ValueError(
+                f"logits must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(logits.shape)}: "
+                "pass a batch of samples with at least one class"
+            )
+        binary = self.one_column_is_binary and (logits.ndim == 1 or logits.shape[1] == 1)
+        self._check_classes(tuple(logits.shape), 2 if binary else logits.shape[1], binary)
+        values = logits.detach() if is_tensor(logits) else logits
+        if known and math.prod(values.shape) and not (math.isfinite(values.min()) and math.isfinite(values.max())):
+            raise ValueError("logits must be finite, got NaN or infinity: leave out such samples or fix the model")
+        if logits.ndim > 2:
+            library = sys.modules["torch"] if is_tensor(logits) else np
+            logits = library.moveaxis(logits, 1, -1).reshape(-1, logits.shape[1])
+        if binary:
+            logits = logits.reshape(-1, 1)
+            logits = operations(logits).concat((logits * 0, logits), 1)
+        if known and not self._warned and hints.like_probabilities(inputs.numbers("logits", logits[:64])):
+            self._warned = True
+            text = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
+            hints.warn(f"{type(self).__name__}: {text}", FitWarning)
+        return logits
+
+    def as_given(self, logits: Any, rows: Any) -> Any:
+        """Rows of classes in the shape of dense logits, or in the kind of container that the logits came in."""
+        shape = tuple(np.shape(logits))
+        if len(shape) > 2 and rows.ndim == 2:
+            library = sys.modules["torch"] if is_tensor(rows) else np
+            rows = library.moveaxis(rows.reshape(shape[0], *shape[2:], rows.shape[1]), -1, 1)
+        if is_tensor(logits) and not is_tensor(rows):
+            return sys.modules["torch"].from_numpy(rows)
+        return rows if is_tensor(rows) else frames.like(logits, rows, self.classes_)
+
+    def _check_classes(self, shape: tuple[int, ...], classes: int, binary: bool) -> None:
+        if classes == self.class_count_:
+            return
+        got = f"got {classes} in logits of shape {shape}"
+        remedy = "use the model it was fitted for, or fit again"
+        if len(shape) == 1 and shape[0] == self.class_count_:
+            got = f"got logits of shape {shape}, which is a batch of binary logits"
+            remedy = "pass logits[None] if they are the logits of one sample"
+        elif binary:
+            got = f"got logits of shape {shape}, which are those of two classes"
+        raise ValueError(f"{type(self).__name__} was fitted on {self.class_count_} classes, {got}: {remedy}")
+
+    def require_fitted(self) -> None:
+        """Raise ``RuntimeError`` before ``fit``."""
+        if self.map_ is None:
+            raise RuntimeError(
+                f"{type(self).__name__} is not fitted: call fit(logits, target) on held-out data, or load a file"
+            )
+
+    def module(self) -> "nn.Module":
+        """Return the fitted map as an ``nn.Module`` of logits, whose arrays are buffers.
+
+        ``forward`` returns what calling this object returns, ``predict_proba`` and so on too. It can be moved to other
+        devices, traced, compiled and exported; ``.half()`` and ``torch.autocast`` do not change its precision.
+        """
+        from calibrant.posthoc.export import as_module
+
+        self.require_fitted()
+        return as_module(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what is missing where a result of the fit is asked for before it."""
+        fitted = name in type(self).found
+        raise AttributeError(
+            f"{type(self).__name__} is not fitted: call fit(logits, target) first, then it has {name}"
+            if fitted
+            else f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Arguments that make the same object, unfitted."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def __repr__(self) -> str:
+        """Show the options, and the number of classes once it is fitted."""
+        values = self.options() | ({} if self.class_count_ is None else {"class_count_": self.class_count_})
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+
+class Calibrator(Fitted):
+    r"""Base class of the post-hoc calibrators, to be used after a trained classifier.
+
+    ``fit`` solves for the parameters of the method; ``predict_proba`` returns calibrated probabilities, and
+    calling the object returns calibrated logits, whose softmax these are. Arrays, tensors and data frames are taken and
+    given back. Predictions from tensors are differentiable and on their device. Fits run in NumPy, on the CPU; sums
+    are accumulated in float64.
+
+    Probabilities are mixed with the uniform distribution, :math:`(1 - \epsilon) p + \epsilon / C` with
+    :math:`\epsilon = 1 / (n + 1)` for n held-out samples: n samples cannot show that an event never happens, and a
+    probability of 0 would make the log loss infinite.
+
+    Args:
+        strict: The method as published: no mixing, and an error where there is no optimum. By default the answer is
+            bounded there, with a notice.
+    """
+
+    # Rows that a fit needs before its parameters mean much, below which there is a notice.
+    least_rows = 50
+    # Whether the fit can make a class without samples unlikely, and whether it reports useless predictions itself.
+    moves_classes, reports_order = True, False
+
+    def __init__(self, *, strict: bool = False) -> None:
+        super().__init__()
+        self.strict = bool(strict)
+        self.smoothing_ = 0.0
+
+    @abstractmethod
+    def fit_map(self, data: Samples) -> Map:
+        """Return the fitted map, mixed with the uniform distribution."""
+
+    def mixed(self, of: Map, data: Samples) -> Map:
+        """Mix with the uniform distribution as much as n samples ask for."""
+        self.smoothing_ = 0.0 if self.strict else 1 / (max(1.0, data.count) + 1)
+        return mixed(of, self.smoothing_)
+
+    def rows_needed(self, classes: int) -> int:  # noqa: ARG002 (some methods need rows for each class)
+        """Rows below which the fit has a notice."""
+        return self.least_rows
+
+    def examine(self, data: Samples) -> None:
+        """Add notices: few rows, absent classes, and a cross-check of small fits against doing nothing."""
+        super().examine(data)
+        (count, classes), needed = data.logits.shape, self.rows_needed(data.logits.shape[1])
+        if count < needed:
+            self.notice(
+                f"{counted(count, 'sample')} of {classes} classes {'are' if count > 1 else 'is'} few for this method, "
+                f"which needs about {needed}: use more data, or AutoCalibration, which falls back to fewer parameters"
+            )
+        if self.moves_classes:
+            self.examine_classes(data)
+        if not self.reports_order:
+            self.examine_order(data)
+        few = 10 <= count <= max(CROSS_CHECKED, 4 * needed) and count * classes <= CROSS_CHECKED_ELEMENTS
+        if few and (worse := self._harm(data)):
+            self.notice(worse)
+
+    def examine_classes(self, data: Samples) -> None:
+        """Add a notice about classes without samples."""
+        absent = np.flatnonzero(np.bincount(data.target, minlength=data.logits.shape[1]) == 0).tolist()
+        if absent:
+            named = ", ".join(str(k if self.labels_ is None else self.labels_[k]) for k in absent[:5])
+            named += ", ..." if len(absent) > 5 else ""
+            self.notice(
+                f"{len(absent)} of {data.logits.shape[1]} classes {'has' if len(absent) == 1 else 'have'} no samples "
+                f"({named}), and may become unlikely: use data with all classes, or TemperatureScaling"
+            )
+
+    def examine_order(self, data: Samples) -> None:
+        """Add a notice about predictions that are no better than chance, or all right."""
+        count = len(data.target)
+        true = data.logits[np.arange(count), data.target]
+        if count < 10:
+            return
+        if float((data.logits.mean(1) - true).sum(dtype=np.float64)) >= 0:
+            shown = "" if self.labels_ is None else f" (columns were taken as {', '.join(map(str, self.labels_[:8]))})"
+            self.notice(
+                "the held-out predictions are no better than chance: check that logits and target are in the same "
+                f"order, and columns in the order of the classes{shown}"
+            )
+        elif bool((true >= data.logits.max(1)).all()):
+            self.notice(
+                f"every held-out prediction is right, in all {count} samples: fit on more data, or on data the "
+                "model was not trained on"
+            )
+
+    def worse_than_nothing(
+        self, logits: Any, target: Any, *, sample_weight: Any = None, ignore_index: int | None = -100
+    ) -> str | None:
+        """Compare the method with doing nothing in cross-validation; a sentence with numbers if it is worse, else None.
+
+        Args:
+            logits: Logits that the method was fitted on, as for ``fit``.
+            target: Their classes.
+            sample_weight: Their weights, as for ``fit``.
+            ignore_index: Label of samples to ignore; None to ignore none.
+        """
+        return self._harm(checked_samples(logits, target, sample_weight, ignore_index, self.labels_)[0])
+
+    def _harm(self, data: Samples) -> str | None:
+        data, after = self.cross_fitted(data)
+        true = np.arange(len(data.target)), data.target
+        before = evaluated(lambda xp, rows: xp.log_softmax(xp.wide(rows)), data.logits)
+        with np.errstate(divide="ignore"):
+            both = before, np.log(after)
+        loss = [float(-(data.share @ np.maximum(p[true], FLOOR))) for p in both]
+        right = [float(data.share @ (p.argmax(1) == data.target)) for p in both]
+        # One sample is chance; half of another is for rounding.
+        worse = {"log loss": loss[1] > loss[0], "accuracy": right[1] < right[0] - 1.5 / data.count}
+        scores = [name for name, fell in worse.items() if fell]
+        if not scores:
+            return None
+        return (
+            f"in cross-validation on these {data.count:g} samples the {' and the '.join(scores)} "
+            f"{'are' if len(scores) > 1 else 'is'} worse than doing nothing: log loss {loss[1]:.3f} against "
+            f"{loss[0]:.3f}, accuracy {right[1]:.1%} against {right[0]:.1%}: leave the predictions as they are, or use "
+            "more data"
+        )
+
+    def cross_fitted(self, data: Samples, folds: int = 5) -> tuple[Samples, Array]:
+        """Samples, divided into folds, and the probabilities of each by a fit without its fold, in float64.
+
+        A fold whose fit fails keeps its own probabilities. The calibrator itself is not changed.
+        """
+        divided, fold = pieces(data, folds)
+        result = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), divided.logits)
+        for number in range(folds):
+            out = fold == number
+            if out.all() or not out.any():
+                continue
+            try:
+                fresh = copy.copy(self)
+                fresh.notices_ = []
+                made = fresh.fit_map(divided.take(~out))
+            except ValueError:
+                continue
+            result[out] = evaluated(made.probabilities, divided.logits[out])
+        return divided, result
+
+    def __call__(self, logits: Any) -> Any:
+        """Return calibrated logits in the given shape; of two classes in one column, that of class 1.
+
+        Args:
+            logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
+                a tensor, a NumPy array or a data frame.
+        """
+        rows = self.rows(logits)
+        found, shape = evaluated(self.map_.logits, rows), tuple(np.shape(logits))
+        if len(shape) < 2 or shape[1] == 1:
+            found = (found[:, 1] - found[:, 0]).reshape(shape)
+        return self.as_given(logits, found)
+
+    def predict_proba(self, logits: Any) -> Any:
+        """Return calibrated probabilities, ``(N, C)`` with rows that sum to one; ``(N, 2)`` for binary logits.
+
+        Args:
+            logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
+                a tensor, a NumPy array or a data frame. Lists give an array; an empty one gives ``(0, C)``.
+        """
+        rows = self.rows(logits)
+        return self.as_given(logits, evaluated(self.map_.probabilities, rows))
+
+    def predict(self, logits: Any) -> Any:
+        """Return the most likely class of each sample, by its label in ``classes_``: a NumPy array."""
+        found = frames.as_array(self.predict_proba(logits))
+        return self.classes_[found.argmax(1)]
+
+    def fold_into(self, linear: "nn.Linear") -> "nn.Module":
+        """Return a new last layer that gives calibrated logits, if the map is affine in the logits.
+
+        A layer cannot mix with the uniform distribution: that is left out; see ``strict``. Structured scaling corrects
+        log-probabilities, whose normalisation depends on the sample: its temperature is folded into the layer, and the
+        rest follows as a module.
+
+        Args:
+            linear: The classifier's last layer, with one output per class (or one, if binary). It is not changed. The
+                new layer has its dtype: in float16 the outputs agree only to about 5e-4, relative to their size.
+
+        Raises:
+            TypeError: If the method is not affine.
+        """
+        from calibrant.posthoc.export import folded
+
+        self.require_fitted()
+        return folded(self, linear)

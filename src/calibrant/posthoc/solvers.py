@@ -1,0 +1,456 @@
+"""Solvers: penalised multinomial regression by Newton's method or L-BFGS, and the weights of a mixture."""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrant.arrays import Array, IndexArray
+from calibrant.posthoc.samples import Samples
+
+# Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.
+NEWTON_PRODUCTS = 1e7
+# Above this many elements, products are in single precision: rounding stays below the tolerance, in half the time.
+SINGLE_PRECISION = 2**18
+# Elements of a chunk: what a cache holds; with a full matrix more, since large products are quicker in one piece.
+CHUNK, LARGE_CHUNK = 2**16, 2**23
+# Rows from which the moments of the features are estimated.
+SOME_ROWS = 1024
+# Pairs of steps and gradient changes that L-BFGS remembers.
+MEMORY = 10
+
+
+class Penalty(NamedTuple):
+    """Factors of the squares of the off-diagonal entries, of the diagonal, and of the shifts."""
+
+    off_diagonal: float
+    diagonal: float
+    shift: float
+
+
+class Correction(NamedTuple):
+    """``x + D x + b``: ``(C, C)`` matrix D, or its ``(C,)`` diagonal, and ``(C,)`` shift b."""
+
+    matrix: Array
+    shift: Array
+
+    def apply(self, features: Array) -> Array:
+        """Return the mapped rows."""
+        product = features * self.matrix if self.matrix.ndim == 1 else features @ self.matrix.T
+        return features + product + self.shift
+
+
+class Spread(NamedTuple):
+    """How far probabilities are from 0 and 1, for a preconditioner: sums over samples of p (1 - p) =: s of each class.
+
+    ``own`` has the means of s, of s times the feature of the same class, and of s times its square, ``(3, C)``;
+    ``features`` the mean and the variance of every feature over samples weighted by the sum of their s, ``(2, C)``.
+    """
+
+    own: Array
+    features: Array
+
+
+def fit_affine(data: Samples, penalty: Penalty, start: Correction, *, tolerance: float = 1e-8) -> Correction:
+    r"""Minimise the NLL of ``x + D x + b`` plus a penalty of squares.
+
+    .. math:: \mathrm{NLL}(x + D x + b) + \lambda_o \sum_{i \ne j} D_{ij}^2 + \lambda_d \sum_j D_{jj}^2
+        + \lambda_b \sum_j b_j^2
+
+    The problem is convex. Small ones are solved by Newton's method, large ones by preconditioned L-BFGS.
+
+    Args:
+        data: Samples, whose logits are the features x.
+        penalty: The three factors; the NLL is a mean over samples.
+        start: Initial position; a diagonal matrix given as ``(C,)`` stays diagonal.
+        tolerance: Stop when the value is estimated to be this close to its minimum.
+
+    Raises:
+        ValueError: If the likelihood overflows.
+    """
+    problem = Problem(data, penalty, diagonal=start.matrix.ndim == 1)
+    # Transposed, so that a column holds everything about one class.
+    begin = np.concatenate((np.atleast_2d(start.matrix.T), start.shift[None])).astype(problem.features.dtype)
+    solver = newton if problem.products <= NEWTON_PRODUCTS else lbfgs
+    with np.errstate(all="ignore"):
+        found = solver(problem, begin, tolerance).astype(np.float64)
+    if not np.isfinite(found).all():
+        raise ValueError(
+            "the likelihood of the held-out logits overflows: scale the logits to a sensible range, "
+            "or leave out samples with huge logits"
+        )
+    return Correction(found[0] if problem.diagonal else np.ascontiguousarray(found[:-1].T), found[-1])
+
+
+def nll_and_residual(logits: Array, target: IndexArray, weight: Array | None = None) -> tuple[float, Array]:
+    """Summed NLL, and its gradient in the logits: probabilities minus the one-hot target. Overwrites the logits."""
+    each = np.arange(len(target))
+    logits -= logits.max(1, keepdims=True)
+    true = logits[each, target]
+    residual = np.exp(logits, out=logits)
+    total = residual.sum(1, keepdims=True)
+    losses = np.log(total[:, 0]) - true
+    residual /= total
+    residual[each, target] -= 1
+    if weight is not None:
+        losses, residual = losses * weight, np.multiply(residual, weight[:, None], out=residual)
+    return float(losses.sum(dtype=np.float64)), residual
+
+
+class Problem:
+    """Value, gradient and curvature at a position: the transposed matrix, or its diagonal, above the shift."""
+
+    def __init__(self, data: Samples, penalty: Penalty, *, diagonal: bool) -> None:
+        self.samples, self.classes = data.logits.shape
+        self.diagonal = diagonal
+        width = 2 if diagonal else self.classes + 1
+        self.products = float(self.classes * width) ** 2 * self.samples
+        dtype: Any = np.float32 if data.logits.size > SINGLE_PRECISION and not diagonal else np.float64
+        self.features, self.target = data.logits.astype(dtype, copy=False), data.target
+        self.weight = None if data.weight is None else (data.weight / data.weight.mean()).astype(dtype)
+        self.penalty = np.full((width, self.classes), penalty.off_diagonal, dtype)
+        if diagonal:
+            self.penalty[0] = penalty.diagonal
+        else:
+            np.fill_diagonal(self.penalty[:-1], penalty.diagonal)
+        self.penalty[-1] = penalty.shift
+
+    def chunks(self, elements: int) -> Iterator[tuple[Array, IndexArray, Array | None]]:
+        """Features, labels and weights, in pieces of about so many elements."""
+        rows = max(1, elements // self.classes)
+        for start in range(0, self.samples, rows):
+            at = slice(start, start + rows)
+            yield self.features[at], self.target[at], None if self.weight is None else self.weight[at]
+
+    def logits(self, part: Array, position: Array) -> Array:
+        """The mapped features of some samples."""
+        if self.diagonal:
+            return part * (1 + position[0]) + position[1]
+        own = np.diagonal(position[:-1])
+        if np.count_nonzero(position[:-1]) == np.count_nonzero(own):  # as at the start of most fits
+            return part * (1 + own) + position[-1]
+        found = part @ position[:-1]
+        found += part
+        found += position[-1]
+        return found
+
+    def evaluate(self, position: Array, *, with_spread: bool = True) -> tuple[float, Array, Spread]:
+        """Value, gradient, and the spread of the probabilities, or zeros."""
+        value, total, slope = 0.0, 0.0, np.zeros_like(position)
+        own, known = np.zeros((3, self.classes)), np.zeros((2, self.classes))
+        for part, labels, weight in self.chunks(CHUNK if self.diagonal else LARGE_CHUNK):
+            nll, residual = nll_and_residual(self.logits(part, position), labels, weight)
+            value += nll
+            slope[-1] += residual.sum(0)
+            if self.diagonal:
+                slope[0] += np.einsum("nc,nc->c", residual, part)
+            else:
+                slope[:-1] += part.T @ residual
+            if with_spread:
+                # The residual of a label is p - 1 and others are p: the spread is the same function of both.
+                distance = np.abs(residual, out=residual)
+                spread = distance - distance * (distance if weight is None else distance / weight[:, None])
+                own[0] += spread.sum(0)
+                some = slice(None, None, max(1, len(part) // SOME_ROWS))
+                of_rows = spread[some].sum(1)
+                known[0] += of_rows @ part[some]
+                known[1] += of_rows @ np.square(part[some])
+                total += float(of_rows.sum())
+                spread *= part
+                own[1] += spread.sum(0)
+                own[2] += np.einsum("nc,nc->c", spread, part)
+        known /= max(total, 1e-30)
+        known[1] -= known[0] ** 2
+        squares = float((self.penalty * np.square(position)).sum(dtype=np.float64))
+        slope = slope / slope.dtype.type(self.samples) + 2 * self.penalty * position
+        return value / self.samples + squares, slope, Spread(own / self.samples, known)
+
+    def curvature(self, position: Array) -> Array:
+        """Second derivatives, ``(width * C, width * C)``, in the order class by class."""
+        width, classes = len(self.penalty), self.classes
+        blocks, across = np.zeros((classes, width, width)), np.zeros((classes * width, classes * width))
+        for part, _, weight in self.chunks(max(CHUNK, 2**20 // width)):
+            probability = self.logits(part, position)
+            probability = np.exp(probability - probability.max(1, keepdims=True))
+            probability /= probability.sum(1, keepdims=True)
+            one = np.ones_like(part[:, :1])
+            if self.diagonal:
+                known = np.stack((part, np.ones_like(part)), axis=2)  # (n, C, 2)
+            else:
+                known = np.concatenate((part, one), axis=1)[:, None]  # (n, 1, C + 1)
+            parts = probability[:, :, None] * known  # (n, C, width)
+            weighted = parts if weight is None else parts * weight[:, None, None]
+            across += weighted.reshape(len(part), -1).T @ parts.reshape(len(part), -1)
+            blocks += weighted.transpose(1, 2, 0) @ known.transpose(1, 0, 2)
+        curvature = -across / self.samples
+        for k in range(classes):
+            at = slice(k * width, (k + 1) * width)
+            curvature[at, at] += blocks[k] / self.samples
+        curvature[np.diag_indices_from(curvature)] += 2 * self.penalty.T.ravel()
+        return curvature
+
+
+def newton(problem: Problem, position: Array, tolerance: float) -> Array:
+    """Newton's method with step halving."""
+    evaluate = partial(problem.evaluate, with_spread=False)
+    value, gradient, _ = evaluate(position)
+    for _ in range(100):
+        curvature = problem.curvature(position)
+        if not (math.isfinite(value) and np.isfinite(curvature).all()):
+            return np.full_like(position, np.nan)
+        # Classes have a common shift that changes nothing: a little more keeps the matrix positive.
+        diagonal = np.diagonal(curvature)
+        curvature[np.diag_indices_from(curvature)] += 1e-12 * float(diagonal.mean()) + 1e-14
+        try:
+            step = np.linalg.solve(curvature, gradient.T.ravel())
+        except np.linalg.LinAlgError:
+            step = np.linalg.lstsq(curvature, gradient.T.ravel(), rcond=None)[0]
+        direction = -step.reshape(problem.classes, -1).T
+        gain = -float((direction * gradient).sum())
+        if not gain > tolerance:
+            return position + direction if gain > 0 else position
+        moved = _search(evaluate, position, value, direction, -gain)
+        if moved is None:
+            break
+        position, value, gradient, _ = moved
+    return position
+
+
+def _search(
+    evaluate: Any, position: Array, value: float, direction: Array, slope: float
+) -> tuple[Array, float, Array, Spread] | None:
+    """Halve the step until the value falls enough; None if only rounding is left."""
+    size = 1.0
+    while size > 1e-6:
+        there = position + size * direction
+        reached, gradient, spread = evaluate(there)
+        if reached <= value + 1e-4 * size * slope:
+            return there, reached, gradient, spread
+        size /= 2
+    return None
+
+
+class _Preconditioner:
+    r"""An approximate inverse of the curvature.
+
+    The curvature of the NLL is the mean over samples of :math:`(\mathrm{diag}(p) - p p^T) \otimes x x^T`. With
+    :math:`s_k` the mean of :math:`p_k (1 - p_k)`, it is taken as that of one mean sample u plus uncorrelated
+    deviations, which together with the penalties are the diagonal matrix d:
+
+    .. math:: H = d + (\mathrm{diag}(s) - s s^T / \textstyle\sum_k s_k) \otimes u u^T
+
+    The second term vanishes for a change that all classes have in common, as the curvature does. With
+    :math:`v_k = d_k^{-1} u_k` and :math:`c_k = s_k / (1 + s_k u_k^T v_k)`, two rank-one updates invert it:
+
+    .. math:: (H^{-1} g)_k = d_k^{-1} g_k - c_k (v_k^T g_k - \textstyle\sum_l c_l v_l^T g_l / \sum_l c_l)\, v_k
+    """
+
+    def __init__(self, problem: Problem, spread: Spread) -> None:
+        classes, (mean, variance) = problem.classes, spread.features
+        first, second, third = spread.own
+        # The least limits the step of a class that is hardly ever likely.
+        size = np.maximum(first, max(1e-6 * float(first.max()), 1e-30))
+        of_own = second / size
+        rest = np.maximum(third - second * of_own, max(1e-6 * float(third.max()), 1e-12))
+        diagonal = 2 * problem.penalty
+        direction = np.ones_like(diagonal)
+        if problem.diagonal:
+            direction[0], diagonal[0] = of_own, diagonal[0] + rest
+        else:
+            direction[:-1] = mean[:, None]
+            np.fill_diagonal(direction[:-1], of_own)
+            own = np.diagonal(diagonal[:-1]) + rest
+            diagonal[:-1] += np.maximum(variance, 0)[:, None] * size
+            diagonal[np.arange(classes), np.arange(classes)] = own
+        size = size.astype(diagonal.dtype)
+        np.maximum(diagonal, max(1e-6 * float(size.max()), 1e-12), out=diagonal)
+        self.inverse = 1 / diagonal
+        self.shared = direction * self.inverse
+        self.factor = size / (1 + size * (direction * self.shared).sum(0))
+
+    def apply(self, gradient: Array) -> Array:
+        """Return the preconditioned gradient."""
+        along = (self.shared * gradient).sum(0)
+        along -= (self.factor * along).sum() / self.factor.sum()
+        return np.asarray(self.inverse * gradient - self.shared * (self.factor * along))
+
+
+def lbfgs(problem: Problem, position: Array, tolerance: float) -> Array:
+    """Preconditioned L-BFGS with step halving."""
+    value, gradient, spread = problem.evaluate(position)
+    preconditioner = _Preconditioner(problem, spread)
+    steps: list[tuple[Array, Array, float]] = []  # step, change of the gradient, and one over their product
+    before = math.inf
+    for _ in range(1000):
+        if not (math.isfinite(value) and np.isfinite(gradient).all()):
+            return np.full_like(position, np.nan)
+        direction = -_two_loops(gradient, steps, preconditioner)
+        gain = -float((direction * gradient).sum())
+        if not gain > tolerance:
+            return position + direction if gain > 0 else position
+        # The gain falls by a growing factor: after this step it would be below the tolerance.
+        if 4 * gain * gain < tolerance * before < math.inf:
+            return position + direction
+        before = gain
+        moved = _search(problem.evaluate, position, value, direction, -gain)
+        if moved is None:
+            if not steps:
+                break
+            steps, before = [], math.inf  # what was remembered misleads, perhaps by rounding: begin anew
+            continue
+        there, value, new, spread = moved
+        change = float(((there - position) * (new - gradient)).sum())
+        if change > 0:
+            steps = [*steps[1 - MEMORY :], (there - position, new - gradient, 1 / change)]
+        position, gradient, preconditioner = there, new, _Preconditioner(problem, spread)
+    return position
+
+
+def _two_loops(gradient: Array, steps: list[tuple[Array, Array, float]], preconditioner: _Preconditioner) -> Array:
+    """The gradient times the approximate inverse curvature."""
+    result = gradient.copy()
+    factors = []
+    for step, change, inverse in reversed(steps):
+        factors.append(inverse * float((step * result).sum()))
+        result -= factors[-1] * change
+    result = preconditioner.apply(result)
+    if steps:
+        _, change, inverse = steps[-1]
+        result /= inverse * float((change * preconditioner.apply(change)).sum())
+    for (step, change, inverse), factor in zip(steps, reversed(factors), strict=True):
+        result += (factor - inverse * float((change * result).sum())) * step
+    return result
+
+
+def mixture_weights(likelihood: Array, sample_weight: Array | None = None) -> Array:
+    """Weights on the simplex that maximise the mean log of a mixture.
+
+    A weighted sum of ``m`` components is optimal exactly when ``mean(component / mixture)`` is 1 for every
+    component with weight and at most 1 for the others. Newton's method on the components with weight, which drops
+    one at the edge of the simplex and adds one that would help, reaches that in a few steps.
+
+    Args:
+        likelihood: ``(N, m)``, each component's probability of the right class; no row may be all zeros.
+        sample_weight: ``(N,)`` weights of the samples, or None.
+    """
+    samples, count = likelihood.shape
+    share = np.full(samples, 1 / samples) if sample_weight is None else sample_weight / sample_weight.sum()
+    weights = np.full(count, 1 / count)
+    active = np.ones(count, dtype=bool)
+    for _ in range(200):
+        ratio = likelihood / (likelihood @ weights)[:, None]
+        gradient = share @ ratio
+        ascent = _newton_direction(ratio[:, active], gradient[active], share)
+        if np.abs(ascent).max() < 1e-10:
+            better = np.where(active, 0.0, gradient - 1)
+            if better.max() < 1e-9:
+                break
+            active[better.argmax()] = True
+            continue
+        direction = np.zeros(count)
+        direction[active] = ascent
+        weights = _line_search(likelihood, weights, direction, share)
+        active = weights > 0
+    return np.asarray(weights / weights.sum())
+
+
+def mixture_weights_with_prior(likelihood: Array, prior: Array, sample_weight: Array | None = None) -> Array:
+    r"""Weights on the simplex that maximise the log-likelihood of a mixture with a Dirichlet prior.
+
+    .. math:: \max_w \ \sum_i s_i \ln \sum_j w_j L_{ij} + \sum_j a_j \ln w_j
+
+    Newton's steps of :func:`mixture_weights` would be cut short again and again by weights on their way to a small
+    multiple of the prior. Here the slopes :math:`z_j = a_j / w_j` of the prior are unknowns of their own (a primal-dual
+    interior point method), which usually takes less than ten steps.
+
+    Args:
+        likelihood: ``(N, m)``, each component's probability of the right class; no row may be all zeros.
+        prior: ``(m,)`` positive numbers of samples that only one component finds likely.
+        sample_weight: ``(N,)`` weights of the samples, or None.
+    """
+    samples, count = likelihood.shape
+    counts = np.ones(samples) if sample_weight is None else sample_weight
+    total = counts.sum() + prior.sum()
+    share, barrier = counts / total, prior / total
+    weights = np.full(count, 1 / count)
+    slopes = np.maximum(barrier / weights, 1e-3)
+    for _ in range(50):
+        ratio = likelihood / (likelihood @ weights)[:, None]
+        gradient = share @ ratio
+        # The sum of the weights has a multiplier of 1, since all shares sum to 1.
+        curvature = (ratio.T * share) @ ratio + np.diag(slopes / weights)
+        step = np.linalg.solve(curvature, gradient - 1 + barrier / weights)
+        rise = (barrier - slopes * (weights + step)) / weights
+        part = _inside(weights, step)
+        weights, slopes = weights + part * step, slopes + _inside(slopes, rise) * rise
+        if part == 1 and np.abs(step).max() < 1e-10:
+            return np.asarray(weights / weights.sum())
+    return mixture_weights(np.vstack((likelihood, np.eye(count))), np.concatenate((counts, prior)))
+
+
+def _inside(values: Array, step: Array) -> float:
+    """Length of a step that keeps all values positive, at most 1."""
+    falling = step < 0
+    return min(1.0, 0.995 * float((values[falling] / -step[falling]).min())) if falling.any() else 1.0
+
+
+def _newton_direction(ratio: Array, gradient: Array, share: Array) -> Array:
+    """Newton's step of the mean log mixture among weights whose sum stays the same."""
+    count = len(gradient)
+    if count == 1:
+        return np.zeros(1)
+    # Move weight from the last component to each of the others, which keeps the constraint.
+    moves = np.vstack((np.eye(count - 1), -np.ones(count - 1)))
+    change = ratio @ moves
+    curvature = (change.T * share) @ change
+    ridge = 1e-12 * np.trace(curvature) + 1e-300
+    return np.asarray(moves @ np.linalg.solve(curvature + ridge * np.eye(count - 1), moves.T @ gradient))
+
+
+def _line_search(likelihood: Array, weights: Array, direction: Array, share: Array) -> Array:
+    """A step along ``direction`` that raises the likelihood and stays in the simplex."""
+    falling = direction < 0
+    room = np.where(falling, -weights / np.where(falling, direction, -1.0), np.inf)
+    step = min(1.0, float(room.min()))
+    edge = int(room.argmin()) if step == room.min() else None
+    with np.errstate(divide="ignore"):
+        before = share @ np.log(likelihood @ weights)
+        for _ in range(60):
+            moved = np.maximum(weights + step * direction, 0.0)
+            if edge is not None:
+                moved[edge] = 0.0
+            if share @ np.log(likelihood @ moved) >= before:
+                return moved
+            step, edge = step / 2, None
+    return weights
+
+
+def brier_weights(predictions: Array, target: IndexArray, sample_weight: Array | None = None) -> Array:
+    """Weights on the simplex that minimise the Brier score of a mixture.
+
+    The score is a quadratic function of the weights: an active set method solves it exactly in a few steps.
+
+    Args:
+        predictions: ``(m, N, C)`` probabilities of every component.
+        target: ``(N,)`` class indices.
+        sample_weight: ``(N,)`` weights of the samples, or None.
+    """
+    count, samples, _ = predictions.shape
+    share = np.full(samples, 1 / samples) if sample_weight is None else sample_weight / sample_weight.sum()
+    residual = predictions.copy()
+    residual[:, np.arange(samples), target] -= 1
+    weighted = residual * share[None, :, None]
+    products = np.einsum("anc,bnc->ab", weighted, residual) + 1e-12 * np.eye(count)
+    # Weights that sum to 1, with the rest at 0: solve on the active ones, drop the most negative, until none is.
+    active = np.ones(count, dtype=bool)
+    while True:
+        solved = np.linalg.solve(products[np.ix_(active, active)], np.ones(active.sum()))
+        solved /= solved.sum()
+        if solved.min() >= 0:
+            break
+        active[np.flatnonzero(active)[solved.argmin()]] = False
+    weights = np.zeros(count)
+    weights[active] = solved
+    return weights

@@ -1,0 +1,278 @@
+"""Statistics that an audit needs besides the metrics: average errors, losses of samples, and gaps of classes."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.arrays import Array, IndexArray, Marks
+from calibrant.inputs import IGNORED
+from calibrant.metrics import Interval, confidence_interval
+from calibrant.metrics.binned import ConventionName, ece
+from calibrant.metrics.predictions import ROWS, Predictions
+from calibrant.metrics.proper import SMALLEST_PROBABILITY
+from calibrant.metrics.views import View, name_of, sample_weight
+
+# Two-sided 95 % of a normal distribution, in standard errors.
+ERRORS = 1.959964
+# Smallest gap that is mentioned, as a share: it is shown in points with two decimals.
+LEAST_GAP = 0.00005
+# Largest number of classes in a table or a figure; the worst classes are the interesting ones.
+MOST_ROWS = 20
+
+
+class Factor(NamedTuple):
+    """Mean stated probability over the share that came true, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class AverageError(NamedTuple):
+    """The average error of a view.
+
+    Attributes:
+        gap: Mean probability minus the share that came true, with its 95 % interval.
+        factor: Their ratio, if all probabilities times one number fit better than all plus one number; else None.
+    """
+
+    gap: Interval
+    factor: Factor | None
+
+    @property
+    def significant(self) -> bool:
+        """Whether the gap is more than chance explains."""
+        return abs(self.gap.value) >= LEAST_GAP and not self.gap.low <= 0 <= self.gap.high
+
+    def __str__(self) -> str:
+        if self.factor is None:
+            return amount_of(self.gap)
+        ratios = list(self.factor)
+        if self.gap.value < 0:
+            ratios = [1 / ratio for ratio in (self.factor.value, self.factor.high, self.factor.low)]
+        return "by a factor of {:.2f} (95 % interval {:.2f} to {:.2f})".format(*ratios)
+
+
+def amount_of(gap: Interval) -> str:
+    """The size of a gap in points, with its interval."""
+    low, high = (gap.low, gap.high) if gap.value > 0 else (-gap.high, -gap.low)
+    points = f"{100 * abs(gap.value):.2f} points on average"
+    return f"by {points} (95 % interval {100 * low:z.2f} to {100 * high:z.2f})"
+
+
+def average_error(view: View) -> AverageError:
+    """The average error of a view, as points or as a factor."""
+    gap = confidence_interval(view.pairs, metric="gap")
+    return AverageError(gap, better_factor(view.pairs) if view.of_event else None)
+
+
+def better_factor(pairs: Predictions) -> Factor | None:
+    """The ratio of stated to observed, if it describes the error better than a difference does.
+
+    Both descriptions match the mean: stated minus the gap, and stated over the ratio. The one with the lower squared
+    error is better; the ratio only if it is so by more than one standard error.
+    """
+    p, event = pairs.confidence.astype(np.float64), pairs.correct.astype(np.float64)
+    weight = weights_of(pairs)
+    stated, came, total = float(weight @ p), float(weight @ event), float(weight.sum())
+    if stated == 0 or came == 0:
+        return None
+    ratio = stated / came
+    shifted, scaled = event - p + (stated - came) / total, event - p / ratio
+    better = shifted**2 - scaled**2
+    mean = float(weight @ better) / total
+    if mean <= math.sqrt(float(weight**2 @ (better - mean) ** 2)) / total:
+        return None
+    error = math.sqrt(float(weight**2 @ scaled**2)) / came
+    return Factor(ratio, ratio * math.exp(-ERRORS * error), ratio * math.exp(ERRORS * error))
+
+
+def weights_of(pairs: Predictions) -> Array:
+    """Weight of each pair; ones if there are none."""
+    return np.ones(len(pairs)) if pairs.weight is None else pairs.weight
+
+
+def largest_gap_by_chance(pairs: Predictions) -> float:
+    """The average gap that a calibrated model exceeds in 5 % of data sets."""
+    confidence, weight = pairs.confidence.astype(np.float64), weights_of(pairs)
+    return ERRORS * math.sqrt(float((weight**2 * confidence * (1 - confidence)).sum())) / pairs.total
+
+
+def observations(pairs: Predictions) -> float:
+    """Number of independent observations that a weight of 1 stands for, by Kish's effective sample size.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> observations(metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1], sample_weight=[2, 2, 2]))
+        0.5
+    """
+    return 1.0 if pairs.weight is None else pairs.total / float(np.square(pairs.weight).sum())
+
+
+def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
+    """95 % interval of a share, from counts.
+
+    Example:
+        >>> low, high = wilson_interval(np.array([10.0]), np.array([10.0]))
+        >>> round(float(low[0]), 3), float(high[0])
+        (0.722, 1.0)
+    """
+    share, square = right / samples, ERRORS**2 / samples
+    centre = (share + square / 2) / (1 + square)
+    half = np.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
+    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
+
+
+def log_losses(given: Predictions) -> Array:
+    """Log loss of each sample, ``(N,)``: of its class, of the pair, or the mean over its labels."""
+    if given.probabilities is None or given.target is None:
+        return _of_events(given.confidence, given.correct)
+    if given.target.ndim == 2:
+        return _over_labels(_of_events(given.probabilities, given.target == 1), given.target)
+    rows = np.arange(len(given.target))
+    if given.logits is None:
+        of_target = given.probabilities[rows, given.target]
+        return -np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64)
+    found = np.empty(len(rows))
+    for start in range(0, len(rows), ROWS):
+        block = given.logits[start : start + ROWS].astype(np.float64)
+        block -= block.max(1, keepdims=True)
+        with np.errstate(under="ignore"):
+            totals = np.log(np.exp(block).sum(1))
+        found[start : start + ROWS] = totals - block[np.arange(len(block)), given.target[start : start + ROWS]]
+    return found
+
+
+def floor_note(given: Predictions) -> str:
+    """What is counted in place of p = 0, if that happened; else empty."""
+    largest = float(log_losses(given).max())
+    return f"p = 0 counts as {SMALLEST_PROBABILITY:.1e}" if largest > -0.999 * math.log(SMALLEST_PROBABILITY) else ""
+
+
+def brier_losses(given: Predictions) -> Array:
+    """Brier score of each sample: summed over classes, or the mean over labels."""
+    if given.probabilities is None or given.target is None:
+        return (given.confidence.astype(np.float64) - given.correct) ** 2
+    p = given.probabilities.astype(np.float64)
+    if given.target.ndim == 2:
+        return _over_labels((p - given.target) ** 2, given.target)
+    p[np.arange(len(p)), given.target] -= 1
+    total: Array = np.square(p, out=p).sum(1)
+    return total
+
+
+def loss_share(given: Predictions) -> Array:
+    """Share of each sample in a mean loss, by weight: of labels, times the number of those that are known."""
+    weight = sample_weight(given)
+    share: Array = np.ones(given.samples) if weight is None else weight.copy()
+    if given.task == "multi-label" and given.target is not None:
+        share = share * (given.target != IGNORED).sum(1)
+    share /= share.sum()
+    return share
+
+
+def mean_interval(metric: str, losses: Array, share: Array) -> Interval:
+    """95 % interval of a mean loss, with the jackknife's standard error."""
+    mean, count = float(share @ losses), len(losses)
+    error = math.sqrt(float(share**2 @ (losses - mean) ** 2) * count / max(count - 1, 1))
+    return Interval(metric, mean, max(mean - ERRORS * error, 0.0), mean + ERRORS * error, 0.95, "jackknife")
+
+
+def _over_labels(losses: Array, target: Marks) -> Array:
+    """Mean over the labels that are known; 0 if none is."""
+    known = target != IGNORED
+    means: Array = np.where(known, losses, 0).sum(1) / np.maximum(known.sum(1), 1)
+    return means
+
+
+def _of_events(probability: Array, event: Marks) -> Array:
+    # In float64 one minus a float32 is exact.
+    p = probability.astype(np.float64)
+    return -np.log(np.maximum(np.where(event, p, 1 - p), SMALLEST_PROBABILITY))
+
+
+class ClassRow(NamedTuple):
+    """Scores of one class, or of one label.
+
+    Attributes:
+        place: Index of the class.
+        name: Its name; its index if it has none.
+        samples: Number of samples of this class.
+        share: Their share of all samples, by weight.
+        probability: Mean probability of this class over all samples; near ``share`` if the model is calibrated.
+        gap: ``probability`` minus ``share``, with its 95 % interval.
+        recall: Share of its samples that are predicted as this class; NaN if there are none.
+        precision: Share of the predictions of this class that are right; NaN if there are none.
+        error: Class-wise ECE.
+    """
+
+    place: int
+    name: str
+    samples: int
+    share: float
+    probability: float
+    gap: Interval
+    recall: float
+    precision: float
+    error: float
+
+
+def class_rows(
+    predictions: Predictions,
+    *,
+    bins: int | None = None,
+    convention: ConventionName = "paper",
+    most: int | None = MOST_ROWS,
+) -> list[ClassRow]:
+    """All classes or labels, the one with the largest gap first; a label that is ignored everywhere is left out.
+
+    A label counts as predicted if its probability is above one half.
+
+    Args:
+        predictions: Predictions of all classes.
+        bins: Number of bins of class-wise ECE; by default the convention's.
+        convention: Convention of class-wise ECE.
+        most: Keep only this many of the worst; None keeps all.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> given = metrics.predictions(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], target=[0, 1, 1])
+        >>> [(row.name, row.samples, round(row.gap.value, 2), row.recall, row.precision) for row in class_rows(given)]
+        [('0', 1, 0.27, 1.0, 0.5), ('1', 2, -0.27, 0.5, 1.0)]
+    """
+    probabilities, target = predictions.of_classes("the breakdown by class")
+    weight = sample_weight(predictions)
+    gaps, known = _gaps(probabilities, target, np.ones(len(target)) if weight is None else weight)
+    top = None
+    if predictions.task != "multi-label":
+        top = (probabilities if predictions.logits is None else predictions.logits).argmax(1)
+    rows = []
+    for k in [int(k) for k in np.argsort(-np.abs(gaps), kind="stable") if known[k]][:most]:
+        pairs = predictions.of_class(k)
+        predicted = pairs.confidence > 0.5 if top is None else top == k
+        weight = weights_of(pairs)
+        right = float(weight @ (predicted & pairs.correct))
+        share, probability = (
+            float(weight @ each / weight.sum()) for each in (pairs.correct, pairs.confidence.astype(np.float64))
+        )
+        rows.append(ClassRow(
+            k, name_of(predictions, k), int(pairs.correct.sum()), share, probability,
+            confidence_interval(pairs, metric="gap"), _ratio(right, float(weight @ pairs.correct)),
+            _ratio(right, float(weight @ predicted)), ece(pairs, bins=bins, convention=convention),
+        ))  # fmt: skip
+    return rows
+
+
+def _gaps(probabilities: Array, target: IndexArray, weight: Array) -> tuple[Array, Marks]:
+    """Mean probability minus share of each class, by which they are sorted, and which classes have any target."""
+    if target.ndim == 2:
+        known = (target != IGNORED) * weight[:, np.newaxis]
+        totals = np.maximum(known.sum(0), np.finfo(np.float64).tiny)
+        return (known * (probabilities - (target == 1))).sum(0) / totals, (target != IGNORED).any(0)
+    came = np.bincount(target, weights=weight, minlength=probabilities.shape[1])
+    return (weight @ probabilities - came) / weight.sum(), np.ones(len(came), bool)
+
+
+def _ratio(part: float, total: float) -> float:
+    return part / total if total > 0 else float("nan")

@@ -1,0 +1,405 @@
+"""A classifier with calibrated probabilities, fitted in folds."""
+
+import math
+import numbers
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import log_softmax, logsumexp
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.utils import get_tags, indexable
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+
+from calibrant.posthoc import Calibrator, FitWarning, logits_from_probabilities
+from calibrant.sklearn.predictions import Array, checked_labels, checked_weights, fitted_calibrator, unfitted
+
+# Decision values are scaled down to this, as scikit-learn does: e^-30 is a probability that float64 can tell from 0.
+LARGEST_DECISION = 30.0
+
+
+class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """A scikit-learn classifier with calibrated probabilities, by any method of :mod:`calibrant.posthoc`.
+
+    Like scikit-learn's ``CalibratedClassifierCV``: the calibrator is fitted on predictions for samples that the
+    classifier was not trained on. With ``ensemble=True`` each fold has a classifier, trained on the other folds, and a
+    calibrator, fitted on this fold; probabilities are averaged. With ``ensemble=False`` one calibrator is fitted on the
+    predictions of all folds, and one classifier is trained on all samples. A fitted classifier in a
+    ``FrozenEstimator`` is not trained again: all samples are used for the calibrator, and ``cv`` and ``ensemble`` have
+    no effect.
+
+    Predictions come from ``predict_proba``, or from ``decision_function`` if there is no other, as logits. Where
+    probabilities round to 0 or 1, decision values replace them if both say the same. Other probabilities of 0, as
+    forests and nearest neighbours return them, are floored as in :func:`calibrant.posthoc.logits_from_probabilities`,
+    so that a saved calibrator gives the same probabilities.
+
+    Args:
+        estimator: The classifier.
+        method: A name in ``calibrant.posthoc.METHODS``, or a calibrator with options such as
+            ``TemperatureScaling(strict=True)``; it is copied, not changed.
+        cv: Number of stratified folds, a splitter, or an iterable of splits; None means 5. A number is reduced, with a
+            notice, if no class has that many samples.
+        ensemble: Whether to average over the folds, which usually lowers the log loss, rather than to keep one
+            classifier, which is smaller and faster.
+        n_jobs: Number of folds to train at the same time, as in scikit-learn.
+
+    Attributes:
+        classes_: Sorted labels of the classes.
+        calibrated_classifiers_: One for each fold, or one, each with ``estimator`` and ``calibrator``.
+        n_features_in_: Number of features, if the classifier knows it.
+        feature_names_in_: Names of the features, if the classifier knows them.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> from sklearn.metrics import log_loss
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> from calibrant.sklearn import RecalibratedClassifierCV
+        >>> X, y = load_digits(return_X_y=True)
+        >>> plain = GaussianNB().fit(X[:1000], y[:1000])
+        >>> better = RecalibratedClassifierCV(GaussianNB(), method="temperature").fit(X[:1000], y[:1000])
+        >>> [round(log_loss(y[1000:], model.predict_proba(X[1000:])), 1) for model in (plain, better)]
+        [4.7, 0.7]
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        method: str | Calibrator = "auto",
+        cv: Any = None,
+        ensemble: bool = True,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.ensemble = ensemble
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Self:
+        """Fit classifiers and calibrators, and return self.
+
+        Args:
+            X: Samples, as the classifier takes them.
+            y: Labels, ``(N,)``.
+            sample_weight: Non-negative weights, ``(N,)``, for the calibrator, and for the classifier if it takes them.
+                Samples of weight 0 are left out. For the calibrator a sample of weight 2 counts as two; weights whose
+                mean, without zeros, is below 1, as if they sum to 1, are divided by it.
+            fit_params: Passed to the classifier's ``fit``, or routed if metadata routing is enabled. Of those with an
+                entry for each sample, each fold gets its part.
+        """
+        if self.ensemble not in (True, False):
+            raise ValueError(f"ensemble must be True or False, got {self.ensemble!r}")
+        if isinstance(self.cv, str) and self.cv == "prefit":
+            raise ValueError(
+                'cv="prefit" is not supported: wrap the fitted classifier in sklearn.frozen.FrozenEstimator instead'
+            )
+        unfitted(self.method)  # a wrong method is reported before anything is trained
+        X, y = indexable(X, y)
+        labels = checked_labels(y)
+        weights = checked_weights(sample_weight, len(labels))
+        kept = np.arange(len(labels)) if weights is None else np.flatnonzero(weights)
+        checked_labels(labels[kept])
+        frozen = isinstance(self.estimator, FrozenEstimator)
+        self.classes_ = _all_classes(labels, self.estimator.classes_ if frozen else None)
+        if frozen:
+            scorer = _Scorer(self.estimator, self.classes_, len(kept))
+            part = scorer, scorer.scores(X if len(kept) == len(labels) else _rows(X, kept))
+            self.calibrated_classifiers_ = [self._calibrated(scorer, [part], labels, weights, kept)]
+        else:
+            self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, kept, fit_params)
+        self._report()
+        first = self.calibrated_classifiers_[0].estimator
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(first, name):
+                setattr(self, name, getattr(first, name))
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``.
+
+        Args:
+            X: Samples, as the classifier takes them.
+        """
+        check_is_fitted(self)
+        probabilities: Array = np.mean([model.predict_proba(X) for model in self.calibrated_classifiers_], axis=0)
+        return probabilities
+
+    def predict(self, X: Any) -> Array:
+        """Return the label of the most likely class of each sample, ``(N,)``.
+
+        Args:
+            X: Samples, as the classifier takes them.
+        """
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def get_metadata_routing(self) -> Any:
+        """Return which metadata go to the classifier and to the splitter."""
+        from_fit = MethodMapping().add(caller="fit", callee="fit")
+        to_split = MethodMapping().add(caller="fit", callee="split")
+        router = MetadataRouter(owner=self).add_self_request(self)
+        return router.add(estimator=self.estimator, method_mapping=from_fit).add(
+            splitter=self.cv, method_mapping=to_split
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags, of_estimator = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.input_tags.sparse = of_estimator.input_tags.sparse
+        tags.input_tags.allow_nan = of_estimator.input_tags.allow_nan
+        return tags
+
+    def _fit_folds(
+        self, X: Any, labels: Array, weights: Array | None, kept: Array, fit_params: dict[str, Any]
+    ) -> "list[CalibratedModel]":
+        to_estimator, to_splitter = self._routed(weights, fit_params)
+        splits = self._splits(X, labels, kept, to_splitter)
+        folds = Parallel(n_jobs=self.n_jobs)(
+            delayed(_fold)(clone(self.estimator), X, labels, train, test, to_estimator, self.classes_)
+            for train, test in splits
+        )
+        tests = [test for _, test in splits]
+        if self.ensemble:
+            parts = zip(folds, tests, strict=True)
+            return [self._calibrated(fold[0], [fold], labels, weights, test) for fold, test in parts]
+        order = np.concatenate(tests)
+        if not np.array_equal(np.sort(order), kept):
+            raise ValueError(
+                "ensemble=False needs folds that hold every sample exactly once: use such a cv, as KFold is, or "
+                "ensemble=True"
+            )
+        final = _trained(clone(self.estimator), X, labels, kept, to_estimator, self.classes_)
+        return [self._calibrated(final, folds, labels, weights, order)]
+
+    def _calibrated(
+        self,
+        scorer: "_Scorer",
+        parts: "list[tuple[_Scorer, Array]]",
+        labels: Array,
+        weights: Array | None,
+        rows: Array,
+    ) -> "CalibratedModel":
+        """Fit a calibrator for one classifier on scores of these rows by it, or by others that were trained like it."""
+        scale = _scale([of for of, _ in parts], [scores for _, scores in parts])
+        logits = np.concatenate([of.logits(scores, scale) for of, scores in parts])
+        if weights is not None:
+            # With a mean below 1, as if they sum to 1, they cannot be numbers of copies: a prior would outweigh them.
+            weights = (weights / min(1.0, float(weights[weights > 0].mean())))[rows]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # those of all folds are reported together
+            calibrator = fitted_calibrator(unfitted(self.method), logits, labels[rows], weights, self.classes_)
+        return CalibratedModel(scorer, calibrator, scale)
+
+    def _report(self) -> None:
+        models = self.calibrated_classifiers_
+        noticed = [model.calibrator.notices_ for model in models if model.calibrator.notices_]
+        if noticed:
+            where = "" if len(models) == 1 else f" ({len(noticed)} of {len(models)} folds have such notices)"
+            warnings.warn(
+                f"{type(self).__name__}: {type(models[0].calibrator).__name__}: {'; '.join(noticed[0])}{where}",
+                FitWarning,
+                stacklevel=3,
+            )
+
+    def _routed(self, weights: Array | None, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metadata for the classifier's ``fit`` and for the splitter."""
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", sample_weight=weights, **fit_params)
+            return dict(routed.estimator.fit), dict(routed.splitter.split)
+        if weights is None:
+            return fit_params, {}
+        if has_fit_parameter(self.estimator, "sample_weight"):
+            return {**fit_params, "sample_weight": weights}, {}
+        warnings.warn(
+            f"{type(self.estimator).__name__}.fit takes no sample_weight: the weights only reach the calibrator: "
+            "enable metadata routing, or use a classifier that takes them",
+            UserWarning,
+            stacklevel=4,
+        )
+        return fit_params, {}
+
+    def _splits(self, X: Any, labels: Array, kept: Array, metadata: dict[str, Any]) -> list[tuple[Array, Array]]:
+        """Indices of training and test samples among those of ``kept``, for each fold."""
+        cv = 5 if self.cv is None else self.cv
+        if not isinstance(cv, numbers.Integral):
+            # A splitter may know the samples by their places, so that it has to see all of them.
+            splits = list(check_cv(cv, labels, classifier=True).split(X, labels, **metadata))
+            return [
+                (_among(kept, train, len(labels), "training"), _among(kept, test, len(labels), "test"))
+                for train, test in splits
+            ]
+        labels = labels[kept]
+        wanted, most = int(cv), int(np.unique(labels, return_counts=True)[1].max())
+        if most < 2:
+            raise ValueError(f"each of the {len(labels)} classes has 1 sample: use more data, at least 2 of some class")
+        if most < wanted:
+            warnings.warn(
+                f"{type(self).__name__}: {most} folds instead of cv={wanted}, since no class has more samples: "
+                "use more data",
+                FitWarning,
+                stacklevel=4,
+            )
+        with warnings.catch_warnings():
+            # A rare class is absent from some folds; the calibrators of these folds have a notice of it.
+            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+            splits = list(StratifiedKFold(min(wanted, most)).split(labels, labels))
+        return [(kept[train], kept[test]) for train, test in splits]
+
+
+@dataclass
+class _Scorer:
+    """A fitted classifier that gives logits of all classes, including those that it was not trained on."""
+
+    estimator: Any
+    classes: Array  # sorted labels of all classes
+    samples: int  # number of samples that the classifier was trained on
+
+    def scores(self, x: Any) -> Array:
+        """Log-probabilities, or decision values of an arbitrary unit; a column for each class of the classifier."""
+        if not hasattr(self.estimator, "predict_proba"):
+            if not hasattr(self.estimator, "decision_function"):
+                raise TypeError(
+                    f"{type(self.estimator).__name__} has neither predict_proba nor decision_function: "
+                    "use a classifier that has one of them"
+                )
+            return self._checked("decision_function", _decision_values(self.estimator, x))
+        predicted = np.asarray(self.estimator.predict_proba(x))
+        limit = math.sqrt(np.finfo(predicted.dtype).eps) if predicted.dtype.kind == "f" else 0.0
+        probabilities = self._checked("predict_proba", predicted.astype(np.float64))
+        if probabilities.shape[1] == 1:  # of one class, as in a fold that lacks the others, it is always certain
+            return np.zeros_like(probabilities)
+        scores = np.asarray(logits_from_probabilities(probabilities))
+        # Near 0, many classifiers have 1 - p with few digits or none; their decision values are exact there.
+        saturated = np.flatnonzero((probabilities < limit).any(1))
+        if len(saturated) and hasattr(self.estimator, "decision_function"):
+            decision = _decision_values(self.estimator, _rows(x, saturated))
+            if decision.shape == (len(saturated), scores.shape[1]):
+                exact = log_softmax(decision, axis=1)
+                same = (np.abs(np.exp(exact) - probabilities[saturated]) < limit).all(1)
+                scores[saturated[same]] = exact[same]
+        return scores
+
+    def logits(self, scores: Array, scale: float) -> Array:
+        """Finite logits with a column for every class, ``(N, C)``.
+
+        Classes that the classifier was not trained on share a probability of 1 / (n + 1) for its n training samples:
+        none of them was of such a class.
+        """
+        logits = scores / scale
+        places = np.searchsorted(self.classes, self.estimator.classes_)
+        absent = len(self.classes) - len(places)
+        result = np.empty((len(logits), len(self.classes)))
+        if absent:
+            result[:] = logsumexp(logits, axis=1, keepdims=True) - math.log(self.samples * absent)
+        result[:, places] = logits
+        return result
+
+    def _checked(self, method: str, values: Array) -> Array:
+        expected = len(self.estimator.classes_)
+        if values.ndim != 2 or values.shape[1] != expected:
+            raise ValueError(
+                f"{method} of {type(self.estimator).__name__} has shape {values.shape} for {expected} classes: "
+                "use a classifier with one column for each class, for example decision_function_shape='ovr' of SVC"
+            )
+        return values
+
+
+@dataclass
+class CalibratedModel:
+    """A fitted classifier and the calibrator of its predictions."""
+
+    scorer: _Scorer
+    calibrator: Calibrator
+    scale: float
+
+    @property
+    def estimator(self) -> Any:
+        """The fitted classifier."""
+        return self.scorer.estimator
+
+    def predict_proba(self, x: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``."""
+        logits = self.scorer.logits(self.scorer.scores(x), self.scale)
+        return np.asarray(self.calibrator.predict_proba(logits))
+
+
+def _decision_values(estimator: Any, x: Any) -> Array:
+    """Decision values with a column for each of two classes too."""
+    values = np.asarray(estimator.decision_function(x), dtype=np.float64)
+    return np.stack((np.zeros_like(values), values), axis=1) if values.ndim == 1 else values
+
+
+def _scale(scorers: Sequence[_Scorer], scores: Sequence[Array]) -> float:
+    """What the scores of classifiers of one kind are divided by: 1 for log-probabilities."""
+    if hasattr(scorers[0].estimator, "predict_proba"):
+        return 1.0
+    return max(1.0, max(float(np.abs(part).max()) for part in scores) / LARGEST_DECISION)
+
+
+def _fold(
+    estimator: Any, X: Any, labels: Array, train: Array, test: Array, metadata: dict[str, Any], classes: Array
+) -> tuple[_Scorer, Array]:
+    """Train a classifier without a fold, and score the fold."""
+    scorer = _trained(estimator, X, labels, train, metadata, classes)
+    return scorer, scorer.scores(_rows(X, test))
+
+
+def _trained(estimator: Any, X: Any, labels: Array, train: Array, metadata: dict[str, Any], classes: Array) -> _Scorer:
+    """Train a classifier on some samples."""
+    if not np.array_equal(train, np.arange(len(labels))):
+        metadata = {
+            name: _rows(value, train) if _samples_in(value) == len(labels) else value
+            for name, value in metadata.items()
+        }
+        X, labels = _rows(X, train), labels[train]
+    return _Scorer(estimator.fit(X, labels, **metadata), classes, len(labels))
+
+
+def _rows(data: Any, indices: Array) -> Any:
+    """Some rows of an array, a sparse matrix, a data frame or a list."""
+    if hasattr(data, "iloc"):
+        return data.iloc[indices]
+    return data[indices] if hasattr(data, "shape") else [data[index] for index in indices]
+
+
+def _samples_in(value: Any) -> int | None:
+    if isinstance(value, str | dict):
+        return None
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    return len(value) if hasattr(value, "__len__") else None
+
+
+def _among(kept: Array, indices: Any, samples: int, what: str) -> Array:
+    """Those of the indices that are kept, in their order; an error if there are none."""
+    found: Array = np.asarray(indices)
+    if found.dtype == bool:
+        found = np.flatnonzero(found)
+    found = found[np.isin(np.arange(samples), kept)[found]]
+    if len(found) == 0:
+        raise ValueError(
+            f"a fold has no {what} sample of positive weight: use another cv, or leave out samples of weight 0"
+        )
+    return found
+
+
+def _all_classes(labels: Array, known: Array | None) -> Array:
+    """Sorted labels of the samples, and of the classifier if it is fitted already."""
+    classes = np.unique(labels)
+    if known is None:
+        return classes
+    known = np.asarray(known)
+    if (known.dtype.kind in "OU") != (classes.dtype.kind in "OU"):
+        raise ValueError(
+            f"y holds labels such as {classes[0]!r}, but the frozen estimator has classes such as {known[0]!r}: "
+            "pass the labels that it was trained on"
+        )
+    return np.union1d(classes, known)
